@@ -1,0 +1,1 @@
+//! Reads host facts, applies rules, says what to tune and why.

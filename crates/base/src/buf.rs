@@ -1,0 +1,210 @@
+//! Aligned buffers: memory that sockets receive into and O_DIRECT disks write from, without a copy.
+//! An [`AlignedBuf`] has one owner and is mutable; frozen, it becomes [`bytes::Bytes`], shared and
+//! read-only. When the last reference goes, pooled memory returns to its [`BufPool`].
+//! The only unsafe code of this crate is here.
+
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    sync::{Arc, Mutex, Weak},
+};
+
+use bytes::Bytes;
+
+use crate::units::UNIT;
+
+/// A 4 KiB aligned allocation of fixed capacity, initialised with zeros once.
+struct Block {
+    memory: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a Block owns its memory alone, like a Box<[u8]>.
+unsafe impl Send for Block {}
+// SAFETY: shared access is read-only.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, UNIT).expect("capacity is below isize::MAX")
+    }
+
+    fn new(capacity: usize) -> Block {
+        assert!(capacity > 0 && capacity.is_multiple_of(UNIT));
+        let layout = Block::layout(capacity);
+        // SAFETY: the layout has a size above 0.
+        let memory = unsafe { alloc(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        // SAFETY: `memory` is valid for `capacity` bytes. Rust needs initialised bytes for a &[u8].
+        unsafe { memory.as_ptr().write_bytes(0, capacity) };
+        Block { memory, capacity }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout.
+        unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) }
+    }
+}
+
+/// A mutable buffer, 4 KiB aligned, with one owner. `len` bytes are visible of a capacity that is a
+/// multiple of 4 KiB. Contents are whatever the memory held before (initialised, never undefined).
+pub struct AlignedBuf {
+    block: Option<Block>,
+    len: usize,
+    pool: Weak<PoolInner>,
+}
+
+impl AlignedBuf {
+    /// A buffer of `len` zero bytes that belongs to no pool.
+    pub fn zeroed(len: usize) -> AlignedBuf {
+        AlignedBuf { block: Some(Block::new(round_up(len))), len, pool: Weak::new() }
+    }
+
+    /// Bytes that fit, a multiple of 4 KiB.
+    pub fn capacity(&self) -> usize {
+        self.block().capacity
+    }
+
+    /// Sets the visible length, at most the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes do not fit into {}", self.capacity());
+        self.len = len;
+    }
+
+    /// Makes it shared and read-only, without a copy.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("taken only in drop")
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is initialised over its whole capacity, and len <= capacity.
+        unsafe { std::slice::from_raw_parts(self.block().memory.as_ptr(), self.len) }
+    }
+}
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and &mut self makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.block().memory.as_ptr(), self.len) }
+    }
+}
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} of {})", self.len, self.capacity())
+    }
+}
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if let (Some(pool), Some(block)) = (self.pool.upgrade(), self.block.take()) {
+            pool.put(block);
+        }
+    }
+}
+
+/// Keeps freed buffers warm for the next user, by power-of-two size class. It bounds what is kept
+/// idle (`idle_bytes_max`), not what is lent out: the bound on lending is the caller's queue bound.
+#[derive(Clone)]
+pub struct BufPool(Arc<PoolInner>);
+
+struct PoolInner {
+    idle: Mutex<Idle>,
+    idle_bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// Index = log2(capacity / 4 KiB).
+    classes: [Vec<Block>; 16],
+    bytes: usize,
+}
+
+impl PoolInner {
+    fn put(&self, block: Block) {
+        let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
+        let class = class_of(block.capacity);
+        if class < idle.classes.len() && idle.bytes + block.capacity <= self.idle_bytes_max {
+            idle.bytes += block.capacity;
+            idle.classes[class].push(block);
+        }
+    }
+}
+
+impl BufPool {
+    /// A pool that keeps at most `idle_bytes_max` bytes of unused buffers.
+    pub fn new(idle_bytes_max: usize) -> BufPool {
+        BufPool(Arc::new(PoolInner { idle: Mutex::default(), idle_bytes_max }))
+    }
+
+    /// A buffer of `len` bytes with arbitrary (initialised) contents.
+    pub fn get(&self, len: usize) -> AlignedBuf {
+        let capacity = round_up(len).next_power_of_two();
+        let class = class_of(capacity);
+        let reused = {
+            let mut idle = self.0.idle.lock().unwrap_or_else(|e| e.into_inner());
+            let block = idle.classes.get_mut(class).and_then(Vec::pop);
+            if let Some(block) = &block {
+                idle.bytes -= block.capacity;
+            }
+            block
+        };
+        let block = reused.unwrap_or_else(|| Block::new(capacity));
+        AlignedBuf { block: Some(block), len, pool: Arc::downgrade(&self.0) }
+    }
+
+    /// Bytes kept idle now.
+    pub fn idle_bytes(&self) -> usize {
+        self.0.idle.lock().unwrap_or_else(|e| e.into_inner()).bytes
+    }
+}
+
+fn round_up(len: usize) -> usize {
+    len.max(1).next_multiple_of(UNIT)
+}
+
+fn class_of(capacity: usize) -> usize {
+    (capacity / UNIT).ilog2() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frozen_memory_returns_to_its_pool() {
+        let pool = BufPool::new(1 << 20);
+        let mut buf = pool.get(5000);
+        assert_eq!((buf.len(), buf.capacity(), buf.as_ptr() as usize % UNIT), (5000, 8192, 0));
+        buf[4999] = 7;
+        let bytes = buf.freeze();
+        let tail = bytes.slice(4999..);
+        drop(bytes);
+        assert_eq!((tail[0], pool.idle_bytes()), (7, 0));
+        drop(tail);
+        assert_eq!(pool.idle_bytes(), 8192);
+    }
+
+    #[test]
+    fn idle_memory_is_bounded() {
+        let pool = BufPool::new(8192);
+        let buffers: Vec<_> = (0..4).map(|_| pool.get(4096)).collect();
+        drop(buffers);
+        assert_eq!(pool.idle_bytes(), 8192);
+        let outlives = pool.get(4096);
+        drop(pool);
+        drop(outlives);
+    }
+}

@@ -1,0 +1,11 @@
+//! Units, ids, buffers, tunables, statistics and time: what every part shares. No I/O.
+
+pub mod buf;
+pub mod ids;
+pub mod stats;
+pub mod tunables;
+pub mod units;
+
+pub use buf::{AlignedBuf, BufPool};
+pub use ids::*;
+pub use units::ByteSize;

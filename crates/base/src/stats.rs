@@ -1,0 +1,1 @@
+//! The one registry of counters, gauges and latency histograms of a process.

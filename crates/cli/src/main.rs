@@ -1,0 +1,2 @@
+//! The binary ropewalk: the only place where parts are put together.
+fn main() {}

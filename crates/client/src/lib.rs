@@ -1,0 +1,1 @@
+//! Page pool, write-behind, prefetch, and POSIX calls over the network.

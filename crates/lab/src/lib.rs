@@ -1,0 +1,1 @@
+//! Measures links, disks and the file system against raw ceilings.

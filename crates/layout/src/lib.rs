@@ -1,0 +1,1 @@
+//! Erasure codes, layout tables and placement: pure computation.

@@ -1,0 +1,1 @@
+//! Namespace, sessions, cluster map over an ordered transactional store.

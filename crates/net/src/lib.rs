@@ -1,0 +1,1 @@
+//! Connection groups: requests and payloads between nodes, with deadlines.

@@ -1,0 +1,1 @@
+//! The NSD server: strips in and out, catch-up, repair.

@@ -1,0 +1,1 @@
+//! The strip store on one disk.

@@ -1,0 +1,1 @@
+//! One stripe over the network: write, read, decode, resolve.

@@ -1,0 +1,1 @@
+//! Message and record formats. No I/O.
