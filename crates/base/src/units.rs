@@ -22,7 +22,9 @@ pub struct ByteSize(pub u64);
 
 /// Why a size could not be read.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("bad size {input:?}: {reason}; write a whole number with k, m, g or t, such as 256k or 4m (binary: 1m = 1048576)")]
+#[error(
+    "bad size {input:?}: {reason}; write a whole number with k, m, g or t, such as 256k or 4m (binary: 1m = 1048576)"
+)]
 pub struct BadSize {
     input: String,
     reason: &'static str,
@@ -102,7 +104,9 @@ mod tests {
 
     #[test]
     fn sizes_are_binary_and_round_trip() {
-        for (text, bytes) in [("4096", 4096), ("1m", 1 << 20), ("256K", 256 << 10), ("16GiB", 16 << 30), ("3kb", 3072)] {
+        for (text, bytes) in
+            [("4096", 4096), ("1m", 1 << 20), ("256K", 256 << 10), ("16GiB", 16 << 30), ("3kb", 3072)]
+        {
             assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text}");
         }
         for n in [0, 1, 1023, 1024, 3 << 20, 5 << 40, (1 << 20) + 1] {

@@ -1,0 +1,58 @@
+//! The handshake of a connection. The connecting side sends [`Hello`], the other answers
+//! [`HelloReply`] and closes if it refuses. Transport security goes around it, not into it.
+
+use base::{ClusterId, NodeId, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Lane {
+    /// Leases, tokens, names, map: never behind bulk data.
+    Control,
+    /// Payloads.
+    Bulk,
+}
+
+/// First message on a connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// The cluster the sender belongs to.
+    pub cluster: ClusterId,
+    /// The sending node; clients that are not cluster nodes use a number from the manager or 0.
+    pub node: NodeId,
+    /// A number drawn at the start of the sending process: a restarted peer is another one.
+    pub process: u64,
+    /// The sender's session, if it has one.
+    pub session: SessionId,
+    /// What the connection is for.
+    pub lane: Lane,
+    /// The sender's `maxTcpConnsPerNodeConn`.
+    pub conns_max: u8,
+    /// Bits of optional features; unknown ones are ignored.
+    pub capabilities: u64,
+    /// The sender's program version, for messages only.
+    pub software: String,
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum HelloReply {
+    /// Welcome.
+    Accepted {
+        /// The answering node.
+        node: NodeId,
+        /// Its process number.
+        process: u64,
+        /// Its `maxTcpConnsPerNodeConn`; both sides use the lower one.
+        conns_max: u8,
+        /// Its features.
+        capabilities: u64,
+        /// Further addresses ("ip:port") of the same process, for multi-rail.
+        addresses: Vec<String>,
+    },
+    /// Go away: the reason is for a person.
+    Refused {
+        /// Names what does not match and the remedy.
+        reason: String,
+    },
+}
