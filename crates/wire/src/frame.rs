@@ -106,7 +106,7 @@ pub struct RawHeader {
     epoch: U64,
     sent_us: U64,
     /// Zero; room for tracing and security fields.
-    reserved: [u8; 48],
+    reserved: [u8; 52],
     header_crc: U32,
 }
 
