@@ -1,6 +1,15 @@
 //! Message and record formats. No I/O.
+//!
+//! A frame ([`frame`]) carries a handshake ([`hello`]) or a message of one service: [`mgr`] (manager),
+//! [`nsd`] (NSD server), [`admin`] (every process). [`strip`] and [`map`] are the records in them.
 
+#![forbid(unsafe_code)]
+
+pub mod admin;
 pub mod crc;
 pub mod frame;
 pub mod hello;
+pub mod map;
+pub mod mgr;
+pub mod nsd;
 pub mod strip;

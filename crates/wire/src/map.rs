@@ -1,0 +1,164 @@
+//! The cluster map: who is in the cluster, which pdisks count, how pools are laid out, whose sessions
+//! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
+
+use base::{ClusterId, Epoch, FsId, Incarnation, NodeId, PdiskId, PoolId, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// One version of the cluster map.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// Grows with every change.
+    pub epoch: Epoch,
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// Its name, for people.
+    pub name: String,
+    /// The nodes, by rising id.
+    pub nodes: Vec<NodeEntry>,
+    /// The pdisks, by rising id.
+    pub pdisks: Vec<PdiskEntry>,
+    /// The pools, by rising id.
+    pub pools: Vec<PoolEntry>,
+    /// The file systems, by rising id.
+    pub filesystems: Vec<FsEntry>,
+    /// Client sessions that may change anything. Who is not here is fenced.
+    pub clients: Vec<ClientEntry>,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name, for people.
+    pub name: String,
+    /// "ip:port" of its NSD server; several are rails.
+    pub addrs: Vec<String>,
+    /// The server's present session; none while it is down.
+    pub session: Option<SessionId>,
+}
+
+/// Whether a pdisk counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum PdiskState {
+    /// Read, written, needed for every acknowledgement of its stripes.
+    #[default]
+    Ok,
+    /// Not read and not written: its content is out of date.
+    Missing,
+    /// Back, and catching up: written and needed for acknowledgements, not read by clients.
+    Returning,
+    /// Gave a write or flush error; will not come back by itself.
+    Failed,
+}
+
+impl PdiskState {
+    /// Whether a write must be stored here before it is acknowledged.
+    pub fn written(self) -> bool {
+        matches!(self, PdiskState::Ok | PdiskState::Returning)
+    }
+    /// Lower-case name for listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            PdiskState::Ok => "ok",
+            PdiskState::Missing => "missing",
+            PdiskState::Returning => "returning",
+            PdiskState::Failed => "failed",
+        }
+    }
+}
+
+/// A pdisk.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PdiskEntry {
+    /// Its id.
+    pub id: PdiskId,
+    /// Its name, for people: node name and number.
+    pub name: String,
+    /// The nodes it can be reached through, first choice first.
+    pub nodes: Vec<NodeId>,
+    /// Whether it counts.
+    pub state: PdiskState,
+    /// Bytes it can hold.
+    pub capacity: u64,
+    /// The epoch in which its state last changed: requests that are older are refused for its groups.
+    pub changed: Epoch,
+    /// The life it registered with last.
+    pub incarnation: Incarnation,
+}
+
+/// A pool and its layout table.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolEntry {
+    /// Its id.
+    pub id: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Redundancy code, as text: `4+2p`, `3way`.
+    pub code: String,
+    /// Bytes of a block, a power of two from 256 KiB to 16 MiB.
+    pub block_size: u32,
+    /// Strips of a stripe: K+M.
+    pub width: u8,
+    /// Spare space, counted in pdisks.
+    pub spare: u32,
+    /// Seed of the table's construction.
+    pub seed: u64,
+    /// The layout table: `width` pdisks for each group, one group after the other.
+    pub table: Vec<PdiskId>,
+    /// The epoch in which the table last changed.
+    pub changed: Epoch,
+}
+
+/// A file system.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FsEntry {
+    /// Its id.
+    pub id: FsId,
+    /// Its name.
+    pub name: String,
+    /// Where new files go.
+    pub pool: PoolId,
+}
+
+/// A client session.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClientEntry {
+    /// The session.
+    pub session: SessionId,
+    /// The file system it has mounted.
+    pub fs: FsId,
+}
+
+impl ClusterMap {
+    /// The node with this id.
+    pub fn node(&self, id: NodeId) -> Option<&NodeEntry> {
+        self.nodes.iter().find(|n| n.id == id)
+    }
+    /// The pdisk with this id.
+    pub fn pdisk(&self, id: PdiskId) -> Option<&PdiskEntry> {
+        self.pdisks.iter().find(|p| p.id == id)
+    }
+    /// The pool with this id.
+    pub fn pool(&self, id: PoolId) -> Option<&PoolEntry> {
+        self.pools.iter().find(|p| p.id == id)
+    }
+    /// The file system with this name.
+    pub fn fs_by_name(&self, name: &str) -> Option<&FsEntry> {
+        self.filesystems.iter().find(|f| f.name == name)
+    }
+    /// The members of a group, in strip order; empty if there is no such group.
+    pub fn group_members(&self, pool: PoolId, group: base::GroupId) -> &[PdiskId] {
+        let Some(pool) = self.pool(pool) else { return &[] };
+        let width = usize::from(pool.width);
+        let start = group.0 as usize * width;
+        pool.table.get(start..start + width).unwrap_or(&[])
+    }
+    /// The epoch of a group's last change: requests made under an older map are refused.
+    pub fn group_changed(&self, pool: PoolId, group: base::GroupId) -> Epoch {
+        let table = self.pool(pool).map(|p| p.changed).unwrap_or_default();
+        let members =
+            self.group_members(pool, group).iter().filter_map(|&id| self.pdisk(id)).map(|p| p.changed);
+        members.fold(table, Epoch::max)
+    }
+}

@@ -1,0 +1,641 @@
+//! Messages to the manager, and its answers: sessions and leases, the map, the namespace.
+//!
+//! Mutations are applied exactly once: each carries an [`OpId`], and the reply is stored in the
+//! operation's own transaction. Repeating one returns the stored reply.
+
+use base::{BlockIndex, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, SessionId, Version};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::map::{ClusterMap, FsEntry, PdiskState};
+
+/// Longest name in a directory, bytes.
+pub const NAME_LEN_MAX: usize = 255;
+/// Longest symlink target, bytes.
+pub const SYMLINK_LEN_MAX: usize = 4095;
+/// Longest extended attribute name, bytes.
+pub const XATTR_NAME_LEN_MAX: usize = 255;
+/// Longest extended attribute value, bytes.
+pub const XATTR_VALUE_LEN_MAX: usize = 64 << 10;
+/// Most bytes of a file kept inside its inode.
+pub const INLINE_LEN_MAX: usize = 16 << 10;
+/// Slots of a session: mutations it may have in flight at once.
+pub const SLOTS: u16 = 256;
+/// Largest file size, bytes (off_t).
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// A point in time: nanoseconds belong to the second, also before 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Timestamp {
+    /// Seconds since 1970-01-01 UTC.
+    pub secs: i64,
+    /// 0..=999_999_999.
+    pub nanos: u32,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum FileKind {
+    /// Regular file.
+    #[default]
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+/// Attributes of an inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Attr {
+    /// Its number.
+    pub ino: InodeNo,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid, sticky: 0..=0o7777.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that lead to it; for directories 2 + subdirectories.
+    pub nlink: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of storage, without redundancy: allocated blocks (cut at the size) or inline data.
+    pub stored: u64,
+    /// Device number of device nodes.
+    pub rdev: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+    /// The pool of its blocks.
+    pub pool: base::PoolId,
+    /// Bytes of a block; fixed at creation.
+    pub block_size: u32,
+    /// Whether the bytes are in the inode.
+    pub inline: bool,
+}
+
+/// A run of allocated blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Extent {
+    /// First block.
+    pub first: BlockIndex,
+    /// Blocks, above 0.
+    pub count: u64,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Its name: 1..=255 bytes without '/' and NUL.
+    pub name: Vec<u8>,
+    /// Where it leads.
+    pub ino: InodeNo,
+    /// What is there.
+    pub kind: FileKind,
+    /// Position: listing goes on after it; stable while the entry exists.
+    pub cookie: u64,
+    /// With `plus`: the attributes.
+    pub attr: Option<Attr>,
+}
+
+/// Identity of a mutation: a session has [`SLOTS`] slots, each holds one mutation at a time and
+/// counts them. Repeating (slot, seq) returns the stored reply; seq + 1 frees it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct OpId {
+    /// 0..SLOTS.
+    pub slot: u16,
+    /// Starts at 1.
+    pub seq: u64,
+}
+
+/// Identity of a process, so that another one on the same boot can prove that it is gone.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessIdent {
+    /// Host name, for people.
+    pub host: String,
+    /// /proc/sys/kernel/random/boot_id.
+    pub boot_id: String,
+    /// Process id.
+    pub pid: u32,
+    /// Field 22 of /proc/PID/stat: clock ticks from boot to the process's start.
+    pub start_ticks: u64,
+}
+
+/// What a server says of one pdisk.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PdiskReport {
+    /// Which.
+    pub id: PdiskId,
+    /// Its present life.
+    pub incarnation: Incarnation,
+    /// Its log position: only grows; behind the recorded one means an old copy.
+    pub log_position: u64,
+    /// Bytes it can hold.
+    pub capacity: u64,
+    /// Bytes free for new strips.
+    pub free: u64,
+    /// Latched failed.
+    pub failed: bool,
+    /// Catch-up under this epoch is finished: everything adopted elsewhere is here.
+    pub caught_up: Option<Epoch>,
+}
+
+/// A request to the manager. The header's `session` is the sender's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MgrRequest {
+    /// The map.
+    GetMap,
+    /// The map, as soon as it is newer than `have`, or at the deadline. A server's or client's next
+    /// call with the new epoch tells the manager that it is in force there.
+    WaitMap {
+        /// What the sender has in force.
+        have: Epoch,
+    },
+    /// A server starts: it gets a session and the map.
+    RegisterServer {
+        /// The node it is.
+        node: NodeId,
+        /// Its process.
+        process: ProcessIdent,
+        /// Its listening addresses "ip:port".
+        addrs: Vec<String>,
+        /// What it serves.
+        pdisks: Vec<PdiskReport>,
+    },
+    /// Renews the sender's lease (server or client).
+    Renew {
+        /// The map version in force at the sender.
+        epoch: Epoch,
+        /// Servers: state of their pdisks; clients: empty.
+        pdisks: Vec<PdiskReport>,
+    },
+    /// A client mounts.
+    OpenSession {
+        /// Name of the file system.
+        fs: String,
+        /// The client's process.
+        process: ProcessIdent,
+        /// Where the client answers `wire::admin` requests.
+        admin_addr: String,
+        /// Mount point, for people.
+        mount: String,
+        /// A session the client knows to be dead (same boot, process gone).
+        proven_dead: Option<SessionId>,
+    },
+    /// Stripes left by unclean ends of sessions are resolved under this session's grant.
+    ResolveDone,
+    /// A clean end: everything written and adopted.
+    CloseSession,
+    /// Asks for room before pages are dirtied; renewed as needed.
+    Reserve {
+        /// Raw bytes wanted, redundancy included.
+        bytes: u64,
+    },
+    /// A pdisk did not answer the sender in time.
+    ReportSilent {
+        /// Which.
+        pdisk: PdiskId,
+    },
+    /// Capacity and use.
+    StatFs {
+        /// Which file system.
+        fs: FsId,
+    },
+
+    /// An entry by name ("." and ".." are answered too).
+    Lookup {
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Attributes.
+    GetAttr {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// Entries after `cookie` (0: from the start), without "." and "..".
+    ReadDir {
+        /// Directory.
+        ino: InodeNo,
+        /// Position.
+        cookie: u64,
+        /// Most entries, at most 4096.
+        limit: u32,
+        /// With attributes.
+        plus: bool,
+    },
+    /// Target of a symlink.
+    ReadLink {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// Bytes of a file that is kept in its inode.
+    ReadInline {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// Allocated extents that end after `from`, rising.
+    Extents {
+        /// Inode.
+        ino: InodeNo,
+        /// First block of interest.
+        from: BlockIndex,
+        /// Most extents, at most 4096.
+        limit: u32,
+    },
+    /// Value of an extended attribute.
+    GetXattr {
+        /// Inode.
+        ino: InodeNo,
+        /// Name with its prefix.
+        name: Vec<u8>,
+    },
+    /// Names of extended attributes.
+    ListXattr {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// A change; applied exactly once.
+    Mutate {
+        /// Its identity.
+        op: OpId,
+        /// What.
+        change: Change,
+    },
+    /// Several changes in one transaction's batch, each with its own identity and outcome.
+    MutateMany {
+        /// The changes, in order.
+        changes: Vec<(OpId, Change)>,
+    },
+    /// Listing for people and scripts.
+    Cluster,
+    /// Changes tunables: (name, value) pairs, all or none.
+    ConfigSet {
+        /// The pairs.
+        pairs: Vec<(String, String)>,
+    },
+    /// Tunables that differ from their defaults.
+    ConfigGet,
+}
+
+/// What to do to the namespace.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// A new inode under a name.
+    Create {
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+        /// What.
+        kind: FileKind,
+        /// Permission bits, umask applied.
+        mode: u16,
+        /// Owner.
+        uid: u32,
+        /// Group (the setgid rule of directories is applied by the manager).
+        gid: u32,
+        /// Device number.
+        rdev: u32,
+        /// Symlinks: the target.
+        target: Vec<u8>,
+        /// When.
+        now: Timestamp,
+        /// If the name exists as a file: succeed with it (open with O_CREAT without O_EXCL).
+        existing_ok: bool,
+    },
+    /// Another name for a file.
+    Link {
+        /// The file.
+        ino: InodeNo,
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+        /// When.
+        now: Timestamp,
+    },
+    /// Removes a name (file or, with `directory`, an empty directory).
+    Unlink {
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+        /// rmdir instead of unlink.
+        directory: bool,
+        /// Inodes the client holds open: if the removed one is among them it lives on until Forget.
+        open: bool,
+        /// Above every version the client has written so far.
+        highest: Version,
+        /// When.
+        now: Timestamp,
+    },
+    /// Moves a name.
+    Rename {
+        /// From directory.
+        parent: InodeNo,
+        /// From name.
+        name: Vec<u8>,
+        /// To directory.
+        new_parent: InodeNo,
+        /// To name.
+        new_name: Vec<u8>,
+        /// RENAME_NOREPLACE.
+        no_replace: bool,
+        /// RENAME_EXCHANGE.
+        exchange: bool,
+        /// A replaced inode is held open by the client.
+        open: bool,
+        /// Above every version the client has written so far.
+        highest: Version,
+        /// When.
+        now: Timestamp,
+    },
+    /// Changes attributes; `None` leaves as is.
+    SetAttr {
+        /// Inode.
+        ino: InodeNo,
+        /// Permission bits.
+        mode: Option<u16>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
+        /// Size: shorter deallocates the blocks beyond, longer makes a hole.
+        size: Option<u64>,
+        /// Access time.
+        atime: Option<Timestamp>,
+        /// Modification time.
+        mtime: Option<Timestamp>,
+        /// Change time (now).
+        ctime: Timestamp,
+        /// With size: above every version the client has written so far.
+        highest: Version,
+    },
+    /// Written data has reached the pdisks (or is carried here, inline): size, allocation and times
+    /// follow.
+    CommitWrite {
+        /// Inode.
+        ino: InodeNo,
+        /// The file's size now.
+        size: u64,
+        /// Blocks that hold data now (added to the record).
+        allocated: Vec<Extent>,
+        /// The whole content, if it is kept in the inode; at most [`INLINE_LEN_MAX`] bytes.
+        /// `None` with `allocated` not empty moves the file out of the inode.
+        inline: Option<Vec<u8>>,
+        /// Modification time.
+        mtime: Timestamp,
+        /// Change time.
+        ctime: Timestamp,
+        /// Permission bits to clear because of the write (setuid, setgid).
+        clear_mode: u16,
+    },
+    /// Blocks become holes (punch).
+    Deallocate {
+        /// Inode.
+        ino: InodeNo,
+        /// Which blocks.
+        blocks: Extent,
+        /// Above every version the client has written so far.
+        highest: Version,
+        /// When.
+        now: Timestamp,
+    },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// Inode.
+        ino: InodeNo,
+        /// Name with its prefix.
+        name: Vec<u8>,
+        /// Value.
+        value: Vec<u8>,
+        /// XATTR_CREATE: fail if it exists.
+        create: bool,
+        /// XATTR_REPLACE: fail if it does not.
+        replace: bool,
+        /// When.
+        now: Timestamp,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// Inode.
+        ino: InodeNo,
+        /// Name with its prefix.
+        name: Vec<u8>,
+        /// When.
+        now: Timestamp,
+    },
+    /// The client's last handle on an unlinked inode is closed: it may be reclaimed.
+    Forget {
+        /// Inode.
+        ino: InodeNo,
+        /// Above every version the client has written so far.
+        highest: Version,
+    },
+}
+
+/// The manager's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MgrReply {
+    /// Done, nothing to say.
+    Done,
+    /// The map (whole).
+    Map(Box<ClusterMap>),
+    /// The map has not changed before the deadline.
+    MapUnchanged,
+    /// A server is registered.
+    Registered {
+        /// Its session.
+        session: SessionId,
+        /// Lease, microseconds from the sending of the request.
+        lease_us: u64,
+        /// The map that includes it.
+        map: Box<ClusterMap>,
+        /// Tunables that differ from defaults.
+        config: Vec<(String, String)>,
+    },
+    /// The lease is renewed.
+    Renewed {
+        /// Lease, microseconds from the sending of the request.
+        lease_us: u64,
+        /// The manager's map version.
+        epoch: Epoch,
+    },
+    /// A client session is open.
+    SessionOpen {
+        /// The session.
+        session: SessionId,
+        /// The grant of all its write tokens (one client per file system for now).
+        grant: Grant,
+        /// The file system.
+        fs: FsEntry,
+        /// A former session ended uncleanly: resolve before the first data access, then ResolveDone.
+        resolve: bool,
+        /// Lease, microseconds.
+        lease_us: u64,
+        /// The map that includes it.
+        map: Box<ClusterMap>,
+        /// Tunables that differ from defaults.
+        config: Vec<(String, String)>,
+    },
+    /// Another client has the file system mounted.
+    SessionBusy {
+        /// Its session.
+        holder: SessionId,
+        /// Its process.
+        process: ProcessIdent,
+        /// Its mount point.
+        mount: String,
+    },
+    /// Raw bytes the client may now use in all (since its session began).
+    Reserved {
+        /// Granted by this call.
+        bytes: u64,
+    },
+    /// Capacity and use, bytes of file data (redundancy taken off).
+    StatFs {
+        /// Capacity.
+        total: u64,
+        /// Free.
+        free: u64,
+        /// Inodes in use.
+        inodes: u64,
+    },
+    /// Attributes (lookup, getattr, and every change that has an inode).
+    Attr(Box<Attr>),
+    /// Create: the attributes, and whether it was made now.
+    Created {
+        /// The attributes.
+        attr: Box<Attr>,
+        /// False if `existing_ok` found it.
+        new: bool,
+    },
+    /// Unlink and rename: the inode that lost a name, if one did.
+    Unlinked {
+        /// Its attributes now; `nlink` 0 means gone, or orphaned if it was open.
+        attr: Option<Box<Attr>>,
+    },
+    /// Entries.
+    Entries {
+        /// In cookie order.
+        entries: Vec<DirEntry>,
+        /// Whether the listing is complete.
+        end: bool,
+        /// The directory's parent, for "..".
+        parent: InodeNo,
+    },
+    /// Bytes: symlink target, inline data, xattr value.
+    Bytes(Vec<u8>),
+    /// Names of extended attributes.
+    Names(Vec<Vec<u8>>),
+    /// Allocated extents.
+    Extents {
+        /// Rising.
+        extents: Vec<Extent>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// Outcomes of MutateMany, in order.
+    Many(Vec<Result<MgrReply, MgrError>>),
+    /// Listing.
+    Cluster(Box<ClusterReport>),
+    /// Tunables.
+    Config(Vec<(String, String)>),
+    /// Not done.
+    Error(MgrError),
+}
+
+/// Why the manager did not do it.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+pub enum MgrError {
+    /// An error as POSIX names it (Linux number): ENOENT, EEXIST, ENOTEMPTY, ...
+    #[error("errno {0}")]
+    Errno(i32),
+    /// The session is unknown or was ended: whoever holds it must stop.
+    #[error("session is not alive")]
+    NoSession,
+    /// The (slot, seq) is behind what the slot holds.
+    #[error("operation was superseded")]
+    Superseded,
+    /// A pdisk report contradicts the record.
+    #[error("pdisk {pdisk}: {reason}")]
+    Pdisk {
+        /// Which.
+        pdisk: PdiskId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A configuration value was refused.
+    #[error("{0}")]
+    Config(String),
+    /// The manager's store failed; it stops.
+    #[error("store: {0}")]
+    Store(String),
+}
+
+/// What `status` and the listings show.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterReport {
+    /// The map.
+    pub map: ClusterMap,
+    /// Per pdisk, in map order: state, use and last report.
+    pub pdisks: Vec<PdiskUse>,
+    /// Live clients.
+    pub clients: Vec<ClientReport>,
+    /// Per file system, in map order: inodes in use.
+    pub inodes: Vec<u64>,
+    /// Blocks of deleted files not yet removed from pdisks.
+    pub deletes_pending: u64,
+    /// Where the manager's store stands, and whether it is replicated.
+    pub store: String,
+}
+
+/// Use of one pdisk.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PdiskUse {
+    /// Which.
+    pub id: PdiskId,
+    /// Whether it counts.
+    pub state: PdiskState,
+    /// Capacity, bytes.
+    pub capacity: u64,
+    /// Free, bytes.
+    pub free: u64,
+    /// Milliseconds since its server's last report; none since the manager's start.
+    pub age_ms: Option<u64>,
+}
+
+/// One client.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// Its session.
+    pub session: SessionId,
+    /// Its process.
+    pub process: ProcessIdent,
+    /// Its mount point.
+    pub mount: String,
+    /// Where it answers admin requests.
+    pub admin_addr: String,
+    /// The file system.
+    pub fs: FsId,
+    /// Milliseconds since its last renewal.
+    pub age_ms: u64,
+}

@@ -1,0 +1,204 @@
+//! Messages to an NSD server, and its answers. Header: `session` is the client's or server's own,
+//! `epoch` the map version the request was made under.
+
+use base::{Epoch, FsId, Grant, GroupId, PdiskId, PoolId, StripId, Version};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::strip::{DeleteStrips, PrepareStrip, ReadStrip, StripRead, StripRefusal, StripState};
+
+/// Most strips or states in one message.
+pub const BATCH_MAX: usize = 1024;
+
+/// A request to an NSD server. All but the listings change nothing when they are refused, and may be
+/// repeated: a repetition has no further effect.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NsdRequest {
+    /// Store a new version of a strip; answered when durable. Payload: the ranges' bytes.
+    Prepare {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// What.
+        strip: PrepareStrip,
+    },
+    /// Make prepared versions the current ones; durable when answered.
+    Adopt {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// Which.
+        items: Vec<(StripId, Version)>,
+    },
+    /// Drop prepared versions.
+    Discard {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// Which.
+        items: Vec<(StripId, Version)>,
+    },
+    /// Durably refuse versions below a grant; answers the states.
+    Seal {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// Which strips.
+        strips: Vec<StripId>,
+        /// The resolver's grant.
+        below: Grant,
+    },
+    /// Read ranges of a strip; payload in the reply.
+    Read {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// What.
+        read: ReadStrip,
+    },
+    /// Remove strips.
+    Delete {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// Which.
+        items: Vec<DeleteStrips>,
+    },
+    /// States of strips.
+    State {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// Which.
+        strips: Vec<StripId>,
+    },
+    /// States of all strips of a group, in order of their ids, after `after`.
+    ListGroup {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// The pool.
+        pool: PoolId,
+        /// The group.
+        group: GroupId,
+        /// Where the last listing ended.
+        after: Option<StripId>,
+        /// Most states to return, at most [`BATCH_MAX`].
+        limit: u32,
+    },
+    /// States of all strips of a file system that have a prepared version.
+    ListPrepared {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// The file system.
+        fs: FsId,
+        /// Where the last listing ended.
+        after: Option<StripId>,
+        /// Most states to return, at most [`BATCH_MAX`].
+        limit: u32,
+    },
+    /// Store a strip as the adopted one, where nothing equal or newer is. Payload: the whole strip.
+    Install {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// What; `base` and `adopt` are none.
+        strip: PrepareStrip,
+    },
+    /// A reader found that bytes from this strip do not match their CRCs: check and repair.
+    Suspect {
+        /// The pdisk.
+        pdisk: PdiskId,
+        /// The strip.
+        strip: StripId,
+    },
+}
+
+impl NsdRequest {
+    /// Number for the frame header's `op`, for statistics.
+    pub fn op(&self) -> u8 {
+        match self {
+            NsdRequest::Prepare { .. } => 1,
+            NsdRequest::Adopt { .. } => 2,
+            NsdRequest::Discard { .. } => 3,
+            NsdRequest::Seal { .. } => 4,
+            NsdRequest::Read { .. } => 5,
+            NsdRequest::Delete { .. } => 6,
+            NsdRequest::State { .. } => 7,
+            NsdRequest::ListGroup { .. } => 8,
+            NsdRequest::ListPrepared { .. } => 9,
+            NsdRequest::Install { .. } => 10,
+            NsdRequest::Suspect { .. } => 11,
+        }
+    }
+    /// Its name, for statistics and messages.
+    pub fn name(&self) -> &'static str {
+        [
+            "",
+            "prepare",
+            "adopt",
+            "discard",
+            "seal",
+            "read",
+            "delete",
+            "state",
+            "list_group",
+            "list_prepared",
+            "install",
+            "suspect",
+        ][self.op() as usize]
+    }
+    /// The pdisk it is for.
+    pub fn pdisk(&self) -> PdiskId {
+        match *self {
+            NsdRequest::Prepare { pdisk, .. }
+            | NsdRequest::Adopt { pdisk, .. }
+            | NsdRequest::Discard { pdisk, .. }
+            | NsdRequest::Seal { pdisk, .. }
+            | NsdRequest::Read { pdisk, .. }
+            | NsdRequest::Delete { pdisk, .. }
+            | NsdRequest::State { pdisk, .. }
+            | NsdRequest::ListGroup { pdisk, .. }
+            | NsdRequest::ListPrepared { pdisk, .. }
+            | NsdRequest::Install { pdisk, .. }
+            | NsdRequest::Suspect { pdisk, .. } => pdisk,
+        }
+    }
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NsdReply {
+    /// Done (prepare, delete, install, suspect).
+    Done,
+    /// One outcome for each item (adopt, discard).
+    Outcomes(Vec<Result<(), StripRefusal>>),
+    /// The bytes are the payload.
+    Read(StripRead),
+    /// States; `more` if the listing goes on after the last one.
+    States {
+        /// The states.
+        states: Vec<StripState>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// Not done.
+    Refused(NsdRefusal),
+}
+
+/// Why a server does not do what it was asked.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+pub enum NsdRefusal {
+    /// The request was made under a map older than its group's last change.
+    #[error("request epoch is older than the group's last change; the map is at {current}")]
+    StaleEpoch {
+        /// The server's map version.
+        current: Epoch,
+    },
+    /// The server could not get the map that the request was made under in time.
+    #[error("server has no such map version yet")]
+    NoMap,
+    /// The server's lease has run out, or it has not registered yet.
+    #[error("server is not under a lease")]
+    NoLease,
+    /// The session is not in the map: it was declared dead.
+    #[error("session is fenced")]
+    Fenced,
+    /// The pdisk is not served here.
+    #[error("pdisk not served here")]
+    NoSuchPdisk,
+    /// The pdisk refused.
+    #[error(transparent)]
+    Strip(#[from] StripRefusal),
+}
