@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the distribution packages that building, running and testing need. Does nothing where they
+# are there. Needs root (or sudo) only if something is missing.
+set -euo pipefail
+
+# command or file that proves it -> package
+need=(
+  "cc:gcc" "make:make" "fusermount3:fuse3" "git:git" "rsync:rsync" "sqlite3:sqlite3" "fio:fio" "getfattr:attr"
+  "iperf3:iperf3" "ip:iproute2" "jq:jq" "diff:diffutils" "setfacl:acl"
+)
+missing=()
+for entry in "${need[@]}"; do
+  command -v "${entry%%:*}" >/dev/null || missing+=("${entry##*:}")
+done
+
+if ((${#missing[@]})); then
+  echo "setup: installing ${missing[*]}"
+  as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "setup: packages are missing (${missing[*]}); run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    as_root=(sudo)
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+command -v cargo >/dev/null || { echo "setup: Rust is missing; install it (rustup, version 1.95 or newer)" >&2; exit 1; }
+if [ ! -e /dev/fuse ]; then
+  echo "setup: /dev/fuse is missing; load the fuse module (modprobe fuse) or run where FUSE is allowed" >&2
+  exit 1
+fi
