@@ -1,2 +1,63 @@
-//! The binary ropewalk: the only place where parts are put together.
-fn main() {}
+//! The binary `ropewalk`: the only place where parts are put together.
+
+mod args;
+mod config;
+mod directory;
+mod down;
+mod lab_commands;
+mod link;
+mod listing;
+mod make;
+mod metrics;
+mod mount;
+mod output;
+mod process;
+mod server;
+mod up;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Up(args) => up::up(args),
+        Command::Down(args) => down::down(args),
+        Command::Serve(args) => server::serve(args),
+        Command::Mount(args) => mount::mount(args),
+        Command::Umount(args) => mount::umount(args),
+        Command::Status(listing) => listing::status(listing),
+        Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
+        Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
+        Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
+        Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Config(args::Config::Show(listing)) => config::show(listing),
+        Command::Config(args::Config::Explain { name }) => config::explain(name),
+        Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
+        Command::Advise(args) => lab_commands::advise(args),
+        Command::Completion { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { dir } => {
+            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+            clap_mangen::generate_to(Cli::command(), dir).with_context(|| format!("write manual pages into {}", dir.display()))
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The command line: what can be asked, with examples. Nothing is done here.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use base::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueHint};
+
+/// A parallel file system, a lab that measures it, an advisor that says what to tune.
+#[derive(Parser)]
+#[command(name = "ropewalk", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ropewalk up --dir /data/rope --mount /mnt/rope --detach   a whole cluster on this machine, mounted
+  ropewalk status --dir /data/rope                          what runs, and is it well
+  ropewalk fs df --dir /data/rope --json                    room left, for scripts
+  ropewalk down --dir /data/rope                            stop it; `up` brings the same data back
+
+Sizes are binary: 1m = 1 MiB = 1048576 bytes. Rates are decimal: 1 GB/s = 10^9 bytes a second.
+Exit status is 0 only if what was asked was done.";
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Bring up a whole cluster on this machine: made if DIR is empty, else the same one again
+    #[command(after_help = "Examples:
+  ropewalk up --dir /data/rope --mount /mnt/rope --detach
+  ropewalk up --dir /tmp/r --nodes 6 --pdisks 2 --code 8+2p --block-size 8m --pdisk-size 4g --detach
+  ropewalk up --dir /data/rope                       the cluster of that directory again, until Ctrl-C")]
+    Up(Up),
+    /// Stop the cluster of a directory: unmount, then end its processes
+    #[command(after_help = "Example:\n  ropewalk down --dir /data/rope")]
+    Down(Down),
+    /// Run one process of a cluster in the foreground (`up` starts these)
+    #[command(after_help = "Examples:
+  ropewalk serve --dir /data/rope --name manager
+  ropewalk serve --dir /data/rope --name n2 --metrics 127.0.0.1:9402")]
+    Serve(Serve),
+    /// Mount a file system
+    #[command(after_help = "Examples:
+  ropewalk mount --dir /data/rope fs1 /mnt/rope
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410")]
+    Mount(Mount),
+    /// Unmount a file system and wait until everything is written
+    #[command(after_help = "Examples:\n  ropewalk umount /mnt/rope\n  ropewalk umount /mnt/rope --force    also when files are open")]
+    Umount(Umount),
+    /// What runs, and whether it is well
+    #[command(after_help = "Examples:\n  ropewalk status --dir /data/rope\n  ropewalk status --dir /data/rope --json | jq .pdisks")]
+    Status(Listing),
+    /// File systems
+    #[command(subcommand)]
+    Fs(Fs),
+    /// Pdisks
+    #[command(subcommand)]
+    Pdisk(Pdisk),
+    /// Pools
+    #[command(subcommand)]
+    Pool(Pool),
+    /// Tunables
+    #[command(subcommand)]
+    Config(Config),
+    /// Measure
+    #[command(subcommand)]
+    Lab(Lab),
+    /// Read this machine and say what to change, and why
+    #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
+    Advise(Advise),
+    /// Print the completion script of a shell: ropewalk completion bash > /etc/bash_completion.d/ropewalk
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    Man {
+        /// Where to
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Server nodes, each a process of its own [default for a new cluster: 4]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nodes: Option<u32>,
+    /// Pdisks of each node [default for a new cluster: 2]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pdisks: Option<u32>,
+    /// Size of each pdisk, preallocated [default for a new cluster: 16g, or what fits half of the free space]
+    #[arg(long)]
+    pub pdisk_size: Option<ByteSize>,
+    /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p [default for a new cluster: 4+2p]
+    #[arg(long)]
+    pub code: Option<String>,
+    /// Block size, a power of two from 256k to 16m [default for a new cluster: 4m]
+    #[arg(long)]
+    pub block_size: Option<ByteSize>,
+    /// Where to mount fs1; remembered for the next `up`
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub mount: Option<PathBuf>,
+    /// First TCP port on 127.0.0.1; one for the manager and one for each node follow [default: free ones]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Come back when everything serves, instead of staying until Ctrl-C
+    #[arg(long)]
+    pub detach: bool,
+    /// Do not mount, even if a mount point is remembered
+    #[arg(long, conflicts_with = "mount")]
+    pub no_mount: bool,
+}
+
+#[derive(Args)]
+pub struct Down {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Also when files are open on the mount: what was not yet written by programs is lost to them
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct Dir {
+    /// The cluster's directory
+    #[arg(long, env = "ROPEWALK_DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Which process of the cluster: `manager`, `n1`, `n2`, ...
+    #[arg(long)]
+    pub name: String,
+    /// Serve Prometheus metrics over HTTP on this address
+    #[arg(long)]
+    pub metrics: Option<SocketAddr>,
+}
+
+#[derive(Args)]
+pub struct Mount {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Name of the file system
+    pub fs: String,
+    /// An empty directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground until it is unmounted
+    #[arg(long)]
+    pub foreground: bool,
+    /// Only reading
+    #[arg(long)]
+    pub read_only: bool,
+    /// Serve Prometheus metrics over HTTP on this address
+    #[arg(long)]
+    pub metrics: Option<SocketAddr>,
+}
+
+#[derive(Args)]
+pub struct Umount {
+    /// The mount point
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Also when files are open
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct Listing {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Fs {
+    /// File systems with pool, code and block size
+    List(Listing),
+    /// Capacity and use, redundancy taken off
+    Df(Listing),
+}
+
+#[derive(Subcommand)]
+pub enum Pdisk {
+    /// Pdisks with state and use
+    List(Listing),
+}
+
+#[derive(Subcommand)]
+pub enum Pool {
+    /// Pools with code, block size and groups
+    List(Listing),
+}
+
+#[derive(Subcommand)]
+pub enum Config {
+    /// All tunables with their values ("!" changed, "." derived)
+    Show(Listing),
+    /// One tunable: meaning, unit, range, what changing it does
+    Explain {
+        /// Its name
+        name: String,
+    },
+    /// Change tunables: NAME=VALUE ...
+    Set {
+        #[command(flatten)]
+        dir: Dir,
+        /// NAME=VALUE
+        #[arg(required = true)]
+        pairs: Vec<String>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Lab {
+    /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
+    #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
+    Ceilings {
+        /// A directory on the disk to measure; a file is made there and removed
+        #[arg(long, value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Bytes to write and read
+        #[arg(long, default_value = "1g")]
+        size: ByteSize,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct Advise {
+    /// Read this tree instead of / (a copy of another machine's /proc and /sys)
+    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+    pub root: PathBuf,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,218 @@
+//! A cluster's directory: `cluster.toml` says what the cluster is; `run/` holds process ids,
+//! `log/` what the processes say, `manager/` and `nodes/` the data.
+//!
+//! `cluster.toml` is written last when a cluster is made: a directory without it is not a cluster, and
+//! what an interrupted `up` left there (it is marked) is removed by the next one.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use base::{ByteSize, ClusterId, NodeId, PdiskId};
+use serde::{Deserialize, Serialize};
+
+const FORMAT: u32 = 1;
+const MARKER: &str = ".making-cluster";
+
+/// `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct ClusterFile {
+    /// Version of this file.
+    pub format: u32,
+    /// The cluster's name.
+    pub name: String,
+    /// The cluster's identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Redundancy code of the first pool.
+    pub code: String,
+    /// Block size of the first pool.
+    pub block_size: ByteSize,
+    /// Address of the manager.
+    pub manager: SocketAddr,
+    /// Where `up` mounts fs1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<PathBuf>,
+    /// The server nodes.
+    pub nodes: Vec<NodeFile>,
+}
+
+/// One server node in `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct NodeFile {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Its pdisks.
+    pub pdisks: Vec<PdiskFile>,
+}
+
+/// One pdisk in `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct PdiskFile {
+    /// Its id.
+    pub id: PdiskId,
+    /// Its directory; relative to the cluster's directory, or absolute (another disk).
+    pub dir: PathBuf,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+impl ClusterFile {
+    /// The identity as a number.
+    pub fn cluster_id(&self) -> Result<ClusterId> {
+        u128::from_str_radix(&self.id, 16).map(ClusterId).with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
+    }
+}
+
+/// An opened cluster directory.
+pub struct ClusterDir {
+    /// The directory, absolute.
+    pub path: PathBuf,
+    /// Its `cluster.toml`.
+    pub file: ClusterFile,
+}
+
+impl ClusterDir {
+    /// Opens the directory of an existing cluster.
+    pub fn open(path: &Path) -> Result<ClusterDir> {
+        let Some(dir) = ClusterDir::open_if_made(path)? else {
+            bail!("{} holds no cluster (no cluster.toml); make one with `ropewalk up --dir {}`", path.display(), path.display());
+        };
+        Ok(dir)
+    }
+
+    /// Opens the directory if a cluster was made there.
+    pub fn open_if_made(path: &Path) -> Result<Option<ClusterDir>> {
+        let file = path.join("cluster.toml");
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
+        };
+        let parsed: ClusterFile = toml::from_str(&text).with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
+        if parsed.format != FORMAT {
+            bail!("{} has format {}, this program knows {FORMAT}; use the matching version of ropewalk", file.display(), parsed.format);
+        }
+        let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
+        Ok(Some(ClusterDir { path, file: parsed }))
+    }
+
+    /// Claims an absent or empty directory for a new cluster. What an interrupted `up` left is removed.
+    pub fn claim(path: &Path) -> Result<PathBuf> {
+        match fs::read_dir(path) {
+            Ok(_) if path.join(MARKER).exists() => clear(path)?,
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    bail!("{} is not empty and holds no cluster; name an empty or new directory", path.display());
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
+            }
+            Err(e) => return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display())),
+        }
+        fs::write(path.join(MARKER), "an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
+            .with_context(|| format!("write into {}", path.display()))?;
+        path.canonicalize().with_context(|| format!("resolve {}", path.display()))
+    }
+
+    /// Undoes [`ClusterDir::claim`] after a failure: everything below is removed.
+    pub fn abandon(path: &Path) {
+        if path.join(MARKER).exists() && !path.join("cluster.toml").exists() {
+            let _ = clear(path);
+            let _ = fs::remove_file(path.join(MARKER));
+            let _ = fs::remove_dir(path);
+        }
+    }
+
+    /// Writes `cluster.toml`, durably, and thereby makes it a cluster.
+    pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
+        let text = toml::to_string(file).context("write cluster.toml")?;
+        let temporary = path.join("cluster.toml.new");
+        let target = path.join("cluster.toml");
+        let write = || -> io::Result<()> {
+            fs::write(&temporary, text)?;
+            fs::File::open(&temporary)?.sync_all()?;
+            fs::rename(&temporary, &target)?;
+            fs::File::open(path)?.sync_all()?;
+            match fs::remove_file(path.join(MARKER)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        };
+        write().with_context(|| format!("write {}", target.display()))
+    }
+
+    /// The format number for a new `cluster.toml`.
+    pub fn format() -> u32 {
+        FORMAT
+    }
+
+    /// Where a process keeps its id.
+    pub fn pid_file(&self, name: &str) -> PathBuf {
+        self.path.join("run").join(format!("{name}.pid"))
+    }
+
+    /// Exists while a process serves.
+    pub fn ready_file(&self, name: &str) -> PathBuf {
+        self.path.join("run").join(format!("{name}.ready"))
+    }
+
+    /// Where a process's output goes.
+    pub fn log_file(&self, name: &str) -> PathBuf {
+        self.path.join("log").join(format!("{name}.log"))
+    }
+
+    /// The manager's data.
+    pub fn manager_dir(&self) -> PathBuf {
+        self.path.join("manager")
+    }
+
+    /// The names of the server processes, the manager first.
+    pub fn servers(&self) -> Vec<String> {
+        std::iter::once("manager".to_owned()).chain(self.file.nodes.iter().map(|n| n.name.clone())).collect()
+    }
+}
+
+/// Removes everything in a claimed directory but the marker.
+fn clear(path: &Path) -> Result<()> {
+    for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
+        let entry = entry?;
+        if entry.file_name() == MARKER {
+            continue;
+        }
+        let removed = if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        removed.with_context(|| format!("remove {}", entry.path().display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_other_things_is_refused_and_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+        let error = ClusterDir::claim(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("not empty"), "{error}");
+        ClusterDir::abandon(dir.path());
+        assert_eq!(fs::read_to_string(dir.path().join("thesis.txt")).unwrap(), "years of work");
+    }
+
+    #[test]
+    fn an_interrupted_claim_is_cleared_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        ClusterDir::claim(dir.path()).unwrap();
+        fs::create_dir_all(dir.path().join("nodes/n1")).unwrap();
+        ClusterDir::claim(dir.path()).unwrap();
+        assert!(!dir.path().join("nodes").exists());
+    }
+}

@@ -1,0 +1,87 @@
+//! The command line's connection to a cluster's processes.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use net::{Call, Endpoint, EndpointConfig, Lane, Service};
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    frame,
+    mgr::{ClusterReport, MgrReply, MgrRequest},
+};
+
+use crate::directory::ClusterDir;
+
+/// How long a command waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An endpoint that only connects, for one cluster.
+pub struct Link {
+    endpoint: Endpoint,
+    manager: SocketAddr,
+}
+
+impl Link {
+    /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
+    pub fn new(dir: &ClusterDir) -> Result<Link> {
+        let config = EndpointConfig { cluster: dir.file.cluster_id()?, conns_max: 1, ..EndpointConfig::default() };
+        Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
+    }
+
+    /// Asks the manager.
+    pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
+        let body = self
+            .call(self.manager, Service::Manager, frame::encode(request), PATIENCE)
+            .await
+            .with_context(|| format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager))?;
+        match frame::decode(&body).context("decode the manager's answer")? {
+            MgrReply::Error(error) => bail!("the manager refused: {error}"),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The listing that most commands show.
+    pub async fn cluster(&self) -> Result<ClusterReport> {
+        match self.manager(&MgrRequest::Cluster).await? {
+            MgrReply::Cluster(report) => Ok(*report),
+            other => bail!("unexpected answer from the manager: {other:?}"),
+        }
+    }
+
+    /// Asks any process about itself.
+    pub async fn admin(&self, addr: SocketAddr, request: &AdminRequest, patience: Duration) -> Result<AdminReply> {
+        let body = self.call(addr, Service::Admin, frame::encode(request), patience).await?;
+        frame::decode(&body).context("decode the answer")
+    }
+
+    async fn call(&self, addr: SocketAddr, service: Service, body: Vec<u8>, patience: Duration) -> Result<bytes::Bytes> {
+        let call = Call {
+            lane: Lane::Control,
+            idempotent: true,
+            patience: Some(Duration::from_secs(1).min(patience)),
+            ..Call::new(service, 0, body, Instant::now() + patience)
+        };
+        Ok(self.endpoint.peer(&[addr]).call(call).await?.body)
+    }
+}
+
+/// Runs a future of one command on a small runtime.
+pub fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(future)
+}
+
+/// Waits for SIGTERM or Ctrl-C.
+pub async fn stop_signal() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    tokio::select! {
+        // Both only wait for the same thing: to stop.
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Making a new cluster: everything is checked first, then pdisks and the manager's store are made, and
+//! `cluster.toml` last.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
+use layout::{Code, LayoutTable, PdiskDesc};
+
+use crate::{
+    args::Up,
+    directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile},
+    mount, output, up,
+};
+
+/// What a new cluster will be, every value checked.
+struct Plan {
+    code: Code,
+    block_size: u32,
+    table: LayoutTable,
+    file: ClusterFile,
+    listeners: Vec<TcpListener>,
+}
+
+/// Makes the cluster that the options describe.
+pub fn make(args: &Up) -> Result<ClusterDir> {
+    let plan = plan(args)?;
+    let path = ClusterDir::claim(&args.dir.dir)?;
+    match build(&path, &plan) {
+        Ok(()) => {
+            drop(plan.listeners);
+            output::line(format!(
+                "made cluster {} in {}: {} nodes, {} pdisks of {}, {} with blocks of {}",
+                plan.file.name,
+                path.display(),
+                plan.file.nodes.len(),
+                plan.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
+                plan.file.nodes[0].pdisks[0].size,
+                plan.code,
+                ByteSize(plan.block_size.into()),
+            ));
+            ClusterDir::open(&path)
+        }
+        Err(error) => {
+            ClusterDir::abandon(&path);
+            Err(error)
+        }
+    }
+}
+
+fn plan(args: &Up) -> Result<Plan> {
+    let nodes = args.nodes.unwrap_or(4);
+    let per_node = args.pdisks.unwrap_or(2);
+    let code: Code = args.code.as_deref().unwrap_or("4+2p").parse()?;
+    let block_size = args.block_size.unwrap_or(ByteSize(4 * units::MIB));
+    if !block_size.0.is_power_of_two() || !(256 * units::KIB..=16 * units::MIB).contains(&block_size.0) {
+        bail!("--block-size {block_size}: must be a power of two from 256k to 16m");
+    }
+    let mount = args.mount.as_deref().map(|m| mount::check_mountpoint(m, &args.dir.dir)).transpose()?;
+    let size = pdisk_size(args, nodes * per_node)?;
+
+    let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
+        .map(|i| PdiskDesc { id: PdiskId(i + 1), node: NodeId(i / per_node + 1), enclosure: None, weight: size.0 })
+        .collect();
+    let seed = random_u64()?;
+    let table = LayoutTable::build(code, &descriptions, 0, layout::default_groups(descriptions.len()), seed)
+        .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
+
+    let listeners = reserve_ports(args.port, nodes)?;
+    let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
+    let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
+    let name = args.dir.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
+    let node = |n: u32| -> Result<NodeFile> {
+        Ok(NodeFile {
+            id: NodeId(n + 1),
+            name: format!("n{}", n + 1),
+            addr: addr(n as usize + 1)?,
+            pdisks: (0..per_node)
+                .map(|p| PdiskFile {
+                    id: PdiskId(n * per_node + p + 1),
+                    dir: PathBuf::from(format!("nodes/n{}/pdisk{}", n + 1, p + 1)),
+                    size,
+                })
+                .collect(),
+        })
+    };
+    let file = ClusterFile {
+        format: ClusterDir::format(),
+        name,
+        id: id.to_string(),
+        code: code.to_string(),
+        block_size,
+        manager: addr(0)?,
+        mount,
+        nodes: (0..nodes).map(node).collect::<Result<_>>()?,
+    };
+    Ok(Plan { code, block_size: block_size.0 as u32, table, file, listeners })
+}
+
+/// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
+fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
+    let free = up::free_space(&args.dir.dir)?;
+    let smallest = pdisk::SIZE_MIN;
+    if let Some(size) = args.pdisk_size {
+        if size.0 < smallest {
+            bail!("--pdisk-size {size}: at least {} is needed", ByteSize(smallest));
+        }
+        if size.0.saturating_mul(count.into()) > free {
+            bail!(
+                "--pdisk-size {size}: {count} pdisks need {}, and {} has {} free; choose at most {}m",
+                units::human_size(size.0.saturating_mul(count.into())),
+                args.dir.dir.display(),
+                units::human_size(free),
+                free / u64::from(count) / units::MIB,
+            );
+        }
+        return Ok(size);
+    }
+    let fits = free / 2 / u64::from(count) / (64 * units::MIB) * (64 * units::MIB);
+    if fits < smallest {
+        bail!("{} has only {} free: too little for {count} pdisks of {}", args.dir.dir.display(), units::human_size(free), ByteSize(smallest));
+    }
+    Ok(ByteSize(fits.min(16 * units::GIB)))
+}
+
+/// Binds the ports, so that nobody else takes them while the cluster is made.
+fn reserve_ports(first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
+    (0..=nodes)
+        .map(|i| {
+            let port = match first {
+                None => 0,
+                Some(first) => u16::try_from(u32::from(first) + i).ok().with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?,
+            };
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
+                format!("port {port} is taken; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
+            })
+        })
+        .collect()
+}
+
+fn build(path: &Path, plan: &Plan) -> Result<()> {
+    for sub in ["run", "log", "nodes"] {
+        fs::create_dir_all(path.join(sub)).with_context(|| format!("create {}", path.join(sub).display()))?;
+    }
+    let cluster = plan.file.cluster_id()?;
+    let all: Vec<&PdiskFile> = plan.file.nodes.iter().flat_map(|n| &n.pdisks).collect();
+    let bar = output::progress("preallocating pdisks", all.len() as u64);
+    std::thread::scope(|scope| -> Result<()> {
+        let makers: Vec<_> = all
+            .iter()
+            .map(|p| {
+                let dir = path.join(&p.dir);
+                let bar = &bar;
+                scope.spawn(move || -> Result<()> {
+                    let options = pdisk::CreateOptions { cluster, pdisk: p.id, size: p.size.0, log_dir: None };
+                    pdisk::Pdisk::create(&dir, options).with_context(|| format!("make {} in {}", p.id, dir.display()))?;
+                    bar.inc(1);
+                    Ok(())
+                })
+            })
+            .collect();
+        makers.into_iter().try_for_each(|m| m.join().unwrap_or_else(|_| bail!("making a pdisk panicked")))
+    })?;
+    bar.finish_and_clear();
+
+    let pool = PoolId(1);
+    let spec = manager::Spec {
+        cluster,
+        name: plan.file.name.clone(),
+        nodes: plan
+            .file
+            .nodes
+            .iter()
+            .map(|n| wire::map::NodeEntry { id: n.id, name: n.name.clone(), addrs: vec![n.addr.to_string()], session: None })
+            .collect(),
+        pdisks: plan
+            .file
+            .nodes
+            .iter()
+            .flat_map(|n| n.pdisks.iter().enumerate().map(move |(i, p)| (n, i, p)))
+            .map(|(n, i, p)| wire::map::PdiskEntry {
+                id: p.id,
+                name: format!("{}p{}", n.name, i + 1),
+                nodes: vec![n.id],
+                capacity: p.size.0,
+                ..Default::default()
+            })
+            .collect(),
+        pools: vec![wire::map::PoolEntry {
+            id: pool,
+            name: "pool1".to_owned(),
+            code: plan.code.to_string(),
+            block_size: plan.block_size,
+            width: plan.code.width(),
+            spare: 0,
+            seed: plan.table.seed(),
+            table: plan.table.flat().to_vec(),
+            ..Default::default()
+        }],
+        filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],
+    };
+    manager::format(&path.join("manager"), spec).context("make the manager's store")?;
+    ClusterDir::save(path, &plan.file)
+}
+
+fn random_u64() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("draw random bytes")?;
+    if got != bytes.len() {
+        bail!("the system gave too few random bytes");
+    }
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,57 @@
+//! What commands print: tables for people, JSON for scripts. The only module that writes to stdout.
+#![allow(clippy::print_stdout)] // that is its job
+
+use anyhow::Result;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// Prints rows under a header; columns whose every cell starts with a digit are set to the right.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
+    let numeric: Vec<bool> = (0..header.len())
+        .map(|c| rows.iter().filter_map(|r| r.get(c)).all(|cell| cell.starts_with(|ch: char| ch.is_ascii_digit())) && !rows.is_empty())
+        .collect();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);
+    for (i, right) in numeric.into_iter().enumerate() {
+        if let Some(column) = table.column_mut(i).filter(|_| right) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{}", table.trim_fmt());
+}
+
+/// Prints a value as JSON.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Prints a line.
+pub fn line(text: impl AsRef<str>) {
+    println!("{}", text.as_ref());
+}
+
+/// A bar for work with a known end; shown only on a terminal.
+pub fn progress(what: &'static str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
+    let bar = ProgressBar::new(total).with_message(what);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// A sign of life for work without a known end; shown only on a terminal.
+pub fn spinner(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// Prints an error with its causes on stderr.
+pub fn error(error: &anyhow::Error) {
+    eprintln!("ropewalk: {error:#}");
+}

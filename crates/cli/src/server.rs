@@ -1,0 +1,202 @@
+//! The long-running processes: manager, NSD server, mount. Here, and only here, the parts are put together.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use base::stats;
+use net::{Endpoint, EndpointConfig, Response, Service, Status, handler_fn};
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    frame,
+};
+
+use crate::{
+    args::Serve,
+    directory::{ClusterDir, NodeFile},
+    link, metrics, process,
+};
+
+/// `ropewalk serve`.
+pub fn serve(args: &Serve) -> Result<()> {
+    let dir = ClusterDir::open(&args.dir.dir)?;
+    let presence = Presence::claim(&dir, &args.name)?;
+    runtime()?.block_on(async {
+        if let Some(addr) = args.metrics {
+            metrics::serve(addr).await?;
+        }
+        if args.name == "manager" {
+            return run_manager(&dir, presence).await;
+        }
+        match dir.file.nodes.iter().find(|n| n.name == args.name) {
+            Some(node) => run_node(&dir, node, presence).await,
+            None => bail!("--name {}: this cluster has {}", args.name, dir.servers().join(", ")),
+        }
+    })
+}
+
+/// A process's pid file and ready file; both go when it ends cleanly.
+struct Presence {
+    pid: std::path::PathBuf,
+    ready: std::path::PathBuf,
+}
+
+impl Presence {
+    fn claim(dir: &ClusterDir, name: &str) -> Result<Presence> {
+        let presence = Presence { pid: dir.pid_file(name), ready: dir.ready_file(name) };
+        if let Some(pid) = process::live_pid(&presence.pid) {
+            bail!("{name} runs already (process {pid})");
+        }
+        let _ = fs::remove_file(&presence.ready);
+        process::write_pid_file(&presence.pid)?;
+        Ok(presence)
+    }
+
+    fn ready(&self) -> Result<()> {
+        fs::write(&self.ready, "").with_context(|| format!("write {}", self.ready.display()))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.ready);
+        let _ = fs::remove_file(&self.pid);
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
+}
+
+fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
+    let config = EndpointConfig { cluster: dir.file.cluster_id()?, node, listen: vec![listen], ..EndpointConfig::default() };
+    Ok(Endpoint::start(config)?)
+}
+
+/// Answers what every process answers.
+fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+    let name: Arc<str> = name.into();
+    let inner = endpoint.clone();
+    endpoint.serve(
+        Service::Admin,
+        handler_fn(move |request| {
+            let (name, endpoint) = (Arc::clone(&name), inner.clone());
+            async move {
+                match frame::decode(&request.body) {
+                    Ok(AdminRequest::Status) => {
+                        let json = serde_json::json!({
+                            "name": &*name,
+                            "role": role,
+                            "pid": std::process::id(),
+                            "version": env!("CARGO_PKG_VERSION"),
+                            "statistics": stats::registry().snapshot(),
+                        });
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Waiters) => {
+                        let waiters: Vec<String> = endpoint.waiters().iter().map(|w| format!("{w:?}")).collect();
+                        let json = serde_json::json!({ "name": &*name, "waiters": waiters });
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Shutdown) => {
+                        process::terminate(std::process::id());
+                        Response::ok(frame::encode(&AdminReply::Done))
+                    }
+                    Err(error) => Response::error(Status::BadRequest, error),
+                }
+            }
+        }),
+    );
+}
+
+async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
+    let manager = manager::Manager::open(&dir.manager_dir()).context("open the manager's store")?;
+    let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
+    serve_admin(&endpoint, "manager", "manager");
+    let running = manager.serve(&endpoint)?;
+    presence.ready()?;
+    tracing::info!("manager serves at {}", dir.file.manager);
+    tokio::select! {
+        // Neither arm holds state: the signal ends the process, and so does the store's failure.
+        signal = link::stop_signal() => signal?,
+        error = running.failed() => bail!("the manager stops: {error}"),
+    }
+    running.stop().await;
+    Ok(())
+}
+
+async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
+    let io = pdisk::IoNode::start(pdisk::IoConfig::default()).context("start the I/O queues")?;
+    let cluster = dir.file.cluster_id()?;
+    let mut pdisks = Vec::new();
+    for p in &node.pdisks {
+        let path = dir.path.join(&p.dir);
+        let options = pdisk::OpenOptions { cluster, pdisk: p.id, ..pdisk::OpenOptions::default() };
+        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io).with_context(|| format!("open {} in {}", p.id, path.display()))?;
+        tracing::info!("{}: {report:?}", p.id);
+        pdisks.push(pdisk);
+    }
+    let endpoint = start_endpoint(dir, node.id, node.addr)?;
+    serve_admin(&endpoint, "nsd", &node.name);
+    let config = nsd::ServerConfig {
+        node: node.id,
+        manager: vec![dir.file.manager],
+        process: process::own_ident(),
+        addrs: vec![node.addr.to_string()],
+        pdisks: pdisks.clone(),
+    };
+    let server = nsd::Server::start(endpoint, config).await.context("start the NSD server")?;
+    presence.ready()?;
+    tracing::info!("{} serves at {}", node.name, node.addr);
+    link::stop_signal().await?;
+    server.stop().await;
+    for pdisk in pdisks {
+        pdisk.close().await;
+    }
+    Ok(())
+}
+
+/// `ropewalk mount --foreground`: until unmounted or told to end.
+pub fn run_mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, read_only: bool, metrics: Option<SocketAddr>) -> Result<()> {
+    let presence = Presence::claim(dir, &crate::mount::process_name(mountpoint))?;
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        if let Some(addr) = metrics {
+            metrics::serve(addr).await?;
+        }
+        let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
+        serve_admin(&endpoint, "client", &mountpoint.display().to_string());
+        let config = client::ClientConfig {
+            manager: vec![dir.file.manager],
+            cluster: dir.file.cluster_id()?,
+            fs: fs_name.to_owned(),
+            mount: mountpoint.display().to_string(),
+            process: process::own_ident(),
+            ..client::ClientConfig::default()
+        };
+        let client = client::Client::mount(endpoint, config).await?;
+        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
+        let mount = match fuse::Mount::start(client.clone(), options) {
+            Ok(mount) => mount,
+            Err(error) => {
+                client.shutdown(Duration::from_secs(10)).await;
+                return Err(error.into());
+            }
+        };
+        presence.ready()?;
+        tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
+        tokio::select! {
+            // The unmount below copes with both: being unmounted already, and being told to end.
+            () = mount.unmounted() => {}
+            signal = link::stop_signal() => signal?,
+        }
+        mount.unmount(true).await?;
+        client.shutdown(Duration::from_secs(300)).await;
+        Ok(())
+    })
+}

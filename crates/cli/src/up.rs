@@ -1,0 +1,194 @@
+//! `ropewalk up`: a whole cluster on this machine. Makes it if the directory is empty, starts what does
+//! not run yet, mounts, and stays until Ctrl-C unless told to detach.
+//! On failure of a new cluster everything made is removed; of an existing one, what was started is ended.
+
+use std::{
+    ffi::OsStr,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use base::units::human_size;
+use wire::mgr::{MgrReply, MgrRequest};
+
+use crate::{
+    args::Up,
+    directory::ClusterDir,
+    down,
+    link::{self, Link},
+    make, mount, output, process,
+};
+
+/// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
+const START_PATIENCE: Duration = Duration::from_secs(90);
+
+/// Does it.
+pub fn up(args: &Up) -> Result<()> {
+    let dir = match ClusterDir::open_if_made(&args.dir.dir)? {
+        Some(mut dir) => {
+            check_same(&dir, args)?;
+            remember_mount(&mut dir, args)?;
+            dir
+        }
+        None => make::make(args)?,
+    };
+    let mut started = Started(Vec::new());
+    start_servers(&dir, &mut started)?;
+    let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
+    if let Some(mountpoint) = &mount {
+        if mount::is_mounted(mountpoint) && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some() {
+            output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
+        } else {
+            let child = mount::start(&dir, "fs1", mountpoint, false, None)?;
+            started.0.push(child);
+            output::line(format!("fs1 is mounted on {}", mountpoint.display()));
+        }
+    }
+    output::line(format!(
+        "cluster {} is up: 1 manager, {} nodes, {} pdisks of {} in all",
+        dir.file.name,
+        dir.file.nodes.len(),
+        dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
+        human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
+    ));
+    if args.detach {
+        started.0.clear();
+        output::line(format!("stop it with: ropewalk down --dir {}", dir.path.display()));
+        return Ok(());
+    }
+    output::line("Ctrl-C stops it");
+    link::run(link::stop_signal())?;
+    // The children are reaped here, since `down` sees an unreaped one as gone but the system does not.
+    let ended = down::stop(&dir, false);
+    started.0.clear();
+    ended
+}
+
+/// Children that are ended again if `up` fails half way.
+struct Started(Vec<Child>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
+                process::terminate(child.id());
+            }
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Options that contradict the existing cluster are errors, not silently ignored.
+fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
+    let differs = |what: &str, here: String, asked: String| -> Result<()> {
+        if here == asked {
+            return Ok(());
+        }
+        bail!(
+            "--{what} {asked}: the cluster in {} has {here}; leave the option out, or make another cluster in another directory",
+            dir.path.display()
+        )
+    };
+    let first = dir.file.nodes.first().context("cluster.toml names no nodes")?;
+    if let Some(nodes) = args.nodes {
+        differs("nodes", dir.file.nodes.len().to_string(), nodes.to_string())?;
+    }
+    if let Some(pdisks) = args.pdisks {
+        differs("pdisks", first.pdisks.len().to_string(), pdisks.to_string())?;
+    }
+    if let Some(size) = args.pdisk_size {
+        differs("pdisk-size", first.pdisks.first().map(|p| p.size).unwrap_or_default().to_string(), size.to_string())?;
+    }
+    if let Some(port) = args.port {
+        differs("port", dir.file.manager.port().to_string(), port.to_string())?;
+    }
+    if let Some(code) = &args.code {
+        differs("code", dir.file.code.clone(), code.clone())?;
+    }
+    if let Some(size) = args.block_size {
+        differs("block-size", dir.file.block_size.to_string(), size.to_string())?;
+    }
+    Ok(())
+}
+
+fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
+    let Some(wanted) = &args.mount else { return Ok(()) };
+    let wanted = mount::check_mountpoint(wanted, &dir.path)?;
+    if dir.file.mount.as_ref() != Some(&wanted) {
+        dir.file.mount = Some(wanted);
+        ClusterDir::save(&dir.path, &dir.file)?;
+    }
+    Ok(())
+}
+
+fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
+    let mut addresses = vec![dir.file.manager];
+    addresses.extend(dir.file.nodes.iter().map(|n| n.addr));
+    let names = dir.servers();
+    let absent: Vec<(&String, SocketAddr)> =
+        names.iter().zip(addresses).filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none()).collect();
+    for (name, addr) in &absent {
+        check_port(name, *addr)?;
+    }
+    let mut logs = Vec::new();
+    for (name, _) in &absent {
+        let log = dir.log_file(name);
+        let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
+        let args: [&OsStr; 5] = ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
+        started.0.push(process::spawn_detached(&args, &log)?);
+        logs.push((name.to_string(), log, from));
+    }
+    wait_until_serving(dir, started, &logs)
+}
+
+/// A taken port is said before anything is started.
+pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
+    TcpListener::bind(addr)
+        .map(drop)
+        .with_context(|| format!("{addr} for {name} is not free; stop the program that has it (`ss -ltnp` shows which), or choose other ports with --port for a new cluster"))
+}
+
+fn wait_until_serving(dir: &ClusterDir, started: &mut Started, logs: &[(String, std::path::PathBuf, u64)]) -> Result<()> {
+    let end = Instant::now() + START_PATIENCE;
+    let bar = output::spinner("starting");
+    link::run(async {
+        let link = Link::new(dir)?;
+        loop {
+            for (child, (name, log, from)) in started.0.iter_mut().zip(logs) {
+                if let Some(status) = child.try_wait().context("look after a child process")? {
+                    bail!("{name} ended at its start ({status}):\n{}", process::log_tail(log, *from));
+                }
+            }
+            let nodes = match link.manager(&MgrRequest::GetMap).await {
+                Ok(MgrReply::Map(map)) => map.nodes.iter().filter(|n| serving(dir, n)).count(),
+                _ => 0,
+            };
+            bar.set_message(format!("{nodes} of {} nodes serve", dir.file.nodes.len()));
+            if nodes == dir.file.nodes.len() {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            if Instant::now() > end {
+                bail!("only {nodes} of {} nodes serve after {START_PATIENCE:?}; the logs are in {}", dir.file.nodes.len(), dir.path.join("log").display());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+}
+
+/// A node serves if it is registered under the address it has now and its process lives.
+fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
+    node.session.is_some() && process::live_pid(&dir.pid_file(&node.name)).is_some() && dir.ready_file(&node.name).exists()
+}
+
+/// Free space of the file system that a path is (or will be) on.
+pub fn free_space(path: &Path) -> Result<u64> {
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(existing).with_context(|| format!("ask for the free space under {}", existing.display()))?;
+    Ok(stat.f_bavail * stat.f_frsize)
+}

@@ -1,0 +1,245 @@
+//! A real cluster for one test: real processes, a real mount, in a temporary directory; gone afterwards,
+//! also when the test fails.
+#![allow(dead_code)] // each test file uses a part
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// The program under test.
+pub const ROPEWALK: &str = env!("CARGO_BIN_EXE_ropewalk");
+
+/// Runs ropewalk and returns what it said.
+pub fn ropewalk(args: &[&str]) -> Output {
+    Command::new(ROPEWALK).args(args).output().expect("run ropewalk")
+}
+
+/// Runs ropewalk, which must succeed; returns its stdout.
+pub fn ok(args: &[&str]) -> String {
+    let output = ropewalk(args);
+    assert!(output.status.success(), "ropewalk {args:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs ropewalk, which must fail; returns its stderr.
+pub fn refused(args: &[&str]) -> String {
+    let output = ropewalk(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "ropewalk {args:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+/// A cluster and its mount.
+pub struct Cluster {
+    root: TempDir,
+    options: Vec<String>,
+}
+
+impl Cluster {
+    /// Brings up a new cluster with further options of `up`.
+    pub fn up(options: &[&str]) -> Cluster {
+        let cluster = Cluster::prepare(options);
+        cluster.start();
+        cluster
+    }
+
+    /// Directories only.
+    pub fn prepare(options: &[&str]) -> Cluster {
+        let root = tempfile::Builder::new().prefix("ropewalk-test-").tempdir().expect("temporary directory");
+        fs::create_dir(root.path().join("mnt")).expect("mount point");
+        Cluster { root, options: options.iter().map(|s| s.to_string()).collect() }
+    }
+
+    /// `ropewalk up --detach` (again).
+    pub fn start(&self) {
+        let (dir, mnt) = (self.dir(), self.mnt());
+        let mut args = vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
+        args.extend(self.options.iter().map(String::as_str));
+        let output = ropewalk(&args);
+        assert!(
+            output.status.success(),
+            "up: {}\n{}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            self.logs()
+        );
+    }
+
+    /// `ropewalk down`.
+    pub fn down(&self) {
+        ok(&["down", "--dir", self.dir().to_str().unwrap()]);
+    }
+
+    /// The cluster's directory.
+    pub fn dir(&self) -> PathBuf {
+        self.root.path().join("cluster")
+    }
+
+    /// The mount point.
+    pub fn mnt(&self) -> PathBuf {
+        self.root.path().join("mnt")
+    }
+
+    /// A command with `--dir` of this cluster and `--json`, parsed.
+    pub fn json(&self, words: &[&str]) -> serde_json::Value {
+        let dir = self.dir();
+        let args: Vec<&str> = words.iter().copied().chain(["--dir", dir.to_str().unwrap(), "--json"]).collect();
+        serde_json::from_str(&ok(&args)).expect("JSON")
+    }
+
+    /// The processes that live, by name.
+    pub fn processes(&self) -> Vec<(String, i32)> {
+        let Ok(entries) = fs::read_dir(self.dir().join("run")) else { return Vec::new() };
+        let mut found = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(name) = name.strip_suffix(".pid") else { continue };
+            let Ok(text) = fs::read_to_string(entry.path()) else { continue };
+            let mut lines = text.lines();
+            let (Some(Ok(pid)), Some(ticks)) = (lines.next().map(str::parse::<i32>), lines.next()) else { continue };
+            if start_ticks(pid).as_deref() == Some(ticks) {
+                found.push((name.to_owned(), pid));
+            }
+        }
+        found
+    }
+
+    /// SIGKILL to the processes whose name passes the filter; waits until they are gone.
+    pub fn kill(&self, filter: impl Fn(&str) -> bool) {
+        let victims: Vec<(String, i32)> = self.processes().into_iter().filter(|(name, _)| filter(name)).collect();
+        for &(_, pid) in &victims {
+            let pid = rustix::process::Pid::from_raw(pid).expect("positive");
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some()) {
+            assert!(Instant::now() < end, "killed processes do not go away");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts one server process again, as an administrator would.
+    pub fn start_server(&self, name: &str) {
+        let log = fs::OpenOptions::new().append(true).create(true).open(self.dir().join("log").join(format!("{name}.log"))).unwrap();
+        Command::new(ROPEWALK)
+            .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
+            .stdin(std::process::Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("start a server");
+    }
+
+    /// Waits until every pdisk is `ok`.
+    pub fn wait_all_ok(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            let list = self.json(&["pdisk", "list"]);
+            let states: Vec<&str> = list.as_array().unwrap().iter().map(|p| p["state"].as_str().unwrap()).collect();
+            if states.iter().all(|&s| s == "ok") {
+                return;
+            }
+            assert!(Instant::now() < end, "pdisks are {states:?} after {patience:?}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The tails of all logs, for failure messages.
+    pub fn logs(&self) -> String {
+        let Ok(entries) = fs::read_dir(self.dir().join("log")) else { return String::new() };
+        let mut text = String::new();
+        for entry in entries.flatten() {
+            let log = fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            text += &format!("--- {}\n{}\n", entry.path().display(), lines[lines.len().saturating_sub(25)..].join("\n"));
+        }
+        text
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
+        self.kill(|_| true);
+    }
+}
+
+fn start_ticks(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18).map(str::to_owned)
+}
+
+/// A small generator of numbers from a seed (SplitMix64, Steele et al. 2014), so that a failing run can be
+/// repeated.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    /// Fills bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for piece in bytes.chunks_mut(8) {
+            let n = self.next().to_le_bytes();
+            piece.copy_from_slice(&n[..piece.len()]);
+        }
+    }
+}
+
+/// The seed of this run: `ROPEWALK_TEST_SEED`, or drawn from the clock; printed.
+pub fn seed() -> u64 {
+    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+    });
+    println!("ROPEWALK_TEST_SEED={seed}");
+    seed
+}
+
+/// Writes a tree of `count` files of mixed sizes; returns the bytes written.
+pub fn write_tree(root: &Path, count: u64, random: &mut Random) -> u64 {
+    let mut total = 0;
+    for i in 0..count {
+        let dir = root.join(format!("d{}", i % 7)).join(format!("e{}", i % 3));
+        fs::create_dir_all(&dir).unwrap();
+        let size = match i % 5 {
+            0 => random.below(200),
+            1 => random.below(5_000),
+            2 => random.below(100_000),
+            3 => random.below(1_000_000),
+            _ => random.below(9_000_000),
+        };
+        let mut bytes = vec![0; size as usize];
+        random.fill(&mut bytes);
+        fs::write(dir.join(format!("f{i}")), &bytes).unwrap();
+        total += size;
+    }
+    total
+}
+
+/// Byte-for-byte comparison of two trees.
+pub fn same_tree(a: &Path, b: &Path) {
+    let output = Command::new("diff").args(["-r", "--no-dereference"]).arg(a).arg(b).output().expect("run diff");
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+}

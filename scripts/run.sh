@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# The main job, end to end: a cluster of 4 server nodes with 2 pdisks each (4+2p, blocks of 4 MiB), mounted;
+# a real tree copied in and compared byte for byte; a server killed while the tree is read; compared again;
+# the server started again. Ends with status 0 only if every comparison held. The cluster stays up.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+base=${ROPEWALK_RUN_DIR:-/var/tmp/ropewalk-run}
+bytes_wanted=$((1 << 30)) files_wanted=20000
+ropewalk=$PWD/target/release/ropewalk
+cluster=$base/cluster mnt=$base/mnt
+export ROPEWALK_DIR=$cluster
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf 'run: %s\n' "$*" >&2; exit 1; }
+now() { date +%s.%N; }
+rate() { awk -v b="$1" -v s="$2" 'BEGIN { printf "%.3f", b / 1e9 / (s > 0.001 ? s : 0.001) }'; }
+elapsed() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
+
+# progress LABEL PID: shows how much the mount has moved, by its device's counters, until the process ends; its status.
+progress() {
+  local label=$1 pid=$2 start ticks=0
+  start=$(now)
+  while kill -0 "$pid" 2>/dev/null; do
+    if [ -t 1 ]; then printf '\r   %s: %s s ' "$label" "$(elapsed "$start" "$(now)")"
+    elif ((ticks++ % 20 == 0)); then printf '   %s: %s s\n' "$label" "$(elapsed "$start" "$(now)")"; fi
+    sleep 0.5
+  done
+  [ ! -t 1 ] || printf '\r   %s: %s s, done\n' "$label" "$(elapsed "$start" "$(now)")"
+  wait "$pid"
+}
+
+# compare LABEL: the tree as it is in the file system against what was copied, byte for byte.
+compare() {
+  local start end
+  start=$(now)
+  compare_parts >"$base/diff.out" 2>&1 &
+  comparing=$!
+  progress "$1" "$comparing" || { head -20 "$base/diff.out" >&2; die "$1: the trees differ"; }
+  end=$(now)
+  compare_seconds=$(elapsed "$start" "$end")
+  comparisons=$((comparisons + 1))
+}
+compare_parts() {
+  local dir status=0
+  for dir in "${parts[@]}"; do diff -r --no-dereference "$dir" "$mnt/tree$dir" || status=1; done
+  return $status
+}
+
+# A cold client: everything is read from the servers again.
+remount() { "$ropewalk" umount "$mnt"; "$ropewalk" mount fs1 "$mnt"; }
+
+rows=()
+row() { rows+=("$(printf '%-44s %10s %9s %10s' "$1" "$2" "$3" "$4")"); }
+comparisons=0
+
+trap 'printf "\nrun: stopped; the cluster is left as it is: ropewalk down --dir %s\n" "$cluster" >&2; exit 130' INT TERM
+
+mkdir -p "$mnt" "$base"
+say "the tree: at least 1 GiB and $files_wanted files of this machine"
+# Candidates in this order until there is enough; a copy of the list keeps what is compared fixed.
+candidates=("$(rustc --print sysroot)" /usr/share /usr/lib /usr/include /usr/bin /usr/src)
+tree_bytes=0 tree_files=0 parts=()
+for dir in "${candidates[@]}"; do
+  [ -d "$dir" ] || continue
+  read -r bytes files < <(find "$dir" -xdev -type f -printf '%s\n' 2>/dev/null | awk '{ b += $1 } END { print b + 0, NR }')
+  parts+=("$dir") tree_bytes=$((tree_bytes + bytes)) tree_files=$((tree_files + files))
+  ((tree_bytes >= bytes_wanted && tree_files >= files_wanted)) && break
+done
+((tree_bytes >= bytes_wanted && tree_files >= files_wanted)) ||
+  die "this machine has only $tree_files files with $tree_bytes bytes under ${candidates[*]}"
+echo "   $tree_files files, $(rate "$tree_bytes" 1) GB: ${parts[*]}"
+
+say "raw ceilings of this machine"
+ceilings=$("$ropewalk" lab ceilings --dir "$base" --size 2g --json)
+ceiling() { jq -r "$1" <<<"$ceilings"; }
+tcp=$(ceiling .loopback_tcp_gb_per_second) disk_w=$(ceiling .disk_write_gb_per_second) disk_r=$(ceiling .disk_read_gb_per_second)
+printf '   loopback TCP %.2f GB/s, disk write %.2f GB/s, disk read %.2f GB/s\n' "$tcp" "$disk_w" "$disk_r"
+
+say "cluster up: 4 nodes x 2 pdisks, 4+2p, blocks of 4m"
+"$ropewalk" up --dir "$cluster" --nodes 4 --pdisks 2 --pdisk-size 2g --code 4+2p --block-size 4m --mount "$mnt" --detach
+rm -rf "$mnt/tree" "$mnt/stream"
+
+say "copy the tree in"
+start=$(now)
+copy_parts() {
+  local dir
+  for dir in "${parts[@]}"; do
+    mkdir -p "$mnt/tree${dir%/*}"
+    cp -a --one-file-system "$dir" "$mnt/tree${dir%/*}/" || return 1
+  done
+  sync -f "$mnt"
+}
+copy_parts &
+progress "copying" $! || die "copying failed"
+end=$(now)
+seconds=$(elapsed "$start" "$end")
+row "copy $tree_files files in, then sync" "$seconds s" "$(rate "$tree_bytes" "$seconds")" "$disk_w"
+
+say "compare it, read back from the servers"
+remount
+compare "comparing"
+row "compare them" "$compare_seconds s" "$(rate "$tree_bytes" "$compare_seconds")" "$disk_r"
+
+say "one large file: written with fsync, read back"
+stream_bytes=$((2 << 30))
+start=$(now)
+dd if=/dev/zero of="$mnt/stream" bs=1M count=2048 conv=fsync status=none
+seconds=$(elapsed "$start" "$(now)")
+row "write 2 GiB, fsync" "$seconds s" "$(rate $stream_bytes "$seconds")" "$disk_w"
+remount
+start=$(now)
+dd if="$mnt/stream" of=/dev/null bs=1M status=none
+seconds=$(elapsed "$start" "$(now)")
+row "read 2 GiB" "$seconds s" "$(rate $stream_bytes "$seconds")" "$tcp"
+rm -f "$mnt/stream"
+
+say "kill server n3 while the tree is read"
+remount
+victim=$(head -1 "$cluster/run/n3.pid")
+( sleep 3; kill -KILL "$victim" ) &
+compare "comparing, n3 killed after 3 s"
+wait $! 2>/dev/null || true
+! kill -0 "$victim" 2>/dev/null || die "n3 (process $victim) still lives"
+row "compare, n3 killed meanwhile" "$compare_seconds s" "$(rate "$tree_bytes" "$compare_seconds")" "$disk_r"
+
+say "compare again, n3 still dead"
+remount
+compare "comparing, degraded"
+row "compare without n3" "$compare_seconds s" "$(rate "$tree_bytes" "$compare_seconds")" "$disk_r"
+
+say "start n3 again"
+start=$(now)
+"$ropewalk" up --dir "$cluster" --mount "$mnt" --detach
+until [ "$("$ropewalk" pdisk list --json | jq -r 'map(select(.state != "ok")) | length')" = 0 ]; do
+  [ "$(elapsed "$start" "$(now)" | cut -d. -f1)" -lt 300 ] || die "pdisks of n3 are not back after 300 s"
+  sleep 0.5
+done
+row "n3 back, everything caught up" "$(elapsed "$start" "$(now)") s" "" ""
+
+say "done: $comparisons comparisons of $tree_files files, all equal"
+printf '%-44s %10s %9s %10s\n' "WHAT" "TIME" "GB/s" "RAW GB/s"
+printf '%s\n' "${rows[@]}"
+printf '%-44s %10s %9s %10s\n' "raw ceilings: loopback TCP" "" "" "$tcp" "              disk write" "" "" "$disk_w" "              disk read" "" "" "$disk_r"
+"$ropewalk" status
+cat <<TXT
+
+The file system is mounted on $mnt. Try it, then:
+  $ropewalk status --dir $cluster
+  $ropewalk fs df  --dir $cluster
+  $ropewalk down   --dir $cluster      stops it; \`up\` brings the same data back
+TXT

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs every test: units and properties, then real clusters with real mounts. The closing lines are the
+# runner's own summary.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ ! -w /dev/fuse ]; then
+  echo "test: /dev/fuse cannot be opened for writing; the tests of the mount need it (run as root, or with FUSE allowed)" >&2
+  exit 1
+fi
+exec cargo test --workspace "$@"
