@@ -1,0 +1,106 @@
+//! Story: a cluster is made, used, looked at, stopped and brought back; a server is lost and returns.
+
+mod common;
+
+use std::{fs, io::Write, time::Duration};
+
+use common::{Cluster, Random, same_tree, write_tree};
+
+#[test]
+fn data_is_there_again_after_down_and_up() {
+    let mut random = Random(common::seed());
+    let cluster = Cluster::up(&["--pdisk-size", "512m"]);
+    let local = tempfile::tempdir().unwrap();
+    let bytes = write_tree(local.path(), 120, &mut random);
+    let copy = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(cluster.mnt().join("tree")).status().unwrap();
+    assert!(copy.success());
+    same_tree(local.path(), &cluster.mnt().join("tree"));
+
+    let fs_list = cluster.json(&["fs", "list"]);
+    assert_eq!((fs_list[0]["name"].as_str(), fs_list[0]["code"].as_str()), (Some("fs1"), Some("4+2p")));
+    assert!(fs_list[0]["inodes"].as_u64().unwrap() > 120);
+    let pools = cluster.json(&["pool", "list"]);
+    assert_eq!((pools[0]["pdisks"].as_u64(), pools[0]["node_losses_survived"].as_u64()), (Some(8), Some(1)));
+    assert_eq!(cluster.json(&["pdisk", "list"]).as_array().unwrap().len(), 8);
+
+    cluster.down();
+    assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
+    cluster.start();
+    same_tree(local.path(), &cluster.mnt().join("tree"));
+    let df = cluster.json(&["fs", "df"]);
+    assert!(df[0]["used_bytes"].as_u64().unwrap() >= bytes / 2, "{df}");
+
+    let status = cluster.json(&["status"]);
+    assert_eq!(status["well"], true, "{status}");
+    let processes = status["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 6, "manager, four nodes, one mount: {status}");
+    assert!(processes.iter().all(|p| p["status"]["statistics"].is_object()), "{status}");
+    cluster.down();
+}
+
+#[test]
+fn a_server_dies_and_returns_under_load() {
+    let mut random = Random(common::seed());
+    let cluster = Cluster::up(&["--pdisk-size", "512m"]);
+    let local = tempfile::tempdir().unwrap();
+    write_tree(local.path(), 60, &mut random);
+    let tree = cluster.mnt().join("tree");
+    let copy = |to: &str| {
+        let status = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(cluster.mnt().join(to)).status().unwrap();
+        assert!(status.success(), "cp to {to}");
+    };
+    copy("tree");
+    for victim in ["n2", "n4"] {
+        cluster.kill(|name| name == victim);
+        // Reading goes on at once, by parity; writing goes on when the lease of the dead server has run out.
+        same_tree(local.path(), &tree);
+        copy(&format!("without-{victim}"));
+        same_tree(local.path(), &cluster.mnt().join(format!("without-{victim}")));
+        let status = cluster.json(&["status"]);
+        assert_eq!(status["well"], false, "{status}");
+        cluster.start_server(victim);
+        cluster.wait_all_ok(Duration::from_secs(120));
+    }
+    // What was written while they were away must be whole without the other servers.
+    cluster.down();
+    cluster.start();
+    cluster.kill(|name| name == "n1");
+    for to in ["tree", "without-n2", "without-n4"] {
+        same_tree(local.path(), &cluster.mnt().join(to));
+    }
+}
+
+#[test]
+fn the_manager_dies_and_returns_under_load() {
+    let cluster = Cluster::up(&["--pdisk-size", "256m"]);
+    let path = cluster.mnt().join("log");
+    let mut file = fs::File::create(&path).unwrap();
+    for round in 0..3u8 {
+        file.write_all(&vec![round + 1; 300_000]).unwrap();
+        file.sync_all().unwrap();
+        cluster.kill(|name| name == "manager");
+        cluster.start_server("manager");
+        fs::write(cluster.mnt().join(format!("made-{round}")), "x").unwrap();
+    }
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), 900_000);
+    assert!(bytes.chunks(300_000).enumerate().all(|(i, c)| c.iter().all(|&b| b == i as u8 + 1)));
+    cluster.down();
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"]);
+    let mnt = cluster.mnt();
+    common::ok(&["umount", mnt.to_str().unwrap()]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = port.to_string();
+    common::ok(&["mount", "--dir", cluster.dir().to_str().unwrap(), "fs1", mnt.to_str().unwrap(), "--metrics", &address]);
+    fs::write(mnt.join("f"), vec![7; 1 << 20]).unwrap();
+    let mut stream = std::net::TcpStream::connect(port).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
+    cluster.down();
+}
