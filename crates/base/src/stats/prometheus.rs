@@ -1,0 +1,183 @@
+//! The Prometheus text exposition format 0.0.4.
+//! Histograms have fixed `le` bounds, one each power of two nanoseconds from 1 µs to 137 s; they are ends
+//! of our own buckets, so the counts are exact.
+
+use std::fmt::Write;
+
+use super::registry::{Cell, Family, Inner, Kind};
+
+/// Bounds are 2^k - 1 nanoseconds for these k: `le` includes its bound.
+const BOUND_BITS: std::ops::RangeInclusive<u32> = 10..=37;
+
+pub(super) fn text(inner: &Inner) -> String {
+    let mut out = String::new();
+    for (name, family) in &inner.families {
+        // Writing to a String cannot fail.
+        let _ = write_family(&mut out, name, family);
+    }
+    out
+}
+
+fn write_family(out: &mut String, name: &str, family: &Family) -> std::fmt::Result {
+    let (kind, suffix) = match family.kind {
+        Kind::Counter => ("counter", "_total"),
+        Kind::Gauge => ("gauge", ""),
+        Kind::Histogram => ("histogram", ""),
+    };
+    let name = format!("ropewalk_{name}{suffix}");
+    writeln!(out, "# HELP {name} {}", family.help.replace('\\', "\\\\").replace('\n', "\\n"))?;
+    writeln!(out, "# TYPE {name} {kind}")?;
+    for (values, series) in &family.series {
+        let labels: Vec<String> = family
+            .keys
+            .iter()
+            .zip(values)
+            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
+            .collect();
+        let labels = labels.join(",");
+        match &series.cell {
+            Cell::Counter(counter) => writeln!(out, "{name}{} {}", braced(&labels), counter.get())?,
+            Cell::Gauge(gauge) => writeln!(out, "{name}{} {}", braced(&labels), gauge.get())?,
+            Cell::Histogram(histogram) => {
+                let snapshot = histogram.snapshot();
+                let comma = if labels.is_empty() { "" } else { "," };
+                for bits in BOUND_BITS {
+                    let bound = seconds((1 << bits) - 1);
+                    let n = snapshot.count_below_power(bits);
+                    writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {n}")?;
+                }
+                writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {}", snapshot.count())?;
+                writeln!(out, "{name}_sum{} {}", braced(&labels), seconds(snapshot.sum().as_nanos()))?;
+                writeln!(out, "{name}_count{} {}", braced(&labels), snapshot.count())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn braced(labels: &str) -> String {
+    if labels.is_empty() { String::new() } else { format!("{{{labels}}}") }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Nanoseconds as seconds with nine decimals: exact, where a float is not.
+fn seconds(ns: u128) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::stats::Registry;
+
+    /// A strict reader of the format: (name, labels) -> value; `None` where the text breaks its grammar.
+    fn parse(text: &str) -> Option<BTreeMap<(String, Vec<(String, String)>), f64>> {
+        let mut samples = BTreeMap::new();
+        let mut family = String::new();
+        for line in text.strip_suffix('\n')?.split('\n') {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ')?;
+                assert!(["counter", "gauge", "histogram"].contains(&kind));
+                family = name.to_owned();
+                continue;
+            }
+            if line.starts_with("# HELP ") {
+                continue;
+            }
+            let name_end = line.find(['{', ' '])?;
+            let (name, mut rest) = line.split_at(name_end);
+            assert!(name.starts_with(&family), "{name} outside its family {family}");
+            let mut labels = Vec::new();
+            if let Some(inside) = rest.strip_prefix('{') {
+                rest = inside;
+                loop {
+                    let (key, after) = rest.split_once("=\"")?;
+                    assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{key:?}");
+                    let (mut value, mut chars) = (String::new(), after.char_indices());
+                    let end = loop {
+                        match chars.next()? {
+                            (at, '"') => break at,
+                            (_, '\\') => value.push(match chars.next()?.1 {
+                                'n' => '\n',
+                                c @ ('"' | '\\') => c,
+                                _ => return None,
+                            }),
+                            (_, c) => value.push(c),
+                        }
+                    };
+                    labels.push((key.to_owned(), value));
+                    rest = &after[end + 1..];
+                    match rest.strip_prefix(',') {
+                        Some(more) => rest = more,
+                        None => break rest = rest.strip_prefix('}')?,
+                    }
+                }
+            }
+            let value = rest.strip_prefix(' ')?.parse().ok()?;
+            assert!(samples.insert((name.to_owned(), labels), value).is_none(), "twice: {line}");
+        }
+        Some(samples)
+    }
+
+    #[test]
+    fn text_as_documented() {
+        let registry = Registry::new();
+        registry
+            .counter("net_sent_bytes", "Bytes sent.\nAll rails \\ peers.", &[("peer", "n\"1\"")])
+            .unwrap()
+            .add(7);
+        registry.gauge("queue_depth", "In flight.", &[]).unwrap().set(-2);
+        registry.histogram("op_seconds", "Latency.", &[]).unwrap().record(Duration::from_nanos(1023));
+        let text = registry.prometheus_text();
+        let expected = "# HELP ropewalk_net_sent_bytes_total Bytes sent.\\nAll rails \\\\ peers.\n\
+                        # TYPE ropewalk_net_sent_bytes_total counter\n\
+                        ropewalk_net_sent_bytes_total{peer=\"n\\\"1\\\"\"} 7\n\
+                        # HELP ropewalk_op_seconds Latency.\n\
+                        # TYPE ropewalk_op_seconds histogram\n\
+                        ropewalk_op_seconds_bucket{le=\"0.000001023\"} 1\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("ropewalk_op_seconds_bucket{le=\"137.438953471\"} 1\n"), "{text}");
+        assert!(text.contains("ropewalk_op_seconds_bucket{le=\"+Inf\"} 1\nropewalk_op_seconds_sum 0.000001023\nropewalk_op_seconds_count 1\n"));
+        assert!(text.ends_with("# TYPE ropewalk_queue_depth gauge\nropewalk_queue_depth -2\n"), "{text}");
+        assert!(parse(&text).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_label_and_latency_is_well_formed(
+            labels in prop::collection::vec("(?s).{0,20}", 1..5),
+            help in prop::sample::select(vec!["plain", "two\nlines", "back\\slash \"quoted\""]),
+            ns in prop::collection::vec(0u64..1 << 39, 0..20),
+        ) {
+            let registry = Registry::new();
+            for value in &labels {
+                registry.counter("events", help, &[("who", value)]).unwrap().inc();
+                let histogram = registry.histogram("op_seconds", help, &[("who", value)]).unwrap();
+                ns.iter().for_each(|&ns| histogram.record(Duration::from_nanos(ns)));
+            }
+            let samples = parse(&registry.prometheus_text()).expect("well formed");
+            let counted: f64 = samples.iter().filter(|((n, _), _)| n == "ropewalk_events_total").map(|(_, v)| v).sum();
+            prop_assert_eq!(counted, labels.len() as f64);
+            for value in &labels {
+                let who = ("who".to_owned(), value.clone());
+                let mut buckets: Vec<(f64, f64)> = samples.iter()
+                    .filter(|((n, l), _)| n == "ropewalk_op_seconds_bucket" && l[0] == who)
+                    .map(|((_, l), v)| (l[1].1.replace("+Inf", "inf").parse().unwrap(), *v))
+                    .collect();
+                buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+                prop_assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
+                let count = samples[&("ropewalk_op_seconds_count".to_owned(), vec![who])];
+                prop_assert_eq!(buckets.last().unwrap().1, count);
+                let times = labels.iter().filter(|l| *l == value).count() * ns.len();
+                prop_assert_eq!(count, times as f64);
+            }
+        }
+    }
+}
