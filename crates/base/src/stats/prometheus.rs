@@ -74,11 +74,13 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::*;
     use crate::stats::Registry;
 
-    /// A strict reader of the format: (name, labels) -> value; `None` where the text breaks its grammar.
-    fn parse(text: &str) -> Option<BTreeMap<(String, Vec<(String, String)>), f64>> {
+    /// (name, labels) -> value.
+    type Samples = BTreeMap<(String, Vec<(String, String)>), f64>;
+
+    /// A strict reader of the format; `None` where the text breaks its grammar.
+    fn parse(text: &str) -> Option<Samples> {
         let mut samples = BTreeMap::new();
         let mut family = String::new();
         for line in text.strip_suffix('\n')?.split('\n') {
@@ -144,7 +146,10 @@ mod tests {
                         ropewalk_op_seconds_bucket{le=\"0.000001023\"} 1\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("ropewalk_op_seconds_bucket{le=\"137.438953471\"} 1\n"), "{text}");
-        assert!(text.contains("ropewalk_op_seconds_bucket{le=\"+Inf\"} 1\nropewalk_op_seconds_sum 0.000001023\nropewalk_op_seconds_count 1\n"));
+        let end = "ropewalk_op_seconds_bucket{le=\"+Inf\"} 1\n\
+                   ropewalk_op_seconds_sum 0.000001023\n\
+                   ropewalk_op_seconds_count 1\n";
+        assert!(text.contains(end), "{text}");
         assert!(text.ends_with("# TYPE ropewalk_queue_depth gauge\nropewalk_queue_depth -2\n"), "{text}");
         assert!(parse(&text).is_some());
     }
@@ -163,7 +168,8 @@ mod tests {
                 ns.iter().for_each(|&ns| histogram.record(Duration::from_nanos(ns)));
             }
             let samples = parse(&registry.prometheus_text()).expect("well formed");
-            let counted: f64 = samples.iter().filter(|((n, _), _)| n == "ropewalk_events_total").map(|(_, v)| v).sum();
+            let events = samples.iter().filter(|((n, _), _)| n == "ropewalk_events_total");
+            let counted: f64 = events.map(|(_, v)| v).sum();
             prop_assert_eq!(counted, labels.len() as f64);
             for value in &labels {
                 let who = ("who".to_owned(), value.clone());

@@ -1,0 +1,335 @@
+//! The rows. One tunable stands here and nowhere else.
+//! `derived` gives the rule by which a value follows from others while it is not set itself; `default` is
+//! then what the rule gives for the defaults (a test compares them).
+//! `status: Used` may stand only on a row whose getter is called outside this crate (a test looks).
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::{
+    Change::{Live, Reopen, Restart},
+    IoEngine, Row,
+    Scope::{Cluster, Mount, Node},
+    Status::Planned,
+    setting::{Allowed, Setting},
+};
+use crate::units::{ByteSize, GIB, KIB, MIB};
+
+const TIB: u64 = GIB << 10;
+
+macro_rules! tunables {
+    ($( $section:literal { $(
+        $(#[doc = $doc:literal])+
+        $getter:ident = $name:literal $(or $alias:literal)*: $type:ty {
+            default: $default:expr, range: $range:expr, unit: $unit:literal, scope: $scope:ident,
+            change: $change:ident, status: $status:ident
+            $(, derived: $rule:literal = $derive:expr)? $(,)?
+        }
+    )+ } )+) => {
+        /// The value of every row.
+        #[derive(Clone, PartialEq, Debug)]
+        pub(super) struct Values { $($( $getter: $type, )+)+ }
+
+        impl Default for Values {
+            fn default() -> Values {
+                Values { $($( $getter: $default, )+)+ }
+            }
+        }
+
+        /// The places of the rows, by their getters' names.
+        #[expect(non_camel_case_types, reason = "one name for a row: that of its getter")]
+        enum Place { $($( $getter, )+)+ }
+
+        /// The whole table, in the order of the documentation.
+        pub static ROWS: &[Row] = &[$($( Row {
+            name: $name,
+            getter: stringify!($getter),
+            aliases: &[$($alias),*],
+            section: $section,
+            meaning: concat!($($doc, "\n"),+),
+            unit: $unit,
+            scope: $scope,
+            change: $change,
+            status: $status,
+            derived: tunables!(@rule $($rule)?),
+            index: Place::$getter as usize,
+            allowed_text: || Allowed::<$type>::text(&$range),
+            get_text: |values| Setting::show(&values.$getter),
+            set_text: |values, text| {
+                let value = <$type as Setting>::read(text.trim())?;
+                if !Allowed::<$type>::allows(&$range, &value) {
+                    return Err("out of range".to_owned());
+                }
+                values.$getter = value;
+                Ok(())
+            },
+            copy: |to, from| to.$getter = from.$getter,
+            derive: tunables!(@derive $getter $type $(, $derive)?),
+        }, )+)+];
+
+        /// The tunables of a node or mount: every value, and which of them were set. Shown and stored as a
+        /// map of the values that were set.
+        #[derive(Clone, PartialEq, Debug, Default)]
+        pub struct Tunables {
+            pub(super) values: Values,
+            /// Bit i: row i was set.
+            pub(super) set: u64,
+        }
+
+        impl Tunables {
+            $($(
+                #[doc = concat!("`", $name, "`, in ", $unit, ".")]
+                ///
+                $(#[doc = $doc])+
+                pub fn $getter(&self) -> $type {
+                    self.values.$getter
+                }
+            )+)+
+        }
+    };
+    (@rule) => { None };
+    (@rule $rule:literal) => { Some($rule) };
+    (@derive $getter:ident $type:ty) => { None };
+    (@derive $getter:ident $type:ty, $derive:expr) => {
+        Some(|values| {
+            const RULE: fn(&Values) -> $type = $derive;
+            values.$getter = RULE(values);
+        })
+    };
+}
+
+// The bits of `Tunables::set`.
+const _: () = assert!(ROWS.len() <= 64);
+
+const fn sizes(low: u64, high: u64) -> RangeInclusive<ByteSize> {
+    ByteSize(low)..=ByteSize(high)
+}
+const fn ms(low: u64, high: u64) -> RangeInclusive<Duration> {
+    Duration::from_millis(low)..=Duration::from_millis(high)
+}
+
+tunables! {
+"Client: page pool and streams" {
+    /// The client's buffer memory: cached, prefetched and dirty file data; on a server its share
+    /// `nsdBufSpace` caches strips. At least 4 blocks of `maxblocksize` must fit.
+    pagepool = "pagepool": ByteSize {
+        default: ByteSize(GIB), range: sizes(16 * MIB, 16 * TIB),
+        unit: "bytes", scope: Node, change: Live, status: Planned
+    }
+    /// How much the client does at once: the master knob from which several below follow. A "thread"
+    /// is one operation in progress, not a thread of the operating system.
+    worker_threads = "workerThreads": u32 {
+        default: 48, range: 1..=8192, unit: "operations", scope: Node, change: Live, status: Planned
+    }
+    /// Blocks that read-ahead and write-behind move at once, all files together.
+    prefetch_threads = "prefetchThreads": u32 {
+        default: 16, range: 2..=8192, unit: "blocks", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads / 3, at least 2" = |v| (v.worker_threads / 3).max(2)
+    }
+    /// File operations of applications that run at once; further ones wait.
+    worker1_threads = "worker1Threads": u32 {
+        default: 48, range: 1..=8192, unit: "operations", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads" = |v| v.worker_threads
+    }
+    /// Inodes fetched at once ahead of a directory walk.
+    worker3_threads = "worker3Threads": u32 {
+        default: 1, range: 1..=8192, unit: "inodes", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads / 32, at least 1" = |v| (v.worker_threads / 32).max(1)
+    }
+    /// Dirty blocks written at once to make room in the page pool.
+    max_buffer_cleaners = "maxBufferCleaners": u32 {
+        default: 48, range: 1..=8192, unit: "blocks", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads" = |v| v.worker_threads
+    }
+    /// Files whose attributes are written back at once.
+    max_file_cleaners = "maxFileCleaners": u32 {
+        default: 48, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads" = |v| v.worker_threads
+    }
+    /// Files flushed at once by `sync`.
+    sync_worker_threads = "syncWorkerThreads": u32 {
+        default: 12, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Planned,
+        derived: "workerThreads / 4, at least 1" = |v| (v.worker_threads / 4).max(1)
+    }
+    /// The share of the page pool that read-ahead and write-behind may fill. 0 turns read-ahead off.
+    prefetch_pct = "prefetchPct": u32 {
+        default: 20, range: 0..=60, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+    }
+    /// The rate one node is expected to move, in decimal MB/s; it sizes read-ahead and write-behind. Set
+    /// it to twice the rate needed: a smaller value limits throughput, a larger one only costs page pool.
+    max_mbps = "maxMBpS": u32 {
+        default: 2048, range: 1..=1_000_000, unit: "MB/s", scope: Node, change: Live, status: Planned
+    }
+    /// The share of the page pool that may be dirty; a writer beyond it waits for write-behind.
+    dirty_limit_pct = "dirty_limit_pct": u32 {
+        default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+    }
+    /// Blocks of a file above this size leave the page pool soon after they were read in sequence. Raise
+    /// it above the size of files that are read again and again.
+    seq_discard_threshold = "seqDiscardThreshold" or "seqDiscardThreshhold": ByteSize {
+        default: ByteSize(MIB), range: sizes(0, 1024 * TIB),
+        unit: "bytes", scope: Node, change: Live, status: Planned
+    }
+    /// From this file size on, full blocks written in sequence are flushed at once; those of smaller files
+    /// stay dirty for a while.
+    writebehind_threshold = "writebehindThreshold": ByteSize {
+        default: ByteSize(512 * KIB), range: sizes(0, 1024 * TIB),
+        unit: "bytes", scope: Node, change: Live, status: Planned
+    }
+    /// The largest block size of a pool that a mount accepts.
+    maxblocksize = "maxblocksize": ByteSize {
+        default: ByteSize(16 * MIB),
+        range: [256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB].map(ByteSize),
+        unit: "bytes", scope: Cluster, change: Restart, status: Planned
+    }
+    /// Inodes a client keeps with their tokens after the files were closed; open files are not limited.
+    max_files_to_cache = "maxFilesToCache": u32 {
+        default: 4000, range: 1..=100_000_000, unit: "files", scope: Node, change: Live, status: Planned
+    }
+    /// Inodes of which a client keeps only the attributes.
+    max_stat_cache = "maxStatCache": u32 {
+        default: 1000, range: 0..=100_000_000, unit: "files", scope: Node, change: Live, status: Planned
+    }
+    /// Every operation fails after this time without progress.
+    operation_deadline = "operationDeadline": Duration {
+        default: Duration::from_secs(60), range: ms(1_000, 3_600_000),
+        unit: "time", scope: Mount, change: Live, status: Planned
+    }
+    /// Files up to this size are kept inside their inode, with their CRC; larger ones in strips.
+    inline_data_max = "inlineDataMax": ByteSize {
+        default: ByteSize(3584), range: sizes(0, 64 * KIB),
+        unit: "bytes", scope: Cluster, change: Live, status: Planned
+    }
+}
+"Network" {
+    /// Bulk TCP connections between two nodes, over all rails together; the lower value of the two nodes
+    /// counts. One connection fills one link at most and about one core.
+    max_tcp_conns_per_node_conn = "maxTcpConnsPerNodeConn": u32 {
+        default: 2, range: 1..=16, unit: "connections", scope: Node, change: Live, status: Planned
+    }
+    /// Threads that read messages from connections. A node never uses more than it has CPUs.
+    max_receiver_threads = "maxReceiverThreads": u32 {
+        default: 32, range: 1..=128, unit: "threads", scope: Node, change: Restart, status: Planned
+    }
+    /// Write payloads up to this size travel inside the request; larger ones are sent when the server has
+    /// given them room.
+    nsd_inline_write_max = "nsdInlineWriteMax": ByteSize {
+        default: ByteSize(32 * KIB), range: sizes(0, 8 * MIB),
+        unit: "bytes", scope: Node, change: Live, status: Planned
+    }
+}
+"NSD server" {
+    /// Requests an NSD server works on at once; further ones wait in its queue.
+    nsd_max_worker_threads = "nsdMaxWorkerThreads": u32 {
+        default: 512, range: 1..=8192, unit: "requests", scope: Node, change: Live, status: Planned
+    }
+    /// The share of the page pool that an NSD server uses to cache strips.
+    nsd_buf_space = "nsdBufSpace": u32 {
+        default: 30, range: 10..=70, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+    }
+    /// The share of a pdisk's queue that rebuild may fill while clients use the pdisk. 100 gives rebuild
+    /// and clients equal rights.
+    rebuild_aggressiveness = "rebuild_aggressiveness": u32 {
+        default: 20, range: 1..=100,
+        unit: "% of queue_depth_max", scope: Cluster, change: Live, status: Planned
+    }
+}
+"Pdisk" {
+    /// How pdisks do their I/O. `auto` takes io_uring where it is allowed, else psync (pread and pwrite).
+    io_engine = "io_engine": IoEngine {
+        default: IoEngine::Auto, range: [IoEngine::Auto, IoEngine::IoUring, IoEngine::Psync], unit: "word",
+        scope: Node, change: Reopen, status: Planned
+    }
+    /// io_uring rings of a node, each with its thread. More than one helps only if several pdisks are busy
+    /// or `queues_per_pdisk` is raised, and needs the memory of `io_dma_mib`.
+    num_io_queues = "num_io_queues": u32 {
+        default: 2, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Planned
+    }
+    /// Rings that one pdisk uses, at most `num_io_queues`; a strip always uses the same one. Raise it for a
+    /// fast NVMe.
+    queues_per_pdisk = "queues_per_pdisk": u32 {
+        default: 1, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Planned
+    }
+    /// Registered I/O memory of a node, shared by its rings. If it is too small for the number of rings,
+    /// the node runs with one ring and says so in an event.
+    io_dma_mib = "io_dma_mib": u32 {
+        default: 64, range: 8..=4096, unit: "MiB", scope: Node, change: Reopen, status: Planned
+    }
+    /// I/Os in flight on one pdisk; more wait in its queue.
+    queue_depth_max = "queue_depth_max": u32 {
+        default: 64, range: 1..=1024, unit: "I/Os", scope: Node, change: Live, status: Planned
+    }
+    /// A ring's thread is woken when this many I/Os are complete, or after `io_coalesce_us`. Higher values
+    /// save CPU and cost latency; 1 wakes at every completion.
+    io_coalesce_count = "io_coalesce_count": u32 {
+        default: 1, range: 1..=256, unit: "I/Os", scope: Node, change: Live, status: Planned
+    }
+    /// The longest a complete I/O waits for others before the ring's thread is woken. 0 does not wait.
+    io_coalesce_us = "io_coalesce_us": u32 {
+        default: 0, range: 0..=25_500, unit: "µs", scope: Node, change: Live, status: Planned
+    }
+    /// Overwrites up to this size go through the pdisk's log and are applied later; larger ones to new
+    /// space.
+    fast_write_limit = "fast_write_limit": ByteSize {
+        default: ByteSize(64 * KIB), range: sizes(0, MIB),
+        unit: "bytes", scope: Node, change: Live, status: Planned
+    }
+    /// A complete version is adopted by a message of its own if no other message has carried its adoption
+    /// within this time.
+    adoption_delay = "adoption_delay": Duration {
+        default: Duration::from_millis(200), range: ms(0, 10_000),
+        unit: "time", scope: Node, change: Live, status: Planned
+    }
+}
+"Cluster" {
+    /// How long a server or client may act after the manager last heard of it. A dead one delays others by
+    /// at most this time.
+    lease_duration = "leaseDuration": Duration {
+        default: Duration::from_secs(10), range: ms(1_000, 300_000),
+        unit: "time", scope: Cluster, change: Restart, status: Planned
+    }
+    /// How often a lease is renewed; at most a third of `leaseDuration`, so that two renewals may be lost.
+    lease_renew_interval = "leaseRenewInterval": Duration {
+        default: Duration::from_secs(1), range: ms(100, 100_000),
+        unit: "time", scope: Cluster, change: Restart, status: Planned
+    }
+}
+}
+
+impl Values {
+    /// The rules between rows: (the row to name, what is wrong and what to do).
+    pub(super) fn check_together(&self) -> Result<(), (&'static str, String)> {
+        let block = self.maxblocksize.0;
+        if self.pagepool.0 < 4 * block {
+            let need = ByteSize(4 * block);
+            let why = format!(
+                "4 blocks of maxblocksize={} take {need}: raise pagepool or lower maxblocksize",
+                self.maxblocksize
+            );
+            return Err(("pagepool", why));
+        }
+        let threads = u64::from(self.worker_threads)
+            + u64::from(self.prefetch_threads)
+            + u64::from(self.nsd_max_worker_threads);
+        if threads > 8192 {
+            let why = format!(
+                "workerThreads + prefetchThreads + nsdMaxWorkerThreads = {threads}, at most 8192: lower one"
+            );
+            return Err(("workerThreads", why));
+        }
+        if self.queues_per_pdisk > self.num_io_queues {
+            let why = format!(
+                "a pdisk cannot use more than num_io_queues={} rings: raise num_io_queues first",
+                self.num_io_queues
+            );
+            return Err(("queues_per_pdisk", why));
+        }
+        if self.lease_renew_interval * 3 > self.lease_duration {
+            let why = format!(
+                "at most a third of leaseDuration={}: lower it or raise leaseDuration",
+                self.lease_duration.show()
+            );
+            return Err(("leaseRenewInterval", why));
+        }
+        Ok(())
+    }
+}
