@@ -38,7 +38,7 @@ fn used_rows_are_read_by_another_crate() {
     for krate in fs::read_dir(workspace().join("crates")).unwrap() {
         let krate = krate.unwrap().path();
         if krate.file_name().is_some_and(|name| name != "base") {
-            gather(&krate.join("src"), &mut sources);
+            gather(&krate.join("src"), &mut sources).unwrap();
         }
     }
     for row in ROWS.iter().filter(|row| row.status == Status::Used) {
@@ -51,14 +51,14 @@ fn used_rows_are_read_by_another_crate() {
     }
 }
 
-fn gather(dir: &Path, sources: &mut String) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    for entry in entries {
-        let path = entry.unwrap().path();
+fn gather(dir: &Path, sources: &mut String) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
         if path.is_dir() {
-            gather(&path, sources);
+            gather(&path, sources)?;
         } else if path.extension().is_some_and(|e| e == "rs") {
-            sources.push_str(&fs::read_to_string(&path).unwrap());
+            sources.push_str(&fs::read_to_string(&path)?);
         }
     }
+    Ok(())
 }

@@ -72,7 +72,7 @@ pub enum StatsError {
     },
     /// The name is taken by a family of another kind or with other label keys.
     #[error(
-        "statistic {name} exists as {existing_kind:?} with labels {existing_labels:?}, asked for as {kind:?} with {labels:?}"
+        "statistic {name} exists as {existing_kind:?} with labels {existing_labels:?}, not {kind:?} with {labels:?}"
     )]
     Clash {
         /// The family.
