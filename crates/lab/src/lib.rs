@@ -1,1 +1,4 @@
 //! Measures links, disks and the file system against raw ceilings.
+#![forbid(unsafe_code)]
+
+pub mod ceiling;
