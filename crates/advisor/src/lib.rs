@@ -1,1 +1,12 @@
 //! Reads host facts, applies rules, says what to tune and why.
+//! [`host_facts`] reads, [`advise`] decides (plain functions of facts and context), the caller prints.
+//! A fact that is not there never triggers a rule: containers hide many.
+#![forbid(unsafe_code)]
+
+mod facts;
+mod read;
+mod rules;
+
+pub use facts::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
+pub use read::host_facts;
+pub use rules::{Context, Finding, RULES, Rule, Severity, advise, memory_bytes};
