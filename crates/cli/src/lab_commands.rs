@@ -1,0 +1,81 @@
+//! `ropewalk lab` and `ropewalk advise`.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context, Result};
+use base::ByteSize;
+use lab::ceiling;
+use serde::Serialize;
+
+use crate::{args::Advise, output};
+
+#[derive(Serialize)]
+struct Ceilings {
+    loopback_tcp_gb_per_second: f64,
+    loopback_tcp_connections: u32,
+    loopback_tcp_cpu_seconds_per_gb: f64,
+    disk_write_gb_per_second: f64,
+    disk_read_gb_per_second: f64,
+    disk_direct: bool,
+    bytes: u64,
+}
+
+/// `ropewalk lab ceilings`.
+pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
+    let bar = output::spinner("measuring loopback TCP");
+    let mut best: Option<(u32, ceiling::Rate)> = None;
+    for connections in [1, 2, 4] {
+        let rate = ceiling::loopback_tcp(Duration::from_secs(2), connections as _)?;
+        if best.as_ref().is_none_or(|(_, b)| rate.gb_per_second() > b.gb_per_second()) {
+            best = Some((connections, rate));
+        }
+    }
+    let (connections, tcp) = best.context("no measurement of loopback TCP")?;
+    bar.set_message("measuring the disk");
+    let (write, read) = ceiling::disk(dir, size.0)?;
+    bar.finish_and_clear();
+    let result = Ceilings {
+        loopback_tcp_gb_per_second: tcp.gb_per_second(),
+        loopback_tcp_connections: connections,
+        loopback_tcp_cpu_seconds_per_gb: tcp.cpu_seconds_per_gb(),
+        disk_write_gb_per_second: write.rate.gb_per_second(),
+        disk_read_gb_per_second: read.rate.gb_per_second(),
+        disk_direct: write.direct && read.direct,
+        bytes: size.0,
+    };
+    if json {
+        return output::json(&result);
+    }
+    let direct = if result.disk_direct { "O_DIRECT" } else { "buffered: O_DIRECT is refused there" };
+    let row = |what: String, rate: f64| vec![what, format!("{rate:.2}")];
+    output::table(
+        &["RAW CEILING", "GB/s"],
+        vec![
+            row(format!("loopback TCP, best of 1, 2, 4 connections ({connections})"), result.loopback_tcp_gb_per_second),
+            row(format!("disk under {}, write {size} and flush ({direct})", dir.display()), result.disk_write_gb_per_second),
+            row(format!("disk under {}, read {size} ({direct})", dir.display()), result.disk_read_gb_per_second),
+        ],
+    );
+    Ok(())
+}
+
+/// `ropewalk advise`.
+pub fn advise(args: &Advise) -> Result<()> {
+    let facts = advisor::host_facts(&args.root);
+    let findings = advisor::advise(&facts, &advisor::Context::default());
+    if args.json {
+        return output::json(&serde_json::json!({ "facts": facts, "findings": findings }));
+    }
+    if findings.is_empty() {
+        output::line("nothing to change: no rule applies to what this machine shows");
+    }
+    for finding in findings {
+        output::line(format!("{} ({:?}): {}", finding.rule, finding.severity, finding.trigger));
+        finding.evidence.iter().for_each(|e| output::line(format!("  evidence: {e}")));
+        output::line(format!("  advice:   {}", finding.advice));
+        if let Some(command) = finding.command {
+            output::line(format!("  command:  {command}"));
+        }
+    }
+    Ok(())
+}
