@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p ropewalk-net --bench transport -- [seconds]`
 //! Prints for each case our rate, the raw rate measured in the same run, and the ratio.
+#![allow(clippy::print_stdout)] // it prints its figures
 
 use std::{
     net::SocketAddr,

@@ -27,7 +27,7 @@ use crate::{
     error::CloseReason,
     group::Group,
     inbound::Inbound,
-    outbox::{Flushed, OutFrame, Outbox},
+    outbox::{Closed, Flushed, OutFrame, Outbox},
     reader,
     socket::Socket,
 };
@@ -135,7 +135,7 @@ impl Conn {
 
     /// Queues a frame and sends as much as the socket takes. With `later` the writer task sends it,
     /// together with what else is queued by then. `Err`: the connection is closed.
-    pub(crate) fn send(&self, frame: OutFrame, later: bool) -> Result<(), OutFrame> {
+    pub(crate) fn send(&self, frame: OutFrame, later: bool) -> Result<(), Closed> {
         let len = frame.len() as u64;
         let mine = self.outbox.push(frame, later)?;
         self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Conn {
     }
 
     /// Queues a frame; the caller calls `flush` soon.
-    pub(crate) fn cork(&self, frame: OutFrame) -> Result<(), OutFrame> {
+    pub(crate) fn cork(&self, frame: OutFrame) -> Result<(), Closed> {
         let len = frame.len() as u64;
         self.outbox.push(frame, true)?;
         self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);

@@ -269,7 +269,7 @@ impl Group {
         id: u64,
         lane: Lane,
         patience: Duration,
-    ) -> Result<(Arc<Conn>, oneshot::Receiver<Outcome>, u32), CallError> {
+    ) -> Result<Assigned, CallError> {
         let mut patience_ends = None;
         loop {
             // Made before looking: what happens between looking and waiting is not missed.
@@ -302,12 +302,7 @@ impl Group {
         }
     }
 
-    #[allow(clippy::type_complexity)]
-    fn try_assign(
-        &self,
-        id: u64,
-        lane: Lane,
-    ) -> Result<Result<(Arc<Conn>, oneshot::Receiver<Outcome>, u32), Unassigned>, CallError> {
+    fn try_assign(&self, id: u64, lane: Lane) -> Result<Result<Assigned, Unassigned>, CallError> {
         let mut state = self.lock();
         if state.shut {
             return Err(CallError::Shutdown);
@@ -470,6 +465,9 @@ impl Group {
         self.lock().shut
     }
 }
+
+/// A connection for a call, the receiver of its outcome, and the requests the connection had already.
+type Assigned = (Arc<Conn>, oneshot::Receiver<Outcome>, u32);
 
 /// Microseconds until `deadline`, as the header carries them.
 fn remaining_us(deadline: Instant) -> u32 {

@@ -43,6 +43,10 @@ impl OutFrame {
     }
 }
 
+/// The connection takes no more frames.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
 /// How a flush ended.
 pub(crate) enum Flushed {
     /// Nothing is left.
@@ -94,10 +98,10 @@ impl Outbox {
 
     /// Queues a frame. `Ok(true)`: the caller must `flush`. With `cork` it never must: it, or the writer
     /// task it wakes, starts that later. `Err`: closed.
-    pub(crate) fn push(&self, frame: OutFrame, cork: bool) -> Result<bool, OutFrame> {
+    pub(crate) fn push(&self, frame: OutFrame, cork: bool) -> Result<bool, Closed> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Err(frame);
+            return Err(Closed);
         }
         self.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
         state.queue.push_back(frame);
