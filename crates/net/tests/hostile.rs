@@ -1,6 +1,8 @@
 //! What comes from outside and is not a well-behaved peer: garbage, truncated and lying frames, replies
 //! nobody asked for, peers of other clusters and versions, peers that say nothing or stop.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use std::time::{Duration, Instant};

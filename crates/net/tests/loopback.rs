@@ -1,5 +1,7 @@
 //! Calls between two endpoints over loopback.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use std::{
@@ -84,7 +86,9 @@ async fn a_received_payload_is_one_aligned_buffer() {
     let (server, addr) = server();
     server.serve(
         Service::Lab,
-        handler_fn(|r| async move { Response::ok(vec![u8::from(r.payload.as_ptr() as usize % 4096 == 0)]) }),
+        handler_fn(|r| async move {
+            Response::ok(vec![u8::from((r.payload.as_ptr() as usize).is_multiple_of(4096))])
+        }),
     );
     let client = Endpoint::start(config(2)).unwrap();
     let parts: Payload = (0..300).map(|i| Bytes::from(pattern(1000 + i, i as u8))).collect();
