@@ -1,1 +1,47 @@
 //! Connection groups: requests and payloads between nodes, with deadlines.
+//!
+//! A process has one [`Endpoint`]. It listens, or only connects; either way the same connections carry
+//! requests in both directions. [`Endpoint::peer`] gives a [`Peer`], the connection group to one other
+//! process, which connects when first used and reconnects by itself. [`Peer::call`] sends one request and
+//! waits for its reply, never beyond the deadline.
+//!
+//! Payloads are not copied in user space: they are sent from the caller's [`bytes::Bytes`] by one vectored
+//! write with header and body, and received straight into the [`ReceiveInto`] given with the call, or into
+//! one aligned pooled buffer.
+//!
+//! Bounds: unanswered requests and their bytes per connection and direction (the window of the handshake),
+//! payload bytes of requests in all (`inbound_bytes_max`), reply bytes waiting on a connection
+//! (`outbound_bytes_max`), accepted connections, handshakes at a time.
+
+mod accept;
+mod call;
+mod config;
+mod conn;
+mod dial;
+mod endpoint;
+mod error;
+mod group;
+mod handler;
+mod handshake;
+mod inbound;
+mod outbox;
+mod payload;
+mod pending;
+mod reader;
+mod sight;
+mod socket;
+mod tcp_info;
+
+pub use call::{Call, Reply};
+pub use config::EndpointConfig;
+pub use endpoint::Endpoint;
+pub use error::{CallError, NetError};
+pub use group::Peer;
+pub use handler::{BoxFuture, Handler, PeerId, Request, Response, handler_fn};
+pub use payload::{Destination, Payload, ReceiveInto, ReplyPayload};
+pub use sight::{CallState, ConnStatus, PeerStatus, Serving, Waiter};
+pub use tcp_info::TcpInfo;
+pub use wire::{
+    frame::{Header, Service, Status},
+    hello::{Lane, Window},
+};

@@ -67,10 +67,11 @@ pub enum Service {
 }
 
 /// How a request ended, as far as the transport is concerned; the finer outcome is in the body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u16)]
 pub enum Status {
     /// Handled; the body is the service's reply.
+    #[default]
     Ok = 0,
     /// The service is not on this node, or not ready yet.
     NoService = 1,

@@ -13,6 +13,16 @@ pub enum Lane {
     Bulk,
 }
 
+/// What one side of a connection will hold of the other's unanswered requests. The requester keeps
+/// within it; a connection that goes beyond is closed. One request is always allowed, whatever its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Window {
+    /// Requests sent and not yet answered.
+    pub requests: u32,
+    /// Bytes of their bodies and payloads.
+    pub bytes: u64,
+}
+
 /// First message on a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
@@ -28,6 +38,8 @@ pub struct Hello {
     pub lane: Lane,
     /// The sender's `maxTcpConnsPerNodeConn`.
     pub conns_max: u8,
+    /// What the sender accepts of requests in the other direction (callbacks).
+    pub window: Window,
     /// Bits of optional features; unknown ones are ignored.
     pub capabilities: u64,
     /// The sender's program version, for messages only.
@@ -45,6 +57,8 @@ pub enum HelloReply {
         process: u64,
         /// Its `maxTcpConnsPerNodeConn`; both sides use the lower one.
         conns_max: u8,
+        /// What it accepts of unanswered requests on this connection.
+        window: Window,
         /// Its features.
         capabilities: u64,
         /// Further addresses ("ip:port") of the same process, for multi-rail.

@@ -1,0 +1,105 @@
+//! What an endpoint is told at its start. Every bound of this crate is here.
+
+use std::{net::SocketAddr, time::Duration};
+
+use base::{ClusterId, NodeId, SessionId};
+use wire::hello::Window;
+
+use crate::NetError;
+
+/// Settings of an [`Endpoint`](crate::Endpoint). `..EndpointConfig::default()` fills what is not special.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Peers of other clusters are refused.
+    pub cluster: ClusterId,
+    /// This node; 0 for clients that are not cluster nodes.
+    pub node: NodeId,
+    /// The session named in handshakes; [`Endpoint::set_session`](crate::Endpoint::set_session) changes it.
+    pub session: SessionId,
+    /// `maxTcpConnsPerNodeConn`: bulk connections to one peer, 1–16; the lower of both sides' values counts.
+    pub conns_max: u8,
+    /// Addresses to listen on; port 0 takes a free one. Empty: this endpoint only connects.
+    pub listen: Vec<SocketAddr>,
+    /// Addresses told to peers for multi-rail use; empty: those listened on.
+    pub advertise: Vec<SocketAddr>,
+    /// Program name and version, for messages.
+    pub software: String,
+    /// What [`Call::new`](crate::Call::new) users may take as their deadline; the crate never waits longer
+    /// than a call's own deadline.
+    pub deadline_default: Duration,
+    /// How long a call waits for a first connection before it ends with `Disconnected`.
+    pub patience_default: Duration,
+    /// One attempt to connect, handshake included.
+    pub connect_timeout: Duration,
+    /// Longest pause between attempts to connect.
+    pub backoff_max: Duration,
+    /// An idle connection is probed this often.
+    pub heartbeat_interval: Duration,
+    /// A connection without any sign of life for this long is closed.
+    pub heartbeat_timeout: Duration,
+    /// What one connection accepts of unanswered requests from its peer.
+    pub window: Window,
+    /// Bytes of received requests held by all handlers together; more wait in the sockets, then are
+    /// answered `Busy`.
+    pub inbound_bytes_max: usize,
+    /// Reply bytes waiting to be sent on one connection beyond which further requests wait.
+    pub outbound_bytes_max: usize,
+    /// Unused receive buffers kept for the next payload.
+    pub pool_idle_bytes_max: usize,
+    /// Accepted connections in all.
+    pub accepted_max: usize,
+    /// Accepted connections whose handshake is not finished.
+    pub handshakes_max: usize,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        EndpointConfig {
+            cluster: ClusterId::default(),
+            node: NodeId(0),
+            session: SessionId(0),
+            conns_max: 2,
+            listen: Vec::new(),
+            advertise: Vec::new(),
+            software: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),
+            deadline_default: Duration::from_secs(60),
+            patience_default: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            backoff_max: Duration::from_secs(1),
+            heartbeat_interval: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(5),
+            window: Window { requests: 512, bytes: 64 << 20 },
+            inbound_bytes_max: 512 << 20,
+            outbound_bytes_max: 64 << 20,
+            pool_idle_bytes_max: 256 << 20,
+            accepted_max: 16384,
+            handshakes_max: 1024,
+        }
+    }
+}
+
+impl EndpointConfig {
+    pub(crate) fn validate(&self) -> Result<(), NetError> {
+        let check = |ok: bool, name, value: String, range| {
+            if ok { Ok(()) } else { Err(NetError::Config { name, value, range }) }
+        };
+        let whole_payload = wire::frame::PAYLOAD_LEN_MAX as usize + wire::frame::BODY_LEN_MAX as usize;
+        check((1..=16).contains(&self.conns_max), "conns_max", self.conns_max.to_string(), "1 to 16")?;
+        check(self.window.requests >= 1, "window.requests", self.window.requests.to_string(), "at least 1")?;
+        check(
+            (whole_payload..=1 << 40).contains(&self.inbound_bytes_max),
+            "inbound_bytes_max",
+            self.inbound_bytes_max.to_string(),
+            "24m to 1t (one largest request must fit)",
+        )?;
+        check(
+            self.heartbeat_timeout >= self.heartbeat_interval * 2 && !self.heartbeat_interval.is_zero(),
+            "heartbeat_timeout",
+            format!("{:?}", self.heartbeat_timeout),
+            "at least twice heartbeat_interval, which is above 0",
+        )?;
+        check(self.accepted_max >= 1, "accepted_max", self.accepted_max.to_string(), "at least 1")?;
+        check(self.handshakes_max >= 1, "handshakes_max", self.handshakes_max.to_string(), "at least 1")?;
+        check(self.software.len() <= 256, "software", self.software.clone(), "at most 256 bytes")
+    }
+}

@@ -1,0 +1,284 @@
+//! One connection: its state, its writer task, its heartbeat and its end.
+//!
+//! Two tasks own it: the reader (`reader.rs`), which also ends it, and the writer, which sends what the
+//! queueing tasks could not and probes an idle peer. `close` may be called by anyone and only begins the
+//! end: it shuts the socket down, the reader sees that and does the rest once.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use base::{NodeId, SessionId};
+use bytes::Bytes;
+use tokio::sync::Notify;
+use wire::{
+    frame::{FrameKind, Header},
+    hello::{Lane, Window},
+};
+
+use crate::{
+    Payload,
+    endpoint::Core,
+    error::CloseReason,
+    group::Group,
+    inbound::Inbound,
+    outbox::{Closed, Flushed, OutFrame, Outbox},
+    reader,
+    socket::Socket,
+};
+
+/// Who the handshake says is at the other end.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub node: NodeId,
+    pub process: u64,
+    pub session: SessionId,
+    pub software: String,
+}
+
+/// What a finished handshake yields.
+pub(crate) struct Accepted {
+    pub peer: Identity,
+    pub lane: Lane,
+    /// The lower of both sides' `conns_max`.
+    pub conns: u8,
+    /// What the peer accepts of requests from us.
+    pub window: Window,
+    /// Its further addresses (used by rails).
+    #[allow(dead_code)]
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Counted while running; read by `Endpoint::status`.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub frames_sent: AtomicU64,
+    pub frames_received: AtomicU64,
+    pub bytes_sent: AtomicU64,
+    pub bytes_received: AtomicU64,
+    /// Payload bytes received straight into their place.
+    pub payload_direct: AtomicU64,
+    /// Payload bytes that came with the read-ahead of small frames and were copied from there.
+    pub payload_copied: AtomicU64,
+}
+
+pub(crate) struct Conn {
+    pub id: u64,
+    pub lane: Lane,
+    pub dialed: bool,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub peer: Identity,
+    pub opened: Instant,
+    pub core: Arc<Core>,
+    pub group: Arc<Group>,
+    pub socket: Socket,
+    pub outbox: Outbox,
+    pub inbound: Inbound,
+    pub counters: Counters,
+    /// Calls on this connection whose replies' payloads have a destination.
+    pub expecting: AtomicU32,
+    /// The reader waits for memory, not for the peer.
+    pub paused: AtomicBool,
+    heard_us: AtomicU64,
+    closing: Notify,
+    reason: OnceLock<CloseReason>,
+    /// Told once when everything is over; a permit is stored.
+    pub ended: Notify,
+}
+
+impl Conn {
+    /// Starts the tasks of a connection whose handshake is done, and adds it to its group.
+    pub(crate) fn start(
+        core: &Arc<Core>,
+        group: &Arc<Group>,
+        socket: Socket,
+        dialed: bool,
+        accepted: &Accepted,
+    ) -> std::io::Result<Arc<Conn>> {
+        let conn = Arc::new(Conn {
+            id: core.next_id(),
+            lane: accepted.lane,
+            dialed,
+            local: socket.as_ref().local_addr()?,
+            remote: socket.as_ref().peer_addr()?,
+            peer: accepted.peer.clone(),
+            opened: Instant::now(),
+            core: Arc::clone(core),
+            group: Arc::clone(group),
+            socket,
+            outbox: Outbox::default(),
+            inbound: Inbound::default(),
+            counters: Counters::default(),
+            expecting: AtomicU32::new(0),
+            paused: AtomicBool::new(false),
+            heard_us: AtomicU64::new(core.now_us()),
+            closing: Notify::new(),
+            reason: OnceLock::new(),
+            ended: Notify::new(),
+        });
+        core.connection_begun(&conn);
+        group.add(&conn, accepted);
+        core.runtime.spawn(reader::run(Arc::clone(&conn)));
+        core.runtime.spawn(writer(Arc::clone(&conn)));
+        Ok(conn)
+    }
+
+    pub(crate) fn peer_name(&self) -> String {
+        format!("{} process {:016x} at {}", self.peer.node, self.peer.process, self.remote)
+    }
+
+    /// Queues a frame and sends as much as the socket takes. With `later` the writer task sends it,
+    /// together with what else is queued by then. `Err`: the connection is closed.
+    pub(crate) fn send(&self, frame: OutFrame, later: bool) -> Result<(), Closed> {
+        let len = frame.len() as u64;
+        let mine = self.outbox.push(frame, later)?;
+        self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
+        if later {
+            self.outbox.wake.notify_one();
+        } else if mine {
+            self.after_flush(self.outbox.flush_inline(&self.socket));
+        }
+        Ok(())
+    }
+
+    /// Queues a frame; the caller calls `flush` soon.
+    pub(crate) fn cork(&self, frame: OutFrame) -> Result<(), Closed> {
+        let len = frame.len() as u64;
+        self.outbox.push(frame, true)?;
+        self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends what was corked.
+    pub(crate) fn flush(&self) {
+        if self.outbox.begin_flush(false) {
+            self.after_flush(self.outbox.flush_inline(&self.socket));
+        }
+    }
+
+    fn after_flush(&self, flushed: Flushed) {
+        match flushed {
+            Flushed::All => {}
+            Flushed::Blocked => self.outbox.wake.notify_one(),
+            Flushed::Failed(e) => self.close(e.into()),
+        }
+    }
+
+    /// A frame without body.
+    pub(crate) fn bare(&self, kind: FrameKind, request_id: u64) -> OutFrame {
+        let header = Header { kind, request_id, sent_us: self.core.now_us(), ..Header::default() };
+        OutFrame { header: header.encode(), body: Bytes::new(), payload: Payload::new(), request: None }
+    }
+
+    /// Notes a sign of life.
+    pub(crate) fn heard(&self) {
+        self.heard_us.store(self.core.now_us(), Ordering::Relaxed);
+    }
+
+    /// Begins the end. The first reason counts.
+    pub(crate) fn close(&self, reason: CloseReason) {
+        if self.reason.set(reason).is_ok() {
+            self.socket.shutdown();
+            self.closing.notify_one();
+            self.group.retire(self);
+        }
+    }
+
+    /// The end, called once by the reader: whoever waits for something here is told.
+    pub(crate) fn finish(&self, reason: CloseReason) {
+        self.close(reason);
+        let reason = self.reason.get().map(ToString::to_string).unwrap_or_default();
+        let unsent = self.outbox.close();
+        self.group.remove(self, &unsent, &reason);
+        self.inbound.cancel_all();
+        self.core.connection_ended(self, &reason);
+        self.ended.notify_one();
+    }
+}
+
+/// Sends what could not be sent at once; probes an idle peer; closes a silent one.
+async fn writer(conn: Arc<Conn>) {
+    let config = &conn.core.config;
+    let mut tick = tokio::time::interval(config.heartbeat_interval);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut blocked = false;
+    let mut watch = Watch::new(&conn);
+    loop {
+        // All four are safe to cancel: they only wait, and `notified` keeps its permit.
+        tokio::select! {
+            biased;
+            () = conn.closing.notified() => return,
+            _ = tick.tick() => watch.tick(&conn),
+            result = conn.socket.writable(), if blocked => {
+                if let Err(e) = result {
+                    conn.close(e.into());
+                    return;
+                }
+                blocked = flush(&conn);
+            }
+            () = conn.outbox.wake.notified(), if !blocked => {
+                // Others that are about to queue do so first, and their frames go with these.
+                tokio::task::yield_now().await;
+                blocked = flush(&conn);
+            }
+        }
+    }
+}
+
+/// Returns whether frames are left because the socket is full.
+fn flush(conn: &Conn) -> bool {
+    if !conn.outbox.begin_flush(true) {
+        return false;
+    }
+    match conn.outbox.flush(&conn.socket, None) {
+        Flushed::All => false,
+        Flushed::Blocked => true,
+        Flushed::Failed(e) => {
+            conn.close(e.into());
+            false
+        }
+    }
+}
+
+/// Judges at each tick whether the peer still lives.
+struct Watch {
+    last_tick_us: u64,
+    sent_then: u64,
+}
+
+impl Watch {
+    fn new(conn: &Conn) -> Watch {
+        Watch { last_tick_us: conn.core.now_us(), sent_then: 0 }
+    }
+
+    fn tick(&mut self, conn: &Conn) {
+        let config = &conn.core.config;
+        let us = |d: Duration| d.as_micros() as u64;
+        let now = conn.core.now_us();
+        let queued = conn.outbox.bytes();
+        let sent = conn.counters.bytes_sent.load(Ordering::Relaxed).saturating_sub(queued);
+        // Bytes that the socket takes while more wait are a sign of life; and a process that was itself
+        // stopped must first look into its sockets before it judges others.
+        let progress = queued > 0 && sent != self.sent_then;
+        let slept = now - self.last_tick_us > 2 * us(config.heartbeat_interval);
+        (self.last_tick_us, self.sent_then) = (now, sent);
+        if progress || slept || conn.paused.load(Ordering::Relaxed) {
+            conn.heard();
+            return;
+        }
+        let silent = now.saturating_sub(conn.heard_us.load(Ordering::Relaxed));
+        if silent >= us(config.heartbeat_timeout) {
+            conn.close(CloseReason::Silent(Duration::from_micros(silent)));
+        } else if silent >= us(config.heartbeat_interval) / 2 && queued == 0 {
+            let _ = conn.send(conn.bare(FrameKind::Ping, 0), false);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong with an endpoint and with a call.
+
+use std::{io, net::SocketAddr};
+
+use bytes::Bytes;
+use thiserror::Error;
+use wire::frame::{FrameError, Status};
+
+/// Why an endpoint could not be started, or a setting was refused.
+#[derive(Debug, Error)]
+pub enum NetError {
+    /// Another socket has the address.
+    #[error(
+        "listen on {addr}: the port is taken; stop the program that has it (`ss -ltnp` shows which) or choose \
+         another port"
+    )]
+    PortTaken {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// The address cannot be listened on for another reason.
+    #[error("listen on {addr}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// `Endpoint::start` was called outside a tokio runtime.
+    #[error("an endpoint needs a tokio runtime")]
+    NoRuntime,
+    /// A configuration value is out of its range.
+    #[error("{name} is {value}; it must be {range}")]
+    Config {
+        /// The field of `EndpointConfig`.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+}
+
+/// How a call ended without a reply.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// The deadline passed. The request may or may not have been carried out.
+    #[error("the deadline passed before the reply came")]
+    Deadline,
+    /// The connection was lost, or none could be made.
+    #[error("disconnected ({}executed): {reason}", if *.maybe_executed { "perhaps " } else { "not " })]
+    Disconnected {
+        /// False: the request never left this process.
+        maybe_executed: bool,
+        /// What happened, for a person.
+        reason: String,
+    },
+    /// The peer refused the handshake: another cluster or version. The reason is for a person.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The peer answered with a status other than `Ok`; the body is a text or the service's own.
+    #[error("the peer answered {status:?}: {}", String::from_utf8_lossy(.body))]
+    Status {
+        /// The status.
+        status: Status,
+        /// The reply's body.
+        body: Bytes,
+    },
+    /// The request or its reply breaks a bound of the frame format.
+    #[error("bad frame")]
+    Frame(#[from] FrameError),
+    /// The reply's payload is longer than the destination given for it.
+    #[error("a reply of {len} bytes does not fit into the {room} bytes given for it")]
+    PayloadTooLong {
+        /// Bytes of the payload.
+        len: usize,
+        /// Bytes of the destination.
+        room: usize,
+    },
+    /// The endpoint was shut down.
+    #[error("the endpoint is shut down")]
+    Shutdown,
+}
+
+impl CallError {
+    /// Whether the request cannot have been carried out: repeating it is safe whatever it is.
+    pub fn not_executed(&self) -> bool {
+        match self {
+            CallError::Disconnected { maybe_executed, .. } => !maybe_executed,
+            CallError::Refused(_) | CallError::Frame(_) => true,
+            CallError::Status { status, .. } => {
+                matches!(status, Status::NoService | Status::BadRequest | Status::Expired | Status::Busy)
+            }
+            CallError::Deadline | CallError::PayloadTooLong { .. } | CallError::Shutdown => false,
+        }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error, Clone)]
+pub(crate) enum CloseReason {
+    #[error("closed by the peer")]
+    Eof,
+    #[error("{0}")]
+    Io(std::sync::Arc<io::Error>),
+    #[error("{0}")]
+    Frame(std::sync::Arc<FrameError>),
+    #[error("protocol error: {0}")]
+    Protocol(&'static str),
+    #[error("no sign of life for {0:?}")]
+    Silent(std::time::Duration),
+    #[error("replaced by a newer process of the peer")]
+    Superseded,
+    #[error("the endpoint is shut down")]
+    Shutdown,
+}
+
+impl From<io::Error> for CloseReason {
+    fn from(e: io::Error) -> Self {
+        CloseReason::Io(std::sync::Arc::new(e))
+    }
+}
+impl From<FrameError> for CloseReason {
+    fn from(e: FrameError) -> Self {
+        CloseReason::Frame(std::sync::Arc::new(e))
+    }
+}

@@ -1,0 +1,512 @@
+//! A connection group: all connections to one other process, and the calls that use them.
+//!
+//! A dialed group (made by `Endpoint::peer`) connects by itself while it is used; an accepted one (a peer
+//! that connected to us) waits for the peer to come back. A call takes the connection of its lane with the
+//! least work under way; none free or none at all, it waits, within deadline and patience.
+//! Lock: `state`, never held across an await, nor while a connection's outbox is used.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use base::NodeId;
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+use wire::{
+    crc::crc32c,
+    frame::{FrameKind, Header, Status},
+    hello::Lane,
+};
+
+use crate::{
+    Call, CallError, Destination, Reply, ReplyPayload,
+    conn::{Accepted, Conn, Identity},
+    dial,
+    endpoint::Core,
+    error::CloseReason,
+    outbox::OutFrame,
+    pending::{Failure, Outcome, Pending, ReplyTo, Table, Unassigned},
+};
+
+/// Requests on a connection above which small ones are left to the writer task, which sends many at once.
+const COALESCE_ABOVE: u32 = 4;
+/// Longest frame that is worth waiting for others.
+const COALESCE_LEN_MAX: usize = 8 << 10;
+/// Pauses between repetitions of a call that was answered `Busy`.
+const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+
+/// Another process, reached over one connection group. Cheap to clone; clones share the group.
+#[derive(Clone)]
+pub struct Peer {
+    group: Arc<Group>,
+}
+
+impl Peer {
+    pub(crate) fn from_group(group: Arc<Group>) -> Peer {
+        Peer { group }
+    }
+
+    /// Sends one request and waits for its reply, until the call's deadline at most. A reply whose status
+    /// is not `Ok` is an error, but `Busy` is tried again until the deadline. Dropping the future tells
+    /// the peer that nobody waits.
+    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
+        call.check_lengths()?;
+        let deadline = call.deadline;
+        if deadline <= Instant::now() {
+            return Err(CallError::Deadline);
+        }
+        match tokio::time::timeout_at(deadline.into(), self.group.call(call)).await {
+            Ok(result) => result,
+            Err(_) => Err(CallError::Deadline),
+        }
+    }
+
+    /// Node and process number, once a handshake has told them.
+    pub fn identity(&self) -> Option<(NodeId, u64)> {
+        self.group.lock().identity.as_ref().map(|i| (i.node, i.process))
+    }
+
+    /// Whether a connection stands now.
+    pub fn is_connected(&self) -> bool {
+        !self.group.lock().conns.is_empty()
+    }
+
+    /// The addresses this peer is connected to; empty for a peer that connected to us.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.group.addrs
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Peer({})", self.group.name())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub table: Table,
+    pub conns: Vec<Arc<Conn>>,
+    pub identity: Option<Identity>,
+    /// Why the last attempt to connect failed.
+    pub last_error: Option<String>,
+    /// The peer refuses the handshake.
+    pub refused: Option<String>,
+    shut: bool,
+}
+
+pub(crate) struct Group {
+    pub core: Arc<Core>,
+    /// Empty: accepted.
+    pub addrs: Vec<SocketAddr>,
+    state: Mutex<State>,
+    /// A connection came, or room on one, by lane.
+    changed: [Notify; 2],
+    /// Bulk connections to have: the lower of both sides' values; 0 until the first handshake.
+    pub effective: AtomicU8,
+    /// Somebody wants a connection.
+    pub demand: Notify,
+    used_us: AtomicU64,
+    dialing: [AtomicBool; 2],
+}
+
+fn lane_index(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => 0,
+        Lane::Bulk => 1,
+    }
+}
+
+impl Group {
+    pub(crate) fn new(core: &Arc<Core>, addrs: Vec<SocketAddr>) -> Arc<Group> {
+        Arc::new(Group {
+            core: Arc::clone(core),
+            addrs,
+            state: Mutex::default(),
+            changed: [Notify::new(), Notify::new()],
+            effective: AtomicU8::new(0),
+            demand: Notify::new(),
+            used_us: AtomicU64::new(core.now_us()),
+            dialing: [AtomicBool::new(false), AtomicBool::new(false)],
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether this side connects.
+    pub(crate) fn dials(&self) -> bool {
+        !self.addrs.is_empty()
+    }
+
+    /// For messages.
+    pub(crate) fn name(&self) -> String {
+        let identity = self.lock().identity.clone();
+        match (identity, self.addrs.first()) {
+            (Some(i), Some(addr)) => format!("{} at {addr}", i.node),
+            (Some(i), None) => format!("{} process {:016x}", i.node, i.process),
+            (None, Some(addr)) => addr.to_string(),
+            (None, None) => "unknown peer".to_owned(),
+        }
+    }
+
+    /// Time since a call last used the group.
+    pub(crate) fn idle(&self) -> Duration {
+        let idle = self.core.now_us().saturating_sub(self.used_us.load(Ordering::Relaxed));
+        Duration::from_micros(idle)
+    }
+
+    async fn call(self: &Arc<Self>, mut call: Call) -> Result<Reply, CallError> {
+        let core = &self.core;
+        let id = core.next_id();
+        let body = Bytes::from(std::mem::take(&mut call.body));
+        let payload = std::mem::take(&mut call.payload);
+        let body_crc = crc32c(&body);
+        let mut destination = call.into.take();
+        let mut busy_pause = BUSY_PAUSE.0;
+        let patience = call.patience.unwrap_or(core.config.patience_default);
+        loop {
+            let mut guard = Guard { group: self, id, armed: true };
+            let pending = self.pending(&call, body.len() + payload.len(), destination.take());
+            let expects = pending.destination.is_some();
+            self.lock().table.insert(id, pending);
+            self.used_us.store(core.now_us(), Ordering::Relaxed);
+            let (conn, rx, load) = self.assign(id, call.lane, patience).await?;
+            let header = Header {
+                kind: FrameKind::Request,
+                service: call.service,
+                class: call.class,
+                op: call.op,
+                status: Status::Ok,
+                body_len: body.len() as u32,
+                payload_len: payload.len() as u32,
+                body_crc,
+                deadline_us: remaining_us(call.deadline),
+                server_us: 0,
+                request_id: id,
+                session: call.session,
+                inode: call.inode,
+                epoch: call.epoch,
+                sent_us: core.now_us(),
+            };
+            let frame = OutFrame {
+                header: header.encode(),
+                body: body.clone(),
+                payload: payload.clone(),
+                request: Some(id),
+            };
+            let later = load >= COALESCE_ABOVE && frame.len() <= COALESCE_LEN_MAX;
+            let expecting = Expecting::new(&conn, expects);
+            if conn.send(frame, later).is_err() {
+                // It has ended meanwhile; its end tells the call, or has no longer seen it.
+                drop(expecting);
+                guard.armed = false;
+                let taken = self.lock().table.take_back(id);
+                destination = match taken {
+                    Some(pending) => pending.destination,
+                    None => match rx.await {
+                        Ok(Err(Failure::Lost { destination, .. })) => destination,
+                        _ => return Err(CallError::Shutdown),
+                    },
+                };
+                continue;
+            }
+            let outcome = rx.await;
+            drop(expecting);
+            guard.armed = false;
+            match outcome {
+                Ok(Ok(reply)) => match reply.header.status {
+                    Status::Ok => return Ok(reply),
+                    Status::Busy => {
+                        tokio::time::sleep(core.jitter(busy_pause)).await;
+                        busy_pause = (busy_pause * 2).min(BUSY_PAUSE.1);
+                        if let ReplyPayload::Received { destination: d, .. } = reply.payload {
+                            destination = Some(d);
+                        }
+                    }
+                    status => return Err(CallError::Status { status, body: reply.body }),
+                },
+                Ok(Err(Failure::TooLong { len, room })) => {
+                    return Err(CallError::PayloadTooLong { len, room });
+                }
+                Ok(Err(Failure::Lost { maybe_executed, reason, destination: d })) => {
+                    if maybe_executed && !call.idempotent {
+                        return Err(CallError::Disconnected { maybe_executed, reason });
+                    }
+                    destination = d;
+                }
+                Err(_) => return Err(CallError::Shutdown),
+            }
+        }
+    }
+
+    fn pending(&self, call: &Call, cost: usize, destination: Option<Destination>) -> Pending {
+        Pending {
+            service: call.service,
+            class: call.class,
+            op: call.op,
+            inode: call.inode,
+            since: Instant::now(),
+            deadline: call.deadline,
+            cost: cost as u64,
+            expected: destination.as_ref().map_or(0, |d| d.room() as u64),
+            destination,
+            conn: None,
+            tx: None,
+            receiving: false,
+        }
+    }
+
+    /// Waits for a connection with room.
+    async fn assign(
+        self: &Arc<Self>,
+        id: u64,
+        lane: Lane,
+        patience: Duration,
+    ) -> Result<Assigned, CallError> {
+        let mut patience_ends = None;
+        loop {
+            // Made before looking: what happens between looking and waiting is not missed.
+            let changed = self.changed[lane_index(lane)].notified();
+            match self.try_assign(id, lane)? {
+                Ok(assigned) => {
+                    if patience_ends.is_some() {
+                        // The room may suffice for the next in line as well.
+                        self.changed[lane_index(lane)].notify_one();
+                    }
+                    return Ok(assigned);
+                }
+                Err(Unassigned::NoRoom) => {
+                    patience_ends.get_or_insert_with(|| Instant::now() + patience);
+                    changed.await;
+                }
+                Err(Unassigned::NoConnection) => {
+                    self.ensure_dialing(lane);
+                    let ends = *patience_ends.get_or_insert_with(|| Instant::now() + patience);
+                    if tokio::time::timeout_at(ends.into(), changed).await.is_err() {
+                        let reason = self.lock().last_error.clone();
+                        return Err(CallError::Disconnected {
+                            maybe_executed: false,
+                            reason: reason.unwrap_or_else(|| format!("no connection to {}", self.name())),
+                        });
+                    }
+                }
+                Err(Unassigned::Gone) => return Err(CallError::Shutdown),
+            }
+        }
+    }
+
+    fn try_assign(&self, id: u64, lane: Lane) -> Result<Result<Assigned, Unassigned>, CallError> {
+        let mut state = self.lock();
+        if state.shut {
+            return Err(CallError::Shutdown);
+        }
+        let mut given = state.table.assign(id, lane);
+        if matches!(given, Err(Unassigned::NoConnection)) {
+            if let Some(reason) = &state.refused {
+                return Err(CallError::Refused(reason.clone()));
+            }
+            if !self.dials() {
+                // The peer decides which lanes it opens.
+                let other = if lane == Lane::Control { Lane::Bulk } else { Lane::Control };
+                given = state.table.assign(id, other);
+            }
+        }
+        Ok(given.and_then(|(conn, rx, load)| {
+            let conn = state.conns.iter().find(|c| c.id == conn).cloned().ok_or(Unassigned::Gone)?;
+            Ok((conn, rx, load))
+        }))
+    }
+
+    /// Starts the tasks that keep connections of `lane`, once, and wakes those that sleep.
+    fn ensure_dialing(self: &Arc<Self>, lane: Lane) {
+        if !self.dials() {
+            return;
+        }
+        for lane in [Some(Lane::Control), (lane == Lane::Bulk).then_some(lane)].into_iter().flatten() {
+            if !self.dialing[lane_index(lane)].swap(true, Ordering::AcqRel) {
+                let slots = if lane == Lane::Bulk { self.core.config.conns_max } else { 1 };
+                for slot in 0..slots {
+                    self.core.runtime.spawn(dial::slot(Arc::downgrade(self), lane, slot));
+                }
+            }
+        }
+        self.demand.notify_waiters();
+    }
+
+    fn notify(&self, lane: Lane) {
+        self.changed[lane_index(lane)].notify_one();
+        if !self.dials() {
+            self.changed[1 - lane_index(lane)].notify_one();
+        }
+    }
+
+    fn notify_all(&self) {
+        self.changed.iter().for_each(Notify::notify_waiters);
+    }
+
+    /// A connection's handshake is done.
+    pub(crate) fn add(&self, conn: &Arc<Conn>, accepted: &Accepted) {
+        let superseded: Vec<_> = {
+            let mut state = self.lock();
+            let old = state.conns.iter().filter(|c| c.peer.process != conn.peer.process).cloned();
+            let old = old.collect();
+            state.identity = Some(conn.peer.clone());
+            state.refused = None;
+            state.last_error = None;
+            state.conns.push(Arc::clone(conn));
+            state.table.add_member(conn.id, conn.lane, accepted.window);
+            old
+        };
+        if self.is_shut() {
+            conn.close(CloseReason::Shutdown);
+        }
+        for old in superseded {
+            old.close(CloseReason::Superseded);
+        }
+        self.effective.store(accepted.conns.max(1), Ordering::Relaxed);
+        self.demand.notify_waiters();
+        self.notify_all();
+    }
+
+    /// A connection has ended: its calls are told. `unsent` names requests that never left.
+    pub(crate) fn remove(&self, conn: &Conn, unsent: &[u64], reason: &str) {
+        let lost = {
+            let mut state = self.lock();
+            state.conns.retain(|c| c.id != conn.id);
+            state.table.remove_member(conn.id)
+        };
+        for (id, call) in lost {
+            let Some(tx) = call.tx else { continue };
+            let _ = tx.send(Err(Failure::Lost {
+                maybe_executed: !unsent.contains(&id),
+                reason: format!("connection to {}: {reason}", conn.peer_name()),
+                destination: call.destination,
+            }));
+        }
+        self.notify_all();
+    }
+
+    /// An attempt to connect failed.
+    pub(crate) fn dial_failed(&self, error: &dial::DialError) {
+        let mut state = self.lock();
+        state.last_error = Some(error.to_string());
+        if let dial::DialError::Refused { reason, .. } = error {
+            state.refused = Some(reason.clone());
+        }
+        drop(state);
+        self.notify_all();
+    }
+
+    /// A connection is being closed: nothing more is given to it.
+    pub(crate) fn retire(&self, conn: &Conn) {
+        self.lock().table.retire(conn.id);
+    }
+
+    pub(crate) fn begin_reply(&self, conn: &Conn, id: u64) -> Option<ReplyTo> {
+        self.lock().table.begin_reply(conn.id, id)
+    }
+
+    pub(crate) fn put_back(&self, id: u64, destination: Destination) {
+        self.lock().table.put_back(id, destination);
+    }
+
+    pub(crate) fn end_reply(
+        &self,
+        conn: &Conn,
+        header: Header,
+        body: Vec<u8>,
+        payload: ReplyPayload,
+        failure: Option<Failure>,
+    ) {
+        let Some(call) = self.lock().table.end_reply(conn.id, header.request_id) else { return };
+        self.notify(conn.lane);
+        let Some(tx) = call.tx else { return };
+        let elapsed = self.core.now_us().saturating_sub(header.sent_us);
+        let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
+        let outcome = match failure {
+            Some(failure) => Err(failure),
+            None => Ok(Reply { header, body: Bytes::from(body), payload, rtt, connection: conn.id }),
+        };
+        let _ = tx.send(outcome);
+    }
+
+    fn abandon(&self, id: u64) {
+        let conn = {
+            let mut state = self.lock();
+            let conn = state.table.abandon(id);
+            conn.and_then(|conn| state.conns.iter().find(|c| c.id == conn).cloned())
+        };
+        if let Some(conn) = conn {
+            let _ = conn.send(conn.bare(FrameKind::Cancel, id), false);
+        }
+    }
+
+    /// Ends all connections and calls.
+    pub(crate) fn shut(&self) {
+        let (conns, calls) = {
+            let mut state = self.lock();
+            state.shut = true;
+            (state.conns.clone(), state.table.drain())
+        };
+        drop(calls);
+        conns.iter().for_each(|c| c.close(CloseReason::Shutdown));
+        self.demand.notify_waiters();
+        self.notify_all();
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.lock().shut
+    }
+}
+
+/// A connection for a call, the receiver of its outcome, and the requests the connection had already.
+type Assigned = (Arc<Conn>, oneshot::Receiver<Outcome>, u32);
+
+/// Microseconds until `deadline`, as the header carries them.
+fn remaining_us(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now()).as_micros();
+    u32::try_from(left).unwrap_or(u32::MAX).max(1)
+}
+
+/// Tells table and peer if the call ends without an outcome: its future was dropped.
+struct Guard<'a> {
+    group: &'a Group,
+    id: u64,
+    armed: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.group.abandon(self.id);
+        }
+    }
+}
+
+/// Counts the calls of a connection whose payloads have a destination.
+struct Expecting<'a>(Option<&'a Conn>);
+
+impl<'a> Expecting<'a> {
+    fn new(conn: &'a Conn, expects: bool) -> Expecting<'a> {
+        let conn = expects.then_some(conn);
+        if let Some(conn) = conn {
+            conn.expecting.fetch_add(1, Ordering::Relaxed);
+        }
+        Expecting(conn)
+    }
+}
+
+impl Drop for Expecting<'_> {
+    fn drop(&mut self) {
+        if let Some(conn) = self.0 {
+            conn.expecting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

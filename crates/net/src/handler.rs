@@ -1,0 +1,160 @@
+//! The serving side's interface: a [`Handler`] for each service gets [`Request`]s and returns
+//! [`Response`]s. A handler is first polled by the connection's receiver: it must not block; what takes long
+//! belongs behind an await.
+
+use std::{
+    fmt,
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use base::{NodeId, SessionId};
+use bytes::Bytes;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use wire::frame::{Header, Status};
+
+use crate::{Payload, Peer, group::Group};
+
+/// A boxed future that can move between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One service of this process.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles one request. The future is never dropped before it ends; a caller that gave up shows in
+    /// [`Request::cancelled`].
+    fn handle(&self, request: Request) -> BoxFuture<'static, Response>;
+}
+
+struct FnHandler<F>(F);
+
+impl<F, Fut> Handler for FnHandler<F>
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Response> + Send + 'static,
+{
+    fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
+        Box::pin((self.0)(request))
+    }
+}
+
+/// A handler from an async function.
+pub fn handler_fn<F, Fut>(f: F) -> Arc<dyn Handler>
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Response> + Send + 'static,
+{
+    Arc::new(FnHandler(f))
+}
+
+/// A received request.
+#[derive(Debug)]
+pub struct Request {
+    /// Its validated header.
+    pub header: Header,
+    /// The encoded message, its CRC verified.
+    pub body: Bytes,
+    /// The payload in one 4 KiB aligned buffer. Its CRCs are the service's to verify.
+    pub payload: Bytes,
+    /// Who sent it.
+    pub peer: PeerId,
+    /// When the caller gives up: nothing need be done after that.
+    pub expires: Instant,
+    /// When its last byte was received.
+    pub received: Instant,
+    pub(crate) cancel: Arc<Cancel>,
+    /// Its share of `inbound_bytes_max`, returned when the request is dropped.
+    pub(crate) _share: Option<OwnedSemaphorePermit>,
+}
+
+impl Request {
+    /// Whether the caller no longer waits.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.set.load(Ordering::Acquire)
+    }
+    /// Ends when the caller no longer waits (it gave up, or its connection is gone).
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static {
+        let cancel = Arc::clone(&self.cancel);
+        async move {
+            loop {
+                let told = cancel.told.notified();
+                if cancel.set.load(Ordering::Acquire) {
+                    return;
+                }
+                told.await;
+            }
+        }
+    }
+}
+
+/// Says that a request's caller has gone.
+#[derive(Default, Debug)]
+pub(crate) struct Cancel {
+    set: AtomicBool,
+    told: Notify,
+}
+
+impl Cancel {
+    pub(crate) fn cancel(&self) {
+        self.set.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+}
+
+/// The process at the other end of a connection.
+#[derive(Clone)]
+pub struct PeerId {
+    /// Its node; 0 for clients that are not cluster nodes.
+    pub node: NodeId,
+    /// Drawn at its start: a restarted peer is another one.
+    pub process: u64,
+    /// Its address on this connection.
+    pub addr: SocketAddr,
+    /// The session named in its handshake; a request's own is in its header.
+    pub session: SessionId,
+    pub(crate) group: Arc<Group>,
+}
+
+impl PeerId {
+    /// The peer's connection group, for requests in the other direction.
+    pub fn reply_to(&self) -> Peer {
+        Peer::from_group(Arc::clone(&self.group))
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} process {:016x} at {}", self.node, self.process, self.addr)
+    }
+}
+
+/// What a handler answers.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// How it ended as far as the transport is concerned.
+    pub status: Status,
+    /// The encoded message.
+    pub body: Vec<u8>,
+    /// Sent as it lies in memory.
+    pub payload: Payload,
+}
+
+impl Response {
+    /// `Ok` with a message.
+    pub fn ok(body: Vec<u8>) -> Response {
+        Response { status: Status::Ok, body, payload: Payload::new() }
+    }
+    /// `Ok` with a message and a payload.
+    pub fn with_payload(body: Vec<u8>, payload: impl Into<Payload>) -> Response {
+        Response { status: Status::Ok, body, payload: payload.into() }
+    }
+    /// Another status, with a text for a person.
+    pub fn error(status: Status, text: impl fmt::Display) -> Response {
+        Response { status, body: text.to_string().into_bytes(), payload: Payload::new() }
+    }
+}

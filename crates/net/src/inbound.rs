@@ -1,0 +1,262 @@
+//! Requests received on a connection: admitted within the window, given to their handler, answered.
+//!
+//! A handler is polled once by the receiver; if it is not ready it goes on as a task of its own. Its reply
+//! is always sent, also to a caller that gave up: the reply is what returns the window's room.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use base::{InodeNo, OpClass};
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+use wire::{
+    crc::crc32c,
+    frame::{BODY_LEN_MAX, FrameKind, Header, PAYLOAD_LEN_MAX, Service, Status},
+    hello::Window,
+};
+
+use crate::{
+    PeerId, Request, Response,
+    call::check_len,
+    conn::Conn,
+    handler::{BoxFuture, Cancel},
+    outbox::OutFrame,
+};
+
+/// Bytes that one unit of `inbound_bytes_max` stands for: the semaphore counts in u32.
+const SHARE_UNIT: usize = 4096;
+
+/// Units of the shared bound that `bytes` take.
+pub(crate) fn share_units(bytes: usize) -> u32 {
+    bytes.div_ceil(SHARE_UNIT) as u32
+}
+
+/// A request that is being handled.
+pub(crate) struct Active {
+    pub service: Service,
+    pub class: OpClass,
+    pub op: u8,
+    pub inode: InodeNo,
+    pub since: Instant,
+    pub expires: Instant,
+    bytes: u64,
+    cancel: Arc<Cancel>,
+}
+
+/// A request within the window, whose body is still coming.
+pub(crate) struct Admitted {
+    since: Instant,
+    expires: Instant,
+    cancel: Arc<Cancel>,
+}
+
+#[derive(Default)]
+struct State {
+    active: HashMap<u64, Active>,
+    bytes: u64,
+}
+
+/// The requests of one connection that are not answered yet.
+#[derive(Default)]
+pub(crate) struct Inbound {
+    state: Mutex<State>,
+}
+
+impl Inbound {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Counts a request whose header has come. `None`: the peer goes beyond its window, or uses an id
+    /// twice.
+    pub(crate) fn admit(&self, header: &Header, window: Window) -> Option<Admitted> {
+        let mut state = self.lock();
+        let bytes = u64::from(header.body_len) + u64::from(header.payload_len);
+        let fits = state.active.is_empty()
+            || (state.active.len() < window.requests as usize && state.bytes + bytes <= window.bytes);
+        if !fits || state.active.contains_key(&header.request_id) {
+            return None;
+        }
+        let now = Instant::now();
+        let expires = now + Duration::from_micros(header.deadline_us.into());
+        let cancel = Arc::<Cancel>::default();
+        let admitted = Admitted { since: now, expires, cancel: Arc::clone(&cancel) };
+        state.bytes += bytes;
+        state.active.insert(
+            header.request_id,
+            Active {
+                service: header.service,
+                class: header.class,
+                op: header.op,
+                inode: header.inode,
+                since: now,
+                expires,
+                bytes,
+                cancel,
+            },
+        );
+        Some(admitted)
+    }
+
+    fn answered(&self, id: u64) {
+        let mut state = self.lock();
+        if let Some(active) = state.active.remove(&id) {
+            state.bytes -= active.bytes;
+        }
+    }
+
+    /// The caller of `id` no longer waits.
+    pub(crate) fn cancel(&self, id: u64) {
+        let cancel = self.lock().active.get(&id).map(|a| Arc::clone(&a.cancel));
+        if let Some(cancel) = cancel {
+            cancel.cancel();
+        }
+    }
+
+    /// The connection is gone: nobody waits any more.
+    pub(crate) fn cancel_all(&self) {
+        let all: Vec<_> = self.lock().active.values().map(|a| Arc::clone(&a.cancel)).collect();
+        all.iter().for_each(|cancel| cancel.cancel());
+    }
+
+    /// Looks at every request not answered yet.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &Active)) {
+        self.lock().active.iter().for_each(|(&id, active)| f(id, active));
+    }
+}
+
+/// Gives a complete request to its handler.
+pub(crate) fn dispatch(
+    conn: &Arc<Conn>,
+    admitted: Admitted,
+    header: Header,
+    body: Vec<u8>,
+    payload: Bytes,
+    share: Option<OwnedSemaphorePermit>,
+) {
+    let Admitted { since, expires, cancel } = admitted;
+    let Some(handler) = conn.core.handler(header.service) else {
+        let text = format!("{:?} is not served by this process (yet)", header.service);
+        return refuse(conn, &header, Status::NoService, &text);
+    };
+    let peer = PeerId {
+        node: conn.peer.node,
+        process: conn.peer.process,
+        addr: conn.remote,
+        session: conn.peer.session,
+        group: Arc::clone(&conn.group),
+    };
+    let received = Instant::now();
+    let body = Bytes::from(body);
+    let request = Request { header, body, payload, peer, expires, received, cancel, _share: share };
+    let limit = conn.core.config.outbound_bytes_max as u64;
+    if conn.outbox.bytes() > limit {
+        // The peer does not read its replies as fast as it asks: nothing more is begun for it.
+        let conn = Arc::clone(conn);
+        let runtime = conn.core.runtime.clone();
+        runtime.spawn(async move {
+            if outbox_below(&conn, limit, expires).await {
+                let response = Caught(start(|| handler.handle(request))).await;
+                reply(&conn, &header, since, response, true);
+            } else {
+                refuse(&conn, &header, Status::Expired, "the connection did not take earlier replies");
+                conn.flush();
+            }
+        });
+        return;
+    }
+    if Instant::now() >= expires || request.is_cancelled() {
+        return refuse(conn, &header, Status::Expired, "the deadline passed before it was begun");
+    }
+    let mut handling = Caught(start(|| handler.handle(request)));
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    // The waker of this poll is never used: the task below polls again at once.
+    match Pin::new(&mut handling).poll(&mut cx) {
+        Poll::Ready(response) => reply(conn, &header, since, response, false),
+        Poll::Pending => {
+            let conn = Arc::clone(conn);
+            let runtime = conn.core.runtime.clone();
+            runtime.spawn(async move {
+                let response = handling.await;
+                reply(&conn, &header, since, response, true);
+            });
+        }
+    }
+}
+
+/// Waits until the connection has room for replies; false if that does not come before `expires`.
+async fn outbox_below(conn: &Conn, limit: u64, expires: Instant) -> bool {
+    let wait = async {
+        loop {
+            let drained = conn.outbox.drained.notified();
+            if conn.outbox.bytes() <= limit {
+                return;
+            }
+            drained.await;
+        }
+    };
+    tokio::time::timeout_at(expires.into(), wait).await.is_ok()
+}
+
+/// Answers without a handler. Corked: the receiver flushes.
+pub(crate) fn refuse(conn: &Conn, header: &Header, status: Status, text: &str) {
+    reply(conn, header, Instant::now(), Response::error(status, text), false);
+}
+
+fn reply(conn: &Conn, request: &Header, since: Instant, mut response: Response, flush: bool) {
+    let fits = check_len("body_len", response.body.len(), BODY_LEN_MAX)
+        .and_then(|()| check_len("payload_len", response.payload.len(), PAYLOAD_LEN_MAX));
+    if let Err(e) = fits {
+        tracing::error!(service = ?request.service, op = request.op, "a reply cannot be sent: {e}");
+        response = Response::error(Status::Internal, e);
+    }
+    let header = Header {
+        kind: FrameKind::Reply,
+        status: response.status,
+        body_len: response.body.len() as u32,
+        payload_len: response.payload.len() as u32,
+        body_crc: crc32c(&response.body),
+        deadline_us: 0,
+        server_us: u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX),
+        epoch: conn.core.epoch(),
+        ..*request
+    };
+    // Before the frame is on its way: the peer may use the room as soon as it has the reply.
+    conn.inbound.answered(request.request_id);
+    let frame = OutFrame {
+        header: header.encode(),
+        body: Bytes::from(response.body),
+        payload: response.payload,
+        request: None,
+    };
+    // A closed connection has nobody to answer.
+    let _ = if flush { conn.send(frame, false) } else { conn.cork(frame) };
+}
+
+/// The handler's future, or what it answers if it panicked before there was one.
+fn start(handle: impl FnOnce() -> BoxFuture<'static, Response>) -> BoxFuture<'static, Response> {
+    catch_unwind(AssertUnwindSafe(handle)).unwrap_or_else(|_| Box::pin(std::future::ready(panicked())))
+}
+
+fn panicked() -> Response {
+    tracing::error!("a request handler panicked");
+    Response::error(Status::Internal, "the handler panicked; see the log of this process")
+}
+
+/// Turns a panic of the handler into a reply: its caller must not wait for the deadline.
+struct Caught(BoxFuture<'static, Response>);
+
+impl Future for Caught {
+    type Output = Response;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)))
+            .unwrap_or_else(|_| Poll::Ready(panicked()))
+    }
+}

@@ -1,0 +1,274 @@
+//! What waits to be sent on one connection, and its sending by vectored writes.
+//!
+//! Whoever queues a frame while nobody is writing writes at once, from its own task (no hop to another);
+//! frames queued meanwhile go with the next write. What the socket does not take is left to the
+//! connection's writer task. The lengths are bounded by their senders: requests by the peer's window,
+//! replies by ours, one pong, one cancel for each request.
+//! Lock order: `batch`, then `state`; neither is held across an await.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use wire::frame::HEADER_LEN;
+
+use crate::{Payload, socket::Socket};
+
+/// Slices of one vectored write (the kernel takes 1024).
+const SLICES_MAX: usize = 256;
+/// Frames taken from the queue at a time.
+const BATCH_MAX: usize = 64;
+/// Bytes after which a caller that writes for others leaves the rest to the writer task.
+const INLINE_BYTES_MAX: usize = 4 << 20;
+
+/// One frame to send.
+pub(crate) struct OutFrame {
+    pub header: [u8; HEADER_LEN],
+    pub body: Bytes,
+    pub payload: Payload,
+    /// Set on requests: what to say of it if it was never begun.
+    pub request: Option<u64>,
+}
+
+impl OutFrame {
+    pub(crate) fn len(&self) -> usize {
+        HEADER_LEN + self.body.len() + self.payload.len()
+    }
+}
+
+/// The connection takes no more frames.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+/// How a flush ended.
+pub(crate) enum Flushed {
+    /// Nothing is left.
+    All,
+    /// The socket takes no more now; the writer task goes on.
+    Blocked,
+    /// The socket is dead.
+    Failed(io::Error),
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<OutFrame>,
+    /// Somebody is in `flush`.
+    flushing: bool,
+    /// Frames are left in the batch because the socket was full.
+    blocked: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Batch {
+    frames: VecDeque<OutFrame>,
+    /// Bytes of the first frame that are written.
+    written: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    batch: Mutex<Batch>,
+    /// The writer task's call to work.
+    pub wake: Notify,
+    /// Bytes queued and not yet taken by the socket.
+    bytes: AtomicU64,
+    /// Told when the bytes fall.
+    pub drained: Notify,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Outbox {
+    /// Bytes queued and not yet taken by the socket.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Queues a frame. `Ok(true)`: the caller must `flush`. With `cork` it never must: it, or the writer
+    /// task it wakes, starts that later. `Err`: closed.
+    pub(crate) fn push(&self, frame: OutFrame, cork: bool) -> Result<bool, Closed> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Closed);
+        }
+        self.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        state.queue.push_back(frame);
+        let mine = !cork && !state.flushing && !state.blocked;
+        state.flushing |= mine;
+        Ok(mine)
+    }
+
+    /// Takes the duty to flush if there is something to flush and nobody has it. The writer task passes
+    /// `writer`: it also goes on where the socket was full.
+    pub(crate) fn begin_flush(&self, writer: bool) -> bool {
+        let mut state = lock(&self.state);
+        if state.flushing || state.closed || (state.blocked && !writer) {
+            return false;
+        }
+        state.flushing = state.blocked || !state.queue.is_empty();
+        state.flushing
+    }
+
+    /// Writes until nothing is left or the socket is full. The caller has the duty to flush, and loses it.
+    pub(crate) fn flush(&self, socket: &Socket, bytes_max: Option<usize>) -> Flushed {
+        let bytes_max = bytes_max.unwrap_or(usize::MAX);
+        let mut batch = lock(&self.batch);
+        let mut total = 0;
+        loop {
+            if batch.frames.len() < BATCH_MAX / 2 {
+                let mut state = lock(&self.state);
+                let n = state.queue.len().min(BATCH_MAX - batch.frames.len());
+                batch.frames.extend(state.queue.drain(..n));
+                if batch.frames.is_empty() {
+                    (state.flushing, state.blocked) = (false, false);
+                    return Flushed::All;
+                }
+            }
+            let (asked, result) = {
+                let mut slices = Vec::with_capacity((batch.frames.len() * 4).min(SLICES_MAX));
+                batch.slices(&mut slices);
+                (slices.iter().map(|s| s.len()).sum::<usize>(), socket.try_writev(&slices))
+            };
+            match result {
+                Ok(n) => {
+                    total += n;
+                    batch.advance(n);
+                    self.bytes.fetch_sub(n as u64, Ordering::Relaxed);
+                    self.drained.notify_waiters();
+                    if n < asked || total >= bytes_max {
+                        let mut state = lock(&self.state);
+                        if !(batch.frames.is_empty() && state.queue.is_empty()) {
+                            (state.flushing, state.blocked) = (false, true);
+                            return Flushed::Blocked;
+                        }
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let mut state = lock(&self.state);
+                    (state.flushing, state.blocked) = (false, true);
+                    return Flushed::Blocked;
+                }
+                Err(e) => {
+                    lock(&self.state).flushing = false;
+                    return Flushed::Failed(e);
+                }
+            }
+        }
+    }
+
+    /// As [`Outbox::flush`], from a task that has other things to do.
+    pub(crate) fn flush_inline(&self, socket: &Socket) -> Flushed {
+        self.flush(socket, Some(INLINE_BYTES_MAX))
+    }
+
+    /// Refuses further frames and drops those waiting. Returns the requests whose first byte was never
+    /// given to the socket.
+    pub(crate) fn close(&self) -> Vec<u64> {
+        let mut batch = lock(&self.batch);
+        let mut state = lock(&self.state);
+        state.closed = true;
+        let begun = usize::from(batch.written > 0);
+        let unsent = batch.frames.iter().skip(begun).chain(&state.queue).filter_map(|f| f.request).collect();
+        batch.frames.clear();
+        state.queue.clear();
+        self.bytes.store(0, Ordering::Relaxed);
+        self.drained.notify_waiters();
+        unsent
+    }
+}
+
+impl Batch {
+    fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
+        let mut skip = self.written;
+        for frame in &self.frames {
+            let parts = [&frame.header[..], &frame.body[..]];
+            for part in parts.into_iter().chain(frame.payload.parts().iter().map(|p| &p[..])) {
+                if skip >= part.len() {
+                    skip -= part.len();
+                    continue;
+                }
+                if out.len() == SLICES_MAX {
+                    return;
+                }
+                out.push(IoSlice::new(&part[skip..]));
+                skip = 0;
+            }
+        }
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.written += n;
+        while let Some(first) = self.frames.front() {
+            if self.written < first.len() {
+                break;
+            }
+            self.written -= first.len();
+            self.frames.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(request: u64, body: &'static [u8], parts: &[&'static [u8]]) -> OutFrame {
+        OutFrame {
+            header: [request as u8; HEADER_LEN],
+            body: Bytes::from_static(body),
+            payload: parts.iter().map(|p| Bytes::from_static(p)).collect(),
+            request: Some(request),
+        }
+    }
+
+    #[test]
+    fn every_split_of_a_batch_yields_the_same_bytes() {
+        let frames =
+            || VecDeque::from([frame(1, b"abc", &[b"defg", b"h"]), frame(2, b"", &[]), frame(3, b"i", &[])]);
+        let mut whole = Vec::new();
+        for f in frames() {
+            whole.extend_from_slice(&f.header);
+            whole.extend_from_slice(&f.body);
+            f.payload.parts().iter().for_each(|p| whole.extend_from_slice(p));
+        }
+        for step in 1..whole.len() {
+            let mut batch = Batch { frames: frames(), written: 0 };
+            let mut seen = Vec::new();
+            while !batch.frames.is_empty() {
+                let mut slices = Vec::new();
+                batch.slices(&mut slices);
+                let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).take(step).collect();
+                seen.extend_from_slice(&bytes);
+                batch.advance(bytes.len());
+            }
+            assert_eq!(seen, whole, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_closed_outbox_names_what_was_never_begun() {
+        let outbox = Outbox::default();
+        assert!(matches!(outbox.push(frame(1, b"x", &[]), true), Ok(false)));
+        assert!(matches!(outbox.push(frame(2, b"x", &[]), true), Ok(false)));
+        {
+            let mut batch = lock(&outbox.batch);
+            let first = lock(&outbox.state).queue.pop_front().unwrap();
+            batch.frames.push_back(first);
+            batch.written = 1;
+        }
+        assert_eq!(outbox.close(), [2]);
+        assert!(outbox.push(frame(3, b"x", &[]), false).is_err());
+    }
+}

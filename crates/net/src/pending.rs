@@ -1,0 +1,346 @@
+//! The calls of one connection group and the room of its connections: pure bookkeeping, no I/O.
+//!
+//! An entry lives from the call's start until its reply, its connection's end, or the caller's giving up;
+//! one that was sent and then given up stays, without its caller, until the peer has answered, because the
+//! peer's window counts it until then.
+
+use std::{collections::HashMap, time::Instant};
+
+use base::{InodeNo, OpClass};
+use tokio::sync::oneshot;
+use wire::{
+    frame::Service,
+    hello::{Lane, Window},
+};
+
+use crate::{Destination, Reply};
+
+/// What a call was told in the end.
+pub(crate) type Outcome = Result<Reply, Failure>;
+
+/// A call's connection failed it.
+pub(crate) enum Failure {
+    /// The connection ended before the reply was complete.
+    Lost { maybe_executed: bool, reason: String, destination: Option<Destination> },
+    /// The reply does not fit into the destination.
+    TooLong { len: usize, room: usize },
+}
+
+/// A call on its way.
+pub(crate) struct Pending {
+    pub service: Service,
+    pub class: OpClass,
+    pub op: u8,
+    pub inode: InodeNo,
+    pub since: Instant,
+    pub deadline: Instant,
+    /// Bytes of the request that count against the peer's window.
+    pub cost: u64,
+    /// Bytes expected back, as far as known.
+    pub expected: u64,
+    pub destination: Option<Destination>,
+    /// The connection that carries it; `None`: it waits for one.
+    pub conn: Option<u64>,
+    /// `None`: the caller has given up, or it waits for a connection.
+    pub tx: Option<oneshot::Sender<Outcome>>,
+    /// Its reply is being received, the destination is with the receiver.
+    pub receiving: bool,
+}
+
+/// A connection's room, as the sender keeps it.
+pub(crate) struct Member {
+    pub conn: u64,
+    pub lane: Lane,
+    /// What the peer accepts of unanswered requests.
+    pub window: Window,
+    pub requests: u32,
+    pub bytes: u64,
+    /// Reply bytes expected.
+    pub expected: u64,
+    /// Measured bytes a second; 0 is not yet known.
+    pub rate: u64,
+    last_used: u64,
+    /// It is being closed: nothing more is given to it.
+    retired: bool,
+}
+
+impl Member {
+    fn has_room(&self, cost: u64) -> bool {
+        self.requests == 0
+            || (self.requests < self.window.requests && self.bytes.saturating_add(cost) <= self.window.bytes)
+    }
+}
+
+/// Why no connection could be given.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Unassigned {
+    /// There is none.
+    NoConnection,
+    /// All are at the peer's window.
+    NoRoom,
+    /// The call is no longer in the table.
+    Gone,
+}
+
+#[derive(Default)]
+pub(crate) struct Table {
+    calls: HashMap<u64, Pending>,
+    members: Vec<Member>,
+    uses: u64,
+}
+
+impl Table {
+    pub(crate) fn insert(&mut self, id: u64, call: Pending) {
+        self.calls.insert(id, call);
+    }
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&u64, &Pending)> {
+        self.calls.iter()
+    }
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+    pub(crate) fn add_member(&mut self, conn: u64, lane: Lane, window: Window) {
+        self.members.push(Member {
+            conn,
+            lane,
+            window,
+            requests: 0,
+            bytes: 0,
+            expected: 0,
+            rate: 0,
+            last_used: 0,
+            retired: false,
+        });
+    }
+    pub(crate) fn retire(&mut self, conn: u64) {
+        if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
+            m.retired = true;
+        }
+    }
+    #[allow(dead_code)]
+    pub(crate) fn set_rate(&mut self, conn: u64, rate: u64) {
+        if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
+            m.rate = rate;
+        }
+    }
+
+    /// Gives call `id` to the connection of `lane` on which it would be answered first: least bytes under
+    /// way, weighted by measured rate. Returns it, the receiver of the outcome, and how many requests the
+    /// connection had already.
+    pub(crate) fn assign(
+        &mut self,
+        id: u64,
+        lane: Lane,
+    ) -> Result<(u64, oneshot::Receiver<Outcome>, u32), Unassigned> {
+        let call = self.calls.get_mut(&id).ok_or(Unassigned::Gone)?;
+        let weight = call.cost + call.expected;
+        let known: Vec<u64> = self.members.iter().map(|m| m.rate).filter(|&r| r > 0).collect();
+        let best = known.iter().copied().max().unwrap_or(1);
+        let mean = (known.iter().sum::<u64>() / known.len().max(1) as u64).max(1);
+        // A connection measured very slow still gets a share: its rate can only be seen in use.
+        let rate = |m: &Member| if m.rate == 0 { mean } else { m.rate.max(best / 8) };
+        let mut any = false;
+        let chosen = self
+            .members
+            .iter_mut()
+            .filter(|m| m.lane == lane && !m.retired)
+            .inspect(|_| any = true)
+            .filter(|m| m.has_room(call.cost))
+            .min_by_key(|m| {
+                let queued = (m.bytes + m.expected + weight) as u128;
+                // Nanoseconds until answered: integers, so that ties are ties.
+                (queued * 1_000_000_000 / rate(m) as u128, m.last_used)
+            });
+        let Some(member) = chosen else {
+            return Err(if any { Unassigned::NoRoom } else { Unassigned::NoConnection });
+        };
+        self.uses += 1;
+        member.last_used = self.uses;
+        let before = member.requests;
+        member.requests += 1;
+        member.bytes += call.cost;
+        member.expected += call.expected;
+        let (tx, rx) = oneshot::channel();
+        (call.conn, call.tx) = (Some(member.conn), Some(tx));
+        Ok((member.conn, rx, before))
+    }
+
+    fn release(&mut self, call: &Pending) {
+        if let Some(m) = self.members.iter_mut().find(|m| Some(m.conn) == call.conn) {
+            m.requests = m.requests.saturating_sub(1);
+            m.bytes = m.bytes.saturating_sub(call.cost);
+            m.expected = m.expected.saturating_sub(call.expected);
+        }
+    }
+
+    /// Undoes an assignment whose request could not be handed to the connection.
+    pub(crate) fn take_back(&mut self, id: u64) -> Option<Pending> {
+        let call = self.calls.remove(&id)?;
+        self.release(&call);
+        Some(call)
+    }
+
+    /// The head of the reply to `id` has come on `conn`: hands out its destination. `None`: no such
+    /// request was made there.
+    pub(crate) fn begin_reply(&mut self, conn: u64, id: u64) -> Option<ReplyTo> {
+        let call = self.calls.get_mut(&id).filter(|c| c.conn == Some(conn) && !c.receiving)?;
+        call.receiving = true;
+        Some(match (&call.tx, call.destination.take()) {
+            (None, _) => ReplyTo::Nobody,
+            (Some(_), Some(destination)) => ReplyTo::Destination(destination),
+            (Some(_), None) => ReplyTo::Pool,
+        })
+    }
+
+    /// The reply is complete, or could not be completed: removes the call. The receiver of `tx` gets the
+    /// outcome.
+    pub(crate) fn end_reply(&mut self, conn: u64, id: u64) -> Option<Pending> {
+        if self.calls.get(&id)?.conn != Some(conn) {
+            return None;
+        }
+        self.take_back(id)
+    }
+
+    /// The receiver failed in the middle of the payload: the destination goes back to the call.
+    pub(crate) fn put_back(&mut self, id: u64, destination: Destination) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.destination = Some(destination);
+            call.receiving = false;
+        }
+    }
+
+    /// The caller gives up. Returns the connection to tell, if the request was given to one.
+    pub(crate) fn abandon(&mut self, id: u64) -> Option<u64> {
+        let call = self.calls.get_mut(&id)?;
+        match call.conn {
+            None => {
+                self.calls.remove(&id);
+                None
+            }
+            Some(conn) => {
+                call.tx = None;
+                call.destination = None;
+                Some(conn)
+            }
+        }
+    }
+
+    /// A connection has ended: its calls, to be told.
+    pub(crate) fn remove_member(&mut self, conn: u64) -> Vec<(u64, Pending)> {
+        self.members.retain(|m| m.conn != conn);
+        self.calls.extract_if(|_, call| call.conn == Some(conn)).collect()
+    }
+
+    /// All calls, for the end of the endpoint.
+    pub(crate) fn drain(&mut self) -> Vec<(u64, Pending)> {
+        self.members.clear();
+        self.calls.drain().collect()
+    }
+}
+
+/// Where a reply's payload goes.
+pub(crate) enum ReplyTo {
+    Destination(Destination),
+    Pool,
+    /// The caller has given up: read it away.
+    Nobody,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(cost: u64, expected: u64) -> Pending {
+        Pending {
+            service: Service::Lab,
+            class: OpClass::Lab,
+            op: 0,
+            inode: InodeNo(0),
+            since: Instant::now(),
+            deadline: Instant::now(),
+            cost,
+            expected,
+            destination: None,
+            conn: None,
+            tx: None,
+            receiving: false,
+        }
+    }
+
+    fn table(conns: u64, requests: u32, bytes: u64) -> Table {
+        let mut t = Table::default();
+        t.add_member(100, Lane::Control, Window { requests, bytes });
+        (1..=conns).for_each(|c| t.add_member(c, Lane::Bulk, Window { requests, bytes }));
+        t
+    }
+
+    fn assign(t: &mut Table, id: u64, c: Pending) -> Result<u64, Unassigned> {
+        t.insert(id, c);
+        t.assign(id, Lane::Bulk).map(|(conn, ..)| conn)
+    }
+
+    #[test]
+    fn equal_load_goes_round_and_unequal_load_to_the_emptier() {
+        let mut t = table(3, 100, 1 << 30);
+        let first: Vec<u64> = (0..3).map(|i| assign(&mut t, i, call(10, 0)).unwrap()).collect();
+        assert_eq!(first, [1, 2, 3]);
+        t.end_reply(2, 1).unwrap();
+        assert_eq!(assign(&mut t, 10, call(1, 0)), Ok(2));
+        assert_eq!(assign(&mut t, 11, call(1, 0)), Ok(2));
+    }
+
+    #[test]
+    fn a_connection_measured_faster_gets_more() {
+        let mut t = table(2, 10_000, 1 << 40);
+        t.set_rate(1, 300);
+        t.set_rate(2, 100);
+        let on_1 = (0..400).filter(|&i| assign(&mut t, i, call(1000, 0)) == Ok(1)).count();
+        assert!((295..=305).contains(&on_1), "{on_1} of 400");
+    }
+
+    #[test]
+    fn the_window_holds_by_requests_and_bytes_and_one_always_fits() {
+        let mut t = table(1, 2, 100);
+        assert_eq!(assign(&mut t, 1, call(1000, 0)), Ok(1));
+        assert_eq!(assign(&mut t, 2, call(1, 0)), Err(Unassigned::NoRoom));
+        t.end_reply(1, 1).unwrap();
+        assert!(t.assign(2, Lane::Bulk).is_ok());
+        assert_eq!(assign(&mut t, 3, call(99, 0)), Ok(1));
+        assert_eq!(assign(&mut t, 4, call(0, 0)), Err(Unassigned::NoRoom));
+        assert!(matches!(t.assign(5, Lane::Bulk), Err(Unassigned::Gone)));
+    }
+
+    #[test]
+    fn an_abandoned_call_holds_its_room_until_the_peer_answers() {
+        let mut t = table(1, 1, 100);
+        assert_eq!(assign(&mut t, 1, call(1, 0)), Ok(1));
+        assert_eq!(t.abandon(1), Some(1));
+        assert_eq!(assign(&mut t, 2, call(1, 0)), Err(Unassigned::NoRoom));
+        assert!(matches!(t.begin_reply(1, 1), Some(ReplyTo::Nobody)));
+        assert!(t.end_reply(1, 1).unwrap().tx.is_none());
+        assert!(t.assign(2, Lane::Bulk).is_ok());
+        assert_eq!(t.abandon(99), None);
+    }
+
+    #[test]
+    fn replies_are_taken_once_and_only_from_the_connection_asked() {
+        let mut t = table(2, 9, 100);
+        let conn = assign(&mut t, 1, call(1, 0)).unwrap();
+        assert!(t.begin_reply(conn + 1, 1).is_none());
+        assert!(t.begin_reply(conn, 2).is_none());
+        assert!(matches!(t.begin_reply(conn, 1), Some(ReplyTo::Pool)));
+        assert!(t.begin_reply(conn, 1).is_none(), "a second reply to the same request");
+    }
+
+    #[test]
+    fn a_lost_connection_gives_up_its_calls_only() {
+        let mut t = table(2, 9, 100);
+        let a = assign(&mut t, 1, call(1, 0)).unwrap();
+        let b = assign(&mut t, 2, call(1, 0)).unwrap();
+        assert_ne!(a, b);
+        let lost: Vec<u64> = t.remove_member(a).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(lost, [1]);
+        assert_eq!(t.remove_member(b).len(), 1);
+        assert_eq!(assign(&mut t, 3, call(1, 0)), Err(Unassigned::NoConnection));
+    }
+}

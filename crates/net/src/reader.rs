@@ -1,0 +1,368 @@
+//! The receiving side of a connection: bytes to frames, payloads straight into their places.
+//!
+//! Small frames are read many at a time into a read-ahead buffer. A payload must not land there, so on a
+//! connection that carries payloads the read takes exactly what belongs together: the rest of one frame
+//! and, behind it in the same vectored read, the next frame's header. Which of both is decided by what
+//! came last and what is expected; payload bytes caught in the read-ahead are copied, and counted.
+//!
+//! Nothing from outside is believed before the header is validated; a body grows as its bytes arrive; a
+//! payload's buffer is taken only from the bound all requests share. Any error ends the connection.
+
+use std::{
+    io::{self, IoSliceMut},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use base::AlignedBuf;
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+use wire::{
+    crc::crc32c,
+    frame::{FrameError, FrameKind, HEADER_LEN, Header, Status},
+    hello::Lane,
+};
+
+use crate::{
+    Destination, ReplyPayload,
+    conn::Conn,
+    error::CloseReason,
+    inbound,
+    pending::{Failure, ReplyTo},
+};
+
+/// Bytes of the read-ahead buffer.
+const READ_AHEAD: usize = 16 << 10;
+/// Frames without payload in a row after which a bulk connection is read ahead.
+const QUIET_FRAMES: u32 = 8;
+/// A body is read in steps of at most this, so that its memory follows its bytes.
+const BODY_STEP: usize = 256 << 10;
+/// Requests up to this many bytes need no share of `inbound_bytes_max`; the window bounds them.
+const SMALL_REQUEST: usize = 16 << 10;
+/// How long a payload waits in the socket for a share before its request is answered `Busy`.
+const SHARE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Scratch for payloads nobody wants.
+const DISCARD_STEP: usize = 64 << 10;
+
+pub(crate) async fn run(conn: Arc<Conn>) {
+    let mut reader = Reader::new(Arc::clone(&conn));
+    let reason = loop {
+        if let Err(reason) = reader.frame().await {
+            break reason;
+        }
+    };
+    conn.finish(reason);
+}
+
+struct Reader {
+    conn: Arc<Conn>,
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    quiet: u32,
+}
+
+/// Where a payload goes.
+enum Sink {
+    Buffer(AlignedBuf),
+    Destination(Destination),
+    Discard,
+}
+
+impl Reader {
+    fn new(conn: Arc<Conn>) -> Reader {
+        let quiet = if conn.lane == Lane::Control { QUIET_FRAMES } else { 0 };
+        Reader { conn, ahead: vec![0; READ_AHEAD].into_boxed_slice(), start: 0, end: 0, quiet }
+    }
+
+    /// Whether a read may go beyond the present frame's next header.
+    fn reads_ahead(&self) -> bool {
+        self.quiet >= QUIET_FRAMES && self.conn.expecting.load(Ordering::Relaxed) == 0
+    }
+
+    async fn frame(&mut self) -> Result<(), CloseReason> {
+        let header = Header::decode(&self.header().await?)?;
+        self.conn.counters.frames_received.fetch_add(1, Ordering::Relaxed);
+        let has_payload = header.payload_len > 0;
+        self.quiet =
+            if has_payload && self.conn.lane == Lane::Bulk { 0 } else { self.quiet.saturating_add(1) };
+        match header.kind {
+            FrameKind::Request => self.request(header).await,
+            FrameKind::Reply => self.reply(header).await,
+            FrameKind::Cancel | FrameKind::Ping | FrameKind::Pong if has_payload || header.body_len > 0 => {
+                Err(CloseReason::Protocol("a cancel or heartbeat with a body"))
+            }
+            FrameKind::Cancel => {
+                self.conn.inbound.cancel(header.request_id);
+                Ok(())
+            }
+            FrameKind::Ping => {
+                // A peer that pings and does not read gets no more pongs than this.
+                if self.conn.outbox.bytes() <= self.conn.core.config.outbound_bytes_max as u64 {
+                    let _ = self.conn.cork(self.conn.bare(FrameKind::Pong, header.request_id));
+                }
+                Ok(())
+            }
+            FrameKind::Pong => Ok(()),
+            FrameKind::Hello | FrameKind::HelloReply => Err(CloseReason::Protocol("a second handshake")),
+        }
+    }
+
+    async fn request(&mut self, header: Header) -> Result<(), CloseReason> {
+        let total = header.body_len as usize + header.payload_len as usize;
+        let Some(admitted) = self.conn.inbound.admit(&header, self.conn.core.config.window) else {
+            return Err(CloseReason::Protocol("more requests than the window allows"));
+        };
+        let share = if total > SMALL_REQUEST {
+            match self.share(total).await {
+                Some(share) => Some(share),
+                None => {
+                    self.body(&header).await?;
+                    self.payload(header.payload_len as usize, &mut Sink::Discard).await?;
+                    inbound::refuse(&self.conn, &header, Status::Busy, "inbound_bytes_max is reached");
+                    return Ok(());
+                }
+            }
+        } else {
+            None
+        };
+        let body = self.body(&header).await?;
+        let payload = if header.payload_len > 0 {
+            let mut sink = Sink::Buffer(self.conn.core.pool.get(header.payload_len as usize));
+            self.payload(header.payload_len as usize, &mut sink).await?;
+            sink.into_bytes()
+        } else {
+            Bytes::new()
+        };
+        inbound::dispatch(&self.conn, admitted, header, body, payload, share);
+        Ok(())
+    }
+
+    /// A share of the memory all requests have in common. Replies behind this request wait with it, so
+    /// the wait is short; `None` is "busy".
+    async fn share(&mut self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let core = &self.conn.core;
+        let units = inbound::share_units(bytes);
+        if let Ok(share) = Arc::clone(&core.inbound_share).try_acquire_many_owned(units) {
+            return Some(share);
+        }
+        self.conn.flush();
+        self.conn.paused.store(true, Ordering::Relaxed);
+        let wait = Arc::clone(&core.inbound_share).acquire_many_owned(units);
+        let share = tokio::time::timeout(SHARE_WAIT_MAX, wait).await;
+        self.conn.heard();
+        self.conn.paused.store(false, Ordering::Relaxed);
+        share.ok().and_then(Result::ok)
+    }
+
+    async fn reply(&mut self, header: Header) -> Result<(), CloseReason> {
+        let id = header.request_id;
+        let len = header.payload_len as usize;
+        let Some(to) = self.conn.group.begin_reply(&self.conn, id) else {
+            return Err(CloseReason::Protocol("a reply to no request"));
+        };
+        let body = match self.body(&header).await {
+            Ok(body) => body,
+            Err(reason) => {
+                if let ReplyTo::Destination(destination) = to {
+                    self.conn.group.put_back(id, destination);
+                }
+                return Err(reason);
+            }
+        };
+        let mut too_long = None;
+        let mut sink = match to {
+            ReplyTo::Destination(d) if d.room() < len => {
+                too_long = Some(Failure::TooLong { len, room: d.room() });
+                Sink::Discard
+            }
+            ReplyTo::Destination(d) => Sink::Destination(d),
+            ReplyTo::Pool if len > 0 => Sink::Buffer(self.conn.core.pool.get(len)),
+            ReplyTo::Pool | ReplyTo::Nobody => Sink::Discard,
+        };
+        if let Err(reason) = self.payload(len, &mut sink).await {
+            if let Sink::Destination(destination) = sink {
+                self.conn.group.put_back(id, destination);
+            }
+            return Err(reason);
+        }
+        let payload = match sink {
+            Sink::Buffer(buf) => ReplyPayload::Pooled(buf.freeze()),
+            Sink::Destination(destination) => ReplyPayload::Received { destination, len },
+            Sink::Discard => ReplyPayload::None,
+        };
+        self.conn.group.end_reply(&self.conn, header, body, payload, too_long);
+        Ok(())
+    }
+
+    /// The next 128 bytes.
+    async fn header(&mut self) -> Result<[u8; HEADER_LEN], CloseReason> {
+        while self.end - self.start < HEADER_LEN {
+            if self.start > 0 {
+                self.ahead.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let room = if self.reads_ahead() { READ_AHEAD } else { HEADER_LEN };
+            let end = self.end;
+            self.conn.flush();
+            let n = read(&self.conn, &mut [IoSliceMut::new(&mut self.ahead[end..room])]).await?;
+            self.end += n;
+        }
+        let mut bytes = [0; HEADER_LEN];
+        bytes.copy_from_slice(&self.ahead[self.start..self.start + HEADER_LEN]);
+        self.start += HEADER_LEN;
+        Ok(bytes)
+    }
+
+    fn buffered(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Moves up to `out.len()` buffered bytes to `out`; returns how many.
+    fn take(&mut self, out: &mut [u8]) -> usize {
+        let n = out.len().min(self.buffered());
+        out[..n].copy_from_slice(&self.ahead[self.start..self.start + n]);
+        self.start += n;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        n
+    }
+
+    async fn body(&mut self, header: &Header) -> Result<Vec<u8>, CloseReason> {
+        let (len, payload_len) = (header.body_len as usize, header.payload_len);
+        let mut body = Vec::new();
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(BODY_STEP);
+            body.reserve_exact(step);
+            body.resize(done + step, 0);
+            done += self.take(&mut body[done..]);
+            while done < body.len() {
+                // The buffer is empty here; what follows a body without payload is the next header.
+                let ahead = match (payload_len == 0 && body.len() == len, self.reads_ahead()) {
+                    (false, _) => 0,
+                    (true, true) => READ_AHEAD,
+                    (true, false) => HEADER_LEN,
+                };
+                let wanted = body.len() - done;
+                let mut slices =
+                    [IoSliceMut::new(&mut body[done..]), IoSliceMut::new(&mut self.ahead[..ahead])];
+                let n = read(&self.conn, &mut slices).await?;
+                done += n.min(wanted);
+                self.end = n.saturating_sub(wanted);
+            }
+        }
+        if crc32c(&body) == header.body_crc { Ok(body) } else { Err(FrameError::BodyCrc.into()) }
+    }
+
+    async fn payload(&mut self, len: usize, sink: &mut Sink) -> Result<(), CloseReason> {
+        let mut done = 0;
+        while done < len && self.buffered() > 0 {
+            let n = sink.take_buffered(done, len - done, &self.ahead[self.start..self.end]);
+            self.conn.counters.payload_copied.fetch_add(n as u64, Ordering::Relaxed);
+            self.start += n;
+            done += n;
+        }
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        while done < len {
+            let n = sink.read(&self.conn, done, len - done, &mut self.ahead[..HEADER_LEN]).await?;
+            let own = n.min(len - done);
+            self.conn.counters.payload_direct.fetch_add(own as u64, Ordering::Relaxed);
+            done += own;
+            self.end = n - own;
+        }
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Sink::Buffer(buf) => buf.freeze(),
+            Sink::Destination(_) | Sink::Discard => Bytes::new(),
+        }
+    }
+
+    /// Copies read-ahead bytes to place `done`; returns how many.
+    fn take_buffered(&mut self, done: usize, left: usize, from: &[u8]) -> usize {
+        let from = &from[..from.len().min(left)];
+        let mut slices = Vec::new();
+        match self {
+            Sink::Discard => return from.len(),
+            Sink::Buffer(buf) => slices.push(&mut buf[done..]),
+            Sink::Destination(d) => d.slices(done, &mut slices),
+        }
+        let mut n = 0;
+        for slice in slices {
+            let m = slice.len().min(from.len() - n);
+            slice[..m].copy_from_slice(&from[n..n + m]);
+            n += m;
+        }
+        n
+    }
+
+    /// Reads into place `done`, at most `left` bytes and then into `next`. Returns the bytes read; those
+    /// beyond `left` are in `next`.
+    async fn read(
+        &mut self,
+        conn: &Conn,
+        done: usize,
+        left: usize,
+        next: &mut [u8],
+    ) -> Result<usize, CloseReason> {
+        let mut scratch = Vec::new();
+        let mut slices = Vec::with_capacity(8);
+        match self {
+            Sink::Buffer(buf) => slices.push(&mut buf[done..]),
+            Sink::Destination(d) => d.slices(done, &mut slices),
+            Sink::Discard => {
+                scratch.resize(left.min(DISCARD_STEP), 0);
+                slices.push(&mut scratch[..]);
+            }
+        }
+        let (mut slices, offered) = limit(slices, left);
+        if offered == 0 {
+            return Err(CloseReason::Protocol("a destination without memory"));
+        }
+        if offered == left {
+            slices.push(IoSliceMut::new(next));
+        }
+        read(conn, &mut slices).await
+    }
+}
+
+/// Cuts the slices to `max` bytes in all; returns the bytes that remain.
+fn limit<'a>(slices: Vec<&'a mut [u8]>, max: usize) -> (Vec<IoSliceMut<'a>>, usize) {
+    let mut total = 0;
+    let mut out = Vec::with_capacity(slices.len() + 1);
+    for slice in slices {
+        let n = slice.len().min(max - total);
+        if n > 0 {
+            out.push(IoSliceMut::new(&mut slice[..n]));
+            total += n;
+        }
+    }
+    (out, total)
+}
+
+/// Reads at least one byte. What was corked is sent before waiting.
+async fn read(conn: &Conn, slices: &mut [IoSliceMut<'_>]) -> Result<usize, CloseReason> {
+    loop {
+        match conn.socket.try_readv(slices) {
+            Ok(0) => return Err(CloseReason::Eof),
+            Ok(n) => {
+                conn.counters.bytes_received.fetch_add(n as u64, Ordering::Relaxed);
+                conn.heard();
+                return Ok(n);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                conn.flush();
+                conn.socket.readable().await?;
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

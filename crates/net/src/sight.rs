@@ -1,0 +1,235 @@
+//! What an endpoint shows of itself: who waits for whom, and how its connections fare.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use base::{InodeNo, NodeId, OpClass, SessionId};
+use serde::Serialize;
+use wire::{frame::Service, hello::Lane};
+
+use crate::{conn::Conn, group::Group, tcp_info, tcp_info::TcpInfo};
+
+/// What a waiting call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallState {
+    /// For a connection, or for room on one.
+    Connection,
+    /// For the reply.
+    Reply,
+    /// The reply's payload is coming.
+    Receiving,
+    /// For nothing: the caller gave up, the peer has not answered yet.
+    Abandoned,
+}
+
+/// A call that has not ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Waiter {
+    /// Whom it waits for.
+    pub peer: String,
+    /// The part of the peer.
+    #[serde(serialize_with = "debug")]
+    pub service: Service,
+    /// The message's number in its service.
+    pub op: u8,
+    /// Kind of work.
+    pub class: OpClass,
+    /// The inode it is about; 0 is none.
+    pub inode: InodeNo,
+    /// What it waits for.
+    pub state: CallState,
+    /// Since when.
+    pub age: Duration,
+    /// Time until its deadline.
+    pub left: Duration,
+    /// The connection that carries it.
+    pub connection: Option<u64>,
+}
+
+/// A request that this process has not answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Serving {
+    /// Who waits.
+    pub peer: String,
+    /// The part of this process.
+    #[serde(serialize_with = "debug")]
+    pub service: Service,
+    /// The message's number in its service.
+    pub op: u8,
+    /// Kind of work.
+    pub class: OpClass,
+    /// The inode it is about; 0 is none.
+    pub inode: InodeNo,
+    /// Time since it was received.
+    pub age: Duration,
+    /// Time until its caller gives up.
+    pub left: Duration,
+}
+
+/// One connection group.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerStatus {
+    /// For people.
+    pub name: String,
+    /// Its node, once known.
+    pub node: Option<NodeId>,
+    /// Its process number, once known.
+    pub process: Option<u64>,
+    /// The session of its handshake.
+    pub session: Option<SessionId>,
+    /// Its program version.
+    pub software: Option<String>,
+    /// Addresses connected to; empty: the peer connected to us.
+    pub addrs: Vec<SocketAddr>,
+    /// Bulk connections it should have.
+    pub conns_wanted: u8,
+    /// Why the last attempt to connect failed, if it did.
+    pub last_error: Option<String>,
+    /// Its connections.
+    pub connections: Vec<ConnStatus>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnStatus {
+    /// Its number on this endpoint.
+    pub id: u64,
+    /// What it carries.
+    #[serde(serialize_with = "debug")]
+    pub lane: Lane,
+    /// Whether this side connected.
+    pub dialed: bool,
+    /// Our address.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// Time since its handshake.
+    pub age: Duration,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// Bytes queued for sending since it began.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Bytes waiting to be taken by the socket.
+    pub bytes_queued: u64,
+    /// Requests sent and not answered.
+    pub requests_unanswered: u32,
+    /// Bytes of them.
+    pub bytes_unanswered: u64,
+    /// Reply bytes expected.
+    pub bytes_expected: u64,
+    /// Measured rate, bytes a second; 0: not measured.
+    pub rate: u64,
+    /// Payload bytes received straight into their place.
+    pub payload_direct: u64,
+    /// Payload bytes that were caught in the read-ahead of small frames and copied.
+    pub payload_copied: u64,
+    /// What the kernel knows; absent once the socket is gone.
+    pub tcp: Option<TcpInfo>,
+}
+
+fn debug<T: std::fmt::Debug, S: serde::Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(&format!("{value:?}").to_lowercase())
+}
+
+impl Group {
+    pub(crate) fn waiters(&self, out: &mut Vec<Waiter>) {
+        let peer = self.name();
+        let now = Instant::now();
+        out.extend(self.lock().table.calls().map(|(_, c)| Waiter {
+            peer: peer.clone(),
+            service: c.service,
+            op: c.op,
+            class: c.class,
+            inode: c.inode,
+            state: match (&c.conn, &c.tx) {
+                (None, _) => CallState::Connection,
+                (Some(_), None) => CallState::Abandoned,
+                (Some(_), Some(_)) if c.receiving => CallState::Receiving,
+                (Some(_), Some(_)) => CallState::Reply,
+            },
+            age: now.saturating_duration_since(c.since),
+            left: c.deadline.saturating_duration_since(now),
+            connection: c.conn,
+        }));
+    }
+
+    pub(crate) fn serving(&self, out: &mut Vec<Serving>) {
+        let conns = self.lock().conns.clone();
+        let now = Instant::now();
+        for conn in conns {
+            let peer = conn.peer_name();
+            conn.inbound.for_each(|_, a| {
+                out.push(Serving {
+                    peer: peer.clone(),
+                    service: a.service,
+                    op: a.op,
+                    class: a.class,
+                    inode: a.inode,
+                    age: now.saturating_duration_since(a.since),
+                    left: a.expires.saturating_duration_since(now),
+                });
+            });
+        }
+    }
+
+    pub(crate) fn status(&self) -> PeerStatus {
+        let name = self.name();
+        let state = self.lock();
+        let identity = state.identity.as_ref();
+        let connections = state.conns.iter().map(|conn| {
+            let mut status = conn.status();
+            if let Some(m) = state.table.members().iter().find(|m| m.conn == conn.id) {
+                status.requests_unanswered = m.requests;
+                status.bytes_unanswered = m.bytes;
+                status.bytes_expected = m.expected;
+                status.rate = m.rate;
+            }
+            status
+        });
+        PeerStatus {
+            name,
+            node: identity.map(|i| i.node),
+            process: identity.map(|i| i.process),
+            session: identity.map(|i| i.session),
+            software: identity.map(|i| i.software.clone()).filter(|s| !s.is_empty()),
+            addrs: self.addrs.clone(),
+            conns_wanted: self.effective.load(Ordering::Relaxed),
+            last_error: state.last_error.clone(),
+            connections: connections.collect(),
+        }
+    }
+}
+
+impl Conn {
+    fn status(&self) -> ConnStatus {
+        let n = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        ConnStatus {
+            id: self.id,
+            lane: self.lane,
+            dialed: self.dialed,
+            local: self.local,
+            remote: self.remote,
+            age: self.opened.elapsed(),
+            frames_sent: n(&self.counters.frames_sent),
+            frames_received: n(&self.counters.frames_received),
+            bytes_sent: n(&self.counters.bytes_sent),
+            bytes_received: n(&self.counters.bytes_received),
+            bytes_queued: self.outbox.bytes(),
+            requests_unanswered: 0,
+            bytes_unanswered: 0,
+            bytes_expected: 0,
+            rate: 0,
+            payload_direct: n(&self.counters.payload_direct),
+            payload_copied: n(&self.counters.payload_copied),
+            tcp: tcp_info::tcp_info(self.socket.as_ref()).ok(),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A connected TCP socket: non-blocking vectored reads and writes on tokio's readiness.
+//!
+//! A transfer that moves less than asked for means that the socket is drained (or full); readiness is then
+//! cleared at once instead of by another system call that says so. Nothing is lost by it: data that
+//! arrives after the transfer raises readiness again with a newer tick.
+//! Transport security will be another variant behind the same five functions.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    net::{Shutdown, SocketAddr},
+    time::Duration,
+};
+
+use socket2::{Domain, Protocol, SockRef, Socket as Socket2, Type};
+use tokio::{
+    io::Interest,
+    net::{TcpListener, TcpSocket, TcpStream},
+};
+
+use crate::NetError;
+
+pub(crate) struct Socket {
+    stream: TcpStream,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> Socket {
+        Socket { stream }
+    }
+
+    pub(crate) fn as_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Ends when a read may move bytes. Safe to cancel.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.stream.readable().await
+    }
+
+    /// Ends when a write may move bytes. Safe to cancel.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
+    }
+
+    /// Reads what there is, up to the slices' length. `Ok(0)` is the end of the stream.
+    pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let wanted: usize = slices.iter().map(|s| s.len()).sum();
+        self.transfer(Interest::READABLE, wanted, || (&*SockRef::from(&self.stream)).read_vectored(slices))
+    }
+
+    /// Writes what fits.
+    pub(crate) fn try_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let wanted: usize = slices.iter().map(|s| s.len()).sum();
+        self.transfer(Interest::WRITABLE, wanted, || (&*SockRef::from(&self.stream)).write_vectored(slices))
+    }
+
+    fn transfer(
+        &self,
+        interest: Interest,
+        wanted: usize,
+        mut once: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut moved = None;
+        let result = self.stream.try_io(interest, || {
+            loop {
+                match once() {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(n) if 0 < n && n < wanted => {
+                        moved = Some(n);
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    other => return other,
+                }
+            }
+        });
+        match moved {
+            Some(n) => Ok(n),
+            None => result,
+        }
+    }
+
+    /// Ends both directions; wakes whoever waits on the socket.
+    pub(crate) fn shutdown(&self) {
+        // An error means that it is disconnected already.
+        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
+    }
+}
+
+/// Options every connection has, on both sides.
+pub(crate) fn configure(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    // The kernel gives up on unacknowledged data as well, so that a closed socket does not linger for
+    // the quarter of an hour that TCP would try.
+    socket.set_tcp_user_timeout(Some(silence_max * 2))
+}
+
+/// A listening socket; the error names the address and the remedy.
+pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> Result<TcpListener, NetError> {
+    let bind = || -> io::Result<TcpListener> {
+        let socket = Socket2::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+        TcpListener::from_std(socket.into())
+    };
+    bind().map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => NetError::PortTaken { addr },
+        _ => NetError::Listen { addr, source },
+    })
+}
+
+/// Connects to `to`.
+pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.connect(to).await
+}
