@@ -1,0 +1,375 @@
+//! Lazy adoption. A complete version need not be adopted at once: it is durable, and this table says that
+//! it is the current one. Adoption follows in batches, or rides on the next write of the stripe.
+//!
+//! Owns the table of complete versions not known to be adopted, and of abandoned ones (a write that
+//! failed): those are discarded before the stripe is written again, so that the next version is prepared
+//! only beside what is complete. An entry goes when its adoption is durable, when its pdisk no longer
+//! counts (catch-up makes it up), or when the file is deleted.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use base::{
+    BlockIndex, FsId, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripSet, StripeId, Version,
+};
+use tokio::sync::Notify;
+use wire::{
+    nsd::{BATCH_MAX, NsdReply, NsdRequest},
+    strip::StripRefusal,
+};
+
+use crate::{
+    ClusterView, Fault, StripeError, StripeIo,
+    io::{IoConfig, Shared},
+    meta::BlockMeta,
+};
+
+pub(crate) struct Adoption {
+    table: Mutex<Table>,
+    /// The batch is full, or somebody waits.
+    kick: Notify,
+    /// Entries went.
+    room: Notify,
+    interval: Duration,
+    batch: usize,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    complete: BTreeMap<StripeId, Complete>,
+    abandoned: BTreeMap<StripeId, Abandoned>,
+}
+
+/// A complete version of a stripe.
+#[derive(Clone, Debug)]
+pub(crate) struct Complete {
+    pub pool: PoolId,
+    /// The strips that may hold it as prepared only; versions differ when an older one is still pending
+    /// on strips the newer one did not touch.
+    pub strips: Vec<(StripIndex, Version)>,
+    pub meta: BlockMeta,
+}
+
+impl Complete {
+    pub fn version_of(&self, index: StripIndex) -> Option<Version> {
+        self.strips.iter().find(|(i, _)| *i == index).map(|(_, v)| *v)
+    }
+}
+
+/// A version that was begun and not completed.
+#[derive(Clone, Debug)]
+pub(crate) struct Abandoned {
+    pub pool: PoolId,
+    pub versions: Vec<(Version, StripSet)>,
+    /// Requests under way when it was given up are dead after this.
+    pub dead_at: Instant,
+}
+
+impl Adoption {
+    pub fn new(config: &IoConfig) -> Adoption {
+        Adoption {
+            table: Mutex::default(),
+            kick: Notify::new(),
+            room: Notify::new(),
+            interval: config.adopt_interval,
+            batch: config.adopt_batch.max(1),
+            max: config.adopt_stripes_max.max(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is complete and perhaps not adopted on this stripe.
+    pub fn complete_of(&self, stripe: StripeId) -> Option<Complete> {
+        self.lock().complete.get(&stripe).cloned()
+    }
+
+    /// Stripes waiting for adoption.
+    pub fn len(&self) -> usize {
+        self.lock().complete.len()
+    }
+
+    /// A version is complete: `stored` are the strips that hold it, `touched` all it touches. Its
+    /// prepares carried the adoption of what those strips held before.
+    pub fn completed(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        version: Version,
+        touched: StripSet,
+        stored: StripSet,
+        meta: BlockMeta,
+    ) {
+        let mut table = self.lock();
+        let entry = table.complete.entry(stripe).or_insert(Complete {
+            pool,
+            strips: Vec::new(),
+            meta: BlockMeta::default(),
+        });
+        entry.meta = meta;
+        entry.strips.retain(|(i, _)| !touched.contains(*i));
+        entry.strips.extend(stored.iter().map(|i| (i, version)));
+        if let Some(abandoned) = table.abandoned.get_mut(&stripe) {
+            abandoned.versions.retain(|(v, _)| *v != version);
+            if abandoned.versions.is_empty() {
+                table.abandoned.remove(&stripe);
+            }
+        }
+        if table.complete.len() >= self.batch {
+            self.kick.notify_one();
+        }
+    }
+
+    /// A version is begun: until it is complete it counts as abandoned, whatever happens to the writer.
+    pub fn begun(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        version: Version,
+        touched: StripSet,
+        dead_at: Instant,
+    ) {
+        let mut table = self.lock();
+        let entry = table.abandoned.entry(stripe).or_insert(Abandoned { pool, versions: Vec::new(), dead_at });
+        entry.dead_at = entry.dead_at.max(dead_at);
+        match entry.versions.iter_mut().find(|(v, _)| *v == version) {
+            Some((_, set)) => set.0 |= touched.0,
+            None => entry.versions.push((version, touched)),
+        }
+    }
+
+    /// No request of the abandoned versions is under way any more.
+    pub fn settled(&self, stripe: StripeId) {
+        if let Some(entry) = self.lock().abandoned.get_mut(&stripe) {
+            entry.dead_at = Instant::now();
+        }
+    }
+
+    pub fn abandoned_of(&self, stripe: StripeId) -> Option<Abandoned> {
+        self.lock().abandoned.get(&stripe).cloned()
+    }
+
+    pub fn discarded(&self, stripe: StripeId) {
+        self.lock().abandoned.remove(&stripe);
+    }
+
+    /// Waits until there is room for another stripe; false if there is none before `until`.
+    pub async fn wait_room(&self, stripe: StripeId, until: Instant) -> bool {
+        loop {
+            let room = self.room.notified();
+            {
+                let table = self.lock();
+                if table.complete.len() < self.max || table.complete.contains_key(&stripe) {
+                    return true;
+                }
+            }
+            self.kick.notify_one();
+            if tokio::time::timeout_at(until.into(), room).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    fn forget(&self, fs: FsId, inode: InodeNo) {
+        let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
+        let all: RangeInclusive<StripeId> = stripe(0)..=stripe(u64::MAX);
+        let mut table = self.lock();
+        let Table { complete, abandoned } = &mut *table;
+        for id in complete.range(all.clone()).map(|(id, _)| *id).collect::<Vec<_>>() {
+            complete.remove(&id);
+        }
+        for id in abandoned.range(all).map(|(id, _)| *id).collect::<Vec<_>>() {
+            abandoned.remove(&id);
+        }
+        drop(table);
+        self.room.notify_waiters();
+    }
+
+    /// Everything that waits now, by the pdisk that holds it. Strips whose pdisk does not count go.
+    fn snapshot(&self, view: &ClusterView) -> HashMap<PdiskId, Vec<(StripId, Version)>> {
+        let mut by_pdisk: HashMap<PdiskId, Vec<_>> = HashMap::new();
+        self.lock().complete.retain(|stripe, entry| {
+            let Some(pool) = view.pool(entry.pool) else { return false };
+            let members = view.members(entry.pool, pool.group_of(*stripe));
+            entry.strips.retain(|(index, version)| {
+                match members.get(usize::from(index.0)) {
+                    Some(pdisk) if view.state(*pdisk).written() => {
+                        by_pdisk.entry(*pdisk).or_default().push((stripe.strip(*index), *version));
+                        true
+                    }
+                    _ => false,
+                }
+            });
+            !entry.strips.is_empty()
+        });
+        by_pdisk
+    }
+
+    fn adopted(&self, items: &[(StripId, Version)]) {
+        let mut table = self.lock();
+        for (strip, version) in items {
+            if let Some(entry) = table.complete.get_mut(&strip.stripe) {
+                entry.strips.retain(|(i, v)| (*i, *v) != (strip.index, *version));
+                if entry.strips.is_empty() {
+                    table.complete.remove(&strip.stripe);
+                }
+            }
+        }
+        drop(table);
+        self.room.notify_waiters();
+    }
+}
+
+/// Runs until the last [`StripeIo`] is gone.
+pub(crate) fn spawn(shared: Weak<Shared>) {
+    tokio::spawn(async move {
+        loop {
+            let Some(strong) = shared.upgrade() else { return };
+            if strong.adoption.len() > 0 {
+                flush(&strong).await;
+            }
+            let interval = strong.adoption.interval;
+            let kick = async { strong.adoption.kick.notified().await };
+            // The handle is held for one interval at most, so that the last user's end is noticed.
+            let _ = tokio::time::timeout(interval, kick).await;
+        }
+    });
+}
+
+/// Adopts what waits now; returns how many strips failed and stay.
+async fn flush(shared: &Arc<Shared>) -> usize {
+    let view = shared.view();
+    let work = shared.adoption.snapshot(&view);
+    let mut tasks = tokio::task::JoinSet::new();
+    let deadline = Instant::now() + shared.config.attempt;
+    for (pdisk, items) in work {
+        for batch in items.chunks(BATCH_MAX) {
+            let (shared, view, batch) = (Arc::clone(shared), Arc::clone(&view), batch.to_vec());
+            tasks.spawn(async move { adopt_batch(&shared, &view, pdisk, batch, deadline).await });
+        }
+    }
+    let mut failed = 0;
+    while let Some(done) = tasks.join_next().await {
+        failed += done.unwrap_or(1);
+    }
+    failed
+}
+
+async fn adopt_batch(
+    shared: &Arc<Shared>,
+    view: &ClusterView,
+    pdisk: PdiskId,
+    items: Vec<(StripId, Version)>,
+    deadline: Instant,
+) -> usize {
+    let request = NsdRequest::Adopt { pdisk, items: items.clone() };
+    let inode = items.first().map(|(s, _)| s.stripe.inode).unwrap_or_default();
+    let reply = shared.call(view, pdisk, request, Vec::new(), OpClass::Write, inode, deadline).await;
+    let outcomes = match reply {
+        Ok((NsdReply::Outcomes(outcomes), _)) if outcomes.len() == items.len() => outcomes,
+        Ok(_) => return items.len(),
+        Err(fault) => {
+            tracing::debug!(%pdisk, %fault, "adoption is repeated");
+            return items.len();
+        }
+    };
+    let mut done = Vec::with_capacity(items.len());
+    let mut failed = 0;
+    for (item, outcome) in items.into_iter().zip(outcomes) {
+        match outcome {
+            // A later version is here (its prepare carried the adoption), or the strip was deleted.
+            Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent | StripRefusal::Lost) => {
+                done.push(item);
+            }
+            Err(refusal) => {
+                tracing::debug!(%pdisk, strip = %item.0, %refusal, "adoption is repeated");
+                failed += 1;
+            }
+        }
+    }
+    shared.adoption.adopted(&done);
+    failed
+}
+
+impl StripeIo {
+    /// Adopts everything that is complete; returns when that is durable. Before a clean end of a session.
+    pub async fn adopt_all(&self, deadline: Instant) -> Result<(), StripeError> {
+        loop {
+            flush(&self.shared).await;
+            let stripes = self.shared.adoption.len();
+            if stripes == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(StripeError::NotAdopted { stripes });
+            }
+            tokio::time::sleep(self.shared.config.retry_pause).await;
+        }
+    }
+
+    /// The file is deleted: its strips need no adoption.
+    pub fn forget(&self, fs: FsId, inode: InodeNo) {
+        self.shared.adoption.forget(fs, inode);
+    }
+
+    /// Stripes that are complete and not known to be adopted.
+    pub fn unadopted(&self) -> usize {
+        self.shared.adoption.len()
+    }
+
+    /// Discards what failed writes left of a stripe, so that the next version stands beside a complete
+    /// one. Waits until requests of the failed write can no longer arrive.
+    pub(crate) async fn clear_abandoned(
+        &self,
+        stripe: StripeId,
+        until: Instant,
+    ) -> Result<(), StripeError> {
+        let shared = &self.shared;
+        let Some(abandoned) = shared.adoption.abandoned_of(stripe) else { return Ok(()) };
+        tokio::time::sleep_until(abandoned.dead_at.min(until).into()).await;
+        loop {
+            let view = shared.view();
+            let pool = shared.pool(&view, abandoned.pool)?;
+            let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
+            let mut faults = Vec::new();
+            for (version, touched) in &abandoned.versions {
+                for index in touched.iter() {
+                    let Some(&pdisk) = members.get(usize::from(index.0)) else { continue };
+                    if !view.state(pdisk).written() {
+                        continue; // what it holds counts again only after catch-up
+                    }
+                    let items = vec![(stripe.strip(index), *version)];
+                    let request = NsdRequest::Discard { pdisk, items };
+                    let reply = shared
+                        .call(&view, pdisk, request, Vec::new(), OpClass::Write, stripe.inode, until)
+                        .await;
+                    let fault = match reply {
+                        Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.first() {
+                            Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => continue,
+                            Some(Err(refusal)) => Fault::Refused(refusal.clone().into()),
+                            None => Fault::Protocol,
+                        },
+                        Ok(_) => Fault::Protocol,
+                        Err(fault) => fault,
+                    };
+                    faults.push(crate::StripFault { index, pdisk: Some(pdisk), fault });
+                }
+            }
+            if faults.is_empty() {
+                shared.adoption.discarded(stripe);
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(StripeError::Deadline { stripe, faults: crate::StripFaults(faults) });
+            }
+            tokio::time::sleep(shared.config.retry_pause).await;
+        }
+    }
+}

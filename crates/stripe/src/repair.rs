@@ -1,0 +1,107 @@
+//! One strip made anew from K others, for catch-up, repair and resolution. Sources are read at exactly
+//! the versions that belong together, so that a write under way can fail a repair but never mix into it.
+
+use base::{GroupId, OpClass, PoolId, StripIndex, StripSet, StripeId, Version, units::UNIT};
+use bytes::Bytes;
+use wire::strip::{PrepareStrip, Range, ReadVersion, VersionInfo};
+
+use crate::{
+    StripeError, StripeIo,
+    geometry::Geometry,
+    meta::BlockMeta,
+    pieces::Pieces,
+    read::{ReadSpec, Source},
+};
+
+/// One version of a whole stripe: which versions of its strips belong together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StripeTarget {
+    /// Version of the parity, or of the copies.
+    pub version: Version,
+    /// Version of each data strip; `None` was never written. Empty for copies.
+    pub covers: Vec<Option<Version>>,
+    /// Strips that `version` touches.
+    pub touched: StripSet,
+    /// Bytes of the longest strip, or more.
+    pub len: u32,
+}
+
+impl StripeTarget {
+    pub(crate) fn versions(&self, geometry: Geometry) -> Vec<ReadVersion> {
+        let version = |i: StripIndex| match self.covers.get(usize::from(i.0)) {
+            Some(Some(version)) => ReadVersion::Exactly(*version),
+            _ => ReadVersion::Exactly(self.version),
+        };
+        geometry.all().map(version).collect()
+    }
+    pub(crate) fn meta(&self) -> BlockMeta {
+        let data = if self.covers.is_empty() {
+            vec![Some(self.version)]
+        } else {
+            self.covers.iter().map(|v| Some(v.unwrap_or(Version::ZERO))).collect()
+        };
+        BlockMeta { data, parity: Some(self.version), len: 0 }
+    }
+    /// The version strip `index` has in it; `None` if it was never written.
+    pub fn version_of(&self, index: StripIndex) -> Option<Version> {
+        match self.covers.get(usize::from(index.0)) {
+            Some(version) => *version,
+            None => Some(self.version),
+        }
+    }
+}
+
+impl StripeIo {
+    /// Makes strip `index` of `target` from other strips. The result is ready to be installed.
+    pub async fn rebuild_strip(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        group: GroupId,
+        index: StripIndex,
+        target: &StripeTarget,
+        class: OpClass,
+    ) -> Result<(PrepareStrip, Vec<Bytes>), StripeError> {
+        let view = self.view();
+        let geometry = self.shared.pool(&view, pool)?.geometry;
+        let i = usize::from(index.0);
+        let parity = i >= geometry.k() && !geometry.replicated();
+        let mut wanted = vec![Vec::new(); geometry.width()];
+        if target.len > 0 {
+            wanted[i].push(Range { offset: 0, len: target.len });
+        }
+        let avoid = [index].into_iter().collect();
+        let spec = ReadSpec { wanted, source: Source::Exact(target.clone()), avoid, class };
+        let (plan, decoded) = self.read_strips(stripe, pool, &spec).await?;
+        let pieces = match plan.copy() {
+            Some(copy) if geometry.replicated() => plan.pieces(copy),
+            _ => Pieces::from_sorted(decoded.into_iter().find(|(d, _)| *d == i).map(|d| d.1).unwrap_or_default()),
+        };
+        let len = stored_len(&pieces);
+        let version = target.version_of(index).unwrap_or(target.version);
+        let mut touched = target.touched;
+        if version != target.version {
+            // An earlier version: what else it touched is not known here, but itself and all parity.
+            touched = geometry.parity();
+        }
+        touched.insert(index);
+        let info =
+            VersionInfo { version, touched, len, covers: if parity { target.covers.clone() } else { Vec::new() } };
+        let ranges = if len == 0 { Vec::new() } else { vec![Range { offset: 0, len }] };
+        let (payload, crcs) = pieces.payload(&ranges, 0);
+        let strip = stripe.strip(index);
+        Ok((PrepareStrip { strip, pool, group, info, base: None, adopt: None, ranges, crcs }, payload))
+    }
+}
+
+/// The end of the last unit that is not zeros.
+fn stored_len(pieces: &Pieces) -> u32 {
+    for (offset, bytes) in pieces.list().iter().rev() {
+        for (unit, part) in bytes.chunks(UNIT).enumerate().rev() {
+            if part.iter().any(|b| *b != 0) {
+                return offset + ((unit + 1) * UNIT) as u32;
+            }
+        }
+    }
+    0
+}

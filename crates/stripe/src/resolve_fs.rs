@@ -1,0 +1,297 @@
+//! Resolution of a file system after an unclean end of a session: lists what is prepared on every pdisk,
+//! seals every strip of those stripes, decides, carries out. Restartable: a repetition finds what is left.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base::{FsId, Grant, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use tokio::{sync::Semaphore, task::JoinSet};
+use wire::{
+    map::PdiskState,
+    nsd::{BATCH_MAX, NsdReply, NsdRequest},
+    strip::StripRefusal,
+};
+
+use crate::{
+    Fault, StripFault, StripFaults, StripeError, StripeIo,
+    resolve::{Decision, Member, decide},
+};
+
+/// How far resolution is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ResolveProgress {
+    /// Stripes with prepared versions.
+    pub found: usize,
+    /// Of these, done.
+    pub done: usize,
+}
+
+/// What resolution came to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResolveReport {
+    /// Stripes that had something prepared.
+    pub stripes: usize,
+    /// Versions that now count.
+    pub forward: usize,
+    /// Versions that were dropped.
+    pub back: usize,
+    /// Strips made anew.
+    pub installed: usize,
+    /// Stripes that cannot be decided, or could not be worked on, and why.
+    pub unavailable: Vec<(StripeId, String)>,
+}
+
+/// Resolves all stripes of a file system that have prepared versions, under the resolver's grant.
+pub async fn resolve_fs(
+    io: &StripeIo,
+    fs: FsId,
+    grant: Grant,
+    progress: impl Fn(ResolveProgress),
+) -> Result<ResolveReport, StripeError> {
+    let stripes = list_prepared(io, fs).await?;
+    let mut state = ResolveProgress { found: stripes.len(), done: 0 };
+    progress(state);
+    let mut report = ResolveReport { stripes: stripes.len(), ..ResolveReport::default() };
+    let parallel = Arc::new(Semaphore::new(io.config().resolve_parallel.max(1)));
+    let mut tasks = JoinSet::new();
+    let mut waiting = stripes.into_iter();
+    loop {
+        while tasks.len() < io.config().resolve_parallel.max(1) {
+            let Some((stripe, pool)) = waiting.next() else { break };
+            let (io, parallel) = (io.clone(), Arc::clone(&parallel));
+            tasks.spawn(async move {
+                let _permit = parallel.acquire_owned().await;
+                (stripe, resolve_stripe(&io, stripe, pool, grant).await)
+            });
+        }
+        let Some(done) = tasks.join_next().await else { break };
+        state.done += 1;
+        progress(state);
+        let Ok((stripe, outcome)) = done else { continue };
+        match outcome {
+            Ok(one) => {
+                report.forward += one.forward;
+                report.back += one.back;
+                report.installed += one.installed;
+                report.unavailable.extend(one.unavailable);
+            }
+            Err(error) => report.unavailable.push((stripe, error.to_string())),
+        }
+    }
+    for (stripe, reason) in &report.unavailable {
+        tracing::warn!(%stripe, %reason, "block stays unresolved");
+    }
+    Ok(report)
+}
+
+/// Every stripe of the file system that has a prepared version on a pdisk that counts.
+async fn list_prepared(io: &StripeIo, fs: FsId) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
+    let view = io.view();
+    let mut tasks = JoinSet::new();
+    for pdisk in view.map.pdisks.iter().filter(|p| p.state.written()).map(|p| p.id) {
+        let io = io.clone();
+        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, pdisk).await) });
+    }
+    let mut stripes = BTreeMap::new();
+    while let Some(done) = tasks.join_next().await {
+        let Ok((pdisk, listed)) = done else { continue };
+        match listed {
+            Ok(list) => stripes.extend(list),
+            Err(fault) => return Err(StripeError::CannotList { fs, pdisk, fault }),
+        }
+    }
+    Ok(stripes)
+}
+
+async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(StripeId, PoolId)>, Fault> {
+    let mut found = Vec::new();
+    let mut after: Option<StripId> = None;
+    let mut until = Instant::now() + io.config().deadline;
+    loop {
+        let view = io.view();
+        if view.state(pdisk) != PdiskState::Ok && !view.state(pdisk).written() {
+            return Ok(found); // does not count any more
+        }
+        let request = NsdRequest::ListPrepared { pdisk, fs, after, limit: BATCH_MAX as u32 };
+        let attempt = until.min(Instant::now() + io.config().attempt);
+        match io.call(pdisk, request, Vec::new(), OpClass::Rebuild, attempt).await {
+            Ok((NsdReply::States { states, more }, _)) => {
+                until = Instant::now() + io.config().deadline;
+                found.extend(states.iter().map(|s| (s.strip.stripe, s.pool)));
+                match states.last() {
+                    Some(last) if more => after = Some(last.strip),
+                    _ => return Ok(found),
+                }
+            }
+            Ok(_) => return Err(Fault::Protocol),
+            // One that is catching up may be left out: what only it holds was never acknowledged.
+            Err(_) if view.state(pdisk) == PdiskState::Returning => return Ok(found),
+            Err(fault) if Instant::now() >= until => return Err(fault),
+            Err(_) => tokio::time::sleep(io.config().retry_pause).await,
+        }
+    }
+}
+
+/// Resolves one stripe; returns counts (and itself if it cannot be decided).
+pub(crate) async fn resolve_stripe(
+    io: &StripeIo,
+    stripe: StripeId,
+    pool: PoolId,
+    grant: Grant,
+) -> Result<ResolveReport, StripeError> {
+    let mut report = ResolveReport::default();
+    let mut until = Instant::now() + io.config().deadline;
+    loop {
+        let members = seal(io, stripe, pool, grant, until).await?;
+        let geometry = io.shared.pool(&io.view(), pool)?.geometry;
+        let before = report.clone();
+        match decide(geometry, &members) {
+            Decision::Clean => return Ok(report),
+            Decision::Unavailable { version, reason } => {
+                report.unavailable.push((stripe, format!("{version}: {reason}")));
+                return Ok(report);
+            }
+            Decision::Back { discard, .. } => {
+                change(io, stripe, pool, &discard, false, until).await?;
+                report.back += 1;
+            }
+            Decision::Forward { adopt, discard, install, target, .. } => {
+                change(io, stripe, pool, &adopt, true, until).await?;
+                change(io, stripe, pool, &discard, false, until).await?;
+                if let Some(target) = target {
+                    for index in install {
+                        install_strip(io, stripe, pool, index, &target, until).await?;
+                        report.installed += 1;
+                    }
+                }
+                report.forward += 1;
+            }
+        }
+        if report != before {
+            until = Instant::now() + io.config().deadline;
+        }
+    }
+}
+
+/// Seals every strip of a stripe; answers come from all `ok` pdisks, or it fails.
+async fn seal(
+    io: &StripeIo,
+    stripe: StripeId,
+    pool: PoolId,
+    grant: Grant,
+    until: Instant,
+) -> Result<Vec<Member>, StripeError> {
+    loop {
+        let view = io.view();
+        let pool = io.shared.pool(&view, pool)?;
+        let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
+        let attempt = until.min(Instant::now() + io.config().attempt);
+        let answers = io
+            .shared
+            .states(&view, stripe, &pool, OpClass::Rebuild, PdiskState::written, Some(grant), attempt)
+            .await;
+        let mut faults = Vec::new();
+        let mut out = Vec::new();
+        for (i, answer) in answers.into_iter().enumerate() {
+            let pdisk = members.get(i).copied();
+            let state = pdisk.map_or(PdiskState::Missing, |p| view.state(p));
+            out.push(match (answer, state) {
+                (Some(Ok(found)), PdiskState::Ok) => Member::Ok(found),
+                (Some(Ok(found)), _) => Member::Returning(found),
+                (Some(Err(fault)), PdiskState::Ok) => {
+                    faults.push(StripFault { index: StripIndex(i as u8), pdisk, fault });
+                    Member::Away(state)
+                }
+                _ => Member::Away(state),
+            });
+        }
+        if faults.is_empty() {
+            return Ok(out);
+        }
+        if Instant::now() >= until {
+            return Err(StripeError::Deadline { stripe, faults: StripFaults(faults) });
+        }
+        let mut views = io.views();
+        let _ = tokio::time::timeout(io.config().retry_pause.max(Duration::from_millis(10)), views.changed()).await;
+    }
+}
+
+/// Adopts or discards, strip by strip; a strip whose pdisk no longer counts is left to catch-up.
+async fn change(
+    io: &StripeIo,
+    stripe: StripeId,
+    pool: PoolId,
+    items: &[(StripIndex, Version)],
+    adopt: bool,
+    until: Instant,
+) -> Result<(), StripeError> {
+    for &(index, version) in items {
+        loop {
+            let view = io.view();
+            let pool = io.shared.pool(&view, pool)?;
+            let members = view.members(pool.id, pool.group_of(stripe));
+            let Some(&pdisk) = members.get(usize::from(index.0)) else { break };
+            if !view.state(pdisk).written() {
+                break;
+            }
+            let list = vec![(stripe.strip(index), version)];
+            let request = if adopt {
+                NsdRequest::Adopt { pdisk, items: list }
+            } else {
+                NsdRequest::Discard { pdisk, items: list }
+            };
+            let attempt = until.min(Instant::now() + io.config().attempt);
+            let fault = match io.call(pdisk, request, Vec::new(), OpClass::Rebuild, attempt).await {
+                Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.into_iter().next() {
+                    Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => break,
+                    Some(Err(refusal)) => Fault::Refused(refusal.into()),
+                    None => Fault::Protocol,
+                },
+                Ok(_) => Fault::Protocol,
+                Err(fault) => fault,
+            };
+            if Instant::now() >= until {
+                let faults = StripFaults(vec![StripFault { index, pdisk: Some(pdisk), fault }]);
+                return Err(StripeError::Deadline { stripe, faults });
+            }
+            tokio::time::sleep(io.config().retry_pause).await;
+        }
+    }
+    Ok(())
+}
+
+async fn install_strip(
+    io: &StripeIo,
+    stripe: StripeId,
+    pool: PoolId,
+    index: StripIndex,
+    target: &crate::StripeTarget,
+    until: Instant,
+) -> Result<(), StripeError> {
+    loop {
+        let view = io.view();
+        let pool_view = io.shared.pool(&view, pool)?;
+        let group = pool_view.group_of(stripe);
+        let Some(&pdisk) = view.members(pool, group).get(usize::from(index.0)) else { return Ok(()) };
+        if !view.state(pdisk).written() {
+            return Ok(());
+        }
+        let (strip, payload) = io.rebuild_strip(stripe, pool, group, index, target, OpClass::Rebuild).await?;
+        let request = NsdRequest::Install { pdisk, strip };
+        let attempt = until.min(Instant::now() + io.config().attempt);
+        let fault = match io.call(pdisk, request, payload, OpClass::Rebuild, attempt).await {
+            Ok((NsdReply::Done, _)) => return Ok(()),
+            Err(fault) if matches!(fault.strip_refusal(), Some(StripRefusal::NotNewer { .. })) => return Ok(()),
+            Ok(_) => Fault::Protocol,
+            Err(fault) => fault,
+        };
+        if Instant::now() >= until {
+            let faults = StripFaults(vec![StripFault { index, pdisk: Some(pdisk), fault }]);
+            return Err(StripeError::Deadline { stripe, faults });
+        }
+        tokio::time::sleep(io.config().retry_pause).await;
+    }
+}
