@@ -32,11 +32,13 @@ type Work = Box<dyn FnOnce(&mut Txn<'_>) -> Result<(), Fault> + Send>;
 enum Job {
     Mutate { session: SessionId, changes: Vec<(OpId, Change)>, answer: oneshot::Sender<Vec<Outcome>> },
     Run { work: Work, answer: oneshot::Sender<Result<(), MgrError>> },
+    Stop,
 }
 
 enum Answer {
     Many(oneshot::Sender<Vec<Outcome>>, Vec<Outcome>),
     Run(oneshot::Sender<Result<(), MgrError>>, Result<(), MgrError>),
+    Stop,
 }
 
 /// What readers and the writer share.
@@ -102,6 +104,11 @@ impl Writer {
         answered.await.map_err(|_| self.stopped())?
     }
 
+    /// Ends the writer after what is queued now. Whoever asks later gets an error.
+    pub async fn close(&self) {
+        let _ = self.jobs.send(Job::Stop).await; // it may have ended already
+    }
+
     async fn send(&self, job: Job) -> Result<(), MgrError> {
         self.jobs.send(job).await.map_err(|_| self.stopped())
     }
@@ -135,6 +142,7 @@ fn run(
 ) {
     let mut jobs = Vec::with_capacity(BATCH_MAX);
     while queue.blocking_recv_many(&mut jobs, BATCH_MAX) > 0 {
+        let stop = jobs.iter().any(|job| matches!(job, Job::Stop));
         match commit_batch(store, shared, jobs.drain(..)) {
             Ok(answers) => answers.into_iter().for_each(Answer::send),
             Err(error) => {
@@ -142,6 +150,9 @@ fn run(
                 failing.send_replace(Some(error));
                 return; // dropping the jobs and the queue tells everyone who waits
             }
+        }
+        if stop {
+            return;
         }
     }
 }
@@ -178,6 +189,7 @@ fn commit_batch(
                 };
                 Answer::Run(answer, outcome)
             }
+            Job::Stop => Answer::Stop,
         });
     }
     if !txn.is_empty() {
@@ -195,6 +207,7 @@ impl Answer {
         match self {
             Answer::Many(to, outcomes) => drop(to.send(outcomes)),
             Answer::Run(to, outcome) => drop(to.send(outcome)),
+            Answer::Stop => {}
         }
     }
 }

@@ -20,7 +20,7 @@ use wire::{
 use crate::{
     ManagerError,
     cluster::{data_strips, map_record},
-    keys::{self, ConfigRecord, FormatRecord, STORE_VERSION},
+    keys::{self, FormatRecord, STORE_VERSION},
     namespace::{DirHash, FsContext, make_root},
     store::{self, RedbStore, Snapshot, Store, Txn},
 };
@@ -44,8 +44,6 @@ pub struct Spec {
     pub pools: Vec<PoolEntry>,
     /// File systems, by rising id.
     pub filesystems: Vec<FsEntry>,
-    /// Tunables that differ from their defaults.
-    pub config: Vec<(String, String)>,
 }
 
 /// Path of the store in a manager's directory.
@@ -54,11 +52,11 @@ pub fn store_path(dir: &Path) -> PathBuf {
 }
 
 /// Makes a manager's store in `dir`, which must be empty or absent.
-pub fn format(dir: &Path, spec: &Spec) -> Result<(), ManagerError> {
-    check(spec)?;
+pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
+    check(&spec)?;
     build(dir, |store| {
         let snapshot = store.snapshot()?;
-        let changes = first_state(spec, &snapshot)?;
+        let changes = first_state(&spec, &snapshot)?;
         store.commit(&changes)?;
         Ok(())
     })
@@ -156,9 +154,6 @@ pub fn first_state(spec: &Spec, snapshot: &Snapshot) -> Result<store::Changes, M
     let now = wall_clock();
     for context in contexts(&map, DirHash::new(hash_key)) {
         make_root(&mut txn, context, now);
-    }
-    for (name, value) in &spec.config {
-        keys::write(&mut txn, keys::config_key(name), &ConfigRecord { value: value.clone() });
     }
     txn.keep();
     Ok(txn.into_changes())

@@ -28,8 +28,10 @@ pub mod keys;
 mod manager;
 pub mod namespace;
 mod reaper;
+mod serve;
 pub mod store;
 
 pub use error::ManagerError;
-pub use format::{Spec, format};
+pub use format::{Spec, format, restore};
 pub use manager::{Caller, Manager, Options};
+pub use serve::Running;

@@ -9,6 +9,8 @@ mod clients;
 mod pdisks;
 mod servers;
 mod space;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

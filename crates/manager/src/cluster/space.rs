@@ -139,7 +139,8 @@ impl Cluster {
         // After a restart of the manager what is held is only known from here on.
         let kept = held.min(before.unwrap_or(held));
         self.space.add_use(pool_id, before.unwrap_or_default().saturating_sub(kept), now);
-        self.space.uses.retain(|used| !room.reported.is_some_and(|reported| reported > used.at));
+        let reported = |used: &Use| room.reported.is_some_and(|at| at > used.at);
+        self.space.uses.retain(|used| used.pool != pool_id || !reported(used));
         let in_pool = |session: &SessionId| {
             let fs = self.clients.get(session).map(|client| client.record.fs);
             self.map.filesystems.iter().any(|entry| Some(entry.id) == fs && entry.pool == pool_id)

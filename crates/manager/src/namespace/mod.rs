@@ -13,6 +13,8 @@ mod names;
 mod query;
 mod rename;
 mod session;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 use base::{FsId, Grant, PoolId, SessionId, Version};
@@ -28,7 +30,7 @@ pub use self::{
 };
 use crate::{
     keys::ReadError,
-    store::{BadRecord, Read, StoreError, Txn},
+    store::{BadRecord, StoreError, Txn},
 };
 
 /// Most links of an inode.
@@ -153,9 +155,4 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor, change: Change) -> 
         Change::RemoveXattr { ino, name, now } => ns.remove_xattr(ino, &name, now),
         Change::Forget { ino, highest } => ns.forget(ino, highest),
     }
-}
-
-/// Reads through a transaction or a snapshot alike.
-fn readable<'r>(txn: &'r Txn<'_>) -> &'r dyn Read {
-    txn
 }

@@ -6,6 +6,8 @@
 //! cut; when it fails, the manager stops, because what is on disk is not known any more.
 
 mod dump;
+#[cfg(test)]
+pub(crate) mod memory;
 mod record;
 mod redb;
 mod txn;

@@ -110,22 +110,6 @@ mod tests {
 
     use super::*;
 
-    impl Read for BTreeMap<Vec<u8>, Vec<u8>> {
-        fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-            Ok(BTreeMap::get(self, key).cloned())
-        }
-        fn scan(&self, start: &[u8], end: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
-            if start < end {
-                for (key, value) in self.range(start.to_vec()..end.to_vec()) {
-                    if visit(key, value).is_break() {
-                        break;
-                    }
-                }
-            }
-            Ok(())
-        }
-    }
-
     #[derive(Clone, Debug)]
     enum Step {
         Put(u8, u8),
