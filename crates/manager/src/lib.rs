@@ -1,1 +1,37 @@
 //! Namespace, sessions, cluster map over an ordered transactional store.
+//!
+//! ```text
+//!             requests
+//!                │
+//!     ┌──────────┴──────────┐
+//!     │ Manager (manager.rs)│──── reads: from the last committed snapshot
+//!     └───┬─────────────┬───┘
+//!  changes│             │leases, map, room
+//!  ┌──────┴─────┐  ┌────┴────────────┐   ┌────────┐
+//!  │ namespace  │  │ cluster (state  │   │ reaper │ deletes at the NSD servers
+//!  │ (functions)│  │ machine)        │   └───┬────┘
+//!  └──────┬─────┘  └────┬────────────┘       │
+//!      ┌──┴─────────────┴────────────────────┴──┐
+//!      │ apply: one writer, batches into commits│
+//!      └──────────────────┬─────────────────────┘
+//!                  store (redb behind a trait)
+//! ```
+//! Nothing is answered before it is committed, and nothing uncommitted is ever shown.
+
+#![forbid(unsafe_code)]
+
+pub mod apply;
+pub mod cluster;
+mod error;
+pub mod format;
+pub mod keys;
+mod manager;
+pub mod namespace;
+mod reaper;
+mod serve;
+pub mod store;
+
+pub use error::ManagerError;
+pub use format::{Spec, format, restore};
+pub use manager::{Caller, Manager, Options};
+pub use serve::Running;

@@ -86,7 +86,7 @@ pub struct Attr {
     pub pool: base::PoolId,
     /// Bytes of a block; fixed at creation.
     pub block_size: u32,
-    /// Whether the bytes are in the inode.
+    /// Whether the bytes are in the inode: so for every file without an allocated block.
     pub inline: bool,
 }
 
@@ -108,7 +108,8 @@ pub struct DirEntry {
     pub ino: InodeNo,
     /// What is there.
     pub kind: FileKind,
-    /// Position: listing goes on after it; stable while the entry exists.
+    /// Position: listing goes on after it; stable while the entry exists. At least 128 and below 2^63:
+    /// smaller numbers are the reader's own, for "." and "..".
     pub cookie: u64,
     /// With `plus`: the attributes.
     pub attr: Option<Attr>,
@@ -204,8 +205,11 @@ pub enum MgrRequest {
     CloseSession,
     /// Asks for room before pages are dirtied; renewed as needed.
     Reserve {
-        /// Raw bytes wanted, redundancy included.
+        /// Raw bytes wanted, redundancy included. 0 only tells what is held.
         bytes: u64,
+        /// Raw bytes of earlier grants that the sender still holds unused; what it was granted beyond
+        /// that is stored by now, or given back.
+        held: u64,
     },
     /// A pdisk did not answer the sender in time.
     ReportSilent {
@@ -246,7 +250,7 @@ pub enum MgrRequest {
         /// Inode.
         ino: InodeNo,
     },
-    /// Bytes of a file that is kept in its inode.
+    /// Bytes of a file that is kept in its inode; what is missing up to its size is zeros.
     ReadInline {
         /// Inode.
         ino: InodeNo,
@@ -296,6 +300,10 @@ pub enum MgrRequest {
 }
 
 /// What to do to the namespace.
+///
+/// `highest` is of the session's own grant, above every version it has written to the inode so far;
+/// its `seq` is 0 if this session has written no block of the inode (then a file that never had
+/// blocks costs no delete). Everything of earlier grants is below it by itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
     /// A new inode under a name.
@@ -398,7 +406,8 @@ pub enum Change {
         size: u64,
         /// Blocks that hold data now (added to the record).
         allocated: Vec<Extent>,
-        /// The whole content, if it is kept in the inode; at most [`INLINE_LEN_MAX`] bytes.
+        /// The whole content, if it is kept in the inode: at most [`INLINE_LEN_MAX`] bytes and at most
+        /// `size`; zeros follow up to the size. Refused (EINVAL) while blocks are allocated.
         /// `None` with `allocated` not empty moves the file out of the inode.
         inline: Option<Vec<u8>>,
         /// Modification time.
@@ -505,9 +514,9 @@ pub enum MgrReply {
         /// Its mount point.
         mount: String,
     },
-    /// Raw bytes the client may now use in all (since its session began).
+    /// Room for raw bytes.
     Reserved {
-        /// Granted by this call.
+        /// Granted by this call, on top of what was held; at most what was asked. None left is ENOSPC.
         bytes: u64,
     },
     /// Capacity and use, bytes of file data (redundancy taken off).

@@ -1,0 +1,213 @@
+//! The writer: one thread that turns queued work into commits.
+//!
+//! Everything that is queued is applied to one transaction above the last committed snapshot, committed
+//! at once, and only then answered. Readers see the snapshot that is replaced after each commit. If the
+//! store fails, nothing of the batch is answered as done, the writer stops, and the manager with it:
+//! after a failed commit nobody knows what is on disk.
+
+use std::{
+    sync::{Arc, RwLock},
+    thread::JoinHandle,
+};
+
+use base::SessionId;
+use tokio::sync::{mpsc, oneshot, watch};
+use wire::mgr::{Change, MgrError, MgrReply, OpId};
+
+use crate::{
+    namespace::{self, Fault, FsContext},
+    store::{Snapshot, Store, StoreError, Txn},
+};
+
+/// Jobs waiting for the writer; who wants to queue more waits.
+const QUEUE_MAX: usize = 1024;
+/// Most jobs of one commit.
+const BATCH_MAX: usize = 512;
+
+/// Outcome of one mutation.
+pub type Outcome = Result<MgrReply, MgrError>;
+
+type Work = Box<dyn FnOnce(&mut Txn<'_>) -> Result<(), Fault> + Send>;
+
+enum Job {
+    Mutate { session: SessionId, changes: Vec<(OpId, Change)>, answer: oneshot::Sender<Vec<Outcome>> },
+    Run { work: Work, answer: oneshot::Sender<Result<(), MgrError>> },
+    Stop,
+}
+
+enum Answer {
+    Many(oneshot::Sender<Vec<Outcome>>, Vec<Outcome>),
+    Run(oneshot::Sender<Result<(), MgrError>>, Result<(), MgrError>),
+    Stop,
+}
+
+/// What readers and the writer share.
+struct Shared {
+    snapshot: RwLock<Snapshot>,
+    contexts: RwLock<Arc<Vec<FsContext>>>,
+}
+
+/// Handle on the writer. It stops when the last handle goes.
+#[derive(Clone)]
+pub struct Writer {
+    jobs: mpsc::Sender<Job>,
+    shared: Arc<Shared>,
+    failed: watch::Receiver<Option<StoreError>>,
+}
+
+impl Writer {
+    /// Starts the writer on a store.
+    pub fn start(store: Arc<dyn Store>) -> Result<(Writer, JoinHandle<()>), StoreError> {
+        let shared = Arc::new(Shared {
+            snapshot: RwLock::new(store.snapshot()?),
+            contexts: RwLock::new(Arc::new(Vec::new())),
+        });
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let (failing, failed) = watch::channel(None);
+        let inner = shared.clone();
+        let thread = std::thread::Builder::new().name("manager-writer".into());
+        let thread = thread.spawn(move || run(&*store, &inner, queue, &failing)).map_err(|error| {
+            StoreError::Engine { action: "start the writer of the", reason: error.to_string() }
+        })?;
+        Ok((Writer { jobs, shared, failed }, thread))
+    }
+
+    /// The file systems there are.
+    pub fn set_contexts(&self, contexts: Vec<FsContext>) {
+        *self.shared.contexts.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(contexts);
+    }
+
+    /// The file systems there are.
+    pub fn contexts(&self) -> Arc<Vec<FsContext>> {
+        self.shared.contexts.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// The last committed state.
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.snapshot.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Applies mutations; answered when they are committed.
+    pub async fn mutate(&self, session: SessionId, changes: Vec<(OpId, Change)>) -> Result<Vec<Outcome>, MgrError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Job::Mutate { session, changes, answer }).await?;
+        answered.await.map_err(|_| self.stopped())
+    }
+
+    /// Runs `work` in the writer's transaction; returns when it is committed. A fault discards it.
+    pub async fn run(
+        &self,
+        work: impl FnOnce(&mut Txn<'_>) -> Result<(), Fault> + Send + 'static,
+    ) -> Result<(), MgrError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Job::Run { work: Box::new(work), answer }).await?;
+        answered.await.map_err(|_| self.stopped())?
+    }
+
+    /// Ends the writer after what is queued now. Whoever asks later gets an error.
+    pub async fn close(&self) {
+        let _ = self.jobs.send(Job::Stop).await; // it may have ended already
+    }
+
+    async fn send(&self, job: Job) -> Result<(), MgrError> {
+        self.jobs.send(job).await.map_err(|_| self.stopped())
+    }
+
+    fn stopped(&self) -> MgrError {
+        match &*self.failed.borrow() {
+            Some(error) => MgrError::Store(error.to_string()),
+            None => MgrError::Store("the manager is stopping".into()),
+        }
+    }
+
+    /// Resolves when the store has failed.
+    pub async fn failure(&self) -> StoreError {
+        let mut failed = self.failed.clone();
+        loop {
+            if let Some(error) = &*failed.borrow_and_update() {
+                return error.clone();
+            }
+            if failed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+fn run(
+    store: &dyn Store,
+    shared: &Shared,
+    mut queue: mpsc::Receiver<Job>,
+    failing: &watch::Sender<Option<StoreError>>,
+) {
+    let mut jobs = Vec::with_capacity(BATCH_MAX);
+    while queue.blocking_recv_many(&mut jobs, BATCH_MAX) > 0 {
+        let stop = jobs.iter().any(|job| matches!(job, Job::Stop));
+        match commit_batch(store, shared, jobs.drain(..)) {
+            Ok(answers) => answers.into_iter().for_each(Answer::send),
+            Err(error) => {
+                tracing::error!(%error, "the store has failed; the manager stops");
+                failing.send_replace(Some(error));
+                return; // dropping the jobs and the queue tells everyone who waits
+            }
+        }
+        if stop {
+            return;
+        }
+    }
+}
+
+fn commit_batch(
+    store: &dyn Store,
+    shared: &Shared,
+    jobs: impl Iterator<Item = Job>,
+) -> Result<Vec<Answer>, StoreError> {
+    let snapshot = shared.snapshot.read().unwrap_or_else(|e| e.into_inner()).clone();
+    let contexts = shared.contexts.read().unwrap_or_else(|e| e.into_inner()).clone();
+    let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
+    let mut txn = Txn::new(&*snapshot);
+    let mut answers = Vec::new();
+    for job in jobs {
+        answers.push(match job {
+            Job::Mutate { session, changes, answer } => {
+                let mut outcomes = Vec::with_capacity(changes.len());
+                for (op, change) in changes {
+                    outcomes.push(namespace::mutate(&mut txn, context, session, op, change)?);
+                }
+                Answer::Many(answer, outcomes)
+            }
+            Job::Run { work, answer } => {
+                let outcome = match work(&mut txn) {
+                    Ok(()) => {
+                        txn.keep();
+                        Ok(())
+                    }
+                    Err(fault) => {
+                        txn.discard();
+                        Err(fault.into_reply()?)
+                    }
+                };
+                Answer::Run(answer, outcome)
+            }
+            Job::Stop => Answer::Stop,
+        });
+    }
+    if !txn.is_empty() {
+        let changes = txn.into_changes();
+        drop(snapshot);
+        store.commit(&changes)?;
+        *shared.snapshot.write().unwrap_or_else(|e| e.into_inner()) = store.snapshot()?;
+    }
+    Ok(answers)
+}
+
+impl Answer {
+    /// Who waited may be gone; the work is done all the same.
+    fn send(self) {
+        match self {
+            Answer::Many(to, outcomes) => drop(to.send(outcomes)),
+            Answer::Run(to, outcome) => drop(to.send(outcome)),
+            Answer::Stop => {}
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The cluster: who serves, whose sessions live, which pdisks count; the only author of the map.
+//!
+//! A plain state machine: [`Cluster::handle`] takes an event and the time, changes its state and
+//! returns a [`Step`]: what to store, whom to answer, what to tell. The driver stores first, publishes
+//! the map then, and answers last, before it feeds the next event; so nobody ever sees state that is
+//! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
+
+mod clients;
+mod pdisks;
+mod servers;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use base::{Epoch, FsId, NodeId, PdiskId, SessionId};
+use libc::{EINVAL, ENOENT};
+use wire::{
+    map::ClusterMap,
+    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, ProcessIdent},
+};
+
+use self::space::Space;
+pub use self::space::data_strips;
+use crate::{
+    keys::{
+        self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord,
+    },
+    store::{Read, Record, open_record, prefix_end, seal_record},
+};
+
+/// How long a lease lasts unless configured.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Whom an answer is for: chosen by the driver.
+pub type Ticket = u64;
+
+/// Something happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Time has passed.
+    Tick,
+    /// A server starts.
+    Register {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which node.
+        node: NodeId,
+        /// Its process.
+        process: ProcessIdent,
+        /// Where it listens.
+        addrs: Vec<String>,
+        /// What it serves.
+        pdisks: Vec<PdiskReport>,
+    },
+    /// A lease is renewed, by a server or a client.
+    Renew {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// The map version in force there.
+        epoch: Epoch,
+        /// Servers: their pdisks.
+        pdisks: Vec<PdiskReport>,
+    },
+    /// A map version is in force somewhere.
+    Have {
+        /// At whom.
+        session: SessionId,
+        /// Which.
+        epoch: Epoch,
+    },
+    /// A client mounts.
+    Open {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// File system.
+        fs: String,
+        /// Its process.
+        process: ProcessIdent,
+        /// Where it answers admin requests.
+        admin_addr: String,
+        /// Mount point.
+        mount: String,
+        /// A session known to be dead.
+        proven_dead: Option<SessionId>,
+    },
+    /// A client has resolved what unclean sessions left.
+    ResolveDone {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+    },
+    /// A client ends cleanly.
+    Close {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+    },
+    /// A client wants room.
+    Reserve {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// Raw bytes wanted.
+        bytes: u64,
+        /// Raw bytes it still holds.
+        held: u64,
+    },
+    /// A pdisk did not answer a client.
+    Silent {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whom.
+        session: SessionId,
+        /// Which.
+        pdisk: PdiskId,
+    },
+    /// Capacity of a file system.
+    StatFs {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        fs: FsId,
+    },
+    /// The listing.
+    Report {
+        /// Answer to.
+        ticket: Ticket,
+    },
+    /// The lease duration was changed.
+    SetLease(Duration),
+}
+
+/// Something to store.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoreOp {
+    /// Set a key.
+    Put(Vec<u8>, Vec<u8>),
+    /// A client session is over: its record and replies go.
+    EndSession(SessionId),
+}
+
+/// What follows from an event.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// First: store this, in one transaction.
+    pub store: Vec<StoreOp>,
+    /// Then: the new map, if it changed.
+    pub map: Option<Arc<ClusterMap>>,
+    /// Then: the answers.
+    pub replies: Vec<(Ticket, MgrReply)>,
+    /// For people.
+    pub notes: Vec<String>,
+    /// Orphans of ended sessions may be removed now.
+    pub collect: bool,
+}
+
+impl Step {
+    fn put<T: Record>(&mut self, key: Vec<u8>, record: &T) {
+        let value = seal_record(&key, record);
+        self.store.push(StoreOp::Put(key, value));
+    }
+    fn reply(&mut self, ticket: Ticket, reply: MgrReply) {
+        self.replies.push((ticket, reply));
+    }
+    fn refuse(&mut self, ticket: Ticket, error: MgrError) {
+        self.reply(ticket, MgrReply::Error(error));
+    }
+}
+
+/// A server under a lease.
+#[derive(Debug, Clone)]
+struct Server {
+    session: SessionId,
+    renewed: Duration,
+    /// Newest map version known to be in force there.
+    acked: Epoch,
+}
+
+/// A pdisk as its server tells.
+#[derive(Debug, Clone, Default)]
+struct Disk {
+    record: PdiskRecord,
+    /// When the record was stored last.
+    stored: Duration,
+    /// Last report.
+    reported: Option<Duration>,
+    /// The node that serves it now.
+    server: Option<NodeId>,
+    /// Its server said that it failed.
+    failed: bool,
+    /// First and last report of silence, while they come.
+    silent: Option<(Duration, Duration)>,
+    /// Silent for too long: it does not return before this.
+    held_off: Option<Duration>,
+}
+
+/// A client session.
+#[derive(Debug, Clone)]
+struct Client {
+    record: SessionRecord,
+    renewed: Duration,
+}
+
+/// A mount that waits for the fence of its predecessor.
+#[derive(Debug, Clone)]
+struct PendingOpen {
+    ticket: Ticket,
+    expires: Duration,
+    fs: FsId,
+    record: SessionRecord,
+}
+
+/// The state machine.
+pub struct Cluster {
+    map: ClusterMap,
+    published: Epoch,
+    counters: CounterRecord,
+    lease: Duration,
+    /// Nobody is declared gone before this: after a start everybody has a full lease.
+    grace_until: Duration,
+    servers: BTreeMap<NodeId, Server>,
+    disks: BTreeMap<PdiskId, Disk>,
+    clients: BTreeMap<SessionId, Client>,
+    endings: BTreeMap<FsId, EndingRecord>,
+    opens: Vec<PendingOpen>,
+    space: Space,
+}
+
+impl Cluster {
+    /// From what is stored.
+    pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
+        let map = load_map(from)?;
+        let mut cluster = Cluster {
+            published: map.epoch,
+            counters: keys::read(from, &keys::counter_key())?.unwrap_or_default(),
+            lease,
+            grace_until: now + lease,
+            servers: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            endings: BTreeMap::new(),
+            opens: Vec::new(),
+            space: Space::default(),
+            map,
+        };
+        for node in &cluster.map.nodes {
+            if let Some(session) = node.session {
+                cluster.servers.insert(node.id, Server { session, renewed: now, acked: Epoch(0) });
+            }
+        }
+        for pdisk in &cluster.map.pdisks {
+            let record = keys::read(from, &keys::pdisk_key(pdisk.id))?.unwrap_or_default();
+            let server = pdisk.nodes.iter().find(|node| cluster.servers.contains_key(node)).copied();
+            cluster.disks.insert(pdisk.id, Disk { record, server, stored: now, ..Disk::default() });
+        }
+        for entry in &cluster.map.clients {
+            if let Some(record) = keys::read(from, &keys::session_key(entry.session))? {
+                cluster.clients.insert(entry.session, Client { record, renewed: now });
+            }
+        }
+        for fs in &cluster.map.filesystems {
+            let ending = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            cluster.endings.insert(fs.id, ending);
+        }
+        Ok(cluster)
+    }
+
+    /// The map now.
+    pub fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
+    /// Takes an event; `now` never goes back.
+    pub fn handle(&mut self, event: Event, now: Duration) -> Step {
+        let mut step = Step::default();
+        self.lapse_servers(now, &mut step);
+        match event {
+            Event::Tick => {}
+            Event::Register { ticket, node, process, addrs, pdisks } => {
+                self.register(ticket, node, process, addrs, pdisks, now, &mut step);
+            }
+            Event::Renew { ticket, session, epoch, pdisks } => {
+                self.renew(ticket, session, epoch, pdisks, now, &mut step);
+            }
+            Event::Have { session, epoch } => self.acknowledge(session, epoch),
+            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead } => {
+                let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
+                self.open(ticket, expires, &fs, record, proven_dead, now, &mut step);
+            }
+            Event::ResolveDone { ticket, session } => self.resolve_done(ticket, session, &mut step),
+            Event::Close { ticket, session } => self.close(ticket, session, now, &mut step),
+            Event::Reserve { ticket, session, bytes, held } => {
+                match self.reserve(session, bytes, held, now) {
+                    Ok(bytes) => step.reply(ticket, MgrReply::Reserved { bytes }),
+                    Err(error) => step.refuse(ticket, error),
+                }
+            }
+            Event::Silent { ticket, session, pdisk } => {
+                if self.clients.contains_key(&session) {
+                    self.silent(pdisk, now, &mut step);
+                    step.reply(ticket, MgrReply::Done);
+                } else {
+                    step.refuse(ticket, MgrError::NoSession);
+                }
+            }
+            Event::StatFs { ticket, fs } => match self.statfs(fs) {
+                Some(reply) => step.reply(ticket, reply),
+                None => step.refuse(ticket, MgrError::Errno(ENOENT)),
+            },
+            Event::Report { ticket } => {
+                let report = self.report(now);
+                step.reply(ticket, MgrReply::Cluster(Box::new(report)));
+            }
+            Event::SetLease(lease) => self.lease = lease,
+        }
+        self.settle_pdisks(now, &mut step);
+        self.settle_opens(now, &mut step);
+        self.publish(&mut step);
+        step
+    }
+
+    /// The next map version: everything changed until the event's end is part of it or a later one.
+    fn bump(&mut self) -> Epoch {
+        self.map.epoch.0 += 1;
+        self.map.epoch
+    }
+
+    /// Stores and publishes the map if this event changed it; fills it into answers that carry it.
+    fn publish(&mut self, step: &mut Step) {
+        if self.map.epoch == self.published {
+            return;
+        }
+        self.published = self.map.epoch;
+        step.put(keys::map_key(), &map_record(&self.map));
+        step.put(keys::counter_key(), &self.counters);
+        let map = Arc::new(self.map.clone());
+        for (_, reply) in &mut step.replies {
+            match reply {
+                MgrReply::Registered { map: told, .. } | MgrReply::SessionOpen { map: told, .. } => {
+                    **told = self.map.clone();
+                }
+                _ => {}
+            }
+        }
+        step.map = Some(map);
+    }
+
+    fn next_session(&mut self) -> SessionId {
+        self.counters.session.0 += 1;
+        self.counters.session
+    }
+
+    fn lease_us(&self) -> u64 {
+        self.lease.as_micros() as u64
+    }
+
+    fn report(&self, now: Duration) -> ClusterReport {
+        let age = |at: Duration| now.saturating_sub(at).as_millis() as u64;
+        let pdisks = self.map.pdisks.iter().map(|pdisk| {
+            let disk = self.disks.get(&pdisk.id);
+            PdiskUse {
+                id: pdisk.id,
+                state: pdisk.state,
+                capacity: disk.map(|d| d.record.capacity).unwrap_or_default(),
+                free: disk.map(|d| d.record.free).unwrap_or_default(),
+                age_ms: disk.and_then(|d| d.reported).map(age),
+            }
+        });
+        let clients = self.clients.iter().map(|(&session, client)| ClientReport {
+            session,
+            process: client.record.process.clone(),
+            mount: client.record.mount.clone(),
+            admin_addr: client.record.admin_addr.clone(),
+            fs: client.record.fs,
+            age_ms: age(client.renewed),
+        });
+        ClusterReport {
+            map: self.map.clone(),
+            pdisks: pdisks.collect(),
+            clients: clients.collect(),
+            ..ClusterReport::default()
+        }
+    }
+}
+
+/// The map as it is stored, without its pools.
+pub fn map_record(map: &ClusterMap) -> MapRecord {
+    MapRecord {
+        epoch: map.epoch,
+        cluster: map.cluster,
+        name: map.name.clone(),
+        nodes: map.nodes.clone(),
+        pdisks: map.pdisks.clone(),
+        filesystems: map.filesystems.clone(),
+        clients: map.clients.clone(),
+    }
+}
+
+/// The stored map with its pools.
+pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
+    let head: MapRecord = keys::read(from, &keys::map_key())?.unwrap_or_default();
+    let (mut pools, mut bad) = (Vec::new(), None);
+    from.scan(b"l", &prefix_end(b"l"), &mut |key, value| {
+        match open_record(key, value) {
+            Ok(pool) => pools.push(pool),
+            Err(error) => bad = Some(error),
+        }
+        std::ops::ControlFlow::Continue(())
+    })?;
+    match bad {
+        Some(error) => Err(error.into()),
+        None => Ok(ClusterMap {
+            epoch: head.epoch,
+            cluster: head.cluster,
+            name: head.name,
+            nodes: head.nodes,
+            pdisks: head.pdisks,
+            pools,
+            filesystems: head.filesystems,
+            clients: head.clients,
+        }),
+    }
+}
+
+/// Refusal of a request whose arguments contradict themselves.
+fn invalid() -> MgrError {
+    MgrError::Errno(EINVAL)
+}

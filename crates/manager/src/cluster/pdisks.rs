@@ -1,0 +1,125 @@
+//! Which pdisks count.
+//!
+//! ```text
+//!            lease lapsed, silent, behind the record
+//!   Ok ─────────────────────────────────────────────► Missing ──► Returning (its server is here)
+//!   ▲                                                    ▲            │  │
+//!   └────────────── caught up ──────────────────────────┼────────────┘  │
+//!                                                        └── lapsed ─────┘      any ──► Failed
+//! ```
+//! The last copies are never given up: while some group would be left with fewer than K `Ok` members,
+//! a pdisk stays `Ok` although it is gone, and writes wait for it. A pdisk that came back behind its
+//! record is the exception: it holds old content, so counting it would be worse than being unavailable.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use base::{NodeId, PdiskId};
+use wire::{
+    map::PdiskState,
+    mgr::{PdiskReport, ProcessIdent},
+};
+
+use super::{Cluster, Step, data_strips};
+
+/// A silent pdisk whose server is alive stays out for this many leases.
+const SILENT_LEASES: u32 = 6;
+
+impl Cluster {
+    pub(super) fn set_state(&mut self, id: PdiskId, state: PdiskState, why: &str, step: &mut Step) {
+        let epoch = self.bump();
+        if let Some(entry) = self.map.pdisks.iter_mut().find(|entry| entry.id == id) {
+            step.notes.push(format!("{id} ({}) is {}: {why}, {epoch}", entry.name, state.name()));
+            entry.state = state;
+            entry.changed = epoch;
+        }
+    }
+
+    /// A server names a pdisk it serves from now on.
+    pub(super) fn register_pdisk(
+        &mut self,
+        node: NodeId,
+        process: &ProcessIdent,
+        report: PdiskReport,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let Some(disk) = self.disks.get_mut(&report.id) else { return };
+        let record = &mut disk.record;
+        // The same life may register again only from the process that lives it.
+        let same_life = record.incarnation == report.incarnation && record.process == *process;
+        let behind = record.log_position > report.log_position
+            || record.incarnation >= report.incarnation && !same_life;
+        record.incarnation = record.incarnation.max(report.incarnation);
+        record.process = process.clone();
+        record.log_position = report.log_position;
+        record.capacity = report.capacity;
+        record.free = report.free;
+        step.put(crate::keys::pdisk_key(report.id), record);
+        disk.stored = now;
+        disk.reported = Some(now);
+        disk.server = Some(node);
+        disk.failed = report.failed;
+        disk.silent = None;
+        disk.held_off = None;
+        if let Some(entry) = self.map.pdisks.iter_mut().find(|entry| entry.id == report.id) {
+            entry.incarnation = report.incarnation;
+            entry.capacity = report.capacity;
+            if behind && entry.state.written() {
+                self.set_state(report.id, PdiskState::Missing, "came back behind its record", step);
+            }
+        }
+    }
+
+    /// A client says that a pdisk does not answer. A dead server is found by its lease; this is for a
+    /// pdisk that stays silent while its server is alive.
+    pub(super) fn silent(&mut self, id: PdiskId, now: Duration, step: &mut Step) {
+        let lease = self.lease;
+        let Some(disk) = self.disks.get_mut(&id) else { return };
+        let first = match disk.silent {
+            Some((first, last)) if now <= last + lease => first,
+            _ => now,
+        };
+        disk.silent = Some((first, now));
+        if now >= first + lease {
+            disk.silent = None;
+            disk.held_off = Some(now + lease * SILENT_LEASES);
+            step.notes.push(format!("{id} is silent although its server is alive"));
+        }
+    }
+
+    /// Whether every group keeps K `Ok` members without this pdisk.
+    fn can_lose(&self, id: PdiskId) -> bool {
+        let ok: BTreeSet<PdiskId> =
+            self.map.pdisks.iter().filter(|p| p.state == PdiskState::Ok && p.id != id).map(|p| p.id).collect();
+        self.map.pools.iter().all(|pool| {
+            let needed = usize::from(data_strips(&pool.code).unwrap_or(pool.width));
+            let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
+            groups.filter(|group| group.contains(&id)).all(|group| {
+                group.iter().filter(|member| ok.contains(member)).count() >= needed
+            })
+        })
+    }
+
+    /// Moves every pdisk to the state that its server's and its own condition ask for.
+    pub(super) fn settle_pdisks(&mut self, now: Duration, step: &mut Step) {
+        let ids: Vec<PdiskId> = self.map.pdisks.iter().map(|p| p.id).collect();
+        for id in ids {
+            let (Some(entry), Some(disk)) = (self.map.pdisk(id), self.disks.get_mut(&id)) else { continue };
+            disk.held_off = disk.held_off.filter(|&until| now < until);
+            let gone = disk.server.is_none() && now > self.grace_until;
+            let held_off = disk.held_off.is_some();
+            let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !held_off;
+            let failed = disk.failed;
+            match entry.state {
+                PdiskState::Failed => {}
+                PdiskState::Missing if failed => self.set_state(id, PdiskState::Failed, "its server says so", step),
+                PdiskState::Missing if here => self.set_state(id, PdiskState::Returning, "is back", step),
+                PdiskState::Missing => {}
+                PdiskState::Ok | PdiskState::Returning if !(gone || held_off || failed) => {}
+                PdiskState::Ok if !self.can_lose(id) => {} // one of the last copies: writes wait for it
+                _ if failed => self.set_state(id, PdiskState::Failed, "its server says so", step),
+                _ => self.set_state(id, PdiskState::Missing, "is gone", step),
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Servers: registration, leases, acknowledgement of map versions.
+//!
+//! A server's session is in the map while its lease runs. Whoever lapses is taken out first and must
+//! register again; nothing it says under the old session counts.
+
+use std::time::Duration;
+
+use base::{Epoch, NodeId, SessionId};
+use wire::{
+    map::PdiskState,
+    mgr::{MgrError, MgrReply, PdiskReport, ProcessIdent},
+};
+
+use super::{Cluster, Server, Step, Ticket, invalid};
+
+impl Cluster {
+    /// Takes servers out whose lease has run out.
+    pub(super) fn lapse_servers(&mut self, now: Duration, step: &mut Step) {
+        let lease = self.lease;
+        let lapsed: Vec<NodeId> =
+            self.servers.iter().filter(|(_, s)| now > s.renewed + lease).map(|(&id, _)| id).collect();
+        for id in lapsed {
+            self.servers.remove(&id);
+            self.bump();
+            if let Some(node) = self.map.nodes.iter_mut().find(|node| node.id == id) {
+                node.session = None;
+                step.notes.push(format!("server {} ({id}) lost its lease", node.name));
+            }
+            self.disks.values_mut().filter(|disk| disk.server == Some(id)).for_each(|disk| disk.server = None);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn register(
+        &mut self,
+        ticket: Ticket,
+        node: NodeId,
+        process: ProcessIdent,
+        addrs: Vec<String>,
+        pdisks: Vec<PdiskReport>,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        if let Err(error) = self.check_registration(node, &pdisks) {
+            return step.refuse(ticket, error);
+        }
+        let session = self.next_session();
+        self.bump();
+        if let Some(entry) = self.map.nodes.iter_mut().find(|entry| entry.id == node) {
+            step.notes.push(format!("server {} ({node}) registered, {session}", entry.name));
+            entry.session = Some(session);
+            entry.addrs = addrs;
+        }
+        // Its map counts as in force only when it says so itself.
+        self.servers.insert(node, Server { session, renewed: now, acked: Epoch(0) });
+        for disk in self.disks.values_mut() {
+            if disk.server == Some(node) {
+                disk.server = None; // until it is named below
+            }
+        }
+        for report in pdisks {
+            self.register_pdisk(node, &process, report, now, step);
+        }
+        let lease_us = self.lease_us();
+        let map = Box::new(self.map.clone());
+        step.reply(ticket, MgrReply::Registered { session, lease_us, map, config: Vec::new() });
+    }
+
+    fn check_registration(&self, node: NodeId, pdisks: &[PdiskReport]) -> Result<(), MgrError> {
+        if self.map.node(node).is_none() {
+            return Err(MgrError::Config(format!("{node} is not in the cluster")));
+        }
+        for (at, report) in pdisks.iter().enumerate() {
+            let refuse = |reason: String| MgrError::Pdisk { pdisk: report.id, reason };
+            let Some(entry) = self.map.pdisk(report.id) else {
+                return Err(refuse("not in the cluster".into()));
+            };
+            if !entry.nodes.contains(&node) {
+                return Err(refuse(format!("does not belong to {node}")));
+            }
+            if pdisks[..at].iter().any(|other| other.id == report.id) {
+                return Err(refuse("named twice".into()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        ticket: Ticket,
+        session: SessionId,
+        epoch: Epoch,
+        pdisks: Vec<PdiskReport>,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        if epoch > self.map.epoch {
+            return step.refuse(ticket, invalid());
+        }
+        if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
+            server.renewed = now;
+            server.acked = server.acked.max(epoch);
+            for report in pdisks {
+                self.pdisk_report(node, report, now, step);
+            }
+        } else if let Some(client) = self.clients.get_mut(&session) {
+            client.renewed = now;
+        } else {
+            return step.refuse(ticket, MgrError::NoSession);
+        }
+        let (lease_us, epoch) = (self.lease_us(), self.map.epoch);
+        step.reply(ticket, MgrReply::Renewed { lease_us, epoch });
+    }
+
+    /// A map version is in force at a server.
+    pub(super) fn acknowledge(&mut self, session: SessionId, epoch: Epoch) {
+        if epoch <= self.map.epoch
+            && let Some(server) = self.servers.values_mut().find(|server| server.session == session)
+        {
+            server.acked = server.acked.max(epoch);
+        }
+    }
+
+    /// Whether a map version is in force at every server that still has a lease.
+    pub(super) fn in_force(&self, epoch: Epoch) -> bool {
+        self.servers.values().all(|server| server.acked >= epoch)
+    }
+
+    fn pdisk_report(&mut self, node: NodeId, report: PdiskReport, now: Duration, step: &mut Step) {
+        let Some(disk) = self.disks.get_mut(&report.id).filter(|disk| disk.server == Some(node)) else {
+            return; // not registered by this server: it does not count
+        };
+        let moved = report.log_position > disk.record.log_position;
+        let used = report.free != disk.record.free || report.capacity != disk.record.capacity;
+        disk.record.log_position = disk.record.log_position.max(report.log_position);
+        disk.record.capacity = report.capacity;
+        disk.record.free = report.free;
+        disk.reported = Some(now);
+        disk.failed |= report.failed;
+        if (moved || used) && now >= disk.stored + Duration::from_secs(1) {
+            disk.stored = now;
+            step.put(crate::keys::pdisk_key(report.id), &disk.record);
+        }
+        let Some(entry) = self.map.pdisk(report.id) else { return };
+        if entry.state == PdiskState::Returning && report.caught_up.is_some_and(|e| e >= entry.changed) {
+            self.set_state(report.id, PdiskState::Ok, "has caught up", step);
+        }
+    }
+}

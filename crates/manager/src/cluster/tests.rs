@@ -1,0 +1,435 @@
+//! Stories of servers, pdisks and sessions, told to the state machine with its own clock.
+
+use std::collections::BTreeMap;
+
+use base::{ClusterId, Grant, Incarnation, PoolId};
+use wire::{
+    map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    mgr::MgrError,
+};
+
+use super::*;
+use crate::store::{self, Changes, Snapshot};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+/// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
+struct Stage {
+    store: BTreeMap<Vec<u8>, Vec<u8>>,
+    cluster: Cluster,
+    now: Duration,
+    tickets: Ticket,
+    replies: BTreeMap<Ticket, MgrReply>,
+    servers: BTreeMap<u32, SessionId>,
+    collected: u32,
+}
+
+fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
+    PdiskReport {
+        id: PdiskId(id),
+        incarnation: Incarnation(incarnation),
+        log_position,
+        capacity: 64 << 20,
+        free: 64 << 20,
+        ..PdiskReport::default()
+    }
+}
+
+fn process(pid: u32) -> ProcessIdent {
+    ProcessIdent { host: "h".into(), boot_id: "b".into(), pid, start_ticks: 1 }
+}
+
+impl Stage {
+    fn new(nodes: u32, code: &str) -> Stage {
+        let spec = crate::Spec {
+            cluster: ClusterId(7),
+            name: "c".into(),
+            nodes: (1..=nodes)
+                .map(|id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() })
+                .collect(),
+            pdisks: (1..=nodes)
+                .map(|id| PdiskEntry {
+                    id: PdiskId(id),
+                    name: format!("n{id}p1"),
+                    nodes: vec![NodeId(id)],
+                    ..PdiskEntry::default()
+                })
+                .collect(),
+            pools: vec![PoolEntry {
+                id: PoolId(1),
+                name: "pool1".into(),
+                code: code.into(),
+                block_size: 1 << 20,
+                width: nodes as u8,
+                table: (1..=nodes).map(PdiskId).collect(),
+                ..PoolEntry::default()
+            }],
+            filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
+        };
+        let empty: Snapshot = Arc::new(BTreeMap::new());
+        let mut store = BTreeMap::new();
+        store::memory::apply(&mut store, crate::format::first_state(&spec, &empty).unwrap());
+        let cluster = Cluster::load(&store, LEASE, Duration::ZERO).unwrap();
+        Stage {
+            store,
+            cluster,
+            now: Duration::ZERO,
+            tickets: 0,
+            replies: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            collected: 0,
+        }
+    }
+
+    /// All servers registered and up to date.
+    fn running(nodes: u32, code: &str) -> Stage {
+        let mut stage = Stage::new(nodes, code);
+        (1..=nodes).for_each(|node| stage.register(node, 1, 0));
+        stage.renew_all();
+        stage
+    }
+
+    fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
+        self.tickets += 1;
+        let step = self.cluster.handle(event(self.tickets), self.now);
+        let mut changes = Changes::new();
+        for op in step.store {
+            match op {
+                StoreOp::Put(key, value) => drop(changes.insert(key, Some(value))),
+                StoreOp::EndSession(session) => drop(changes.insert(keys::session_key(session), None)),
+            }
+        }
+        store::memory::apply(&mut self.store, changes);
+        self.replies.extend(step.replies);
+        self.collected += u32::from(step.collect);
+        self.tickets
+    }
+
+    fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
+        let ticket = self.tell(event);
+        self.replies.remove(&ticket).expect("an answer")
+    }
+
+    fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
+        let reply = self.ask(|ticket| Event::Register {
+            ticket,
+            node: NodeId(node),
+            process: process(1000 * node + incarnation as u32),
+            addrs: vec![format!("127.0.0.1:{node}")],
+            pdisks: vec![report(node, incarnation, log_position)],
+        });
+        let MgrReply::Registered { session, .. } = reply else { panic!("{reply:?}") };
+        self.servers.insert(node, session);
+    }
+
+    fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
+        let session = self.servers[&node];
+        let epoch = self.cluster.map().epoch;
+        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
+    }
+
+    fn renew_all(&mut self) {
+        for node in self.servers.keys().copied().collect::<Vec<_>>() {
+            self.renew(node, report(node, 1, 0));
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        self.tell(|_| Event::Tick);
+    }
+
+    /// Time passes, all servers but `dead` renew.
+    fn pass_without(&mut self, dead: &[u32], seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            for node in self.servers.keys().copied().filter(|n| !dead.contains(n)).collect::<Vec<_>>() {
+                self.renew(node, report(node, 1, 0));
+            }
+            self.tell(|_| Event::Tick);
+        }
+    }
+
+    fn open(&mut self, pid: u32, proven_dead: Option<SessionId>) -> Ticket {
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(|ticket| Event::Open {
+            ticket,
+            expires,
+            fs: "fs1".into(),
+            process: process(pid),
+            admin_addr: String::new(),
+            mount: "/m".into(),
+            proven_dead,
+        })
+    }
+
+    fn opened(&mut self, ticket: Ticket) -> (SessionId, Grant, bool) {
+        match self.replies.remove(&ticket) {
+            Some(MgrReply::SessionOpen { session, grant, resolve, map, .. }) => {
+                assert!(map.clients.iter().any(|client| client.session == session));
+                (session, grant, resolve)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn states(&self) -> String {
+        let letter = |p: &PdiskEntry| match p.state {
+            PdiskState::Ok => 'o',
+            PdiskState::Missing => 'm',
+            PdiskState::Returning => 'r',
+            PdiskState::Failed => 'f',
+        };
+        self.cluster.map().pdisks.iter().map(letter).collect()
+    }
+
+    fn restart(&mut self) {
+        self.cluster = Cluster::load(&self.store, LEASE, self.now).unwrap();
+    }
+}
+
+#[test]
+fn a_lapsed_server_is_missing_returns_and_catches_up() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.pass_without(&[3], 10);
+    assert_eq!(stage.states(), "oooo", "the lease still runs");
+    stage.pass_without(&[3], 1);
+    assert_eq!(stage.states(), "oomo");
+    assert!(stage.cluster.map().node(NodeId(3)).unwrap().session.is_none());
+    let changed = stage.cluster.map().pdisk(PdiskId(3)).unwrap().changed;
+    assert_eq!(changed, stage.cluster.map().epoch);
+    assert_eq!(stage.renew(3, report(3, 1, 0)), MgrReply::Error(MgrError::NoSession));
+
+    stage.register(3, 2, 0);
+    assert_eq!(stage.states(), "ooro");
+    let caught_up = |epoch| PdiskReport { caught_up: Some(epoch), ..report(3, 2, 0) };
+    stage.renew(3, caught_up(changed));
+    assert_eq!(stage.states(), "ooro", "that was before it came back");
+    let changed = stage.cluster.map().pdisk(PdiskId(3)).unwrap().changed;
+    stage.renew(3, caught_up(changed));
+    assert_eq!(stage.states(), "oooo");
+}
+
+#[test]
+fn the_last_copies_are_never_given_up_until_others_are_back() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.pass_without(&[1, 2, 3], 11);
+    assert_eq!(stage.states().matches('o').count(), 2, "K stay: {}", stage.states());
+    assert_eq!(stage.states(), "mmoo");
+    stage.register(1, 2, 0);
+    assert_eq!(stage.states(), "rmoo");
+    let changed = stage.cluster.map().pdisk(PdiskId(1)).unwrap().changed;
+    stage.renew(1, PdiskReport { caught_up: Some(changed), ..report(1, 2, 0) });
+    assert_eq!(stage.states(), "ommo", "now pdisk 3 can be spared");
+    let mut failed = report(4, 1, 0);
+    failed.failed = true;
+    stage.renew(4, failed);
+    assert_eq!(stage.states(), "ommo", "a failed one of the last copies is still waited for");
+}
+
+#[test]
+fn a_failed_pdisk_stays_failed() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.renew(2, PdiskReport { failed: true, ..report(2, 1, 0) });
+    assert_eq!(stage.states(), "ofoo");
+    stage.register(2, 2, 0);
+    assert_eq!(stage.states(), "ofoo");
+}
+
+#[test]
+fn an_old_copy_of_a_pdisk_must_catch_up() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    assert_eq!(stage.states(), "oooo");
+    stage.register(1, 6, 99);
+    assert_eq!(stage.states(), "rooo", "its log is behind");
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    stage.restart();
+    stage.register(1, 5, 100);
+    assert_eq!(stage.states(), "oooo", "the same process registers its life again");
+    let reply = stage.ask(|ticket| Event::Register {
+        ticket,
+        node: NodeId(1),
+        process: process(1),
+        addrs: vec![],
+        pdisks: vec![report(1, 5, 100)],
+    });
+    assert!(matches!(reply, MgrReply::Registered { .. }));
+    assert_eq!(stage.states(), "rooo", "another process with the same life has an old copy");
+    let wrong = stage.ask(|ticket| Event::Register {
+        ticket,
+        node: NodeId(1),
+        process: process(1),
+        addrs: vec![],
+        pdisks: vec![report(2, 9, 0)],
+    });
+    assert!(matches!(wrong, MgrReply::Error(MgrError::Pdisk { pdisk: PdiskId(2), .. })), "{wrong:?}");
+}
+
+#[test]
+fn after_a_restart_everybody_has_a_full_lease() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.pass(9);
+    stage.restart();
+    stage.pass(9);
+    assert_eq!(stage.states(), "oooo");
+    assert_eq!(stage.renew(1, report(1, 1, 0)), MgrReply::Renewed {
+        lease_us: 10_000_000,
+        epoch: stage.cluster.map().epoch
+    });
+    stage.pass(2);
+    assert_eq!(stage.states(), "ommo", "2, 3, 4 lapsed; one of the three is needed with 1");
+    let mut fresh = Stage::new(4, "2+2p");
+    fresh.pass(9);
+    assert_eq!(fresh.states(), "oooo", "nobody has come yet, and has time to");
+}
+
+#[test]
+fn one_client_at_a_time_and_a_dead_one_is_fenced_first() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (first, grant1, resolve) = stage.opened(ticket);
+    assert!(!resolve);
+    stage.renew_all();
+    let busy = stage.open(2, None);
+    assert!(
+        matches!(stage.replies.remove(&busy), Some(MgrReply::SessionBusy { holder, .. }) if holder == first)
+    );
+    // Proven dead: out of the map at once, but nobody begins before every server knows.
+    let ticket = stage.open(2, Some(first));
+    assert!(stage.cluster.map().clients.is_empty());
+    assert!(!stage.replies.contains_key(&ticket));
+    let fence = stage.cluster.map().epoch;
+    for node in 1..=3 {
+        let session = stage.servers[&node];
+        stage.tell(|_| Event::Have { session, epoch: fence });
+        assert!(!stage.replies.contains_key(&ticket), "server 4 has not acknowledged");
+    }
+    let collected = stage.collected;
+    let session = stage.servers[&4];
+    stage.tell(|_| Event::Have { session, epoch: Epoch(fence.0 - 1) });
+    assert!(!stage.replies.contains_key(&ticket), "an older map is no acknowledgement");
+    stage.tell(|_| Event::Have { session, epoch: fence });
+    let (second, grant2, resolve) = stage.opened(ticket);
+    assert!(second > first && grant2 > grant1 && resolve);
+    assert!(stage.collected > collected, "its orphans may go now");
+    // The first one is nobody now.
+    let reply = stage.ask(|ticket| Event::Reserve { ticket, session: first, bytes: 1, held: 0 });
+    assert_eq!(reply, MgrReply::Error(MgrError::NoSession));
+    // Unresolved until somebody says so, also across clean ends.
+    stage.ask(|ticket| Event::Close { ticket, session: second });
+    let ticket = stage.open(3, None);
+    let (third, _, resolve) = stage.opened(ticket);
+    assert!(resolve);
+    stage.ask(|ticket| Event::ResolveDone { ticket, session: third });
+    stage.ask(|ticket| Event::Close { ticket, session: third });
+    let ticket = stage.open(4, None);
+    assert!(!stage.opened(ticket).2);
+}
+
+#[test]
+fn a_fence_ends_with_the_lease_of_a_silent_server() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (first, ..) = stage.opened(ticket);
+    stage.renew_all();
+    let ticket = stage.open(2, Some(first));
+    stage.pass_without(&[4], 9);
+    assert!(!stage.replies.contains_key(&ticket));
+    stage.pass_without(&[4], 2);
+    assert!(stage.opened(ticket).2);
+}
+
+#[test]
+fn a_fence_outlives_the_manager() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (first, grant, _) = stage.opened(ticket);
+    let ticket = stage.open(2, Some(first));
+    stage.restart();
+    assert!(!stage.replies.contains_key(&ticket));
+    let ticket = stage.open(3, None);
+    assert!(!stage.replies.contains_key(&ticket), "the servers have not answered the new manager");
+    stage.renew_all();
+    let (second, grant2, resolve) = stage.opened(ticket);
+    assert!(second > first && grant2 > grant && resolve);
+}
+
+#[test]
+fn a_client_whose_lease_ran_out_keeps_its_session_until_somebody_else_comes() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (first, ..) = stage.opened(ticket);
+    stage.pass_without(&[], 30);
+    let epoch = stage.cluster.map().epoch;
+    let reply = stage.ask(|ticket| Event::Renew { ticket, session: first, epoch, pdisks: vec![] });
+    assert!(matches!(reply, MgrReply::Renewed { .. }));
+    stage.pass_without(&[], 11);
+    let ticket = stage.open(2, None);
+    stage.renew_all();
+    assert!(stage.opened(ticket).2);
+    // A client that asks again itself is not told that it is busy.
+    let ticket = stage.open(2, None);
+    stage.renew_all();
+    stage.opened(ticket);
+}
+
+#[test]
+fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (session, ..) = stage.opened(ticket);
+    let mut reserve = |stage: &mut Stage, bytes, held| match stage
+        .ask(|ticket| Event::Reserve { ticket, session, bytes, held })
+    {
+        MgrReply::Reserved { bytes } => bytes,
+        MgrReply::Error(MgrError::Errno(libc::ENOSPC)) => 0,
+        other => panic!("{other:?}"),
+    };
+    let all = 4 * 63 << 20; // 1/64 of each pdisk is kept
+    assert_eq!(reserve(&mut stage, 100 << 20, 0), 100 << 20);
+    assert_eq!(reserve(&mut stage, u64::MAX, 100 << 20), all - (100 << 20));
+    assert_eq!(reserve(&mut stage, 1, all), 0);
+    // 40 MiB were used, but the pdisks have not reported since: still nothing.
+    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), 0);
+    stage.now += Duration::from_secs(1);
+    for node in 1..=4 {
+        stage.renew(node, PdiskReport { free: 54 << 20, ..report(node, 1, 1) });
+    }
+    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), 0, "they report that it is used");
+    // The holder gives all back: what the reports leave is there for the next.
+    stage.now += Duration::from_secs(1);
+    assert_eq!(reserve(&mut stage, 0, 0), 0);
+    stage.now += Duration::from_secs(1);
+    for node in 1..=4 {
+        stage.renew(node, PdiskReport { free: (54 - u64::from(node)) << 20, ..report(node, 1, 2) });
+    }
+    assert_eq!(reserve(&mut stage, u64::MAX, 0), 4 * 49 << 20, "the fullest pdisk counts");
+    let MgrReply::StatFs { total, free, .. } = stage.ask(|ticket| Event::StatFs { ticket, fs: FsId(1) })
+    else {
+        panic!()
+    };
+    assert_eq!((total, free), (2 * 63 << 20, 2 * 49 << 20), "redundancy taken off");
+}
+
+#[test]
+fn a_silent_pdisk_of_a_living_server_is_put_aside() {
+    let mut stage = Stage::running(4, "2+2p");
+    let ticket = stage.open(1, None);
+    let (session, ..) = stage.opened(ticket);
+    let silent = |stage: &mut Stage| {
+        stage.ask(|ticket| Event::Silent { ticket, session, pdisk: PdiskId(2) });
+    };
+    for _ in 0..5 {
+        silent(&mut stage);
+        stage.pass_without(&[], 2);
+    }
+    assert_eq!(stage.states(), "oooo");
+    silent(&mut stage);
+    assert_eq!(stage.states(), "omoo");
+    stage.pass_without(&[], 59);
+    assert_eq!(stage.states(), "omoo");
+    stage.pass_without(&[], 2);
+    assert_eq!(stage.states(), "oroo");
+}

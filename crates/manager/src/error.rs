@@ -1,0 +1,74 @@
+//! What can go wrong in the manager as a whole. What a single request is refused for is
+//! `wire::mgr::MgrError`.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::store::{BadRecord, StoreError};
+
+/// Why the manager cannot be made, opened or go on.
+#[derive(Debug, Error)]
+pub enum ManagerError {
+    /// The directory holds something already.
+    #[error("{path} is not empty: a manager needs a directory of its own; name another one, or empty it")]
+    DirectoryUsed {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no manager's store in the directory.
+    #[error("{path} holds no manager's store: make the cluster first")]
+    NotFormatted {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The store was written by another version of the program.
+    #[error("{path} has store version {found}, this program reads version {expected}")]
+    OtherVersion {
+        /// The store.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        expected: u32,
+    },
+    /// The description of the cluster contradicts itself.
+    #[error("cluster description: {field}: {reason}")]
+    BadSpec {
+        /// Which part.
+        field: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file or directory could not be made or read.
+    #[error("{action} {path}")]
+    Io {
+        /// What was done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The dump to restore from is damaged or of another version.
+    #[error("dump: {reason} at byte {offset}")]
+    BadDump {
+        /// Where.
+        offset: u64,
+        /// What.
+        reason: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record in the store is damaged.
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+    /// The manager has stopped (after a store failure, or because it was told to).
+    #[error("the manager has stopped: {reason}")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+}

@@ -1,0 +1,238 @@
+//! Making a manager's directory: the store with the first map, the file systems' roots, counters.
+//!
+//! The store is made under another name and renamed when it is complete and durable, so that a crash
+//! leaves either a whole manager or nothing that looks like one.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::Read as _,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use base::{ClusterId, Epoch};
+use wire::{
+    map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    mgr::Timestamp,
+};
+
+use crate::{
+    ManagerError,
+    cluster::{data_strips, map_record},
+    keys::{self, FormatRecord, STORE_VERSION},
+    namespace::{DirHash, FsContext, make_root},
+    store::{self, RedbStore, Snapshot, Store, Txn},
+};
+
+/// File name of the store.
+const STORE_NAME: &str = "store.redb";
+const CACHE_BYTES: usize = 16 << 20;
+
+/// What a new cluster consists of.
+#[derive(Debug, Clone, Default)]
+pub struct Spec {
+    /// Identity: random.
+    pub cluster: ClusterId,
+    /// Name, for people.
+    pub name: String,
+    /// Nodes, by rising id; sessions and addresses come with registration.
+    pub nodes: Vec<NodeEntry>,
+    /// Pdisks, by rising id; state, incarnation and epoch are set here.
+    pub pdisks: Vec<PdiskEntry>,
+    /// Pools with their tables, by rising id.
+    pub pools: Vec<PoolEntry>,
+    /// File systems, by rising id.
+    pub filesystems: Vec<FsEntry>,
+}
+
+/// Path of the store in a manager's directory.
+pub fn store_path(dir: &Path) -> PathBuf {
+    dir.join(STORE_NAME)
+}
+
+/// Makes a manager's store in `dir`, which must be empty or absent.
+pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
+    check(&spec)?;
+    build(dir, |store| {
+        let snapshot = store.snapshot()?;
+        let changes = first_state(&spec, &snapshot)?;
+        store.commit(&changes)?;
+        Ok(())
+    })
+}
+
+/// Makes a manager's store in `dir`, which must be empty or absent, from a dump.
+pub fn restore(dir: &Path, dump: &mut dyn std::io::Read) -> Result<u64, ManagerError> {
+    let mut count = 0;
+    build(dir, |store| {
+        count = store::restore(dump, store)?;
+        check_format(&*store.snapshot()?, dir)?;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) -> Result<(), ManagerError> {
+    let io = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ManagerError::Io { action, path, source }
+    };
+    let existed = dir.exists();
+    fs::create_dir_all(dir).map_err(io("make", dir))?;
+    let unfinished = dir.join(format!("{STORE_NAME}.new"));
+    for entry in fs::read_dir(dir).map_err(io("list", dir))? {
+        let name = entry.map_err(io("list", dir))?.file_name();
+        if name != *format!("{STORE_NAME}.new") && name != *"lost+found" {
+            return Err(ManagerError::DirectoryUsed { path: dir.to_owned() });
+        }
+    }
+    if unfinished.exists() {
+        fs::remove_file(&unfinished).map_err(io("remove", &unfinished))?;
+    }
+    let filled = RedbStore::create(&unfinished, CACHE_BYTES).map_err(ManagerError::from).and_then(|s| fill(&s));
+    if let Err(error) = filled {
+        // Nothing changed: neither file nor directory stays. The error that counts is the first one.
+        let _ = fs::remove_file(&unfinished);
+        if !existed {
+            let _ = fs::remove_dir(dir);
+        }
+        return Err(error);
+    }
+    let path = store_path(dir);
+    fs::rename(&unfinished, &path).map_err(io("rename", &unfinished))?;
+    let sync = |path: &Path| File::open(path).and_then(|dir| dir.sync_all());
+    sync(dir).map_err(io("sync", dir))?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        sync(parent).map_err(io("sync", parent))?;
+    }
+    Ok(())
+}
+
+/// The file systems of a map, as the namespace wants them.
+pub fn contexts(map: &ClusterMap, hash: DirHash) -> Vec<FsContext> {
+    let block_size = |fs: &FsEntry| map.pool(fs.pool).map(|pool| pool.block_size).unwrap_or(1 << 20);
+    map.filesystems
+        .iter()
+        .map(|fs| FsContext { fs: fs.id, pool: fs.pool, block_size: block_size(fs), hash })
+        .collect()
+}
+
+/// The time, for new inodes.
+fn wall_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+/// Everything a new store holds.
+pub fn first_state(spec: &Spec, snapshot: &Snapshot) -> Result<store::Changes, ManagerError> {
+    let hash_key = random_key()?;
+    let mut map = ClusterMap {
+        epoch: Epoch(1),
+        cluster: spec.cluster,
+        name: spec.name.clone(),
+        nodes: spec.nodes.clone(),
+        pdisks: spec.pdisks.clone(),
+        pools: spec.pools.clone(),
+        filesystems: spec.filesystems.clone(),
+        clients: Vec::new(),
+    };
+    map.nodes.iter_mut().for_each(|node| node.session = None);
+    for pdisk in &mut map.pdisks {
+        pdisk.state = PdiskState::Ok;
+        pdisk.changed = Epoch(1);
+        pdisk.incarnation = base::Incarnation(0);
+    }
+    let mut txn = Txn::new(&**snapshot);
+    let format = FormatRecord { version: STORE_VERSION, cluster: spec.cluster, hash_key };
+    keys::write(&mut txn, keys::format_key(), &format);
+    keys::write(&mut txn, keys::map_key(), &map_record(&map));
+    for pool in &mut map.pools {
+        pool.changed = Epoch(1);
+        keys::write(&mut txn, keys::pool_key(pool.id), pool);
+    }
+    let now = wall_clock();
+    for context in contexts(&map, DirHash::new(hash_key)) {
+        make_root(&mut txn, context, now);
+    }
+    txn.keep();
+    Ok(txn.into_changes())
+}
+
+fn random_key() -> Result<[u64; 2], ManagerError> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 16];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|source| ManagerError::Io { action: "read", path: path.to_owned(), source })?;
+    let both = u128::from_le_bytes(bytes);
+    Ok([both as u64, (both >> 64) as u64])
+}
+
+/// The format record, if the store is ours and of our version.
+pub fn check_format(from: &dyn store::Read, dir: &Path) -> Result<FormatRecord, ManagerError> {
+    let key = keys::format_key();
+    let Some(value) = from.get(&key)? else {
+        return Err(ManagerError::NotFormatted { path: dir.to_owned() });
+    };
+    let record: FormatRecord = store::open_record(&key, &value)?;
+    if record.version != STORE_VERSION {
+        let (path, found) = (store_path(dir), record.version);
+        return Err(ManagerError::OtherVersion { path, found, expected: STORE_VERSION });
+    }
+    Ok(record)
+}
+
+fn rising<T: Copy + Ord>(ids: impl Iterator<Item = T>) -> bool {
+    let ids: Vec<T> = ids.collect();
+    ids.is_sorted_by(|a, b| a < b)
+}
+
+/// Refuses a description that contradicts itself.
+fn check(spec: &Spec) -> Result<(), ManagerError> {
+    let bad = |field: &str, reason: String| {
+        Err(ManagerError::BadSpec { field: field.to_owned(), reason })
+    };
+    if spec.cluster == ClusterId(0) || spec.name.is_empty() {
+        return bad("cluster", "wants a name and an identity".into());
+    }
+    let sorted = rising(spec.nodes.iter().map(|x| x.id))
+        && rising(spec.pdisks.iter().map(|x| x.id))
+        && rising(spec.pools.iter().map(|x| x.id))
+        && rising(spec.filesystems.iter().map(|x| x.id));
+    if !sorted {
+        return bad("ids", "must rise".into());
+    }
+    for pdisk in &spec.pdisks {
+        let known = |node| spec.nodes.iter().any(|entry| entry.id == node);
+        if pdisk.nodes.is_empty() || !pdisk.nodes.iter().all(|&node| known(node)) {
+            return bad(&pdisk.id.to_string(), format!("unknown nodes {:?}", pdisk.nodes));
+        }
+    }
+    for pool in &spec.pools {
+        let field = format!("pool {}", pool.name);
+        let width = usize::from(pool.width);
+        if data_strips(&pool.code).is_none_or(|data| data > pool.width) {
+            return bad(&field, format!("code {} does not fit width {width}", pool.code));
+        }
+        if !pool.block_size.is_power_of_two() || !((256 << 10)..=(16 << 20)).contains(&pool.block_size) {
+            return bad(&field, format!("block size {} is not a power of two from 256k to 16m", pool.block_size));
+        }
+        if pool.table.is_empty() || !pool.table.len().is_multiple_of(width) {
+            return bad(&field, format!("table of {} entries for width {width}", pool.table.len()));
+        }
+        for group in pool.table.chunks_exact(width) {
+            let members: BTreeSet<_> = group.iter().collect();
+            let known = group.iter().all(|&id| spec.pdisks.iter().any(|pdisk| pdisk.id == id));
+            if members.len() != width || !known {
+                return bad(&field, format!("group {group:?} has unknown or repeated pdisks"));
+            }
+        }
+    }
+    for fs in &spec.filesystems {
+        if !spec.pools.iter().any(|pool| pool.id == fs.pool) || fs.name.is_empty() {
+            return bad(&format!("file system {}", fs.name), format!("unknown {}", fs.pool));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,491 @@
+//! The manager: requests in, answers out. Puts namespace, cluster and writer together; knows no network.
+//!
+//! Reads are answered from the last committed snapshot, changes go through the writer, everything about
+//! leases and the map through one task that owns the cluster's state machine: it stores what the machine
+//! wants stored, publishes the map, answers, and only then takes the next event.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use base::{Epoch, FsId, SessionId, tunables::Tunables};
+use libc::{EIO, ENOENT, ETIMEDOUT};
+use tokio::{
+    sync::{Notify, mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior},
+};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrError, MgrReply, MgrRequest},
+};
+
+use crate::{
+    ManagerError,
+    apply::Writer,
+    cluster::{Cluster, Event, Step, StoreOp, Ticket},
+    format,
+    keys::{self, ConfigRecord, ReadError, SessionRecord},
+    namespace::{self, DirHash, Fault},
+    store::{RedbStore, Snapshot, Store, StoreError, open_record, prefix_end},
+};
+
+/// Events waiting for the cluster's task; who has more waits.
+const EVENTS_MAX: usize = 1024;
+/// How often the cluster looks at the clock.
+const TICK: Duration = Duration::from_millis(100);
+/// Orphans removed in one transaction.
+const COLLECT_MAX: usize = 64;
+
+/// How a manager runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory for the store's pages, bytes.
+    pub cache_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { cache_bytes: 256 << 20 }
+    }
+}
+
+/// Who asks, and until when.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// The session in the request's header.
+    pub session: SessionId,
+    /// When it stops waiting.
+    pub expires: Instant,
+}
+
+struct Ask {
+    event: Event,
+    at: Duration,
+    answer: Option<(Ticket, oneshot::Sender<MgrReply>)>,
+}
+
+/// The manager of a cluster. Cheap to clone; its tasks end with [`Manager::stop`].
+#[derive(Clone)]
+pub struct Manager {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub writer: Writer,
+    pub map: watch::Receiver<Arc<ClusterMap>>,
+    /// Something was queued for deletion, perhaps.
+    pub deletes: Notify,
+    events: mpsc::Sender<Ask>,
+    collect: Notify,
+    tickets: AtomicU64,
+    started: Instant,
+    place: String,
+    tasks: std::sync::Mutex<JoinSet<()>>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Manager {
+    /// Opens the manager's directory. Must be called within a tokio runtime.
+    pub fn open(dir: &Path) -> Result<Manager, ManagerError> {
+        Manager::open_with(dir, &Options::default())
+    }
+
+    /// Opens the manager's directory with options.
+    pub fn open_with(dir: &Path, options: &Options) -> Result<Manager, ManagerError> {
+        let path: PathBuf = format::store_path(dir);
+        if !path.exists() {
+            return Err(ManagerError::NotFormatted { path: dir.to_owned() });
+        }
+        Manager::on_store(Arc::new(RedbStore::open(&path, options.cache_bytes)?), dir)
+    }
+
+    /// On an open store; `dir` is for messages.
+    pub fn on_store(store: Arc<dyn Store>, dir: &Path) -> Result<Manager, ManagerError> {
+        let place = store.describe();
+        let (writer, thread) = Writer::start(store)?;
+        let snapshot = writer.snapshot();
+        let format = format::check_format(&*snapshot, dir)?;
+        let tunables = read_tunables(&snapshot)?;
+        let cluster = Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
+        writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
+        drop(snapshot);
+        let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
+        let (events, queue) = mpsc::channel(EVENTS_MAX);
+        let inner = Arc::new(Inner {
+            writer,
+            map,
+            deletes: Notify::new(),
+            events,
+            collect: Notify::new(),
+            tickets: AtomicU64::new(1),
+            started: Instant::now(),
+            place,
+            tasks: std::sync::Mutex::default(),
+            thread: std::sync::Mutex::new(Some(thread)),
+        });
+        let manager = Manager { inner };
+        manager.spawn(run_cluster(cluster, queue, publish, manager.inner.clone()));
+        manager.spawn(run_collector(manager.inner.clone()));
+        Ok(manager)
+    }
+
+    /// Runs a task until the manager is stopped.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.tasks.lock().unwrap_or_else(|e| e.into_inner()).spawn(task);
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// The map, as it changes.
+    pub fn map(&self) -> watch::Receiver<Arc<ClusterMap>> {
+        self.inner.map.clone()
+    }
+
+    /// The last committed state of the store, for a dump.
+    pub fn snapshot(&self) -> Snapshot {
+        self.inner.writer.snapshot()
+    }
+
+    /// Resolves when the store has failed: nothing can be done any more.
+    pub async fn failed(&self) -> StoreError {
+        self.inner.writer.failure().await
+    }
+
+    /// Ends all tasks; what was acknowledged is stored. Calls in progress end with an error.
+    pub async fn stop(self) {
+        let mut tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(|e| e.into_inner()));
+        tasks.shutdown().await;
+        let thread = self.inner.thread.lock().unwrap_or_else(|e| e.into_inner()).take();
+        self.inner.writer.close().await;
+        if let Some(thread) = thread {
+            // The writer finishes the batch it is at.
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, caller: Caller, request: MgrRequest) -> MgrReply {
+        match self.answer(caller, request).await {
+            Ok(reply) => reply,
+            Err(error) => MgrReply::Error(error),
+        }
+    }
+
+    async fn answer(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let session = caller.session;
+        match request {
+            MgrRequest::Mutate { op, change } => {
+                let mut outcomes = self.inner.writer.mutate(session, vec![(op, change)]).await?;
+                self.inner.deletes.notify_one();
+                outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))
+            }
+            MgrRequest::MutateMany { changes } => {
+                let outcomes = self.inner.writer.mutate(session, changes).await?;
+                self.inner.deletes.notify_one();
+                Ok(MgrReply::Many(outcomes))
+            }
+            MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
+            MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
+            MgrRequest::RegisterServer { node, process, addrs, pdisks } => {
+                let ask = |ticket| Event::Register { ticket, node, process, addrs, pdisks };
+                self.with_config(self.ask(caller, ask).await?)
+            }
+            MgrRequest::Renew { epoch, pdisks } => {
+                self.ask(caller, |ticket| Event::Renew { ticket, session, epoch, pdisks }).await
+            }
+            MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead } => {
+                let expires = caller.expires.saturating_duration_since(self.inner.started);
+                let ask = |ticket| Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead };
+                self.with_config(self.ask(caller, ask).await?)
+            }
+            MgrRequest::ResolveDone => {
+                self.ask(caller, |ticket| Event::ResolveDone { ticket, session }).await
+            }
+            MgrRequest::CloseSession => self.ask(caller, |ticket| Event::Close { ticket, session }).await,
+            MgrRequest::Reserve { bytes, held } => {
+                self.ask(caller, |ticket| Event::Reserve { ticket, session, bytes, held }).await
+            }
+            MgrRequest::ReportSilent { pdisk } => {
+                self.ask(caller, |ticket| Event::Silent { ticket, session, pdisk }).await
+            }
+            MgrRequest::StatFs { fs } => {
+                let reply = self.ask(caller, |ticket| Event::StatFs { ticket, fs }).await?;
+                match reply {
+                    MgrReply::StatFs { total, free, .. } => {
+                        Ok(MgrReply::StatFs { total, free, inodes: self.inodes(fs)? })
+                    }
+                    other => Ok(other),
+                }
+            }
+            MgrRequest::Cluster => self.cluster_report(caller).await,
+            MgrRequest::ConfigSet { pairs } => self.config_set(pairs).await,
+            MgrRequest::ConfigGet => Ok(MgrReply::Config(self.config()?)),
+            read => self.read(session, read).await,
+        }
+    }
+
+    /// Asks the cluster's task.
+    async fn ask(&self, caller: Caller, event: impl FnOnce(Ticket) -> Event) -> Result<MgrReply, MgrError> {
+        let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.inner.tell(event(ticket), Some((ticket, answer))).await?;
+        match tokio::time::timeout_at(caller.expires, answered).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_)) => Err(stopping()),
+            Err(_) => Err(MgrError::Errno(ETIMEDOUT)),
+        }
+    }
+
+    async fn wait_map(&self, caller: Caller, have: Epoch) -> Result<MgrReply, MgrError> {
+        self.inner.tell(Event::Have { session: caller.session, epoch: have }, None).await?;
+        let mut map = self.inner.map.clone();
+        // Safe to cancel: waiting on a watch changes nothing.
+        match tokio::time::timeout_at(caller.expires, map.wait_for(|map| map.epoch > have)).await {
+            Ok(Ok(map)) => Ok(MgrReply::Map(Box::new((**map).clone()))),
+            Ok(Err(_)) => Err(stopping()),
+            Err(_) => Ok(MgrReply::MapUnchanged),
+        }
+    }
+
+    /// Answers a reading request from the last committed snapshot.
+    async fn read(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let snapshot = self.inner.writer.snapshot();
+        let contexts = self.inner.writer.contexts();
+        let long = matches!(
+            request,
+            MgrRequest::ReadDir { .. } | MgrRequest::Extents { .. } | MgrRequest::ListXattr { .. }
+        );
+        let read = move || -> Result<MgrReply, Fault> {
+            let record = keys::read::<SessionRecord>(&*snapshot, &keys::session_key(session))?;
+            let Some(record) = record else { return Ok(MgrReply::Error(MgrError::NoSession)) };
+            let Some(fs) = contexts.iter().find(|context| context.fs == record.fs) else {
+                return Err(Fault::Errno(ENOENT));
+            };
+            namespace::query(&*snapshot, fs, &request)
+        };
+        let outcome = if long {
+            // Thousands of records: not on a thread that leases are renewed on.
+            tokio::task::spawn_blocking(read).await.map_err(|_| stopping())?
+        } else {
+            read()
+        };
+        outcome.map_err(|fault| refusal(fault.into_reply()))
+    }
+
+    fn config(&self) -> Result<Vec<(String, String)>, MgrError> {
+        read_config(&*self.snapshot()).map_err(|error| refusal(Fault::from(error).into_reply()))
+    }
+
+    /// Tells the tunables with the answers that begin a session.
+    fn with_config(&self, mut reply: MgrReply) -> Result<MgrReply, MgrError> {
+        if let MgrReply::Registered { config, .. } | MgrReply::SessionOpen { config, .. } = &mut reply {
+            *config = self.config()?;
+        }
+        Ok(reply)
+    }
+
+    async fn config_set(&self, pairs: Vec<(String, String)>) -> Result<MgrReply, MgrError> {
+        // Checked and stored in one transaction, so that two callers cannot store what does not fit.
+        let (told, heard) = oneshot::channel();
+        let stored = self.inner.writer.run(move |txn| {
+            let mut tunables = tunables_of(&read_config(&*txn)?);
+            let new = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let outcome = tunables.apply(new).map(|()| tunables.lease_duration());
+            if outcome.is_ok() {
+                for (name, value) in tunables.changed() {
+                    keys::write(txn, keys::config_key(name), &ConfigRecord { value });
+                }
+            }
+            let _ = told.send(outcome); // who asked may have gone
+            Ok(())
+        });
+        stored.await?;
+        match heard.await {
+            Ok(Ok(lease)) => {
+                self.inner.tell(Event::SetLease(lease), None).await?;
+                Ok(MgrReply::Done)
+            }
+            Ok(Err(error)) => Err(MgrError::Config(error.to_string())),
+            Err(_) => Err(stopping()),
+        }
+    }
+
+    fn inodes(&self, fs: FsId) -> Result<u64, MgrError> {
+        let record = keys::read::<keys::FsRecord>(&*self.snapshot(), &keys::fs_key(fs));
+        let record = record.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+        Ok(record.unwrap_or_default().inodes)
+    }
+
+    async fn cluster_report(&self, caller: Caller) -> Result<MgrReply, MgrError> {
+        let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+        let MgrReply::Cluster(mut report) = reply else { return Ok(reply) };
+        let counts: Result<Vec<u64>, MgrError> =
+            report.map.filesystems.iter().map(|fs| self.inodes(fs.id)).collect();
+        report.inodes = counts?;
+        let queue = keys::read::<keys::DeleteQueueRecord>(&*self.snapshot(), &keys::delete_queue_key());
+        let queue = queue.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+        report.deletes_pending = queue.unwrap_or_default().blocks;
+        report.store = self.inner.place.clone();
+        Ok(MgrReply::Cluster(report))
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    async fn tell(
+        &self,
+        event: Event,
+        answer: Option<(Ticket, oneshot::Sender<MgrReply>)>,
+    ) -> Result<(), MgrError> {
+        let ask = Ask { event, at: self.now(), answer };
+        self.events.send(ask).await.map_err(|_| stopping())
+    }
+}
+
+fn stopping() -> MgrError {
+    MgrError::Store("the manager is stopping".into())
+}
+
+fn refusal(outcome: Result<MgrError, StoreError>) -> MgrError {
+    outcome.unwrap_or_else(|error| MgrError::Store(error.to_string()))
+}
+
+fn read_error(error: ReadError) -> ManagerError {
+    match error {
+        ReadError::Store(error) => error.into(),
+        ReadError::Record(error) => error.into(),
+    }
+}
+
+fn read_config(from: &dyn crate::store::Read) -> Result<Vec<(String, String)>, ReadError> {
+    let (mut pairs, mut bad) = (Vec::new(), None);
+    from.scan(b"k", &prefix_end(b"k"), &mut |key, value| {
+        match open_record::<ConfigRecord>(key, value) {
+            Ok(record) => pairs.push((String::from_utf8_lossy(&key[1..]).into_owned(), record.value)),
+            Err(error) => bad = Some(error),
+        }
+        std::ops::ControlFlow::Continue(())
+    })?;
+    bad.map_or(Ok(pairs), |error| Err(error.into()))
+}
+
+/// What was stored, as far as this version knows it.
+fn tunables_of(pairs: &[(String, String)]) -> Tunables {
+    let mut tunables = Tunables::default();
+    let all = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    if let Err(error) = tunables.apply(all) {
+        tracing::error!(%error, "stored tunables do not fit; defaults are used");
+    }
+    tunables
+}
+
+fn read_tunables(from: &Snapshot) -> Result<Tunables, ManagerError> {
+    Ok(tunables_of(&read_config(&**from).map_err(read_error)?))
+}
+
+/// The task that owns the cluster.
+async fn run_cluster(
+    mut cluster: Cluster,
+    mut queue: mpsc::Receiver<Ask>,
+    publish: watch::Sender<Arc<ClusterMap>>,
+    inner: Arc<Inner>,
+) {
+    let mut waiting: HashMap<Ticket, oneshot::Sender<MgrReply>> = HashMap::new();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Duration::ZERO;
+    inner.collect.notify_one();
+    loop {
+        // Both arms only wait: nothing is lost when the other one wins.
+        let ask = tokio::select! {
+            ask = queue.recv() => ask,
+            _ = tick.tick() => Some(Ask { event: Event::Tick, at: inner.now(), answer: None }),
+        };
+        let Some(Ask { event, at, answer }) = ask else { return };
+        waiting.extend(answer);
+        last = last.max(at);
+        let step = cluster.handle(event, last);
+        if !take_step(step, &publish, &inner, &mut waiting).await {
+            return; // the store has failed; dropping the answers tells everyone who waits
+        }
+        waiting.retain(|_, answer| !answer.is_closed());
+    }
+}
+
+/// Stores, publishes, answers; false if the store has failed.
+async fn take_step(
+    step: Step,
+    publish: &watch::Sender<Arc<ClusterMap>>,
+    inner: &Inner,
+    waiting: &mut HashMap<Ticket, oneshot::Sender<MgrReply>>,
+) -> bool {
+    if !step.store.is_empty() {
+        let ops = step.store;
+        let stored = inner.writer.run(move |txn| {
+            for op in ops {
+                match op {
+                    StoreOp::Put(key, value) => txn.put(key, value),
+                    StoreOp::EndSession(session) => namespace::end_session(txn, session)?,
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = stored.await {
+            tracing::error!(%error, "the cluster's state cannot be stored");
+            return false;
+        }
+    }
+    for note in step.notes {
+        tracing::info!("{note}");
+    }
+    if let Some(map) = step.map {
+        publish.send_replace(map);
+    }
+    for (ticket, reply) in step.replies {
+        if let Some(answer) = waiting.remove(&ticket) {
+            let _ = answer.send(reply); // who waited may have given up
+        }
+    }
+    if step.collect {
+        inner.collect.notify_one();
+    }
+    true
+}
+
+/// The task that removes orphans of ended sessions.
+async fn run_collector(inner: Arc<Inner>) {
+    loop {
+        inner.collect.notified().await;
+        loop {
+            let contexts = inner.writer.contexts();
+            let (told, heard) = oneshot::channel();
+            let outcome = inner.writer.run(move |txn| {
+                let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
+                let more = namespace::collect_orphans(txn, context, COLLECT_MAX)?;
+                let _ = told.send(more);
+                Ok(())
+            });
+            if let Err(error) = outcome.await {
+                tracing::error!(%error, "orphans cannot be removed");
+                break;
+            }
+            inner.deletes.notify_one();
+            if heard.await != Ok(true) {
+                break;
+            }
+        }
+    }
+}

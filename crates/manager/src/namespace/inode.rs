@@ -1,0 +1,279 @@
+//! Inodes: their records, attributes, and their end.
+//!
+//! Invariant: an inode with `nlink` 0 exists only while an orphan record of a live session names it.
+//! A file without an allocated block is inline.
+
+use std::ops::ControlFlow;
+
+use base::{BlockIndex, FsId, InodeNo, Version};
+use libc::{EFBIG, EINVAL, EISDIR, ENOENT};
+use wire::{
+    mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, Timestamp},
+    strip::DeleteStrips,
+};
+
+use super::{Editor, FsContext, Op, errno};
+use crate::{
+    keys::{self, BYTES_VERSION, DeleteQueueRecord, DeleteRecord, FsRecord, Inode, body_key, inode_key},
+    store::{Read, Txn, open_bytes, prefix_end, seal_bytes},
+};
+
+/// What a directory shows as its size, bytes.
+const DIRECTORY_SIZE: u64 = 4096;
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+const S_IXGRP: u16 = 0o010;
+
+/// The inode; ENOENT if there is none.
+pub fn get(from: &dyn Read, fs: FsId, ino: InodeNo) -> Op<Inode> {
+    match keys::read(from, &inode_key(fs, ino))? {
+        Some(inode) => Ok(inode),
+        None => errno(ENOENT),
+    }
+}
+
+/// Attributes as they are told.
+pub fn attr(ino: InodeNo, inode: &Inode) -> Attr {
+    Attr {
+        ino,
+        kind: inode.kind,
+        mode: inode.mode,
+        uid: inode.uid,
+        gid: inode.gid,
+        nlink: inode.nlink,
+        size: if inode.kind == FileKind::Directory { DIRECTORY_SIZE } else { inode.size },
+        stored: inode.stored,
+        rdev: inode.rdev,
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        btime: inode.btime,
+        pool: inode.pool,
+        block_size: inode.block_size,
+        inline: inode.kind == FileKind::File && inode.blocks == 0,
+    }
+}
+
+/// Inline content or symlink target; empty if there is none.
+pub fn body(from: &dyn Read, fs: FsId, ino: InodeNo) -> Op<Vec<u8>> {
+    let key = body_key(fs, ino);
+    match from.get(&key)? {
+        Some(value) => Ok(open_bytes("body", &key, BYTES_VERSION, &value)?.to_vec()),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Makes the root directory and the counts of a new file system.
+pub fn make_root(txn: &mut Txn<'_>, fs: FsContext, now: Timestamp) {
+    let root = Inode {
+        kind: FileKind::Directory,
+        mode: 0o755,
+        nlink: 2,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        pool: fs.pool,
+        block_size: fs.block_size,
+        parent: InodeNo::ROOT,
+        ..Inode::default()
+    };
+    keys::write(txn, inode_key(fs.fs, InodeNo::ROOT), &root);
+    keys::write(txn, keys::fs_key(fs.fs), &FsRecord { last_ino: InodeNo::ROOT, inodes: 1 });
+}
+
+/// What [`Editor::set_attr`] sets.
+pub(super) struct NewAttr {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<Timestamp>,
+    pub mtime: Option<Timestamp>,
+    pub ctime: Timestamp,
+}
+
+impl Editor<'_, '_> {
+    pub(super) fn get(&self, ino: InodeNo) -> Op<Inode> {
+        get(self.txn, self.fs.fs, ino)
+    }
+
+    pub(super) fn put(&mut self, ino: InodeNo, inode: &Inode) {
+        keys::write(self.txn, inode_key(self.fs.fs, ino), inode);
+    }
+
+    pub(super) fn put_body(&mut self, ino: InodeNo, bytes: &[u8]) {
+        let key = body_key(self.fs.fs, ino);
+        if bytes.is_empty() {
+            self.txn.delete(key);
+        } else {
+            let value = seal_bytes(&key, BYTES_VERSION, bytes);
+            self.txn.put(key, value);
+        }
+    }
+
+    /// Counts of the file system, changed.
+    pub(super) fn count(&mut self, change: impl FnOnce(&mut FsRecord)) -> Op<()> {
+        let key = keys::fs_key(self.fs.fs);
+        let Some(mut record) = keys::read::<FsRecord>(self.txn, &key)? else { return errno(ENOENT) };
+        change(&mut record);
+        keys::write(self.txn, key, &record);
+        Ok(())
+    }
+
+    /// A new inode number.
+    pub(super) fn new_ino(&mut self) -> Op<InodeNo> {
+        let mut ino = InodeNo(0);
+        self.count(|record| {
+            record.last_ino.0 += 1;
+            record.inodes += 1;
+            ino = record.last_ino;
+        })?;
+        Ok(ino)
+    }
+
+    pub(super) fn set_attr(&mut self, ino: InodeNo, new: NewAttr, highest: Version) -> Op<MgrReply> {
+        let mut inode = self.get(ino)?;
+        if let Some(mode) = new.mode {
+            inode.mode = mode & 0o7777;
+        } else if (new.uid.is_some() || new.gid.is_some()) && inode.kind != FileKind::Directory {
+            // Who gives a program away must not give away its rights. The kernel sends the mode along
+            // when it does this itself.
+            inode.mode &= !S_ISUID;
+            if inode.mode & S_IXGRP != 0 {
+                inode.mode &= !S_ISGID;
+            }
+        }
+        inode.uid = new.uid.unwrap_or(inode.uid);
+        inode.gid = new.gid.unwrap_or(inode.gid);
+        inode.atime = new.atime.unwrap_or(inode.atime);
+        if let Some(size) = new.size {
+            self.resize(ino, &mut inode, size, highest)?;
+            inode.mtime = new.ctime;
+        }
+        inode.mtime = new.mtime.unwrap_or(inode.mtime);
+        inode.ctime = new.ctime;
+        self.put(ino, &inode);
+        Ok(MgrReply::Attr(Box::new(attr(ino, &inode))))
+    }
+
+    /// Changes the size: the record of the blocks beyond is cleared first, in this transaction; their
+    /// strips are deleted later.
+    fn resize(&mut self, ino: InodeNo, inode: &mut Inode, size: u64, highest: Version) -> Op<()> {
+        match inode.kind {
+            FileKind::File => {}
+            FileKind::Directory => return errno(EISDIR),
+            _ => return errno(EINVAL),
+        }
+        if size > FILE_SIZE_MAX {
+            return errno(EFBIG);
+        }
+        if size < inode.size {
+            let keep = size.div_ceil(u64::from(inode.block_size));
+            self.drop_blocks(ino, inode, keep, u64::MAX, highest)?;
+            let content = body(self.txn, self.fs.fs, ino)?;
+            if content.len() as u64 > size {
+                self.put_body(ino, &content[..size as usize]);
+            }
+        }
+        inode.size = size;
+        self.recount(ino, inode)
+    }
+
+    /// Takes a link away; the inode goes with the last one, unless it is held open.
+    pub(super) fn drop_link(
+        &mut self,
+        ino: InodeNo,
+        open: bool,
+        highest: Version,
+        now: Timestamp,
+    ) -> Op<MgrReply> {
+        let mut inode = self.get(ino)?;
+        inode.nlink = match inode.kind {
+            FileKind::Directory => 0,
+            _ => inode.nlink.saturating_sub(1),
+        };
+        inode.ctime = now;
+        let reply = MgrReply::Unlinked { attr: Some(Box::new(attr(ino, &inode))) };
+        if inode.nlink > 0 {
+            self.put(ino, &inode);
+        } else if open {
+            self.put(ino, &inode);
+            let key = keys::orphan_key(self.actor.session, self.fs.fs, ino);
+            keys::write(self.txn, key, &keys::OrphanRecord {});
+        } else {
+            self.remove_inode(ino, &inode, highest)?;
+        }
+        Ok(reply)
+    }
+
+    pub(super) fn forget(&mut self, ino: InodeNo, highest: Version) -> Op<MgrReply> {
+        self.txn.delete(keys::orphan_key(self.actor.session, self.fs.fs, ino));
+        if let Some(inode) = keys::read::<Inode>(self.txn, &inode_key(self.fs.fs, ino))?
+            && inode.nlink == 0
+        {
+            self.remove_inode(ino, &inode, highest)?;
+        }
+        Ok(MgrReply::Done)
+    }
+
+    /// Removes an inode with all that hangs on it. Its number is never used again, so every version of
+    /// its strips can be deleted.
+    pub(super) fn remove_inode(&mut self, ino: InodeNo, inode: &Inode, highest: Version) -> Op<()> {
+        let highest = self.actor.highest(highest)?;
+        let fs = self.fs.fs;
+        self.txn.delete(inode_key(fs, ino));
+        if matches!(inode.kind, FileKind::File | FileKind::Symlink) {
+            self.txn.delete(body_key(fs, ino));
+        }
+        if inode.xattr_names > 0 {
+            self.delete_prefix(&keys::xattr_key(fs, ino, b""))?;
+        }
+        if inode.blocks > 0 {
+            self.delete_prefix(&keys::extent_prefix(fs, ino))?;
+        }
+        if inode.had_blocks || highest.seq > 0 {
+            self.queue_delete(ino, inode, 0, u64::MAX, Version::MAX)?;
+        }
+        self.count(|record| record.inodes = record.inodes.saturating_sub(1))
+    }
+
+    fn delete_prefix(&mut self, prefix: &[u8]) -> Op<()> {
+        let mut found = Vec::new();
+        self.txn.scan(prefix, &prefix_end(prefix), &mut |key, _| {
+            found.push(key.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        found.into_iter().for_each(|key| self.txn.delete(key));
+        Ok(())
+    }
+
+    /// Queues the deletion of the strips of blocks `first..=last`.
+    pub(super) fn queue_delete(
+        &mut self,
+        ino: InodeNo,
+        inode: &Inode,
+        first: u64,
+        last: u64,
+        highest: Version,
+    ) -> Op<()> {
+        let key = keys::delete_queue_key();
+        let mut queue = keys::read::<DeleteQueueRecord>(self.txn, &key)?.unwrap_or_default();
+        let size_blocks = inode.size.div_ceil(u64::from(inode.block_size.max(1)));
+        let blocks = last.saturating_sub(first).saturating_add(1).min(inode.blocks.max(size_blocks));
+        queue.last += 1;
+        queue.entries += 1;
+        queue.blocks += blocks;
+        let strips = DeleteStrips {
+            fs: self.fs.fs,
+            inode: ino,
+            first: BlockIndex(first),
+            last: BlockIndex(last),
+            highest,
+        };
+        let record = DeleteRecord { pool: inode.pool, strips, blocks };
+        keys::write(self.txn, keys::delete_key(queue.last), &record);
+        keys::write(self.txn, key, &queue);
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! The namespace: inodes, names, attributes, allocation, as functions over a transaction.
+//!
+//! No I/O of its own, no clock, no locks: each function reads through [`Read`] and writes into the
+//! running operation of a [`Txn`]. A function that fails may have written; the caller discards the
+//! operation then, so nothing of it remains. Errors are POSIX numbers ([`Fault::Errno`]); a damaged
+//! record is EIO for the operation that needs it and for nothing else.
+
+mod dir;
+mod extents;
+mod hash;
+mod inode;
+mod names;
+mod query;
+mod rename;
+mod session;
+#[cfg(test)]
+mod tests;
+mod xattr;
+
+use base::{FsId, Grant, PoolId, SessionId, Version};
+use libc::{EINVAL, EIO};
+use thiserror::Error;
+use wire::mgr::{Change, MgrError, MgrReply};
+
+pub use self::{
+    hash::DirHash,
+    inode::make_root,
+    query::query,
+    session::{collect_orphans, end_session, mutate},
+};
+use crate::{
+    keys::ReadError,
+    store::{BadRecord, StoreError, Txn},
+};
+
+/// Most links of an inode.
+pub const NLINK_MAX: u32 = i32::MAX as u32;
+
+/// What a change needs to know beside its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct FsContext {
+    /// The file system.
+    pub fs: FsId,
+    /// Where new files go.
+    pub pool: PoolId,
+    /// Bytes of a block of new files.
+    pub block_size: u32,
+    /// Hash of directory entries.
+    pub hash: DirHash,
+}
+
+/// Who changes something.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor {
+    /// The session.
+    pub session: SessionId,
+    /// The grant of its write tokens.
+    pub grant: Grant,
+}
+
+impl Actor {
+    /// Checks a `highest` that came with a change, and lifts it above all earlier grants.
+    fn highest(self, highest: Version) -> Op<Version> {
+        if highest.grant > self.grant {
+            return Err(Fault::Errno(EINVAL));
+        }
+        Ok(highest.max(crate::keys::floor_version(self.grant)))
+    }
+}
+
+/// Why an operation is not done.
+#[derive(Debug, Clone, Error)]
+pub enum Fault {
+    /// As POSIX names it.
+    #[error("errno {0}")]
+    Errno(i32),
+    /// A damaged record: EIO.
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+    /// The store failed: the manager stops.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<ReadError> for Fault {
+    fn from(error: ReadError) -> Fault {
+        match error {
+            ReadError::Store(error) => Fault::Store(error),
+            ReadError::Record(error) => Fault::Record(error),
+        }
+    }
+}
+
+impl Fault {
+    /// As the client sees it. Damaged records are logged here, once.
+    pub fn into_reply(self) -> Result<MgrError, StoreError> {
+        match self {
+            Fault::Errno(errno) => Ok(MgrError::Errno(errno)),
+            Fault::Record(record) => {
+                tracing::error!(%record, "damaged record");
+                Ok(MgrError::Errno(EIO))
+            }
+            Fault::Store(error) => Err(error),
+        }
+    }
+}
+
+/// Outcome of an operation.
+pub type Op<T> = Result<T, Fault>;
+
+fn errno<T>(number: i32) -> Op<T> {
+    Err(Fault::Errno(number))
+}
+
+/// One file system, in one transaction, changed by one actor.
+struct Editor<'t, 'b> {
+    txn: &'t mut Txn<'b>,
+    fs: FsContext,
+    actor: Actor,
+}
+
+/// Applies a change in the transaction's running operation.
+pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor, change: Change) -> Op<MgrReply> {
+    let mut ns = Editor { txn, fs, actor };
+    match change {
+        Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now, existing_ok } => {
+            let new = names::NewInode { kind, mode, uid, gid, rdev, target, now };
+            ns.create(parent, &name, new, existing_ok)
+        }
+        Change::Link { ino, parent, name, now } => ns.link(ino, parent, &name, now),
+        Change::Unlink { parent, name, directory, open, highest, now } => {
+            ns.unlink(parent, &name, directory, open, highest, now)
+        }
+        Change::Rename { parent, name, new_parent, new_name, no_replace, exchange, open, highest, now } => {
+            let from = rename::Place { dir: parent, name: &name };
+            let to = rename::Place { dir: new_parent, name: &new_name };
+            match (no_replace, exchange) {
+                (true, true) => errno(EINVAL),
+                (false, true) => ns.exchange(from, to, now),
+                (no_replace, false) => ns.rename(from, to, no_replace, open, highest, now),
+            }
+        }
+        Change::SetAttr { ino, mode, uid, gid, size, atime, mtime, ctime, highest } => {
+            let new = inode::NewAttr { mode, uid, gid, size, atime, mtime, ctime };
+            ns.set_attr(ino, new, highest)
+        }
+        Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, clear_mode } => {
+            let written = extents::Written { size, allocated, inline, mtime, ctime, clear_mode };
+            ns.commit_write(ino, written)
+        }
+        Change::Deallocate { ino, blocks, highest, now } => ns.deallocate(ino, blocks, highest, now),
+        Change::SetXattr { ino, name, value, create, replace, now } => {
+            ns.set_xattr(ino, &name, &value, create, replace, now)
+        }
+        Change::RemoveXattr { ino, name, now } => ns.remove_xattr(ino, &name, now),
+        Change::Forget { ino, highest } => ns.forget(ino, highest),
+    }
+}

@@ -1,0 +1,162 @@
+//! Names: create, link, unlink.
+
+use base::{InodeNo, Version};
+use libc::{
+    EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM,
+};
+use wire::mgr::{FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp};
+
+use super::{
+    Editor, NLINK_MAX, Op,
+    dir::{self, check_name, is_dot},
+    errno, inode,
+};
+use crate::keys::Inode;
+
+const S_ISGID: u16 = 0o2000;
+
+/// What [`Editor::create`] makes.
+pub(super) struct NewInode {
+    pub kind: FileKind,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub target: Vec<u8>,
+    pub now: Timestamp,
+}
+
+impl Editor<'_, '_> {
+    /// A directory that still has a name: names are made and moved only there.
+    pub(super) fn linked_dir(&self, ino: InodeNo) -> Op<Inode> {
+        let dir = dir::get_dir(self.txn, &self.fs, ino)?;
+        if dir.nlink == 0 { errno(ENOENT) } else { Ok(dir) }
+    }
+
+    pub(super) fn create(
+        &mut self,
+        parent: InodeNo,
+        name: &[u8],
+        new: NewInode,
+        existing_ok: bool,
+    ) -> Op<MgrReply> {
+        check_name(name)?;
+        let mut dir = self.linked_dir(parent)?;
+        if is_dot(name) {
+            return errno(if existing_ok { EISDIR } else { EEXIST });
+        }
+        if let Some((_, entry)) = dir::find(self.txn, &self.fs, parent, name)? {
+            return match entry.kind {
+                FileKind::File if existing_ok => {
+                    let inode = self.get(entry.ino)?;
+                    Ok(MgrReply::Created { attr: Box::new(inode::attr(entry.ino, &inode)), new: false })
+                }
+                FileKind::Directory if existing_ok => errno(EISDIR),
+                _ => errno(EEXIST),
+            };
+        }
+        if new.kind == FileKind::Symlink {
+            match new.target.len() {
+                0 => return errno(ENOENT),
+                len if len > SYMLINK_LEN_MAX => return errno(ENAMETOOLONG),
+                _ if new.target.contains(&0) => return errno(EINVAL),
+                _ => {}
+            }
+        }
+        let is_dir = new.kind == FileKind::Directory;
+        if is_dir && dir.nlink >= NLINK_MAX {
+            return errno(EMLINK);
+        }
+        let ino = self.new_ino()?;
+        let mut inode = Inode {
+            kind: new.kind,
+            mode: if new.kind == FileKind::Symlink { 0o777 } else { new.mode & 0o7777 },
+            uid: new.uid,
+            gid: new.gid,
+            nlink: if is_dir { 2 } else { 1 },
+            rdev: new.rdev,
+            atime: new.now,
+            mtime: new.now,
+            ctime: new.now,
+            btime: new.now,
+            pool: self.fs.pool,
+            block_size: self.fs.block_size,
+            parent: if is_dir { parent } else { InodeNo(0) },
+            ..Inode::default()
+        };
+        if dir.mode & S_ISGID != 0 {
+            inode.gid = dir.gid;
+            if is_dir {
+                inode.mode |= S_ISGID;
+            }
+        }
+        if new.kind == FileKind::Symlink {
+            inode.size = new.target.len() as u64;
+            self.put_body(ino, &new.target);
+        }
+        self.put(ino, &inode);
+        self.insert_entry(parent, name, ino, new.kind)?;
+        dir.nlink += u32::from(is_dir);
+        self.touch_dir(parent, dir, 1, new.now);
+        Ok(MgrReply::Created { attr: Box::new(inode::attr(ino, &inode)), new: true })
+    }
+
+    /// Stores a directory whose entries have changed.
+    pub(super) fn touch_dir(&mut self, ino: InodeNo, mut dir: Inode, entries: i64, now: Timestamp) {
+        dir.entries = dir.entries.saturating_add_signed(entries);
+        dir.mtime = now;
+        dir.ctime = now;
+        self.put(ino, &dir);
+    }
+
+    pub(super) fn link(&mut self, ino: InodeNo, parent: InodeNo, name: &[u8], now: Timestamp) -> Op<MgrReply> {
+        check_name(name)?;
+        let dir = self.linked_dir(parent)?;
+        let mut inode = self.get(ino)?;
+        if is_dot(name) || dir::find(self.txn, &self.fs, parent, name)?.is_some() {
+            return errno(EEXIST);
+        }
+        match inode.kind {
+            FileKind::Directory => return errno(EPERM),
+            _ if inode.nlink == 0 => return errno(ENOENT),
+            _ if inode.nlink >= NLINK_MAX => return errno(EMLINK),
+            kind => self.insert_entry(parent, name, ino, kind)?,
+        }
+        inode.nlink += 1;
+        inode.ctime = now;
+        self.put(ino, &inode);
+        self.touch_dir(parent, dir, 1, now);
+        Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
+    }
+
+    pub(super) fn unlink(
+        &mut self,
+        parent: InodeNo,
+        name: &[u8],
+        directory: bool,
+        open: bool,
+        highest: Version,
+        now: Timestamp,
+    ) -> Op<MgrReply> {
+        check_name(name)?;
+        let mut dir = dir::get_dir(self.txn, &self.fs, parent)?;
+        match name {
+            b"." => return errno(if directory { EINVAL } else { EISDIR }),
+            b".." => return errno(if directory { ENOTEMPTY } else { EISDIR }),
+            _ => {}
+        }
+        let Some((cookie, entry)) = dir::find(self.txn, &self.fs, parent, name)? else {
+            return errno(ENOENT);
+        };
+        match (entry.kind == FileKind::Directory, directory) {
+            (true, false) => return errno(EISDIR),
+            (false, true) => return errno(ENOTDIR),
+            (true, true) if !dir::is_empty(self.txn, &self.fs, entry.ino)? => return errno(ENOTEMPTY),
+            _ => {}
+        }
+        self.remove_entry(parent, cookie);
+        dir.nlink = dir.nlink.saturating_sub(u32::from(directory));
+        self.touch_dir(parent, dir, -1, now);
+        self.drop_link(entry.ino, open, highest, now)
+    }
+}

@@ -1,0 +1,145 @@
+//! What hangs on client sessions: exactly-once mutations, and inodes held open without a name.
+//!
+//! A mutation's outcome, good or bad, is stored under (session, slot) in its own transaction. A
+//! repetition gets the stored outcome; a late copy of an older one is refused. All of it goes with the
+//! session; orphans go once the session is fenced, since until then a write of it may still arrive.
+
+use std::ops::ControlFlow;
+
+use base::{FsId, InodeNo, SessionId, Version};
+use libc::{EINVAL, ENOENT};
+use wire::mgr::{Change, MgrError, MgrReply, OpId, SLOTS};
+
+use super::{Actor, Editor, Fault, FsContext, Op, apply};
+use crate::{
+    keys::{self, EndingRecord, Inode, ReplyRecord, SessionRecord},
+    store::{Read, StoreError, Txn, prefix_end},
+};
+
+/// Applies a mutation once. `Err` only if the store failed.
+pub fn mutate(
+    txn: &mut Txn<'_>,
+    context: impl Fn(FsId) -> Option<FsContext>,
+    session: SessionId,
+    op: OpId,
+    change: Change,
+) -> Result<Result<MgrReply, MgrError>, StoreError> {
+    match mutate_inner(txn, context, session, op, change) {
+        Ok(outcome) => Ok(outcome),
+        Err(fault) => {
+            txn.discard();
+            fault.into_reply().map(Err)
+        }
+    }
+}
+
+fn mutate_inner(
+    txn: &mut Txn<'_>,
+    context: impl Fn(FsId) -> Option<FsContext>,
+    session: SessionId,
+    op: OpId,
+    change: Change,
+) -> Op<Result<MgrReply, MgrError>> {
+    let Some(record) = keys::read::<SessionRecord>(txn, &keys::session_key(session))? else {
+        return Ok(Err(MgrError::NoSession));
+    };
+    let Some(fs) = context(record.fs) else { return Ok(Err(MgrError::Errno(ENOENT))) };
+    if op.slot >= SLOTS || op.seq == 0 {
+        return Ok(Err(MgrError::Errno(EINVAL)));
+    }
+    let key = keys::reply_key(session, op.slot);
+    if let Some(last) = keys::read::<ReplyRecord>(txn, &key)? {
+        if last.seq == op.seq {
+            return Ok(last.outcome);
+        }
+        if op.seq < last.seq {
+            return Ok(Err(MgrError::Superseded));
+        }
+    }
+    let outcome = match apply(txn, fs, Actor { session, grant: record.grant }, change) {
+        Ok(reply) => Ok(reply),
+        Err(fault) => {
+            txn.discard();
+            Err(fault.into_reply()?)
+        }
+    };
+    let reply = ReplyRecord { seq: op.seq, outcome };
+    keys::write(txn, key, &reply);
+    txn.keep();
+    Ok(reply.outcome)
+}
+
+/// Removes a session's record and its replies. Its orphans stay for [`collect_orphans`].
+pub fn end_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), StoreError> {
+    txn.delete(keys::session_key(session));
+    let prefix = keys::reply_prefix(session);
+    let mut replies = Vec::new();
+    txn.scan(&prefix, &prefix_end(&prefix), &mut |key, _| {
+        replies.push(key.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    replies.into_iter().for_each(|key| txn.delete(key));
+    Ok(())
+}
+
+/// Removes at most `limit` orphans of sessions that have ended and are fenced; whether more may be there.
+pub fn collect_orphans(
+    txn: &mut Txn<'_>,
+    context: impl Fn(FsId) -> Option<FsContext>,
+    limit: usize,
+) -> Op<bool> {
+    let mut found = Vec::new();
+    txn.scan(b"o", &prefix_end(b"o"), &mut |key, _| {
+        found.push(key.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    let mut done = 0;
+    for key in found {
+        let Some((session, fs, ino)) = parse(&key) else { continue };
+        if keys::read::<SessionRecord>(txn, &keys::session_key(session))?.is_some() {
+            continue;
+        }
+        let ending = keys::read::<EndingRecord>(txn, &keys::ending_key(fs))?.unwrap_or_default();
+        let (None, Some(fs)) = (ending.fence, context(fs)) else { continue };
+        if done == limit {
+            return Ok(true);
+        }
+        done += 1;
+        collect(txn, fs, session, ino, key)?;
+    }
+    Ok(false)
+}
+
+fn parse(key: &[u8]) -> Option<(SessionId, FsId, InodeNo)> {
+    let key: &[u8; 21] = key.try_into().ok()?;
+    let session = u64::from_be_bytes(*key[1..9].first_chunk()?);
+    let fs = u32::from_be_bytes(*key[9..13].first_chunk()?);
+    let ino = u64::from_be_bytes(*key[13..21].first_chunk()?);
+    Some((SessionId(session), FsId(fs), InodeNo(ino)))
+}
+
+/// Removes one orphan, in an operation of its own. A damaged one is left where it is.
+fn collect(txn: &mut Txn<'_>, fs: FsContext, session: SessionId, ino: InodeNo, key: Vec<u8>) -> Op<()> {
+    // The dead session may have written blocks it never told of: the delete is always queued. The
+    // grant is only a bound of `highest` and unknown here; every version goes anyhow.
+    let highest = Version { grant: base::Grant(0), seq: 1 };
+    let mut editor = Editor { txn, fs, actor: Actor { session, grant: base::Grant(0) } };
+    let outcome = match keys::read::<Inode>(editor.txn, &keys::inode_key(fs.fs, ino)) {
+        Ok(Some(inode)) if inode.nlink == 0 => editor.remove_inode(ino, &inode, highest),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    match outcome {
+        Ok(()) => {
+            txn.delete(key);
+            txn.keep();
+            Ok(())
+        }
+        Err(Fault::Store(error)) => Err(error.into()),
+        Err(fault) => {
+            tracing::error!(%fault, %ino, "orphan cannot be removed");
+            txn.discard();
+            Ok(())
+        }
+    }
+}

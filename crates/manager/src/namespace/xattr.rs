@@ -1,0 +1,107 @@
+//! Extended attributes of the namespaces user, security and trusted.
+
+use std::ops::ControlFlow;
+
+use base::{FsId, InodeNo};
+use libc::{E2BIG, EEXIST, ENODATA, ENOSPC, EOPNOTSUPP, ERANGE};
+use wire::mgr::{MgrReply, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX};
+
+use super::{Editor, Op, errno, inode};
+use crate::{
+    keys::{BYTES_VERSION, XATTR_KEY_HEAD, xattr_key},
+    store::{Read, open_bytes, prefix_end, seal_bytes},
+};
+
+/// Most bytes of all names of an inode, with a NUL each: what listxattr can return.
+const NAMES_LEN_MAX: u32 = 64 << 10;
+/// Most bytes of all values of an inode.
+const VALUES_LEN_MAX: u32 = 1 << 20;
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
+
+fn check_name(name: &[u8]) -> Op<()> {
+    if name.len() > XATTR_NAME_LEN_MAX || name.is_empty() {
+        return errno(ERANGE);
+    }
+    let known = NAMESPACES.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    if known && !name.contains(&0) { Ok(()) } else { errno(EOPNOTSUPP) }
+}
+
+/// The value; ENODATA if there is none.
+pub fn get(from: &dyn Read, fs: FsId, ino: InodeNo, name: &[u8]) -> Op<Vec<u8>> {
+    check_name(name)?;
+    let key = xattr_key(fs, ino, name);
+    match from.get(&key)? {
+        Some(value) => Ok(open_bytes("extended attribute", &key, BYTES_VERSION, &value)?.to_vec()),
+        None => {
+            inode::get(from, fs, ino)?;
+            errno(ENODATA)
+        }
+    }
+}
+
+/// The names, sorted.
+pub fn list(from: &dyn Read, fs: FsId, ino: InodeNo) -> Op<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    if inode::get(from, fs, ino)?.xattr_names > 0 {
+        let prefix = xattr_key(fs, ino, b"");
+        from.scan(&prefix, &prefix_end(&prefix), &mut |key, _| {
+            names.push(key[XATTR_KEY_HEAD..].to_vec());
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(names)
+}
+
+impl Editor<'_, '_> {
+    fn xattr_len(&self, ino: InodeNo, name: &[u8]) -> Op<Option<u32>> {
+        match get(self.txn, self.fs.fs, ino, name) {
+            Ok(value) => Ok(Some(value.len() as u32)),
+            Err(super::Fault::Errno(ENODATA)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+        now: Timestamp,
+    ) -> Op<MgrReply> {
+        check_name(name)?;
+        if value.len() > XATTR_VALUE_LEN_MAX {
+            return errno(E2BIG);
+        }
+        let mut inode = self.get(ino)?;
+        match self.xattr_len(ino, name)? {
+            Some(_) if create => return errno(EEXIST),
+            None if replace => return errno(ENODATA),
+            Some(old) => inode.xattr_values = inode.xattr_values.saturating_sub(old),
+            None => inode.xattr_names += name.len() as u32 + 1,
+        }
+        inode.xattr_values += value.len() as u32;
+        if inode.xattr_names > NAMES_LEN_MAX || inode.xattr_values > VALUES_LEN_MAX {
+            return errno(ENOSPC);
+        }
+        let key = xattr_key(self.fs.fs, ino, name);
+        let sealed = seal_bytes(&key, BYTES_VERSION, value);
+        self.txn.put(key, sealed);
+        inode.ctime = now;
+        self.put(ino, &inode);
+        Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
+    }
+
+    pub(super) fn remove_xattr(&mut self, ino: InodeNo, name: &[u8], now: Timestamp) -> Op<MgrReply> {
+        check_name(name)?;
+        let mut inode = self.get(ino)?;
+        let Some(old) = self.xattr_len(ino, name)? else { return errno(ENODATA) };
+        inode.xattr_values = inode.xattr_values.saturating_sub(old);
+        inode.xattr_names = inode.xattr_names.saturating_sub(name.len() as u32 + 1);
+        inode.ctime = now;
+        self.txn.delete(xattr_key(self.fs.fs, ino, name));
+        self.put(ino, &inode);
+        Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
+    }
+}

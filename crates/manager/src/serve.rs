@@ -1,0 +1,118 @@
+//! The manager on the network: decodes requests, hands them to [`Manager::handle`], encodes answers;
+//! and the way to the NSD servers for the reaper.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base::PdiskId;
+use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Service, Status};
+use wire::{
+    frame,
+    map::ClusterMap,
+    mgr::MgrRequest,
+    nsd::{NsdReply, NsdRefusal, NsdRequest},
+    strip::DeleteStrips,
+};
+
+use crate::{
+    Caller, Manager, ManagerError,
+    reaper::{self, Deleter},
+    store::StoreError,
+};
+
+/// How long a server has for one batch of deletes.
+const DELETE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A manager that serves.
+pub struct Running {
+    manager: Manager,
+}
+
+impl Manager {
+    /// Answers requests that arrive at `endpoint`, and starts the background work that needs the
+    /// network. Must be called within a tokio runtime.
+    pub fn serve(self, endpoint: &Endpoint) -> Result<Running, ManagerError> {
+        endpoint.serve(Service::Manager, Arc::new(Front { manager: self.clone() }));
+        let mut map = self.map();
+        let told = endpoint.clone();
+        self.spawn(async move {
+            loop {
+                told.set_epoch(map.borrow_and_update().epoch);
+                if map.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        self.spawn(reaper::run(self.inner().clone(), NsdDeleter { endpoint: endpoint.clone() }));
+        Ok(Running { manager: self })
+    }
+}
+
+impl Running {
+    /// The manager.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+    /// Resolves when the store has failed: the process must end.
+    pub async fn failed(&self) -> StoreError {
+        self.manager.failed().await
+    }
+    /// Ends serving; what was acknowledged is stored.
+    pub async fn stop(self) {
+        self.manager.stop().await;
+    }
+}
+
+struct Front {
+    manager: Manager,
+}
+
+impl Handler for Front {
+    fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
+        let manager = self.manager.clone();
+        Box::pin(async move {
+            let decoded: MgrRequest = match frame::decode(&request.body) {
+                Ok(decoded) => decoded,
+                Err(error) => return Response::error(Status::BadRequest, error),
+            };
+            let caller = Caller { session: request.header.session, expires: request.expires.into() };
+            Response::ok(frame::encode(&manager.handle(caller, decoded).await))
+        })
+    }
+}
+
+/// Deletes over the network. The manager has no session: deletes are the one request that a server takes
+/// without one, since what is queued may always be deleted, whoever asks, however late.
+struct NsdDeleter {
+    endpoint: Endpoint,
+}
+
+impl Deleter for NsdDeleter {
+    async fn delete(&self, map: &ClusterMap, pdisk: PdiskId, items: Vec<DeleteStrips>) -> Result<(), String> {
+        let nodes = map.pdisk(pdisk).map(|entry| entry.nodes.as_slice()).unwrap_or_default();
+        let node = nodes.iter().filter_map(|&id| map.node(id)).find(|node| node.session.is_some());
+        let Some(node) = node else { return Err("no server".into()) };
+        let addrs: Vec<SocketAddr> = node.addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let request = NsdRequest::Delete { pdisk, items };
+        let deadline = Instant::now() + DELETE_DEADLINE;
+        let call = Call {
+            epoch: map.epoch,
+            idempotent: true,
+            ..Call::new(Service::Nsd, request.op(), frame::encode(&request), deadline)
+        };
+        let reply = self.endpoint.peer(&addrs).call(call).await.map_err(|error| error.to_string())?;
+        match frame::decode(&reply.body) {
+            Ok(NsdReply::Done) => Ok(()),
+            Ok(NsdReply::Refused(refusal)) => Err(refusal_text(&refusal)),
+            Ok(_) => Err("unexpected answer".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn refusal_text(refusal: &NsdRefusal) -> String {
+    refusal.to_string()
+}

@@ -1,0 +1,162 @@
+//! Dump and restore: the whole content of a store as one stream, independent of the engine.
+//!
+//! ```text
+//! "ropewalk manager dump 1\n"
+//! per key, rising:  key_len u32, value_len u32, key, value       (little-endian)
+//! end:              0xffffffff u32, count u64, CRC-32C of everything before it u32
+//! ```
+//! A dump without its end is refused, and so is one whose CRC does not match: nothing is restored then.
+
+use std::{
+    io::{Read as _, Write},
+    ops::ControlFlow,
+};
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+use super::{Changes, Read, Store};
+use crate::error::ManagerError;
+
+const MAGIC: &[u8] = b"ropewalk manager dump 1\n";
+const END: u32 = u32::MAX;
+const KEY_LEN_MAX: u32 = 4096;
+const VALUE_LEN_MAX: u32 = 64 << 20;
+/// Bytes of one commit while restoring.
+const COMMIT_BYTES: usize = 16 << 20;
+
+/// Writes everything in `from`; returns the number of keys.
+pub fn dump(from: &dyn Read, to: &mut dyn Write) -> Result<u64, ManagerError> {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let mut count = 0u64;
+    let mut failed = None;
+    let mut write = |bytes: &[u8], digest: &mut Digest| {
+        digest.update(bytes);
+        to.write_all(bytes).map_err(|source| ManagerError::Io { action: "write", path: "dump".into(), source })
+    };
+    write(MAGIC, &mut digest)?;
+    from.scan(&[], &[u8::MAX; 16], &mut |key, value| {
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        head[4..].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        count += 1;
+        for part in [&head[..], key, value] {
+            if let Err(error) = write(part, &mut digest) {
+                failed = Some(error);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    write(&END.to_le_bytes(), &mut digest)?;
+    write(&count.to_le_bytes(), &mut digest)?;
+    let crc = digest.finalize() as u32;
+    write(&crc.to_le_bytes(), &mut digest)?;
+    Ok(count)
+}
+
+struct Input<'a> {
+    from: &'a mut dyn std::io::Read,
+    digest: Digest,
+    offset: u64,
+}
+
+impl Input<'_> {
+    fn bad(&self, reason: &str) -> ManagerError {
+        ManagerError::BadDump { offset: self.offset, reason: reason.to_owned() }
+    }
+    /// The next `len` bytes; memory grows only with bytes that are really there.
+    fn take(&mut self, len: usize) -> Result<Vec<u8>, ManagerError> {
+        let mut bytes = Vec::new();
+        let got = (&mut self.from).take(len as u64).read_to_end(&mut bytes);
+        got.map_err(|source| ManagerError::Io { action: "read", path: "dump".into(), source })?;
+        if bytes.len() < len {
+            return Err(self.bad("ends early"));
+        }
+        self.digest.update(&bytes);
+        self.offset += len as u64;
+        Ok(bytes)
+    }
+    fn take_u32(&mut self) -> Result<u32, ManagerError> {
+        let bytes = self.take(4)?;
+        bytes.try_into().map(u32::from_le_bytes).map_err(|_| self.bad("ends early"))
+    }
+    fn take_u64(&mut self) -> Result<u64, ManagerError> {
+        let bytes = self.take(8)?;
+        bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.bad("ends early"))
+    }
+}
+
+/// Reads a dump into an empty store; returns the number of keys. On an error the store holds a part
+/// and must be thrown away (the caller restores beside the final name and renames at the end).
+pub fn restore(from: &mut dyn std::io::Read, to: &dyn Store) -> Result<u64, ManagerError> {
+    let mut input = Input { from, digest: Digest::new(CrcAlgorithm::Crc32Iscsi), offset: 0 };
+    if input.take(MAGIC.len())? != MAGIC {
+        return Err(input.bad("is not a manager dump of version 1"));
+    }
+    let (mut changes, mut bytes, mut count) = (Changes::new(), 0, 0u64);
+    let mut last: Option<Vec<u8>> = None;
+    loop {
+        let key_len = input.take_u32()?;
+        if key_len == END {
+            break;
+        }
+        let value_len = input.take_u32()?;
+        if key_len > KEY_LEN_MAX || value_len > VALUE_LEN_MAX {
+            return Err(input.bad("length out of bounds"));
+        }
+        let key = input.take(key_len as usize)?;
+        let value = input.take(value_len as usize)?;
+        if last.as_ref().is_some_and(|last| *last >= key) {
+            return Err(input.bad("keys do not rise"));
+        }
+        last = Some(key.clone());
+        bytes += key.len() + value.len();
+        count += 1;
+        changes.insert(key, Some(value));
+        if bytes > COMMIT_BYTES {
+            to.commit(&std::mem::take(&mut changes))?;
+            bytes = 0;
+        }
+    }
+    let counted = input.take_u64()?;
+    let crc = input.digest.finalize() as u32;
+    if counted != count || input.take_u32()? != crc {
+        return Err(input.bad("count or CRC mismatch"));
+    }
+    to.commit(&changes)?;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::RedbStore;
+
+    #[test]
+    fn a_dump_comes_back_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RedbStore::create(&dir.path().join("a"), 1 << 20).unwrap();
+        let changes: Changes =
+            (0..500u32).map(|n| (n.to_be_bytes().to_vec(), Some(vec![n as u8; (n % 97) as usize]))).collect();
+        store.commit(&changes).unwrap();
+        let mut bytes = Vec::new();
+        assert_eq!(dump(&*store.snapshot().unwrap(), &mut bytes).unwrap(), 500);
+
+        let copy = RedbStore::create(&dir.path().join("b"), 1 << 20).unwrap();
+        assert_eq!(restore(&mut bytes.as_slice(), &copy).unwrap(), 500);
+        let mut again = Vec::new();
+        dump(&*copy.snapshot().unwrap(), &mut again).unwrap();
+        assert_eq!(bytes, again);
+
+        let fresh = RedbStore::create(&dir.path().join("c"), 1 << 20).unwrap();
+        for len in [0, 10, MAGIC.len() + 2, bytes.len() - 1] {
+            assert!(matches!(restore(&mut &bytes[..len], &fresh), Err(ManagerError::BadDump { .. })));
+        }
+        let mut torn = bytes.clone();
+        torn[1000] ^= 1;
+        assert!(restore(&mut torn.as_slice(), &fresh).is_err());
+    }
+}
