@@ -33,7 +33,7 @@ pub(crate) const PIECE_UNITS_MAX: u32 = 256;
 const COPY_MAX: usize = 64 << 10;
 
 static ZERO_BYTES: LazyLock<Bytes> = LazyLock::new(|| AlignedBuf::zeroed(1 << 20).freeze());
-static LOAD_IDS: AtomicU64 = AtomicU64::new(1);
+static IDS: AtomicU64 = AtomicU64::new(1);
 
 /// `len` zero bytes as shared slices.
 pub(crate) fn zeros(mut len: usize, out: &mut Vec<Bytes>) {
@@ -138,16 +138,23 @@ pub(crate) struct Block {
     strip_units: u32,
     dirty_pieces: usize,
     dirty_units: u64,
-    /// A version is being written (or an inline commit is under way).
-    pub flushing: bool,
+    /// The flush that is under way: a version being written, or content on its way into the inode.
+    flush: Option<u64>,
     /// Number of the last write into it (numbers are the file's).
     pub dirty_seq: u64,
     /// All writes up to this number are stored.
     pub stored_seq: u64,
     /// The current version on the pdisks, where known.
     pub meta: Option<BlockMeta>,
+    /// The pdisks hold this block's bytes up to here as they were at some time (what is dirty again below
+    /// it is a newer content of stored bytes).
+    pub stored_to: u32,
     /// Raw bytes of room set aside for what is dirty here.
     pub reserved: u64,
+    /// Versions begun since the block is in memory.
+    pub flush_starts: u32,
+    /// Versions that failed.
+    pub failures: u64,
 }
 
 impl Block {
@@ -158,11 +165,14 @@ impl Block {
             strip_units: strip_units.max(1),
             dirty_pieces: 0,
             dirty_units: 0,
-            flushing: false,
+            flush: None,
             dirty_seq: 0,
             stored_seq: 0,
             meta: None,
+            stored_to: 0,
             reserved: 0,
+            flush_starts: 0,
+            failures: 0,
         }
     }
 
@@ -170,13 +180,17 @@ impl Block {
     pub fn has_dirty(&self) -> bool {
         self.dirty_pieces > 0
     }
+    /// Whether no unit is here.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
     /// Bytes of memory that hold what is not stored yet.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_units * UNIT as u64
     }
     /// Nothing here and nothing under way: can be forgotten.
     pub fn is_idle(&self) -> bool {
-        self.pieces.is_empty() && self.loads.is_empty() && !self.flushing
+        self.pieces.is_empty() && self.loads.is_empty() && !self.flushing()
     }
     /// Whether all data from its first unit to `units` is dirty: the block can go out whole.
     pub fn dirty_up_to(&self, units: u32) -> bool {
@@ -188,6 +202,28 @@ impl Block {
             next = start + piece.units;
         }
         next >= units
+    }
+
+    /// Whether a flush is under way.
+    pub fn flushing(&self) -> bool {
+        self.flush.is_some()
+    }
+    /// Claims the block for one flush; the ticket proves it (the block may be dropped and made again
+    /// before the flush gets its turn).
+    pub fn begin_flush(&mut self) -> u64 {
+        let ticket = IDS.fetch_add(1, Relaxed);
+        self.flush = Some(ticket);
+        ticket
+    }
+    /// Whether this flush holds the block.
+    pub fn flush_is(&self, ticket: u64) -> bool {
+        self.flush == Some(ticket)
+    }
+    /// The flush is over.
+    pub fn end_flush(&mut self, ticket: u64) {
+        if self.flush_is(ticket) {
+            self.flush = None;
+        }
     }
 
     fn add(&mut self, start: u32, piece: Piece) {
@@ -557,7 +593,7 @@ impl Block {
 
     /// Notes a load; its id goes to [`Block::loaded`].
     pub fn begin_load(&mut self, units: Vec<std::ops::Range<u32>>) -> (u64, Arc<LoadWait>) {
-        let id = LOAD_IDS.fetch_add(1, Relaxed);
+        let id = IDS.fetch_add(1, Relaxed);
         let wait = Arc::new(LoadWait::default());
         self.loads.push(Load { id, units, poisoned: Vec::new(), wait: wait.clone() });
         (id, wait)
@@ -619,6 +655,14 @@ impl Block {
             .map(|(&s, _)| s)
             .collect();
         starts.into_iter().for_each(|start| drop(self.take(start)));
+    }
+
+    /// Offset of the first unit that is not stored and reaches beyond byte `from`.
+    pub fn first_unstored(&self, from: u32) -> Option<u32> {
+        let found = self.pieces.iter().find(|(start, piece)| {
+            piece.state != State::Clean && (**start + piece.units) * UNIT as u32 > from
+        });
+        found.map(|(&start, _)| (start * UNIT as u32).max(from / UNIT as u32 * UNIT as u32))
     }
 
     /// Ranges of units that hold data not known to be zeros.

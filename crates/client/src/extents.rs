@@ -72,6 +72,11 @@ impl BlockSet {
         self.runs.range(from..).next().map(|(&s, _)| s)
     }
 
+    /// One past the last block of the set.
+    pub fn end(&self) -> u64 {
+        self.runs.values().next_back().copied().unwrap_or(0)
+    }
+
     /// Blocks of the set in `from..to`.
     pub fn count_in(&self, from: u64, to: u64) -> u64 {
         let first = self.runs.range(..=from).next_back().map_or(from, |(&s, _)| s);

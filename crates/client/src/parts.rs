@@ -51,6 +51,8 @@ pub struct WriteStripe {
     pub stripe: StripeId,
     /// Its file's pool.
     pub pool: PoolId,
+    /// Bytes of a block of its file.
+    pub block_size: u32,
     /// The new version.
     pub version: Version,
     /// Stored bytes of the block after it, a multiple of 4 KiB.

@@ -192,12 +192,17 @@ impl Pool {
         self.charge_now(bytes)
     }
 
-    /// Memory in any case, above the bound if there is no other way.
-    pub fn charge_over(&self, bytes: u64) -> Charge {
-        self.charge_evicting(bytes).unwrap_or_else(|| {
+    /// Memory in any case, above the bound if there is no other way. Evicts nothing.
+    pub fn charge_over_now(&self, bytes: u64) -> Charge {
+        self.charge_now(bytes).unwrap_or_else(|| {
             self.0.used.fetch_add(bytes, SeqCst);
             Charge { pool: self.0.clone(), bytes }
         })
+    }
+
+    /// The same, after giving up clean pages. Never with an inode's state locked.
+    pub fn charge_over(&self, bytes: u64) -> Charge {
+        self.charge_evicting(bytes).unwrap_or_else(|| self.charge_over_now(bytes))
     }
 
     /// Memory; waits until some is free. `EIO` after `patience` without any progress.
