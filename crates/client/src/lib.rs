@@ -1,1 +1,38 @@
 //! Page pool, write-behind, prefetch, and POSIX calls over the network.
+//!
+//! [`Client`] is what FUSE and other users call. Underneath, from the application to the pdisks:
+//! `write` and `read` work on blocks in memory (`block`, `inode`, `pool`), `load` brings bytes in,
+//! `store` writes complete versions of blocks, `commit` makes them known to the manager, `background`
+//! decides when. [`Manager`] and [`Blocks`] are what it stands on.
+#![forbid(unsafe_code)]
+
+mod background;
+mod block;
+mod calls;
+mod client;
+mod commit;
+mod config;
+mod core;
+mod error;
+mod extents;
+mod handle;
+mod inode;
+mod load;
+mod parts;
+mod pool;
+mod prefetch;
+mod read;
+mod resize;
+mod store;
+mod table;
+mod write;
+
+pub use client::{Client, Listing, StatFs};
+pub use config::Tunables;
+pub use core::SessionInfo;
+pub use error::{BlockError, CallError, Errno, MountError};
+pub use handle::{Handle, OpenFlags, ReadData};
+pub use parts::{BlockMeta, BlockRead, Blocks, BoxFuture, Geometry, Manager, WriteStripe};
+pub use pool::PoolUse;
+pub use resize::Fallocate;
+pub use table::SetAttrs;

@@ -1,0 +1,125 @@
+//! What happens without being asked for: dirty data goes out by age and under memory pressure, what is
+//! stored becomes known to the manager, inodes without names are given up. One loop that only decides;
+//! the work runs in tasks of its own, bounded by the permits of flushes and one batch of commits.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use base::InodeNo;
+use wire::mgr::Change;
+
+use crate::{calls::MANY_MAX, core::Core, inode::Inode};
+
+/// How often age is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// After a failure the same inode is not tried again before this time.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs until the client is gone.
+pub(crate) async fn run(core: Weak<Core>) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        if core.calls.dead() {
+            return;
+        }
+        let commits = core.round();
+        if commits.is_empty() && core.forgets_empty() {
+            let woken = core.wake.notified();
+            // A stop or a wake-up ends the pause; both are looked at in the next round.
+            let _ = tokio::time::timeout(TICK, woken).await;
+            continue;
+        }
+        core.commit_many(commits).await;
+        core.send_forgets().await;
+    }
+}
+
+impl Core {
+    fn forgets_empty(&self) -> bool {
+        self.forgets.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
+    }
+
+    /// Starts what is due; returns what should be committed now.
+    fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
+        let pressure = self.pool.pressure();
+        let mut commits = Vec::new();
+        let mut stores = Vec::new();
+        {
+            let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
+            unsettled.retain(|_, inode| self.look(inode, pressure, &mut commits, &mut stores));
+        }
+        for inode in stores {
+            let core = self.clone();
+            self.runtime.spawn(async move {
+                // A failure is kept in the inode for its handles, and its data stays dirty.
+                let _ = core.store(&inode, 0, u64::MAX).await;
+                let mut state = inode.lock();
+                state.storing = false;
+                if !state.dirty.is_empty() {
+                    state.dirty_since = Some(Instant::now());
+                } else {
+                    state.dirty_since = None;
+                }
+                drop(state);
+                core.wake.notify_one();
+            });
+        }
+        commits
+    }
+
+    /// One inode: false if nothing of it is left to do.
+    fn look(
+        &self,
+        inode: &Arc<Inode>,
+        pressure: bool,
+        commits: &mut Vec<Arc<Inode>>,
+        stores: &mut Vec<Arc<Inode>>,
+    ) -> bool {
+        let mut state = inode.lock();
+        if state.gone && state.opens == 0 || !state.unsettled() {
+            state.soon = false;
+            return false;
+        }
+        let aged =
+            |since: Option<Instant>, age: Duration| since.is_some_and(|since| since.elapsed() >= age);
+        let failing = state.error.is_some() && !aged(state.dirty_since.or(state.meta_since), RETRY);
+        if failing {
+            return true;
+        }
+        let fits = state.fits_inode(self.tunables.inline_data_max);
+        let data_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon || pressure;
+        if !state.dirty.is_empty() && !fits && data_due && !state.storing && state.hold == 0 {
+            state.storing = true;
+            stores.push(inode.clone());
+        }
+        let content_due = fits && !state.dirty.is_empty() && data_due;
+        // Data first where it is on its way: one commit instead of two.
+        let meta_due = !state.storing
+            && (aged(state.meta_since, self.tunables.commit_age) || state.soon && state.flights == 0);
+        if (content_due || meta_due) && commits.len() < MANY_MAX {
+            commits.push(inode.clone());
+        }
+        true
+    }
+
+    /// Tells the manager which orphans may be reclaimed.
+    pub async fn send_forgets(&self) {
+        let inos: Vec<InodeNo> = {
+            let mut forgets = self.forgets.lock().unwrap_or_else(|e| e.into_inner());
+            let keep = forgets.len().saturating_sub(MANY_MAX);
+            forgets.split_off(keep)
+        };
+        if inos.is_empty() {
+            return;
+        }
+        let highest = self.next_version();
+        let changes = inos.iter().map(|&ino| Change::Forget { ino, highest }).collect();
+        if self.calls.mutate_many(changes).await.is_err() && !self.calls.dead() {
+            // Not lost, only later; the manager forgets orphans of ended sessions by itself.
+            self.forgets.lock().unwrap_or_else(|e| e.into_inner()).extend(inos);
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}

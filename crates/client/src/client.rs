@@ -1,0 +1,524 @@
+//! The client of one mounted file system, as FUSE and other users call it.
+//!
+//! All calls are cancel-safe: who drops a call's future forgets the answer, not the state. Every wait in
+//! them ends after the client's deadline without progress, with `EIO` and an event.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Instant,
+};
+
+use base::InodeNo;
+use wire::mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX};
+
+use crate::{
+    background,
+    calls::{Calls, unexpected},
+    config::Tunables,
+    core::{Core, SessionInfo, now},
+    error::Errno,
+    handle::{Handle, OpenFile, OpenFlags, ReadData},
+    inode::Inode,
+    parts::{Blocks, Manager},
+    pool::PoolUse,
+    resize::Fallocate,
+    table::SetAttrs,
+};
+
+/// A mounted file system. Clones are the same mount.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+/// Capacity and use, as `statfs` tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Bytes of file data that fit in all.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Bytes of a block of new files.
+    pub block_size: u32,
+}
+
+/// One listing of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Listing {
+    /// Entries in cookie order, without "." and "..".
+    pub entries: Vec<DirEntry>,
+    /// Whether nothing follows.
+    pub end: bool,
+    /// The directory's parent.
+    pub parent: InodeNo,
+}
+
+impl Client {
+    /// A client over given parts, under a session that is already open. Must be called in a tokio
+    /// runtime, which does all background work.
+    pub fn with_parts(
+        manager: Arc<dyn Manager>,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+    ) -> Client {
+        let calls = Calls::new(manager, tunables.deadline);
+        let core = Core::new(calls, blocks, session, tunables);
+        core.runtime.spawn(background::run(Arc::downgrade(&core)));
+        Client { core }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &SessionInfo {
+        &self.core.session
+    }
+    /// What is in the page pool.
+    pub fn pool_use(&self) -> PoolUse {
+        self.core.pool.usage()
+    }
+
+    // Names.
+
+    /// The inode a name leads to.
+    pub async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
+        check_name(name)?;
+        match self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await? {
+            MgrReply::Attr(attr) => Ok(self.core.seen_attr(*attr)),
+            other => Err(unexpected("Lookup", &other)),
+        }
+    }
+
+    /// Attributes.
+    pub async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
+        self.core.getattr(ino).await
+    }
+
+    /// Changes attributes, size included; returns them.
+    pub async fn setattr(&self, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
+        self.core.setattr(ino, set).await
+    }
+
+    /// Target of a symlink.
+    pub async fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>, Errno> {
+        self.bytes("ReadLink", MgrRequest::ReadLink { ino }).await
+    }
+
+    /// A new inode under a name; with `existing_ok` a file that is there already. Tells whether it was made.
+    #[expect(clippy::too_many_arguments, reason = "what mknod, mkdir, symlink and open have in common")]
+    pub async fn create(
+        &self,
+        parent: InodeNo,
+        name: &[u8],
+        kind: FileKind,
+        mode: u16,
+        uid: u32,
+        gid: u32,
+        rdev: u32,
+        target: &[u8],
+        existing_ok: bool,
+    ) -> Result<(Attr, bool), Errno> {
+        check_name(name)?;
+        let change = Change::Create {
+            parent,
+            name: name.to_vec(),
+            kind,
+            mode,
+            uid,
+            gid,
+            rdev,
+            target: target.to_vec(),
+            now: now(),
+            existing_ok,
+        };
+        let reply = self.core.calls.mutate(change).await;
+        self.core.invalidate_attr(parent);
+        match reply? {
+            MgrReply::Created { attr, new: true } => Ok((self.core.changed_attr(*attr), true)),
+            MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr), false)),
+            other => Err(unexpected("Create", &other)),
+        }
+    }
+
+    /// Another name for a file.
+    pub async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
+        check_name(name)?;
+        let change = Change::Link { ino, parent, name: name.to_vec(), now: now() };
+        let reply = self.core.calls.mutate(change).await;
+        self.core.invalidate_attr(parent);
+        match reply? {
+            MgrReply::Attr(attr) => Ok(self.core.changed_attr(*attr)),
+            other => Err(unexpected("Link", &other)),
+        }
+    }
+
+    /// Removes a name: of a file, or with `directory` of an empty directory.
+    pub async fn unlink(&self, parent: InodeNo, name: &[u8], directory: bool) -> Result<(), Errno> {
+        check_name(name)?;
+        // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
+        // what is not, is given up right after.
+        let highest = self.core.next_version();
+        let change =
+            Change::Unlink { parent, name: name.to_vec(), directory, open: true, highest, now: now() };
+        let reply = self.core.calls.mutate(change).await;
+        self.core.invalidate_attr(parent);
+        self.unlinked("Unlink", reply?).await
+    }
+
+    /// Moves a name; with `exchange` the two change places, with `no_replace` an existing one is an error.
+    pub async fn rename(
+        &self,
+        parent: InodeNo,
+        name: &[u8],
+        new_parent: InodeNo,
+        new_name: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<(), Errno> {
+        check_name(name)?;
+        check_name(new_name)?;
+        let change = Change::Rename {
+            parent,
+            name: name.to_vec(),
+            new_parent,
+            new_name: new_name.to_vec(),
+            no_replace,
+            exchange,
+            open: true,
+            highest: self.core.next_version(),
+            now: now(),
+        };
+        let reply = self.core.calls.mutate(change).await;
+        self.core.invalidate_attr(parent);
+        self.core.invalidate_attr(new_parent);
+        self.unlinked("Rename", reply?).await
+    }
+
+    async fn unlinked(&self, what: &'static str, reply: MgrReply) -> Result<(), Errno> {
+        match reply {
+            MgrReply::Unlinked { attr: Some(attr) } => self.core.name_lost(*attr).await,
+            MgrReply::Unlinked { attr: None } | MgrReply::Done => {}
+            other => return Err(unexpected(what, &other)),
+        }
+        Ok(())
+    }
+
+    /// Entries of a directory after `cookie` (0: from the start), with `plus` their attributes too.
+    pub async fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        limit: u32,
+        plus: bool,
+    ) -> Result<Listing, Errno> {
+        let limit = limit.clamp(1, 4096);
+        match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
+            MgrReply::Entries { mut entries, end, parent } => {
+                for entry in &mut entries {
+                    if let Some(attr) = entry.attr.take() {
+                        entry.attr = Some(self.core.seen_attr(attr));
+                    }
+                }
+                Ok(Listing { entries, end, parent })
+            }
+            other => Err(unexpected("ReadDir", &other)),
+        }
+    }
+
+    // Extended attributes.
+
+    /// Value of an extended attribute.
+    pub async fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.bytes("GetXattr", MgrRequest::GetXattr { ino, name: name.to_vec() }).await
+    }
+
+    /// Names of extended attributes.
+    pub async fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>, Errno> {
+        match self.core.calls.ask(MgrRequest::ListXattr { ino }).await? {
+            MgrReply::Names(names) => Ok(names),
+            other => Err(unexpected("ListXattr", &other)),
+        }
+    }
+
+    /// Sets an extended attribute; `create` fails if it exists, `replace` if it does not.
+    pub async fn setxattr(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<(), Errno> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.change_xattr(ino, Change::SetXattr { ino, name, value, create, replace, now: now() }).await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Result<(), Errno> {
+        self.change_xattr(ino, Change::RemoveXattr { ino, name: name.to_vec(), now: now() }).await
+    }
+
+    async fn change_xattr(&self, ino: InodeNo, change: Change) -> Result<(), Errno> {
+        match self.core.calls.mutate(change).await? {
+            MgrReply::Attr(attr) => {
+                self.core.changed_attr(*attr);
+            }
+            MgrReply::Done => {
+                if let Some(inode) = self.core.inode_known(ino) {
+                    inode.lock().attr.ctime = now();
+                }
+            }
+            other => return Err(unexpected("change of an extended attribute", &other)),
+        }
+        Ok(())
+    }
+
+    async fn bytes(&self, what: &'static str, request: MgrRequest) -> Result<Vec<u8>, Errno> {
+        match self.core.calls.ask(request).await? {
+            MgrReply::Bytes(bytes) => Ok(bytes),
+            other => Err(unexpected(what, &other)),
+        }
+    }
+
+    // Files.
+
+    /// Opens a file.
+    pub async fn open(&self, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
+        Core::check_file(self.core.getattr(ino).await?.kind)?;
+        let inode = self.core.inode(ino);
+        // From here on the inode stays in memory, and unlinked until the handle is released.
+        inode.lock().opens += 1;
+        if flags.truncate
+            && let Err(error) = self.core.truncate(&inode, 0).await
+        {
+            self.closed(&inode);
+            return Err(error);
+        }
+        let failures_seen = AtomicU64::new(inode.lock().failures);
+        let file = Arc::new(OpenFile { inode, flags, failures_seen, pattern: Default::default() });
+        let mut handles = self.core.handles.write().unwrap_or_else(|e| e.into_inner());
+        if handles.len() >= self.core.tunables.handles_max as usize {
+            drop(handles);
+            self.closed(&file.inode);
+            return Err(Errno::ENFILE);
+        }
+        let number = self.core.handle_next.fetch_add(1, SeqCst);
+        handles.insert(number, file);
+        Ok(Handle(number))
+    }
+
+    /// Closes a handle. Its data goes out in the background.
+    pub fn release(&self, handle: Handle) {
+        let file = self.core.handles.write().unwrap_or_else(|e| e.into_inner()).remove(&handle.0);
+        if let Some(file) = file {
+            self.closed(&file.inode);
+        }
+    }
+
+    fn closed(&self, inode: &Arc<Inode>) {
+        let gone = {
+            let mut state = inode.lock();
+            state.opens = state.opens.saturating_sub(1);
+            if state.opens > 0 {
+                return;
+            }
+            state.soon = state.unsettled();
+            state.gone
+        };
+        if gone {
+            self.core.give_up(inode);
+        }
+        self.core.wake.notify_one();
+    }
+
+    fn file(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
+        let handles = self.core.handles.read().unwrap_or_else(|e| e.into_inner());
+        handles.get(&handle.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn file_to_write(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
+        self.file(handle).and_then(|f| if f.flags.write { Ok(f) } else { Err(Errno::EBADF) })
+    }
+
+    /// Up to `len` bytes from `offset`; short only at the end of the file.
+    pub async fn read(&self, handle: Handle, offset: u64, len: usize) -> Result<ReadData, Errno> {
+        let file = self.file(handle)?;
+        if !file.flags.read {
+            return Err(Errno::EBADF);
+        }
+        self.core.read(&file, offset, len).await
+    }
+
+    /// The same, if all of it is in memory; `None` otherwise. Waits for nothing.
+    pub fn try_read_cached(&self, handle: Handle, offset: u64, len: usize) -> Option<ReadData> {
+        let file = self.file(handle).ok().filter(|f| f.flags.read)?;
+        self.core.try_read_cached(&file, offset, len)
+    }
+
+    /// Writes at `offset`, or at the end for append handles; returns how much (all, unless an error came
+    /// after a part).
+    pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.core.write(&*self.file_to_write(handle)?, offset, data).await
+    }
+
+    /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
+    pub async fn flush(&self, handle: Handle) -> Result<(), Errno> {
+        self.core.report_error(&*self.file(handle)?)
+    }
+
+    /// Everything written so far is durable when this returns; with `data_only` attributes only where the
+    /// data needs them.
+    pub async fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<(), Errno> {
+        let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
+        self.core.store(&inode, 0, u64::MAX).await?;
+        self.core.settle(&inode, data_only).await
+    }
+
+    /// The same for a handle, which is also told of earlier errors of writing behind.
+    pub async fn fsync_handle(&self, handle: Handle, data_only: bool) -> Result<(), Errno> {
+        let file = self.file(handle)?;
+        let done = self.fsync(file.inode.ino, data_only).await;
+        let earlier = self.core.report_error(&file);
+        done.and(earlier)
+    }
+
+    /// Room, holes and zeros: see [`Fallocate`].
+    pub async fn fallocate(
+        &self,
+        handle: Handle,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        self.core.fallocate(&self.file_to_write(handle)?.inode, mode, offset, len).await
+    }
+
+    /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.
+    pub async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
+        self.core.seek_data(&self.file(handle)?.inode, offset).await
+    }
+
+    /// SEEK_HOLE: the first position at or after `offset` in a hole; the end of the file is one.
+    pub async fn seek_hole(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
+        self.core.seek_hole(&self.file(handle)?.inode, offset).await
+    }
+
+    /// Copies bytes between files (or within one); returns how many: short only at the end of the source.
+    pub async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Errno> {
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(4 << 20) as usize;
+            let copied = async {
+                let data = self.read(from, from_offset + done, step).await?;
+                let mut at = to_offset + done;
+                for piece in data.pieces() {
+                    at += self.write(to, at, piece).await? as u64;
+                }
+                Ok(data.len())
+            };
+            match copied.await {
+                Ok(0) => break,
+                Ok(copied) => done += copied as u64,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    // The file system.
+
+    /// Capacity and use.
+    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        let fs = &self.core.session.fs;
+        let block_size = self.core.geometry(fs.pool)?.block_size;
+        match self.core.calls.ask(MgrRequest::StatFs { fs: fs.id }).await? {
+            MgrReply::StatFs { total, free, inodes } => Ok(StatFs { total, free, inodes, block_size }),
+            other => Err(unexpected("StatFs", &other)),
+        }
+    }
+
+    /// sync(2): everything written so far, in all files, is durable when this returns.
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let inodes: Vec<Arc<Inode>> = {
+            let unsettled = self.core.unsettled.lock().unwrap_or_else(|e| e.into_inner());
+            unsettled.values().cloned().collect()
+        };
+        let mut first = Ok(());
+        // All data first, so that the blocks of all files are in flight together.
+        for batch in inodes.chunks(64) {
+            let stores: Vec<_> = batch
+                .iter()
+                .map(|inode| {
+                    let (core, inode) = (self.core.clone(), inode.clone());
+                    self.core.runtime.spawn(async move {
+                        core.store(&inode, 0, u64::MAX).await?;
+                        core.settle(&inode, false).await
+                    })
+                })
+                .collect();
+            for store in stores {
+                first = first.and(store.await.unwrap_or(Err(Errno::EIO)));
+            }
+        }
+        first
+    }
+
+    /// The kernel has dropped `count` references to an inode. Its pages stay: they are bounded by the
+    /// page pool, its entry by `maxFilesToCache`.
+    pub fn forget(&self, ino: InodeNo, count: u64) {
+        let _ = count;
+        if let Some(inode) = self.core.inode_known(ino) {
+            let state = inode.lock();
+            let unused = state.gone && state.opens == 0 && !state.unsettled();
+            drop(state);
+            if unused {
+                self.core.drop_inode(ino);
+            }
+        }
+    }
+
+    /// Ends the session: everything written, adopted, told to the manager. What cannot be written before
+    /// the deadline is given up with the error; the session then ends uncleanly and is resolved later.
+    pub async fn shutdown(&self, deadline: Instant) -> Result<(), Errno> {
+        let end = async {
+            self.sync_all().await?;
+            while !self.core.forgets.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
+                self.core.send_forgets().await;
+            }
+            let adopted = self.core.blocks.adopt_all(deadline).await;
+            adopted.map_err(|error| {
+                tracing::error!(%error, "adopt stripes at the end of the session");
+                Errno::EIO
+            })?;
+            match self.core.calls.ask(MgrRequest::CloseSession).await? {
+                MgrReply::Done => Ok(()),
+                other => Err(unexpected("CloseSession", &other)),
+            }
+        };
+        let result = tokio::time::timeout_at(deadline.into(), end).await.unwrap_or(Err(Errno::EIO));
+        self.core.calls.set_closed();
+        result
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > NAME_LEN_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! What all calls of one mount share: the parts below, the page pool, the tables of inodes and handles,
+//! version numbers, and room on the pdisks.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use base::{Grant, InodeNo, PoolId, SessionId, StripeId, Version};
+use tokio::sync::{Notify, Semaphore};
+use wire::{
+    map::FsEntry,
+    mgr::{MgrReply, MgrRequest, Timestamp},
+};
+
+use crate::{
+    calls::{Calls, unexpected},
+    config::Tunables,
+    error::Errno,
+    handle::OpenFile,
+    inode::Inode,
+    parts::{Blocks, Geometry},
+    pool::Pool,
+};
+
+/// The session under which everything is done.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Its number.
+    pub session: SessionId,
+    /// The grant of all its versions.
+    pub grant: Grant,
+    /// The file system.
+    pub fs: FsEntry,
+}
+
+/// See the file's head.
+pub(crate) struct Core {
+    pub calls: Calls,
+    pub blocks: Arc<dyn Blocks>,
+    pub pool: Pool,
+    pub session: SessionInfo,
+    pub tunables: Tunables,
+    pub inodes: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+    pub handles: RwLock<HashMap<u64, Arc<OpenFile>>>,
+    pub handle_next: AtomicU64,
+    /// Inodes with something to write out or commit, by the order in which they came.
+    pub unsettled: Mutex<BTreeMap<InodeNo, Arc<Inode>>>,
+    /// Inodes without a name and without a handle that the manager may reclaim.
+    pub forgets: Mutex<Vec<InodeNo>>,
+    /// Wakes the background work.
+    pub wake: Notify,
+    pub flush_permits: Arc<Semaphore>,
+    pub prefetch_permits: Arc<Semaphore>,
+    pub runtime: tokio::runtime::Handle,
+    room: Mutex<Room>,
+    room_call: tokio::sync::Mutex<()>,
+    version_seq: AtomicU64,
+}
+
+/// Raw bytes on the pdisks that this session may use.
+#[derive(Default)]
+struct Room {
+    granted: u64,
+    used: u64,
+}
+
+impl Core {
+    pub fn new(
+        calls: Calls,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+    ) -> Arc<Core> {
+        Arc::new(Core {
+            calls,
+            blocks,
+            pool: Pool::new(tunables.pagepool, tunables.dirty_pct),
+            session,
+            inodes: Mutex::default(),
+            handles: RwLock::default(),
+            handle_next: AtomicU64::new(1),
+            unsettled: Mutex::default(),
+            forgets: Mutex::default(),
+            wake: Notify::new(),
+            flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
+            prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),
+            runtime: tokio::runtime::Handle::current(),
+            room: Mutex::default(),
+            room_call: tokio::sync::Mutex::new(()),
+            version_seq: AtomicU64::new(0),
+            tunables,
+        })
+    }
+
+    pub fn patience(&self) -> Duration {
+        self.tunables.deadline
+    }
+
+    /// A version for a write, or as the bound of a delete: above all given before, below all given later.
+    pub fn next_version(&self) -> Version {
+        let seq = self.version_seq.fetch_add(1, SeqCst) + 1;
+        Version { grant: self.session.grant, seq }
+    }
+
+    pub fn stripe(&self, ino: InodeNo, block: u64) -> StripeId {
+        StripeId { fs: self.session.fs.id, inode: ino, block: base::BlockIndex(block) }
+    }
+
+    pub fn geometry(&self, pool: PoolId) -> Result<Geometry, Errno> {
+        self.blocks.geometry(pool).ok_or_else(|| {
+            tracing::error!(%pool, "the map has no such pool");
+            Errno::EIO
+        })
+    }
+
+    /// Raw bytes that `bytes` of file data occupy with their redundancy.
+    pub fn raw_bytes(&self, pool: PoolId, bytes: u64) -> Result<u64, Errno> {
+        let geometry = self.geometry(pool)?;
+        let data = u64::from(geometry.data_strips.max(1));
+        Ok((bytes * u64::from(geometry.width)).div_ceil(data))
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Sets raw room aside; asks the manager for more when what was granted runs low. `ENOSPC` if there
+    /// is none.
+    pub async fn take_room(self: &Arc<Core>, raw: u64) -> Result<RoomHold, Errno> {
+        if let Some(hold) = self.take_room_now(raw) {
+            return Ok(hold);
+        }
+        let call = tokio::time::timeout(self.patience(), self.room_call.lock());
+        let Ok(_one) = call.await else { return Err(Errno::EIO) };
+        // A large piece first; near the end of the pdisks only what is needed.
+        for bytes in [raw.max(self.tunables.reserve_bytes), raw] {
+            if let Some(hold) = self.take_room_now(raw) {
+                return Ok(hold);
+            }
+            match self.calls.ask(MgrRequest::Reserve { bytes }).await {
+                Ok(MgrReply::Reserved { bytes }) => self.room().granted += bytes,
+                Ok(other) => return Err(unexpected("Reserve", &other)),
+                Err(Errno::ENOSPC) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.take_room_now(raw).ok_or(Errno::ENOSPC)
+    }
+
+    fn take_room_now(self: &Arc<Core>, raw: u64) -> Option<RoomHold> {
+        let mut room = self.room();
+        if raw > 0 && room.used + raw > room.granted {
+            return None;
+        }
+        room.used += raw;
+        Some(RoomHold { core: self.clone(), raw })
+    }
+
+    /// Room that was set aside and not used.
+    pub fn return_room(&self, raw: u64) {
+        let mut room = self.room();
+        room.used = room.used.saturating_sub(raw);
+    }
+
+    /// Notes that an inode wants background work.
+    pub fn note_unsettled(&self, inode: &Arc<Inode>) {
+        let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
+        unsettled.entry(inode.ino).or_insert_with(|| inode.clone());
+    }
+
+    /// Waits until `ready` says so; it is asked again whenever something about the inode changed. `EIO`
+    /// after the deadline without any change.
+    pub async fn wait_inode<T>(
+        &self,
+        inode: &Inode,
+        what: &'static str,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, Errno> {
+        loop {
+            let changed = inode.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(result) = ready() {
+                return Ok(result);
+            }
+            if tokio::time::timeout(self.patience(), changed).await.is_err() {
+                tracing::error!(inode = %inode.ino, "gave up waiting for {what}");
+                return Err(Errno::EIO);
+            }
+        }
+    }
+}
+
+/// Raw room taken and not yet given to a block; returned on drop.
+pub(crate) struct RoomHold {
+    core: Arc<Core>,
+    raw: u64,
+}
+
+impl RoomHold {
+    /// Gives up to `raw` of it away.
+    pub fn take(&mut self, raw: u64) -> u64 {
+        let taken = raw.min(self.raw);
+        self.raw -= taken;
+        taken
+    }
+}
+
+impl Drop for RoomHold {
+    fn drop(&mut self) {
+        if self.raw > 0 {
+            self.core.return_room(self.raw);
+        }
+    }
+}
+
+/// The time, as files carry it.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+/// A wait for a lock with the client's patience.
+pub(crate) async fn patient<T>(
+    patience: Duration,
+    what: &'static str,
+    wait: impl Future<Output = T>,
+) -> Result<T, Errno> {
+    let began = Instant::now();
+    tokio::time::timeout(patience, wait).await.map_err(|_| {
+        tracing::error!(waited = ?began.elapsed(), "gave up waiting for {what}");
+        Errno::EIO
+    })
+}

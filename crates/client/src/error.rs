@@ -1,0 +1,127 @@
+//! Errors of the client: [`Errno`] for POSIX calls, [`MountError`] for what stops a mount, and
+//! [`CallError`] / [`BlockError`] for what the parts below answer.
+
+use std::fmt;
+
+use base::SessionId;
+use thiserror::Error;
+
+/// An error as POSIX names it (Linux number). What lies behind an `EIO` was logged where it happened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Input/output error.
+    pub const EIO: Errno = Errno(libc::EIO);
+    /// No such file or directory.
+    pub const ENOENT: Errno = Errno(libc::ENOENT);
+    /// Bad file descriptor.
+    pub const EBADF: Errno = Errno(libc::EBADF);
+    /// Invalid argument.
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    /// No space left.
+    pub const ENOSPC: Errno = Errno(libc::ENOSPC);
+    /// File too large.
+    pub const EFBIG: Errno = Errno(libc::EFBIG);
+    /// Is a directory.
+    pub const EISDIR: Errno = Errno(libc::EISDIR);
+    /// Too many open files.
+    pub const ENFILE: Errno = Errno(libc::ENFILE);
+    /// No such device or address (SEEK_DATA and SEEK_HOLE beyond the end).
+    pub const ENXIO: Errno = Errno(libc::ENXIO);
+    /// Operation not supported.
+    pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    /// Name too long.
+    pub const ENAMETOOLONG: Errno = Errno(libc::ENAMETOOLONG);
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&std::io::Error::from_raw_os_error(self.0), f)
+    }
+}
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+impl std::error::Error for Errno {}
+
+/// Why the manager gave no usable answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum CallError {
+    /// No answer before the deadline.
+    #[error("the manager did not answer in time: {0}")]
+    Deadline(String),
+    /// It answered something that does not belong to the question.
+    #[error("unexpected answer to {0}")]
+    Unexpected(&'static str),
+}
+
+/// Why a block could not be read or written.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum BlockError {
+    /// Not enough strips in time, or damaged beyond the code's redundancy.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The pdisks of the group are full.
+    #[error("no space on the pdisks")]
+    NoSpace,
+    /// The session is fenced: nothing of it will be written any more.
+    #[error("the session is fenced")]
+    Fenced,
+}
+
+/// Why a file system could not be mounted.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The manager gave no answer.
+    #[error("open a session at the manager: {0}")]
+    Manager(#[from] CallError),
+    /// The manager refused.
+    #[error("open a session for file system {fs:?}: {source}")]
+    Refused {
+        /// The file system asked for.
+        fs: String,
+        /// The manager's reason.
+        source: wire::mgr::MgrError,
+    },
+    /// Another client holds the file system (one client at a time for now).
+    #[error(
+        "file system {fs:?} is mounted on {mount} by process {pid} of host {host} ({session}); \
+         unmount it there first"
+    )]
+    Busy {
+        /// The file system asked for.
+        fs: String,
+        /// The other's mount point.
+        mount: String,
+        /// The other's process id.
+        pid: u32,
+        /// The other's host.
+        host: String,
+        /// The other's session.
+        session: SessionId,
+    },
+    /// Stripes left by an unclean end could not be resolved.
+    #[error("resolve stripes of the previous session: {0}")]
+    Resolve(BlockError),
+    /// A tunable is out of its range.
+    #[error("{name} = {value}: {reason}")]
+    Config {
+        /// The tunable.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        reason: &'static str,
+    },
+    /// The map names a pool in a way this client cannot use.
+    #[error("pool of file system {fs:?}: {reason}")]
+    Pool {
+        /// The file system.
+        fs: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,87 @@
+//! Open files.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+};
+
+use bytes::Bytes;
+
+use crate::{inode::Inode, prefetch::Pattern};
+
+/// An open file, as callers name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// Reading is allowed.
+    pub read: bool,
+    /// Writing is allowed.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// O_DIRECT: no reading ahead.
+    pub direct: bool,
+    /// O_SYNC: a write returns when it is durable with all attributes.
+    pub sync: bool,
+    /// O_DSYNC: a write returns when it is durable.
+    pub dsync: bool,
+    /// Cut to nothing first.
+    pub truncate: bool,
+}
+
+/// State of an open file.
+pub(crate) struct OpenFile {
+    pub inode: Arc<Inode>,
+    pub flags: OpenFlags,
+    /// Failures of the inode that this handle has reported or was opened after.
+    pub failures_seen: AtomicU64,
+    pub pattern: Mutex<Pattern>,
+}
+
+/// Bytes read, as shared pieces: short only at the end of the file.
+#[derive(Clone, Default)]
+pub struct ReadData {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl ReadData {
+    pub(crate) fn new(pieces: Vec<Bytes>) -> ReadData {
+        let len = pieces.iter().map(Bytes::len).sum();
+        ReadData { pieces, len }
+    }
+    /// Bytes in all pieces.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Nothing: the position is at or beyond the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The pieces, in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+    /// One contiguous copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+    /// Copies into `out`, which is at least as long; returns what was filled.
+    pub fn copy_to(&self, out: &mut [u8]) -> Range<usize> {
+        let mut at = 0;
+        for piece in &self.pieces {
+            out[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        0..at
+    }
+}
+
+impl std::fmt::Debug for ReadData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadData({} bytes in {} pieces)", self.len, self.pieces.len())
+    }
+}

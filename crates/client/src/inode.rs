@@ -1,0 +1,373 @@
+//! What the client holds of one inode: attributes, allocation, and cached blocks.
+//!
+//! Owns: the local truth of a file. Attributes here overlay the manager's until they are committed.
+//! Invariants: `pending` are blocks stored on pdisks that the manager does not know of yet; the size
+//! committed never covers bytes that are not stored.
+//! While issue-wide tokens do not exist, holding the file system's session stands for holding all
+//! tokens; an inode's state is made in [`crate::table`], where its tokens will be asked for.
+//!
+//! Locks, in the order they are taken: `io`, `commit`, state. `io` is exclusive for what changes the
+//! size or drops data (extending writes, truncate, punch), shared for other writes; reads, loads and
+//! flushes do not take it. `commit` serialises changes of this inode at the manager. The state's lock is
+//! a plain mutex and never held across a wait.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Instant,
+};
+
+use base::{InodeNo, units::UNIT};
+use tokio::sync::Notify;
+use wire::mgr::{Attr, Timestamp};
+
+use crate::{
+    block::Block,
+    error::Errno,
+    extents::BlockSet,
+    pool::{PageOwner, Pool, Tag},
+};
+
+/// See the file's head.
+pub(crate) struct Inode {
+    pub ino: InodeNo,
+    pub io: tokio::sync::RwLock<()>,
+    pub commit: Arc<tokio::sync::Mutex<()>>,
+    /// A flush ended, a hold was lifted.
+    pub changed: Notify,
+    state: Mutex<FileState>,
+    pool: Pool,
+}
+
+/// A run of writes, each beginning where the last ended.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Run {
+    pub end: u64,
+    pub bytes: u64,
+}
+
+/// The state of an inode.
+pub(crate) struct FileState {
+    /// Attributes as callers see them (`stored` is computed when asked for).
+    pub attr: Attr,
+    pub attr_known: bool,
+    /// Counts invalidations of `attr`: an answer asked for before one must not be kept.
+    pub attr_generation: u64,
+    /// The size the manager has.
+    pub size_committed: u64,
+    /// The manager keeps the content in the inode.
+    pub inline: bool,
+    /// What the manager keeps in the inode is dirty here, on its way to the pdisks.
+    pub leaving: bool,
+    pub alloc_known: bool,
+    /// Blocks in the manager's record.
+    pub committed: BlockSet,
+    /// Blocks stored, not yet in the record.
+    pub pending: BlockSet,
+    blocks: BTreeMap<u64, Block>,
+    /// Blocks with something not stored and not being written.
+    pub dirty: BTreeSet<u64>,
+    /// Handles on it.
+    pub opens: u32,
+    /// No name leads to it any more.
+    pub gone: bool,
+    /// Times (and size) are newer here than at the manager.
+    pub times_dirty: bool,
+    /// Counts changes of times, so that a commit knows whether it carried the newest.
+    pub times_count: u64,
+    /// Number of the last write.
+    pub seq: u64,
+    pub dirty_since: Option<Instant>,
+    pub meta_since: Option<Instant>,
+    /// Write out and commit without waiting for age (last close).
+    pub soon: bool,
+    /// A background write-out of this inode is under way.
+    pub storing: bool,
+    /// Failures of writing so far, and the last.
+    pub failures: u64,
+    pub error: Option<Errno>,
+    pub run: Run,
+    /// While above 0 no flush begins.
+    pub hold: u32,
+    /// Blocks being written now.
+    pub flights: u32,
+    pub strip_units: u32,
+}
+
+/// The locked state; keeps the pool's count of dirty bytes true.
+pub(crate) struct Locked<'a> {
+    state: MutexGuard<'a, FileState>,
+    pool: &'a Pool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = FileState;
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut FileState {
+        &mut self.state
+    }
+}
+
+impl Inode {
+    pub fn new(ino: InodeNo, pool: Pool) -> Arc<Inode> {
+        let state = FileState {
+            attr: Attr { ino, ..Attr::default() },
+            attr_known: false,
+            attr_generation: 0,
+            size_committed: 0,
+            inline: false,
+            leaving: false,
+            alloc_known: false,
+            committed: BlockSet::default(),
+            pending: BlockSet::default(),
+            blocks: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            opens: 0,
+            gone: false,
+            times_dirty: false,
+            times_count: 0,
+            seq: 0,
+            dirty_since: None,
+            meta_since: None,
+            soon: false,
+            storing: false,
+            failures: 0,
+            error: None,
+            run: Run::default(),
+            hold: 0,
+            flights: 0,
+            strip_units: 1,
+        };
+        Arc::new(Inode {
+            ino,
+            io: tokio::sync::RwLock::new(()),
+            commit: Arc::new(tokio::sync::Mutex::new(())),
+            changed: Notify::new(),
+            state: Mutex::new(state),
+            pool,
+        })
+    }
+
+    pub fn lock(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        Locked { state, pool: &self.pool }
+    }
+
+    /// Makes replacement entries for pieces of `block` and enters them into the pool's queues.
+    pub fn tagger(self: &Arc<Inode>, block: u64) -> impl FnMut(std::ops::Range<u32>, u64) -> Arc<Tag> {
+        let owner: Weak<dyn PageOwner> = Arc::downgrade(&(self.clone() as Arc<dyn PageOwner>));
+        let pool = self.pool.clone();
+        move |units, bytes| {
+            let tag = Tag::new(owner.clone(), block, units, bytes);
+            pool.enter(tag.clone());
+            tag
+        }
+    }
+}
+
+impl PageOwner for Inode {
+    fn evict(&self, block: u64, tag: &Arc<Tag>) {
+        let mut state = self.lock();
+        state.edit_existing(block, |b| b.evict(tag));
+        state.forget_idle(block);
+    }
+}
+
+impl Locked<'_> {
+    /// Changes a block, made if it is not there.
+    pub fn edit<R>(&mut self, block: u64, change: impl FnOnce(&mut Block) -> R) -> R {
+        let state = &mut *self.state;
+        let entry = state.blocks.entry(block).or_insert_with(|| Block::new(state.strip_units));
+        let before = entry.dirty_bytes();
+        let result = change(entry);
+        let after = entry.dirty_bytes();
+        if entry.has_dirty() {
+            state.dirty.insert(block);
+        } else {
+            state.dirty.remove(&block);
+        }
+        self.pool.dirty_changed(after as i64 - before as i64);
+        result
+    }
+
+    /// All content is in memory and the file will not fit into its inode: it goes to the pdisks.
+    pub fn leave_inode(&mut self) {
+        self.state.seq += 1;
+        let seq = self.state.seq;
+        self.edit(0, |b| {
+            if b.is_empty() {
+                b.zero_units(0, 1, seq);
+            }
+            b.make_dirty(seq);
+        });
+        self.state.leaving = true;
+        self.state.dirty_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Changes a block if it is there.
+    pub fn edit_existing<R>(&mut self, block: u64, change: impl FnOnce(&mut Block) -> R) -> Option<R> {
+        self.state.blocks.contains_key(&block).then(|| self.edit(block, change))
+    }
+
+    /// Drops blocks `from..to` with everything in them; the raw room they had set aside is returned.
+    pub fn drop_blocks(&mut self, from: u64, to: u64) -> u64 {
+        let keys: Vec<u64> = self.state.blocks.range(from..to).map(|(&b, _)| b).collect();
+        let mut room = 0;
+        for key in keys {
+            if let Some(block) = self.state.blocks.remove(&key) {
+                self.pool.dirty_changed(-(block.dirty_bytes() as i64));
+                room += block.reserved;
+            }
+            self.state.dirty.remove(&key);
+        }
+        room
+    }
+
+    /// Forgets an empty block, if too many are kept for their versions alone.
+    pub fn forget_idle(&mut self, block: u64) {
+        if self.state.blocks.len() > BLOCKS_IDLE_MAX
+            && self.state.blocks.get(&block).is_some_and(Block::is_idle)
+        {
+            self.drop_blocks(block, block + 1);
+        }
+    }
+}
+
+/// Blocks of one inode kept without data, for their versions.
+const BLOCKS_IDLE_MAX: usize = 1024;
+
+impl FileState {
+    pub fn block(&self, block: u64) -> Option<&Block> {
+        self.blocks.get(&block)
+    }
+    pub fn blocks_from(&self, first: u64) -> impl Iterator<Item = (u64, &Block)> {
+        self.blocks.range(first..).map(|(&n, b)| (n, b))
+    }
+    pub fn block_size(&self) -> u64 {
+        u64::from(self.attr.block_size.max(UNIT as u32))
+    }
+
+    /// Whether pdisks or manager hold bytes of this block: what is absent here must be loaded.
+    pub fn on_disk(&self, block: u64) -> bool {
+        self.committed.contains(block) || self.pending.contains(block) || self.in_inode(block)
+    }
+    /// Whether the manager holds bytes of this block in the inode.
+    pub fn in_inode(&self, block: u64) -> bool {
+        self.inline && block == 0 && self.size_committed > 0 && !self.pending.contains(0)
+    }
+
+    /// Whether the content must be made dirty before the file may grow out of its inode.
+    pub fn must_leave_inode(&self) -> bool {
+        self.in_inode(0) && !self.leaving
+    }
+
+    /// Whether the whole content can go into the inode.
+    pub fn fits_inode(&self, inline_max: u32) -> bool {
+        self.attr.size <= u64::from(inline_max)
+            && self.committed.is_empty()
+            && self.pending.is_empty()
+            && self.dirty.range(1..).next().is_none()
+            && self.flights == 0
+    }
+
+    /// A write or truncate happened: times move.
+    pub fn touch(&mut self, now: Timestamp) {
+        self.attr.mtime = now;
+        self.attr.ctime = now;
+        self.note_meta();
+    }
+
+    /// Something the manager must learn of.
+    pub fn note_meta(&mut self) {
+        self.times_dirty = true;
+        self.times_count += 1;
+        self.meta_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Largest size that covers no byte that is not stored.
+    pub fn size_stored(&self) -> u64 {
+        if self.attr.size <= self.size_committed {
+            return self.attr.size;
+        }
+        let block_size = self.block_size();
+        let first = self.size_committed / block_size;
+        for (number, block) in self.blocks_from(first) {
+            let start = number * block_size;
+            if start >= self.attr.size {
+                break;
+            }
+            let end = (start + block_size).min(self.attr.size);
+            let stored_to = start + u64::from(block.stored_to);
+            let from = if number == first { self.size_committed % block_size } else { 0 };
+            if stored_to < end
+                && let Some(unstored) = block.first_unstored(from as u32)
+            {
+                let unstored = start + u64::from(unstored);
+                return unstored.max(stored_to).max(self.size_committed).min(self.attr.size);
+            }
+        }
+        self.attr.size
+    }
+
+    /// Whether anything here is newer than at the manager or on the pdisks.
+    pub fn unsettled(&self) -> bool {
+        !self.dirty.is_empty()
+            || self.flights > 0
+            || !self.pending.is_empty()
+            || self.times_dirty
+            || self.attr.size != self.size_committed
+    }
+
+    /// Attributes as the manager gave them now.
+    pub fn merge(&mut self, new: Attr) {
+        let unsettled = self.attr_known && self.unsettled();
+        if !self.attr_known || !unsettled {
+            self.size_committed = new.size;
+            self.inline = new.inline;
+            if new.inline || new.stored == 0 && !self.alloc_known {
+                self.alloc_known = true;
+            }
+        }
+        let old = std::mem::replace(&mut self.attr, new);
+        if unsettled {
+            self.attr.size = old.size;
+            self.attr.stored = old.stored;
+            self.attr.inline = old.inline;
+            if self.times_dirty {
+                self.attr.mtime = old.mtime;
+                self.attr.ctime = self.attr.ctime.max(old.ctime);
+            }
+        }
+        self.gone |= self.attr.nlink == 0;
+        self.attr_known = true;
+    }
+
+    /// Attributes as callers see them.
+    pub fn visible(&self) -> Attr {
+        let mut attr = self.attr.clone();
+        if self.alloc_known && attr.kind == wire::mgr::FileKind::File {
+            attr.stored = self.stored_bytes();
+            attr.inline = self.inline;
+        }
+        attr
+    }
+
+    /// Bytes of storage: allocated and dirty blocks, cut at the size.
+    fn stored_bytes(&self) -> u64 {
+        let block_size = self.block_size();
+        let size = self.attr.size;
+        let mut all = self.committed.clone();
+        self.pending.extents(usize::MAX).into_iter().for_each(|e| all.insert_extent(e));
+        if all.is_empty() && self.dirty.is_empty() && self.flights == 0 {
+            return if self.inline { size } else { 0 };
+        }
+        self.dirty.iter().for_each(|&b| all.insert(b, b + 1));
+        let whole = all.count_in(0, size / block_size) * block_size;
+        whole + if all.contains(size / block_size) { size % block_size } else { 0 }
+    }
+}

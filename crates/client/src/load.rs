@@ -1,0 +1,239 @@
+//! Bytes from the pdisks (or from the inode) into blocks.
+//!
+//! A load runs as a task of its own: who waits for it may go away without harm. Two readers that want
+//! the same units share one load.
+
+use std::sync::Arc;
+
+use base::{OpClass, units::UNIT};
+use bytes::Bytes;
+use wire::{
+    mgr::{FileKind, MgrReply, MgrRequest},
+    strip::Range,
+};
+
+use crate::{
+    block::LoadWait,
+    calls::unexpected,
+    core::Core,
+    error::{BlockError, Errno},
+    inode::{Inode, Locked},
+    parts::BlockMeta,
+    pool::{Charge, charged},
+};
+
+/// Most extents asked for in one call.
+const EXTENTS_MAX: u32 = 4096;
+/// A load that only had nowhere to go (prefetch under memory pressure).
+const NO_MEMORY: Errno = Errno(libc::EAGAIN);
+
+pub(crate) type UnitRange = std::ops::Range<u32>;
+
+pub(crate) fn to_range(units: &UnitRange) -> Range {
+    Range { offset: units.start * UNIT as u32, len: (units.end - units.start) * UNIT as u32 }
+}
+
+impl Core {
+    /// Learns which blocks of the file are allocated, if that is not known yet.
+    pub async fn ensure_alloc(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        if inode.lock().alloc_known {
+            return Ok(());
+        }
+        let _commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        if inode.lock().alloc_known {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        let mut from = base::BlockIndex(0);
+        loop {
+            let ask = MgrRequest::Extents { ino: inode.ino, from, limit: EXTENTS_MAX };
+            match self.calls.ask(ask).await? {
+                MgrReply::Extents { extents, more } => {
+                    let Some(last) = extents.last().copied() else { break };
+                    found.extend(extents);
+                    if !more {
+                        break;
+                    }
+                    from = base::BlockIndex(last.first.0 + last.count);
+                }
+                other => return Err(unexpected("Extents", &other)),
+            }
+        }
+        let mut state = inode.lock();
+        found.into_iter().for_each(|e| state.committed.insert_extent(e));
+        state.alloc_known = true;
+        Ok(())
+    }
+
+    /// Begins loading what is absent of units `from..to` of a block that is on the pdisks; returns what
+    /// to wait for.
+    pub fn start_load(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        state: &mut Locked<'_>,
+        block: u64,
+        units: UnitRange,
+        class: OpClass,
+    ) -> Vec<Arc<LoadWait>> {
+        state.edit(block, |b| {
+            let (mut waits, gaps) = b.loading(units.start, units.end);
+            if !gaps.is_empty() {
+                let (id, wait) = b.begin_load(gaps.clone());
+                waits.push(wait.clone());
+                let (core, inode) = (self.clone(), inode.clone());
+                let starts = b.flush_starts;
+                self.runtime.spawn(async move {
+                    core.load(inode, block, id, gaps, class, wait, starts).await;
+                });
+            }
+            waits
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one task's whole job")]
+    async fn load(
+        self: Arc<Core>,
+        inode: Arc<Inode>,
+        block: u64,
+        id: u64,
+        units: Vec<UnitRange>,
+        class: OpClass,
+        wait: Arc<LoadWait>,
+        flush_starts: u32,
+    ) {
+        let bytes = units.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
+        let charge = match class {
+            OpClass::Prefetch => self.pool.charge_evicting(bytes).ok_or(NO_MEMORY),
+            _ => self.pool.charge(bytes, self.patience()).await,
+        };
+        let result = match charge {
+            Ok(charge) => self.fetch(&inode, block, &units, class, charge).await,
+            Err(error) => Err(error),
+        };
+        let (outcome, pieces, meta) = match result {
+            Ok((pieces, meta)) => (Ok(()), Some(pieces), meta),
+            Err(error) => (Err(error), None, None),
+        };
+        {
+            let mut tagger = inode.tagger(block);
+            let mut state = inode.lock();
+            state.edit_existing(block, |b| {
+                b.loaded(id, pieces, &mut tagger);
+                if b.flush_starts == flush_starts && b.meta.is_none() {
+                    b.meta = meta;
+                }
+            });
+        }
+        // A second outcome cannot come: the load ends once.
+        let _ = wait.done.set(outcome);
+        wait.notify.notify_waiters();
+    }
+
+    /// Reads units of a block. The charge travels with the bytes; what turns out to be zeros gives it back.
+    pub async fn fetch(
+        &self,
+        inode: &Arc<Inode>,
+        block: u64,
+        units: &[UnitRange],
+        class: OpClass,
+        mut charge: Charge,
+    ) -> Result<(Vec<(u32, Bytes)>, Option<BlockMeta>), Errno> {
+        let (in_inode, pool, block_size) = {
+            let state = inode.lock();
+            (state.in_inode(block), state.attr.pool, state.attr.block_size)
+        };
+        if in_inode {
+            return Ok((self.fetch_inline(inode, units, charge).await?, None));
+        }
+        let ranges = units.iter().map(to_range).collect();
+        let stripe = self.stripe(inode.ino, block);
+        let read = self.blocks.read(stripe, pool, block_size, ranges, class);
+        let read = read.await.map_err(|error| self.block_error("read", inode, block, &error))?;
+        let pieces = read.pieces.into_iter().filter(|(offset, bytes)| {
+            // What does not fit the request would be a broken part below; it must not reach the cache.
+            let fits = (*offset as usize).is_multiple_of(UNIT) && bytes.len().is_multiple_of(UNIT);
+            debug_assert!(fits);
+            fits && !bytes.is_empty()
+        });
+        let pieces = pieces
+            .map(|(offset, bytes)| {
+                let part = charge.split(bytes.len() as u64);
+                (offset, charged(bytes, part))
+            })
+            .collect();
+        Ok((pieces, Some(read.meta)))
+    }
+
+    async fn fetch_inline(
+        &self,
+        inode: &Arc<Inode>,
+        units: &[UnitRange],
+        mut charge: Charge,
+    ) -> Result<Vec<(u32, Bytes)>, Errno> {
+        let content = match self.calls.ask(MgrRequest::ReadInline { ino: inode.ino }).await? {
+            MgrReply::Bytes(content) => content,
+            other => return Err(unexpected("ReadInline", &other)),
+        };
+        let mut pieces = Vec::new();
+        for range in units {
+            let (from, to) = (range.start as usize * UNIT, (range.end as usize * UNIT).min(content.len()));
+            if from < to {
+                let len = (to - from).next_multiple_of(UNIT);
+                let mut buf = self.pool.buffer(len);
+                buf[..to - from].copy_from_slice(&content[from..to]);
+                buf[to - from..].fill(0);
+                pieces.push((from as u32, charged(buf, charge.split(len as u64))));
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Logs a failed block operation and names it for the caller.
+    pub fn block_error(
+        &self,
+        what: &'static str,
+        inode: &Inode,
+        block: u64,
+        error: &BlockError,
+    ) -> Errno {
+        tracing::error!(inode = %inode.ino, block, %error, "{what} block");
+        match error {
+            BlockError::NoSpace => Errno::ENOSPC,
+            BlockError::Fenced => {
+                self.calls.set_dead();
+                Errno::EIO
+            }
+            BlockError::Unavailable(_) => Errno::EIO,
+        }
+    }
+
+    /// Waits for loads to end.
+    pub async fn wait_loads(&self, waits: Vec<Arc<LoadWait>>) -> Result<(), Errno> {
+        for wait in waits {
+            loop {
+                let notified = wait.notify.notified();
+                tokio::pin!(notified);
+                notified.as_mut().enable();
+                match wait.done.get() {
+                    // A prefetch that found no memory: the waiter looks again and loads by itself.
+                    Some(Err(NO_MEMORY)) | Some(Ok(())) => break,
+                    Some(Err(error)) => return Err(*error),
+                    None => {}
+                }
+                // Memory wait and read have deadlines of their own; this one is behind both.
+                let patience = self.patience() * 3;
+                crate::core::patient(patience, "a block to be read", notified).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what has no data.
+    pub fn check_file(kind: FileKind) -> Result<(), Errno> {
+        match kind {
+            FileKind::File => Ok(()),
+            FileKind::Directory => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the client stands on: the manager, and blocks of files stored as stripes. As traits, so that the
+//! same client runs over the network, over an in-process manager, and under a simulation.
+
+use std::{future::Future, pin::Pin, time::Instant};
+
+use base::{OpClass, PoolId, StripeId, Version};
+use bytes::Bytes;
+use wire::{
+    mgr::{MgrReply, MgrRequest},
+    strip::Range,
+};
+
+use crate::error::{BlockError, CallError};
+
+/// A boxed future, as the traits here return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The manager, reached somehow. A call is repeated under the hood (reconnects, manager restarts) until
+/// it is answered or the deadline passes; every request may be repeated without further effect.
+pub trait Manager: Send + Sync {
+    /// One request, one answer.
+    fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>>;
+}
+
+/// The code and block size of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Data strips of a stripe (1 in replicated pools).
+    pub data_strips: u8,
+    /// All strips of a stripe.
+    pub width: u8,
+    /// Bytes of a block of new files.
+    pub block_size: u32,
+}
+
+/// What the writer must know of a block's current version to write the next.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BlockMeta {
+    /// Version of each data strip; `None` was never written.
+    pub data: Vec<Option<Version>>,
+    /// Version of the parity.
+    pub parity: Option<Version>,
+    /// Stored bytes of the block, a multiple of 4 KiB.
+    pub len: u32,
+}
+
+/// A new version of a block.
+#[derive(Clone, Debug)]
+pub struct WriteStripe {
+    /// Which block.
+    pub stripe: StripeId,
+    /// Its file's pool.
+    pub pool: PoolId,
+    /// Bytes of a block of its file.
+    pub block_size: u32,
+    /// The new version.
+    pub version: Version,
+    /// Stored bytes of the block after it, a multiple of 4 KiB.
+    pub len: u32,
+    /// What of the block is new: rising, 4 KiB aligned.
+    pub dirty: Vec<Range>,
+    /// Bytes by offset in the block: all of `dirty`, and what [`Blocks::parity_ranges`] asks for beside
+    /// it (absent there means zeros). Rising, multiples of 4 KiB, none crosses a strip boundary.
+    pub pieces: Vec<(u32, Bytes)>,
+    /// The block's current version; `None` if it has none, or if all of it is replaced.
+    pub previous: Option<BlockMeta>,
+}
+
+/// What was read of a block.
+#[derive(Clone, Debug, Default)]
+pub struct BlockRead {
+    /// Bytes by offset in the block, within the ranges asked for; what is absent is zeros.
+    pub pieces: Vec<(u32, Bytes)>,
+    /// The block's current version.
+    pub meta: BlockMeta,
+}
+
+/// Blocks of files.
+pub trait Blocks: Send + Sync {
+    /// How stripes of this pool look; `None` if the map has no such pool.
+    fn geometry(&self, pool: PoolId) -> Option<Geometry>;
+
+    /// What of the block must be in `pieces` when `dirty` is written, so that parity can be computed.
+    fn parity_ranges(&self, pool: PoolId, block_size: u32, dirty: &[Range]) -> Vec<Range>;
+
+    /// Stores a new version; answered when it is complete. One version of a block at a time.
+    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>>;
+
+    /// Reads ranges of the newest complete version. With no range at all: only its meta.
+    fn read(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        block_size: u32,
+        ranges: Vec<Range>,
+        class: OpClass,
+    ) -> BoxFuture<'_, Result<BlockRead, BlockError>>;
+
+    /// Makes all complete versions the adopted ones.
+    fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>>;
+}

@@ -1,0 +1,433 @@
+//! The page pool: one bounded memory for the cached, prefetched and dirty data of all files.
+//!
+//! Owns: the count of bytes in use ([`Charge`] travels with the memory and gives it back when the last
+//! reader of it is gone), the count of dirty bytes, and the order in which clean pages are given up.
+//! Invariant: charges never add up to more than the pool, except [`Pool::charge_over`], whose users are
+//! bounded by the number of blocks being written (writing must not wait for memory that only writing frees).
+//! On failure: who gets no memory before the deadline gets `EIO` and an event.
+//!
+//! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
+//! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
+
+use std::{
+    collections::VecDeque,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use base::{AlignedBuf, BufPool};
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::error::Errno;
+
+/// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
+const ENTRY_PCT: u64 = 20;
+/// Bytes that need not be checked for dead entries.
+const DEAD_MIN: usize = 1024;
+
+/// Who holds pages, and can be asked to drop them.
+pub(crate) trait PageOwner: Send + Sync {
+    /// Drops the clean pieces of `block` that carry this tag.
+    fn evict(&self, block: u64, tag: &Arc<Tag>);
+}
+
+/// Identity of one clean allocation in the replacement queues; all pieces cut from it share it.
+pub(crate) struct Tag {
+    owner: Weak<dyn PageOwner>,
+    /// Block of the owner's file.
+    pub block: u64,
+    /// Units of the block that the allocation spans.
+    pub units: std::ops::Range<u32>,
+    bytes: u64,
+    hits: AtomicU8,
+    last_end: AtomicU32,
+}
+
+impl Tag {
+    pub fn new(owner: Weak<dyn PageOwner>, block: u64, units: std::ops::Range<u32>, bytes: u64) -> Arc<Tag> {
+        Arc::new(Tag { owner, block, units, bytes, hits: AtomicU8::new(0), last_end: AtomicU32::new(0) })
+    }
+
+    /// Notes a use of bytes `from..to` of the block. Going on where the last use ended is one use still:
+    /// a scan in small reads must not look like reuse.
+    pub fn used(&self, from: u32, to: u32) {
+        let last = self.last_end.swap(to, Relaxed);
+        if last != 0 && from < last && self.hits.load(Relaxed) < 3 {
+            self.hits.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Bytes of the pool in use; given back on drop.
+pub(crate) struct Charge {
+    pool: Arc<Inner>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Takes `bytes` out of this charge (all of it if it holds less).
+    pub fn split(&mut self, bytes: u64) -> Charge {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Charge { pool: self.pool.clone(), bytes }
+    }
+    /// Bytes it stands for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pool.used.fetch_sub(self.bytes, SeqCst);
+            self.pool.progress.fetch_add(1, Relaxed);
+            self.pool.freed.notify_waiters();
+        }
+    }
+}
+
+/// Bytes together with the pool memory they occupy.
+struct Charged<T> {
+    data: T,
+    _charge: Charge,
+}
+
+impl<T: Deref<Target = [u8]>> AsRef<[u8]> for Charged<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+/// `data` as shared bytes that give their pool memory back with the last reference.
+pub(crate) fn charged<T: Deref<Target = [u8]> + Send + 'static>(data: T, charge: Charge) -> Bytes {
+    Bytes::from_owner(Charged { data, _charge: charge })
+}
+
+/// The pool. Clones are the same pool.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<Inner>);
+
+struct Inner {
+    bytes_max: u64,
+    dirty_max: u64,
+    used: AtomicU64,
+    dirty: AtomicU64,
+    bufs: BufPool,
+    queues: Mutex<Queues>,
+    freed: Notify,
+    cleaned: Notify,
+    /// Counts every release of memory and every cleaning: a waiter's deadline restarts when it moves.
+    progress: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queues {
+    entry: VecDeque<Arc<Tag>>,
+    main: VecDeque<Arc<Tag>>,
+    entry_bytes: u64,
+    main_bytes: u64,
+    /// Queue length after the last removal of dead tags.
+    live_estimate: usize,
+}
+
+/// What is in the pool, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Bytes it may hold.
+    pub bytes_max: u64,
+    /// Bytes it holds.
+    pub used: u64,
+    /// Bytes of those that are not yet stored.
+    pub dirty: u64,
+}
+
+impl Pool {
+    pub fn new(bytes_max: u64, dirty_pct: u32) -> Pool {
+        Pool(Arc::new(Inner {
+            bytes_max,
+            dirty_max: bytes_max * u64::from(dirty_pct) / 100,
+            used: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+            bufs: BufPool::new((bytes_max / 4) as usize),
+            queues: Mutex::default(),
+            freed: Notify::new(),
+            cleaned: Notify::new(),
+            progress: AtomicU64::new(0),
+        }))
+    }
+
+    pub fn usage(&self) -> PoolUse {
+        PoolUse {
+            bytes_max: self.0.bytes_max,
+            used: self.0.used.load(SeqCst),
+            dirty: self.0.dirty.load(SeqCst),
+        }
+    }
+
+    /// A buffer for `len` bytes; the caller holds the charge.
+    pub fn buffer(&self, len: usize) -> AlignedBuf {
+        self.0.bufs.get(len)
+    }
+
+    /// Memory if there is some free now. Evicts nothing: may be called with an inode's state locked.
+    pub fn charge_now(&self, bytes: u64) -> Option<Charge> {
+        let max = self.0.bytes_max;
+        let grow = |used: u64| (used + bytes <= max).then_some(used + bytes);
+        self.0.used.fetch_update(SeqCst, SeqCst, grow).ok()?;
+        Some(Charge { pool: self.0.clone(), bytes })
+    }
+
+    /// Memory, if need be by giving up clean pages. Never with an inode's state locked.
+    pub fn charge_evicting(&self, bytes: u64) -> Option<Charge> {
+        if let Some(charge) = self.charge_now(bytes) {
+            return Some(charge);
+        }
+        self.evict(bytes);
+        self.charge_now(bytes)
+    }
+
+    /// Memory in any case, above the bound if there is no other way. Evicts nothing.
+    pub fn charge_over_now(&self, bytes: u64) -> Charge {
+        self.charge_now(bytes).unwrap_or_else(|| {
+            self.0.used.fetch_add(bytes, SeqCst);
+            Charge { pool: self.0.clone(), bytes }
+        })
+    }
+
+    /// The same, after giving up clean pages. Never with an inode's state locked.
+    pub fn charge_over(&self, bytes: u64) -> Charge {
+        self.charge_evicting(bytes).unwrap_or_else(|| self.charge_over_now(bytes))
+    }
+
+    /// Memory; waits until some is free. `EIO` after `patience` without any progress.
+    pub async fn charge(&self, bytes: u64, patience: Duration) -> Result<Charge, Errno> {
+        self.wait(&self.0.freed, patience, "page pool memory", || self.charge_evicting(bytes)).await
+    }
+
+    /// Waits until `bytes` more may be dirtied. The bound is soft by what concurrent writers bring.
+    pub async fn throttle(&self, bytes: u64, patience: Duration) -> Result<(), Errno> {
+        let bytes = bytes.min(self.0.dirty_max);
+        let below = || (self.0.dirty.load(SeqCst) + bytes <= self.0.dirty_max).then_some(());
+        self.wait(&self.0.cleaned, patience, "dirty pages to be written", below).await
+    }
+
+    /// Dirty bytes changed by `delta`.
+    pub fn dirty_changed(&self, delta: i64) {
+        if delta > 0 {
+            self.0.dirty.fetch_add(delta as u64, SeqCst);
+        } else if delta < 0 {
+            self.0.dirty.fetch_sub(delta.unsigned_abs(), SeqCst);
+            self.0.progress.fetch_add(1, Relaxed);
+            self.0.cleaned.notify_waiters();
+            self.0.freed.notify_waiters();
+        }
+    }
+
+    /// Whether write-behind should not wait for age: half of what may be dirty is, or the pool is short
+    /// of clean pages to give up.
+    pub fn pressure(&self) -> bool {
+        let dirty = self.0.dirty.load(SeqCst);
+        dirty > self.0.dirty_max / 2
+    }
+
+    async fn wait<T>(
+        &self,
+        notify: &Notify,
+        patience: Duration,
+        what: &'static str,
+        attempt: impl Fn() -> Option<T>,
+    ) -> Result<T, Errno> {
+        let mut progress = self.0.progress.load(Relaxed);
+        let mut deadline = Instant::now() + patience;
+        loop {
+            let notified = notify.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if let Some(got) = attempt() {
+                return Ok(got);
+            }
+            // Pages become evictable without a release (a reader lets go of them): look again now and then.
+            let step = (Instant::now() + Duration::from_millis(50)).min(deadline);
+            let _ = tokio::time::timeout_at(step.into(), notified).await;
+            let now = self.0.progress.load(Relaxed);
+            if now != progress {
+                progress = now;
+                deadline = Instant::now() + patience;
+            } else if Instant::now() >= deadline {
+                tracing::error!(?patience, usage = ?self.usage(), "gave up waiting for {what}");
+                return Err(Errno::EIO);
+            }
+        }
+    }
+
+    /// Enters clean pages. May be called with an inode's state locked.
+    pub fn enter(&self, tag: Arc<Tag>) {
+        let mut queues = self.lock();
+        queues.entry_bytes += tag.bytes;
+        queues.entry.push_back(tag);
+        if queues.entry.len() + queues.main.len() > 2 * queues.live_estimate + DEAD_MIN {
+            queues.remove_dead();
+        }
+    }
+
+    /// Gives up clean pages until `want` more bytes fit or nothing is left to give up.
+    fn evict(&self, want: u64) {
+        let mut steps = {
+            let queues = self.lock();
+            4 * (queues.entry.len() + queues.main.len()) + 4
+        };
+        while steps > 0 && self.0.used.load(SeqCst) + want > self.0.bytes_max {
+            steps -= 1;
+            // In a statement of its own: the queues' lock must be free when the owner takes its state.
+            let victim = self.lock().victim();
+            match victim {
+                Victim::Tag(tag) => {
+                    if let Some(owner) = tag.owner.upgrade() {
+                        owner.evict(tag.block, &tag);
+                    }
+                }
+                Victim::Again => {}
+                Victim::None => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queues> {
+        self.0.queues.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+enum Victim {
+    Tag(Arc<Tag>),
+    Again,
+    None,
+}
+
+impl Queues {
+    fn victim(&mut self) -> Victim {
+        let from_entry = self.main.is_empty()
+            || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
+        let popped = if from_entry {
+            self.entry.pop_front().inspect(|tag| self.entry_bytes -= tag.bytes)
+        } else {
+            self.main.pop_front().inspect(|tag| self.main_bytes -= tag.bytes)
+        };
+        let Some(tag) = popped else { return Victim::None };
+        if Arc::strong_count(&tag) == 1 {
+            return Victim::Again;
+        }
+        let hits = tag.hits.load(Relaxed);
+        if hits == 0 {
+            return Victim::Tag(tag);
+        }
+        tag.hits.store(if from_entry { 0 } else { hits - 1 }, Relaxed);
+        self.main_bytes += tag.bytes;
+        self.main.push_back(tag);
+        Victim::Again
+    }
+
+    /// Tags whose pages are gone already stay in the queues until they come to the front; this removes
+    /// them when they are more than the living.
+    fn remove_dead(&mut self) {
+        let alive = |tag: &Arc<Tag>| Arc::strong_count(tag) > 1;
+        self.entry.retain(alive);
+        self.main.retain(alive);
+        self.entry_bytes = self.entry.iter().map(|t| t.bytes).sum();
+        self.main_bytes = self.main.iter().map(|t| t.bytes).sum();
+        self.live_estimate = self.entry.len() + self.main.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds one page a block, as an inode would.
+    struct Owner(Mutex<std::collections::BTreeMap<u64, (Arc<Tag>, Charge)>>);
+
+    impl PageOwner for Owner {
+        fn evict(&self, block: u64, tag: &Arc<Tag>) {
+            let mut pages = self.0.lock().unwrap();
+            if pages.get(&block).is_some_and(|(t, _)| Arc::ptr_eq(t, tag)) {
+                pages.remove(&block);
+            }
+        }
+    }
+
+    fn add(pool: &Pool, owner: &Arc<Owner>, block: u64) {
+        let charge = pool.charge_evicting(4096).unwrap();
+        let weak: Weak<dyn PageOwner> = Arc::downgrade(&(owner.clone() as Arc<dyn PageOwner>));
+        let tag = Tag::new(weak, block, 0..1, 4096);
+        owner.0.lock().unwrap().insert(block, (tag.clone(), charge));
+        pool.enter(tag);
+    }
+
+    #[test]
+    fn a_scan_does_not_push_out_what_is_reused() {
+        let pool = Pool::new(100 * 4096, 40);
+        let owner = Arc::new(Owner(Mutex::default()));
+        for block in 0..10 {
+            add(&pool, &owner, block);
+            let tag = owner.0.lock().unwrap()[&block].0.clone();
+            tag.used(0, 4096);
+            tag.used(0, 4096);
+        }
+        for block in 1000..2000 {
+            add(&pool, &owner, block);
+        }
+        let pages = owner.0.lock().unwrap();
+        assert!((0..10).all(|b| pages.contains_key(&b)), "reused pages were pushed out by a scan");
+        assert!(pool.usage().used <= 100 * 4096);
+    }
+
+    #[test]
+    fn small_steps_through_a_page_are_one_use() {
+        let owner: Weak<Owner> = Weak::new();
+        let tag = Tag::new(owner, 0, 0..4, 16384);
+        (0..4u32).for_each(|i| tag.used(i * 4096, (i + 1) * 4096));
+        assert_eq!(tag.hits.load(Relaxed), 0);
+        tag.used(0, 4096);
+        assert_eq!(tag.hits.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn dead_entries_are_bounded() {
+        let pool = Pool::new(1 << 20, 40);
+        let owner = Arc::new(Owner(Mutex::default()));
+        for _ in 0..100_000 {
+            add(&pool, &owner, 7); // replaces the page: the old tag is dead
+        }
+        let queues = pool.lock();
+        assert!(queues.entry.len() + queues.main.len() <= 2 * DEAD_MIN + 4);
+    }
+
+    #[tokio::test]
+    async fn memory_comes_back_with_the_last_reference() {
+        let pool = Pool::new(8192, 40);
+        let charge = pool.charge(8192, Duration::from_secs(5)).await.unwrap();
+        let bytes = charged(pool.buffer(8192), charge);
+        let slice = bytes.slice(10..20);
+        drop(bytes);
+        assert!(pool.charge_evicting(4096).is_none());
+        let waiter = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.charge(4096, Duration::from_secs(5)).await.map(|c| c.bytes()) }
+        });
+        tokio::task::yield_now().await;
+        drop(slice);
+        assert_eq!(waiter.await.unwrap(), Ok(4096));
+    }
+
+    #[tokio::test]
+    async fn waiting_has_an_end() {
+        let pool = Pool::new(4096, 40);
+        let _all = pool.charge_now(4096).unwrap();
+        assert_eq!(pool.charge(1, Duration::from_millis(20)).await.map(|_| ()), Err(Errno::EIO));
+    }
+}

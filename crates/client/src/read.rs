@@ -1,0 +1,141 @@
+//! Reading: from blocks in memory, from the pdisks for what is absent, zeros for holes.
+//! A read takes no lock of the file across a wait; what is dirty here is what it sees.
+
+use std::sync::Arc;
+
+use base::{OpClass, units::UNIT};
+use bytes::Bytes;
+
+use crate::{
+    block::{LoadWait, zeros},
+    core::Core,
+    error::Errno,
+    handle::{OpenFile, ReadData},
+    inode::{Inode, Locked},
+};
+
+/// Longest read in one call, bytes; longer ones come back short of it.
+pub(crate) const READ_MAX: usize = 64 << 20;
+/// Tries to get one block's units together before giving up (each finds them evicted again).
+const TRIES_MAX: u32 = 1000;
+
+/// A part of one block.
+#[derive(Clone, Copy)]
+struct Part {
+    block: u64,
+    from: u32,
+    to: u32,
+}
+
+/// Cuts a byte range of a file into parts of blocks.
+fn parts(offset: u64, end: u64, block_size: u64) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut pos = offset;
+    while pos < end {
+        let block = pos / block_size;
+        let stop = end.min((block + 1) * block_size);
+        parts.push(Part { block, from: (pos % block_size) as u32, to: (stop - block * block_size) as u32 });
+        pos = stop;
+    }
+    parts
+}
+
+enum Got {
+    Bytes(Vec<Bytes>),
+    Wait(Vec<Arc<LoadWait>>),
+}
+
+impl Core {
+    /// Up to `len` bytes from `offset`; short only at the end of the file.
+    pub async fn read(
+        self: &Arc<Core>,
+        file: &OpenFile,
+        offset: u64,
+        len: usize,
+    ) -> Result<ReadData, Errno> {
+        let inode = &file.inode;
+        self.ensure_alloc(inode).await?;
+        let data = self.read_inode(inode, offset, len).await?;
+        self.read_ahead(file, offset, data.len());
+        Ok(data)
+    }
+
+    /// The same without a handle and without reading ahead.
+    pub async fn read_inode(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: usize,
+    ) -> Result<ReadData, Errno> {
+        let mut out: Vec<Vec<Bytes>> = Vec::new();
+        let parts = {
+            // One look for all parts: what is absent is asked for at once, over all blocks.
+            let mut state = inode.lock();
+            let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
+            let parts = parts(offset, end, state.block_size());
+            for part in &parts {
+                match self.part(inode, &mut state, *part) {
+                    Got::Bytes(bytes) => out.push(bytes),
+                    Got::Wait(_) => out.push(Vec::new()),
+                }
+            }
+            parts
+        };
+        for (part, bytes) in parts.iter().zip(&mut out) {
+            let mut tries = 0;
+            while bytes.is_empty() {
+                let got = self.part(inode, &mut inode.lock(), *part);
+                match got {
+                    Got::Bytes(got) => *bytes = got,
+                    Got::Wait(waits) => self.wait_loads(waits).await?,
+                }
+                tries += 1;
+                if tries > TRIES_MAX {
+                    tracing::error!(inode = %inode.ino, block = part.block, "page pool too small for a read");
+                    return Err(Errno::EIO);
+                }
+            }
+        }
+        Ok(ReadData::new(out.concat()))
+    }
+
+    fn part(self: &Arc<Core>, inode: &Arc<Inode>, state: &mut Locked<'_>, part: Part) -> Got {
+        let on_disk = state.on_disk(part.block);
+        let mut bytes = Vec::new();
+        if state.block(part.block).is_none() && !on_disk {
+            zeros((part.to - part.from) as usize, &mut bytes);
+            return Got::Bytes(bytes);
+        }
+        if state.edit(part.block, |b| b.collect(part.from, part.to, !on_disk, &mut bytes)) {
+            return Got::Bytes(bytes);
+        }
+        let units = part.from / UNIT as u32..part.to.div_ceil(UNIT as u32);
+        Got::Wait(self.start_load(inode, state, part.block, units, OpClass::Read))
+    }
+
+    /// Bytes that are all in memory, without any wait.
+    pub fn try_read_cached(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) -> Option<ReadData> {
+        let mut out = Vec::new();
+        {
+            let mut state = file.inode.lock();
+            if !state.alloc_known {
+                return None;
+            }
+            let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
+            for part in parts(offset, end, state.block_size()) {
+                let on_disk = state.on_disk(part.block);
+                if state.block(part.block).is_none() {
+                    if on_disk {
+                        return None;
+                    }
+                    zeros((part.to - part.from) as usize, &mut out);
+                } else if !state.edit(part.block, |b| b.collect(part.from, part.to, !on_disk, &mut out)) {
+                    return None;
+                }
+            }
+        }
+        let data = ReadData::new(out);
+        self.read_ahead(file, offset, data.len());
+        Some(data)
+    }
+}

@@ -1,0 +1,302 @@
+//! Truncate, fallocate, holes, and where data is.
+//!
+//! Shrinking: flushes stop, the manager first (it removes the strips), then pages are dropped. The part
+//! of the last block behind the new end is left as it is on the pdisks: what lies beyond the end of a
+//! file is arbitrary, and every growth writes zeros over the part it uncovers.
+//! On failure of the manager's call nothing has changed.
+
+use std::sync::Arc;
+
+use base::{BlockIndex, units::UNIT};
+use wire::mgr::{Change, Extent, FILE_SIZE_MAX, MgrReply};
+
+use crate::{
+    calls::unexpected,
+    core::{Core, now, patient},
+    error::Errno,
+    inode::Inode,
+};
+
+/// How [`crate::Client::fallocate`] changes a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallocate {
+    /// Room for the range; the file grows to its end unless `keep_size`.
+    Allocate {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// The range becomes a hole; the size stays.
+    PunchHole,
+    /// The range reads as zeros; the file grows to its end unless `keep_size`.
+    ZeroRange {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+}
+
+const UNIT64: u64 = UNIT as u64;
+
+impl Core {
+    /// Sets the size.
+    pub async fn truncate(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        self.ensure_alloc(inode).await?;
+        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let old = inode.lock().attr.size;
+        if size < old {
+            return self.shrink(inode, size).await;
+        }
+        self.grow(inode, size).await
+    }
+
+    /// To a size that is not smaller; `io` is held exclusively.
+    async fn grow(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        let old = inode.lock().attr.size;
+        let round = |n: u64| n.next_multiple_of(UNIT64);
+        if size > old {
+            self.zero_bytes(inode, old, round(size)).await?;
+        }
+        loop {
+            self.leave_inode_if_above(inode, size).await?;
+            let mut state = inode.lock();
+            if size > u64::from(self.tunables.inline_data_max) && state.must_leave_inode() {
+                continue;
+            }
+            state.attr.size = size;
+            state.touch(now());
+            break;
+        }
+        self.note_unsettled(inode);
+        Ok(())
+    }
+
+    async fn shrink(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        let hold = self.hold_flushes(inode).await?;
+        let commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        let block_size = inode.lock().block_size();
+        let first_gone = size.div_ceil(block_size);
+        if inode.lock().pending.any_in(first_gone, u64::MAX) {
+            // The manager removes only strips that it knows of.
+            self.commit_locked(inode).await?;
+        }
+        let now = now();
+        let (on_pdisks, size_there) = {
+            let state = inode.lock();
+            (!state.committed.is_empty() || !state.inline, state.size_committed)
+        };
+        let mut told = false;
+        if on_pdisks && size < size_there {
+            let change = Change::SetAttr {
+                ino: inode.ino,
+                mode: None,
+                uid: None,
+                gid: None,
+                size: Some(size),
+                atime: None,
+                mtime: Some(now),
+                ctime: now,
+                highest: self.next_version(),
+            };
+            match self.calls.mutate(change).await? {
+                MgrReply::Attr(attr) => {
+                    let mut state = inode.lock();
+                    state.size_committed = attr.size;
+                    state.inline = attr.inline;
+                    told = true;
+                }
+                other => return Err(unexpected("SetAttr", &other)),
+            }
+        } else {
+            let end = inode.lock().committed.end();
+            if end > first_gone {
+                let beyond = Extent { first: BlockIndex(first_gone), count: end - first_gone };
+                self.deallocate(inode, beyond).await?;
+            }
+        }
+        let room = {
+            let mut state = inode.lock();
+            let room = state.drop_blocks(first_gone, u64::MAX);
+            let inside = (size % block_size) as u32;
+            state.edit_existing(size / block_size, |b| {
+                let units = (block_size / UNIT64) as u32;
+                b.drop_units(inside.div_ceil(UNIT as u32), units);
+                b.stored_to = b.stored_to.min(inside);
+            });
+            state.forget_idle(size / block_size);
+            state.committed.remove(first_gone, u64::MAX);
+            state.pending.remove(first_gone, u64::MAX);
+            state.attr.size = size;
+            state.run = Default::default();
+            if told && !state.times_dirty {
+                state.attr.mtime = now;
+                state.attr.ctime = now;
+            } else {
+                state.touch(now);
+            }
+            room
+        };
+        self.return_room(room);
+        drop(commit);
+        drop(hold);
+        self.note_unsettled(inode);
+        Ok(())
+    }
+
+    async fn deallocate(&self, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
+        let highest = self.next_version();
+        let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
+        match self.calls.mutate(change).await? {
+            MgrReply::Attr(_) | MgrReply::Done => Ok(()),
+            other => Err(unexpected("Deallocate", &other)),
+        }
+    }
+
+    /// See [`Fallocate`].
+    pub async fn fallocate(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        let end = offset.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.ensure_alloc(inode).await?;
+        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let size = inode.lock().attr.size;
+        match mode {
+            Fallocate::Allocate { keep_size } => {
+                // Room is promised by the session's reservation; strips are made when data comes.
+                let pool = inode.lock().attr.pool;
+                drop(self.take_room(self.raw_bytes(pool, len.min(1 << 40))?).await?);
+                if end > size && !keep_size {
+                    self.grow(inode, end).await?;
+                }
+            }
+            Fallocate::PunchHole => self.punch(inode, offset, end.min(size)).await?,
+            Fallocate::ZeroRange { keep_size } => {
+                self.punch(inode, offset, end.min(size)).await?;
+                if end > size && !keep_size {
+                    self.grow(inode, end).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes `from..to` become zeros; whole blocks give their space back. `io` is held exclusively.
+    async fn punch(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+        if from >= to {
+            return Ok(());
+        }
+        let hold = self.hold_flushes(inode).await?;
+        let (block_size, size) = {
+            let state = inode.lock();
+            (state.block_size(), state.attr.size)
+        };
+        let first = from.div_ceil(block_size);
+        // The last block counts as whole if the hole reaches the end of the file.
+        let end = if to == size { to.div_ceil(block_size) } else { to / block_size };
+        if first < end {
+            self.zero_bytes(inode, from, first * block_size).await?;
+            self.punch_blocks(inode, first, end).await?;
+            if end * block_size < to {
+                self.zero_bytes(inode, end * block_size, to).await?;
+            }
+        } else {
+            self.zero_bytes(inode, from, to).await?;
+        }
+        inode.lock().touch(now());
+        drop(hold);
+        self.note_unsettled(inode);
+        Ok(())
+    }
+
+    async fn punch_blocks(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
+        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        if inode.lock().pending.any_in(first, end) {
+            self.commit_locked(inode).await?;
+        }
+        if inode.lock().committed.any_in(first, end) {
+            self.deallocate(inode, Extent { first: BlockIndex(first), count: end - first }).await?;
+        }
+        let room = {
+            let mut state = inode.lock();
+            let inline = state.in_inode(0) && first == 0;
+            let room = state.drop_blocks(first, end);
+            state.committed.remove(first, end);
+            state.pending.remove(first, end);
+            if inline {
+                // The content in the inode goes with the next commit.
+                state.seq += 1;
+                let seq = state.seq;
+                let units = (state.size_committed.div_ceil(UNIT64) as u32).max(1);
+                state.edit(0, |b| b.zero_units(0, units, seq));
+                state.dirty_since.get_or_insert_with(std::time::Instant::now);
+            }
+            room
+        };
+        self.return_room(room);
+        Ok(())
+    }
+
+    /// First position at or after `offset` that may hold data.
+    pub async fn seek_data(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
+        self.ensure_alloc(inode).await?;
+        let state = inode.lock();
+        let size = state.attr.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let block_size = state.block_size();
+        let mut best = u64::MAX;
+        let inline = state.in_inode(0).then_some(0);
+        let block = offset / block_size;
+        let stored = [state.committed.next_in(block), state.pending.next_in(block), inline];
+        for found in stored.into_iter().flatten().filter(|&b| b >= block) {
+            best = best.min(offset.max(found * block_size));
+        }
+        for (number, cached) in state.blocks_from(block) {
+            if number * block_size >= best {
+                break;
+            }
+            let start = number * block_size;
+            let data = cached.data_units().find(|u| start + u64::from(u.end) * UNIT64 > offset);
+            if let Some(units) = data {
+                best = best.min(offset.max(start + u64::from(units.start) * UNIT64));
+            }
+        }
+        if best < size { Ok(best) } else { Err(Errno::ENXIO) }
+    }
+
+    /// First position at or after `offset` in a hole; the end of the file is one.
+    pub async fn seek_hole(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
+        self.ensure_alloc(inode).await?;
+        let state = inode.lock();
+        let size = state.attr.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let block_size = state.block_size();
+        let mut pos = offset;
+        while pos < size {
+            let block = pos / block_size;
+            if state.on_disk(block) {
+                pos = (block + 1) * block_size;
+                continue;
+            }
+            let unit = (pos % block_size / UNIT64) as u32;
+            let here = state.block(block);
+            let data = here.and_then(|b| b.data_units().find(|u| u.contains(&unit)));
+            match data {
+                Some(units) => pos = block * block_size + u64::from(units.end) * UNIT64,
+                None => break,
+            }
+        }
+        Ok(pos.min(size))
+    }
+}

@@ -1,0 +1,256 @@
+//! Dirty blocks to the pdisks.
+//!
+//! One version of a block is in flight at a time; many blocks are. A flush runs as a task of its own:
+//! who waits for it may go away. What is written while it runs makes the next version.
+//! On failure the block is dirty again and is tried again later; the error reaches who waits now, and
+//! fsync and close of every handle once.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use base::{OpClass, units::UNIT};
+use bytes::Bytes;
+use wire::strip::Range;
+
+use crate::{
+    block::Frozen,
+    core::Core,
+    error::Errno,
+    inode::Inode,
+    load::UnitRange,
+    parts::{BlockMeta, WriteStripe},
+};
+
+/// A block whose data up to `seq` must be stored.
+struct Target {
+    block: u64,
+    seq: u64,
+    failures: u64,
+}
+
+/// All a flush needs, taken under the lock.
+struct Job {
+    frozen: Frozen,
+    /// Clean units that parity needs.
+    clean: Vec<(u32, Bytes)>,
+    /// Units that parity needs and that are not here.
+    absent: Vec<UnitRange>,
+    on_disk: bool,
+    whole: bool,
+    /// Bytes of the block that count, of the file's size at this time.
+    stored_to: u32,
+    meta: Option<BlockMeta>,
+    pool: base::PoolId,
+    block_size: u32,
+}
+
+impl Core {
+    /// Stores everything that is dirty now in blocks `first..end`: on the pdisks, or in the inode where
+    /// the file fits there.
+    pub async fn store(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
+        let mut targets: VecDeque<Target> = {
+            let state = inode.lock();
+            let unstored = state.blocks_from(first).take_while(|(n, _)| *n < end);
+            let unstored = unstored.filter(|(_, b)| b.stored_seq < b.dirty_seq);
+            unstored.map(|(block, b)| Target { block, seq: b.dirty_seq, failures: b.failures }).collect()
+        };
+        let window = self.tunables.flushes_max as usize * 2;
+        while !targets.is_empty() {
+            let step = self.wait_inode(inode, "dirty blocks to be written", || {
+                self.store_step(inode, &mut targets, window)
+            });
+            if step.await?? {
+                self.commit(inode).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is stored from the front, starts what can start. `Some(true)`: a commit is needed,
+    /// `Some(false)`: all stored.
+    fn store_step(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        targets: &mut VecDeque<Target>,
+        window: usize,
+    ) -> Option<Result<bool, Errno>> {
+        if self.calls.dead() {
+            return Some(Err(Errno::EIO));
+        }
+        let mut state = inode.lock();
+        if state.gone && state.opens == 0 {
+            targets.clear();
+        }
+        let mut commit = false;
+        let mut failed = None;
+        let mut kept = VecDeque::new();
+        while kept.len() < window {
+            let Some(target) = targets.pop_front() else { break };
+            let Some(block) = state.block(target.block) else { continue };
+            if block.stored_seq >= target.seq || !block.flushing() && !block.has_dirty() {
+                continue;
+            }
+            if block.failures > target.failures {
+                failed = Some(state.error.unwrap_or(Errno::EIO));
+            } else if !block.flushing() && state.hold == 0 {
+                if state.fits_inode(self.tunables.inline_data_max) {
+                    commit = true;
+                } else {
+                    let ticket = state.edit(target.block, |b| b.begin_flush());
+                    let (core, inode, block) = (self.clone(), inode.clone(), target.block);
+                    self.runtime.spawn(async move { core.store_block(inode, block, ticket).await });
+                }
+            }
+            kept.push_back(target);
+        }
+        kept.append(targets);
+        *targets = kept;
+        match failed {
+            Some(error) => Some(Err(error)),
+            None if commit => Some(Ok(true)),
+            None => targets.is_empty().then_some(Ok(false)),
+        }
+    }
+
+    /// Starts writing a block that is complete, without waiting for it.
+    pub fn kick_block(self: &Arc<Core>, inode: &Arc<Inode>, block: u64) {
+        let ticket = {
+            let mut state = inode.lock();
+            if state.hold > 0 || !state.block(block).is_some_and(|b| b.has_dirty() && !b.flushing()) {
+                return;
+            }
+            state.edit(block, |b| b.begin_flush())
+        };
+        let (core, inode) = (self.clone(), inode.clone());
+        self.runtime.spawn(async move { core.store_block(inode, block, ticket).await });
+    }
+
+    /// Writes one block, which was claimed with this ticket.
+    async fn store_block(self: Arc<Core>, inode: Arc<Inode>, block: u64, ticket: u64) {
+        let permit = self.flush_permits.clone().acquire_owned().await;
+        let job = self.take_job(&inode, block, ticket);
+        let Some(job) = job else {
+            inode.changed.notify_waiters();
+            return;
+        };
+        let (seq, stored_to) = (job.frozen.seq, job.stored_to);
+        let result = self.write_job(&inode, block, job).await;
+        drop(permit);
+        let mut tagger = inode.tagger(block);
+        let mut state = inode.lock();
+        state.flights -= 1;
+        match result {
+            Ok(meta) => {
+                let known = state.edit_existing(block, |b| {
+                    b.end_flush(ticket);
+                    b.written(seq, &mut tagger);
+                    b.meta = Some(meta);
+                    b.stored_to = b.stored_to.max(stored_to);
+                    b.reserved = 0;
+                });
+                if known.is_some() && !state.committed.contains(block) {
+                    state.pending.insert(block, block + 1);
+                    state.meta_since.get_or_insert_with(std::time::Instant::now);
+                }
+            }
+            Err(error) => {
+                state.edit_existing(block, |b| {
+                    b.end_flush(ticket);
+                    b.not_written();
+                    b.failures += 1;
+                });
+                state.failures += 1;
+                state.error = Some(error);
+                state.dirty_since = Some(std::time::Instant::now());
+            }
+        }
+        drop(state);
+        inode.changed.notify_waiters();
+    }
+
+    /// Freezes a block for its next version.
+    fn take_job(&self, inode: &Inode, block: u64, ticket: u64) -> Option<Job> {
+        let mut state = inode.lock();
+        let (pool, block_size) = (state.attr.pool, state.attr.block_size);
+        let on_disk = state.on_disk(block);
+        let hold = state.hold > 0;
+        let block_start = block * u64::from(block_size);
+        let stored_to = state.attr.size.saturating_sub(block_start).min(block_size.into()) as u32;
+        let job = state.edit_existing(block, |b| {
+            if !b.flush_is(ticket) {
+                return None;
+            }
+            if hold || !b.has_dirty() {
+                b.end_flush(ticket);
+                return None;
+            }
+            b.flush_starts += 1;
+            let frozen = b.freeze();
+            let whole = frozen.dirty.len() == 1 && frozen.dirty[0] == Range { offset: 0, len: block_size };
+            let (mut clean, mut absent) = (Vec::new(), Vec::new());
+            if !whole {
+                let needed = self.blocks.parity_ranges(pool, block_size, &frozen.dirty);
+                absent = b.clean_within(&needed, &mut clean);
+            }
+            if !on_disk {
+                absent.clear();
+            }
+            let meta = if whole || !on_disk { None } else { b.meta.clone() };
+            Some(Job { frozen, clean, absent, on_disk, whole, stored_to, meta, pool, block_size })
+        });
+        let job = job.flatten()?;
+        state.flights += 1;
+        Some(job)
+    }
+
+    async fn write_job(&self, inode: &Arc<Inode>, block: u64, job: Job) -> Result<BlockMeta, Errno> {
+        let mut pieces = job.frozen.pieces;
+        pieces.extend(job.clean);
+        let mut previous = job.meta;
+        if job.on_disk && !job.whole && (!job.absent.is_empty() || previous.is_none()) {
+            let bytes = job.absent.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
+            // Above the pool's bound if need be: this memory is what frees memory.
+            let charge = self.pool.charge_over(bytes);
+            if inode.lock().in_inode(block) {
+                // Whatever of it matters was made dirty when the file grew.
+                drop(charge);
+            } else {
+                let (read, meta) =
+                    self.fetch(inode, block, &job.absent, OpClass::Write, charge).await?;
+                pieces.extend(read);
+                previous = meta;
+            }
+        }
+        pieces.sort_by_key(|(offset, _)| *offset);
+        let dirty_end = job.frozen.dirty.last().map_or(0, |r| r.end());
+        let write = WriteStripe {
+            stripe: self.stripe(inode.ino, block),
+            pool: job.pool,
+            block_size: job.block_size,
+            version: self.next_version(),
+            // Never shorter than before: strips that this version does not touch keep their length.
+            len: dirty_end.max(previous.as_ref().map_or(0, |m| m.len)),
+            dirty: job.frozen.dirty,
+            pieces,
+            previous,
+        };
+        self.blocks.write(write).await.map_err(|error| self.block_error("write", inode, block, &error))
+    }
+
+    /// Stops new flushes of the inode and waits until none is in flight.
+    pub async fn hold_flushes(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<Hold, Errno> {
+        inode.lock().hold += 1;
+        let hold = Hold(inode.clone());
+        self.wait_inode(inode, "blocks in flight", || (inode.lock().flights == 0).then_some(())).await?;
+        Ok(hold)
+    }
+}
+
+/// While it lives no flush of the inode begins.
+pub(crate) struct Hold(Arc<Inode>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.lock().hold -= 1;
+        self.0.changed.notify_waiters();
+    }
+}

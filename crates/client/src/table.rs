@@ -1,0 +1,239 @@
+//! The table of inodes in memory, and attributes between it and the manager.
+//!
+//! An inode's entry is made when it is first named in an answer or used; here its tokens will be asked
+//! for. Idle entries beyond `maxFilesToCache` are dropped, their clean pages with them.
+
+use std::sync::{Arc, MutexGuard};
+
+use base::InodeNo;
+use wire::mgr::{Attr, Change, MgrReply, MgrRequest, Timestamp};
+
+use crate::{
+    calls::unexpected,
+    core::{Core, now, patient},
+    error::Errno,
+    inode::Inode,
+};
+
+/// New values of attributes; `None` leaves as is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttrs {
+    /// Permission bits, 0..=0o7777.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncate or extend.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<Timestamp>,
+    /// Modification time.
+    pub mtime: Option<Timestamp>,
+    /// Change time; now, if not given.
+    pub ctime: Option<Timestamp>,
+}
+
+/// Idle entries looked at for one that is added above the bound.
+const SWEEP: usize = 64;
+
+type Table = std::collections::HashMap<InodeNo, Arc<Inode>>;
+
+impl Core {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.inodes.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The entry of an inode, made if it is not there.
+    pub fn inode(&self, ino: InodeNo) -> Arc<Inode> {
+        let mut table = self.table();
+        if let Some(inode) = table.get(&ino) {
+            return inode.clone();
+        }
+        if table.len() >= self.tunables.files_to_cache_max as usize {
+            sweep(&mut table);
+        }
+        let inode = Inode::new(ino, self.pool.clone());
+        table.insert(ino, inode.clone());
+        inode
+    }
+
+    /// The entry of an inode, if there is one.
+    pub fn inode_known(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.table().get(&ino).cloned()
+    }
+
+    /// Drops the entry of an inode that does not exist any more.
+    pub fn drop_inode(&self, ino: InodeNo) {
+        self.table().remove(&ino);
+    }
+
+    /// All entries.
+    pub fn inodes_all(&self) -> Vec<Arc<Inode>> {
+        self.table().values().cloned().collect()
+    }
+
+    /// Takes in attributes that the manager gave as the result of a change: they are the newest.
+    pub fn changed_attr(&self, attr: Attr) -> Attr {
+        let inode = self.inode(attr.ino);
+        self.set_geometry(&inode, &attr);
+        let mut state = inode.lock();
+        state.merge(attr);
+        state.visible()
+    }
+
+    /// Takes in attributes that the manager gave as an answer to a question. What is known here is newer.
+    pub fn seen_attr(&self, attr: Attr) -> Attr {
+        let inode = self.inode(attr.ino);
+        self.set_geometry(&inode, &attr);
+        let mut state = inode.lock();
+        if !state.attr_known {
+            state.merge(attr);
+        }
+        state.visible()
+    }
+
+    fn set_geometry(&self, inode: &Inode, attr: &Attr) {
+        let strips = self.blocks.geometry(attr.pool).map_or(1, |g| u32::from(g.data_strips.max(1)));
+        inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
+    }
+
+    /// The attributes here may be behind the manager's (a change of an entry moved a directory's times).
+    pub fn invalidate_attr(&self, ino: InodeNo) {
+        if let Some(inode) = self.inode_known(ino) {
+            let mut state = inode.lock();
+            state.attr_generation += 1;
+            state.attr_known = false;
+        }
+    }
+
+    /// Attributes, from here or from the manager.
+    pub async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
+        let inode = self.inode(ino);
+        let generation = {
+            let state = inode.lock();
+            if state.attr_known {
+                return if state.gone && state.opens == 0 {
+                    Err(Errno::ENOENT)
+                } else {
+                    Ok(state.visible())
+                };
+            }
+            state.attr_generation
+        };
+        match self.calls.ask(MgrRequest::GetAttr { ino }).await {
+            Ok(MgrReply::Attr(attr)) => {
+                if inode.lock().attr_generation != generation {
+                    return Ok(*attr);
+                }
+                Ok(self.seen_attr(*attr))
+            }
+            Ok(other) => Err(unexpected("GetAttr", &other)),
+            Err(error) => {
+                if error == Errno::ENOENT && inode.lock().opens == 0 {
+                    self.drop_inode(ino);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes attributes; the size first, by itself.
+    pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
+        self.getattr(ino).await?;
+        let inode = self.inode(ino);
+        if let Some(size) = set.size {
+            Core::check_file(inode.lock().attr.kind)?;
+            self.truncate(&inode, size).await?;
+        }
+        let others = SetAttrs { size: None, ctime: None, ..set };
+        if others == SetAttrs::default() {
+            return Ok(inode.lock().visible());
+        }
+        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        let ctime = set.ctime.unwrap_or_else(now);
+        let change = Change::SetAttr {
+            ino,
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: None,
+            atime: set.atime,
+            mtime: set.mtime,
+            ctime,
+            highest: self.next_version(),
+        };
+        match self.calls.mutate(change).await? {
+            MgrReply::Attr(attr) => {
+                let mut state = inode.lock();
+                state.merge(*attr);
+                if let Some(mtime) = set.mtime {
+                    // An explicit time wins over that of writes before it.
+                    state.attr.mtime = mtime;
+                    state.attr.ctime = ctime;
+                    state.times_count += 1;
+                    state.times_dirty = false;
+                }
+                Ok(state.visible())
+            }
+            other => Err(unexpected("SetAttr", &other)),
+        }
+    }
+
+    /// What follows when an inode lost a name: without names and handles it is given up.
+    pub async fn name_lost(self: &Arc<Core>, attr: Attr) {
+        let ino = attr.ino;
+        self.changed_attr(attr);
+        let inode = self.inode(ino);
+        let unused = {
+            let state = inode.lock();
+            state.gone && state.opens == 0
+        };
+        if unused {
+            self.give_up(&inode);
+        }
+    }
+
+    /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,
+    /// and the manager may reclaim it once nothing of it is in flight.
+    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let (core, inode) = (self.clone(), inode.clone());
+        self.runtime.spawn(async move {
+            let Ok(hold) = core.hold_flushes(&inode).await else { return };
+            let room = {
+                let mut state = inode.lock();
+                if state.opens > 0 {
+                    return;
+                }
+                let room = state.drop_blocks(0, u64::MAX);
+                state.pending.remove(0, u64::MAX);
+                state.times_dirty = false;
+                state.size_committed = state.attr.size;
+                room
+            };
+            core.return_room(room);
+            drop(hold);
+            let kind = inode.lock().attr.kind;
+            core.drop_inode(inode.ino);
+            if kind != wire::mgr::FileKind::Directory {
+                core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
+                core.wake.notify_one();
+            }
+        });
+    }
+}
+
+/// Drops some idle entries.
+fn sweep(table: &mut Table) {
+    let idle = |inode: &Arc<Inode>| {
+        let state = inode.lock();
+        Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
+    };
+    let victims: Vec<InodeNo> =
+        table.iter().take(4 * SWEEP).filter(|(_, i)| idle(i)).take(SWEEP).map(|(&n, _)| n).collect();
+    for ino in victims {
+        if let Some(inode) = table.remove(&ino) {
+            inode.lock().drop_blocks(0, u64::MAX);
+        }
+    }
+}
