@@ -26,7 +26,11 @@ pub(crate) const fn scale(h: u64, n: u32) -> u32 {
 /// The group of a stripe in a table of `groups` groups. The blocks of a file are taken in rows of
 /// `groups` blocks; a row visits every group once, in order, from a start that depends on file and row.
 /// So consecutive blocks never meet in a group, and no stride stays on few groups.
-pub(crate) fn group_of(seed: u64, groups: u32, stripe: StripeId) -> u32 {
+pub fn group_of(seed: u64, groups: u32, stripe: StripeId) -> base::GroupId {
+    base::GroupId(group_number(seed, groups, stripe))
+}
+
+pub(crate) fn group_number(seed: u64, groups: u32, stripe: StripeId) -> u32 {
     let row = stripe.block.0 / u64::from(groups);
     let column = (stripe.block.0 % u64::from(groups)) as u32;
     let h = fold(fold(fold(mix(seed), u64::from(stripe.fs.0)), stripe.inode.0), row);
@@ -50,7 +54,7 @@ mod tests {
                 let mut seen = vec![0; groups as usize];
                 for column in 0..u64::from(groups) {
                     let s = stripe(1, 42, row * u64::from(groups) + column);
-                    seen[group_of(7, groups, s) as usize] += 1;
+                    seen[group_number(7, groups, s) as usize] += 1;
                 }
                 assert!(seen.iter().all(|&n| n == 1), "{groups} groups, row {row}");
             }
@@ -62,7 +66,7 @@ mod tests {
         let groups = 512;
         let mut seen = vec![0i64; groups as usize];
         let files = 512 * 400;
-        (0..files).for_each(|inode| seen[group_of(1, groups, stripe(1, inode, 0)) as usize] += 1);
+        (0..files).for_each(|inode| seen[group_number(1, groups, stripe(1, inode, 0)) as usize] += 1);
         // Chi squared with 511 degrees of freedom: mean 511, standard deviation 32.
         let chi: i64 = seen.iter().map(|n| (n - 400) * (n - 400)).sum::<i64>() / 400;
         assert!((350..680).contains(&chi), "{chi}");
@@ -72,7 +76,7 @@ mod tests {
     fn strides_do_not_stay_on_few_groups() {
         let groups = 512u32;
         let mut seen = vec![0u32; groups as usize];
-        (0..8192u64).for_each(|i| seen[group_of(3, groups, stripe(1, 9, i * 64)) as usize] += 1);
+        (0..8192u64).for_each(|i| seen[group_number(3, groups, stripe(1, 9, i * 64)) as usize] += 1);
         assert!(seen.iter().filter(|&&n| n > 0).count() > 450);
     }
 }

@@ -134,7 +134,7 @@ impl LayoutTable {
 
     /// The group that holds a stripe.
     pub fn group_of(&self, stripe: StripeId) -> GroupId {
-        GroupId(hash::group_of(self.seed, self.groups(), stripe))
+        GroupId(hash::group_number(self.seed, self.groups(), stripe))
     }
 
     /// The pdisks of a group in strip order: K data, then M parity.
