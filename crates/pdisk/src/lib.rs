@@ -1,1 +1,34 @@
-//! The strip store on one disk.
+//! The strip store on one disk: strips in and out at the device's speed, whole after every crash.
+//!
+//! Top-down: [`Pdisk`] (`pdisk`) takes batches; `put` and `read` carry out the two that move bytes;
+//! [`rules`] decide; `store` holds the state, `index` the strips, `extent`, `space` and `crcmap` where
+//! their bytes and CRCs are; `record` and `log` make changes durable in groups (`commit`); `checkpoint`
+//! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk.
+//! Every byte on disk: docs/format-pdisk.md. Why it is so: docs/pdisk.md.
+
+mod checkpoint;
+mod codec;
+mod commit;
+mod crcmap;
+mod error;
+mod extent;
+mod files;
+mod index;
+mod io;
+mod keeper;
+mod log;
+mod options;
+mod pdisk;
+mod put;
+mod read;
+mod record;
+mod recover;
+pub mod rules;
+mod space;
+mod store;
+
+pub use error::PdiskError;
+pub use io::{Engine, IoNode};
+pub use options::{CreateOptions, EngineChoice, FaultPlan, IoConfig, OpenOptions};
+pub use pdisk::{OpenReport, Pdisk, PdiskStats, VerifyReport};
+pub use recover::Damage;

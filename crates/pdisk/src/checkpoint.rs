@@ -1,0 +1,193 @@
+//! Checkpoints: the whole index as of one record, in the files `index.0` and `index.1` in turn, so that
+//! the log before it is not needed. The header is written and flushed last; a slot without a matching
+//! header is no checkpoint. If the newest one is damaged the other serves, with more log to replay: the
+//! log is kept back to the older of the two.
+//!
+//! ```text
+//! header, 4096 bytes: 0 "RWINDEX1"  8 u16 format  10 u16 0  12 u32 pages  16 uuid[16]  32 u64 number
+//!   40 u64 strips  48 u64 record number  56 u64 log position  64 u64 log sequence  72 u32 log chain
+//!   76 u32 0  80 u64 incarnation  4092 u32 CRC-32C of bytes 0..4092
+//! page i at 4096 + i x 262144: 0 u32 "RWIP"  4 u32 i  8 u64 number  16 u32 used  20 u32 CRC-32C of
+//!   bytes 0..20 and of the used bytes, which start at 24
+//! ```
+//! The used bytes of all pages, one after the other, are the strips (docs/format-pdisk.md).
+
+use std::path::Path;
+
+use base::{AlignedBuf, Incarnation, units::UNIT};
+use wire::crc::crc32c;
+
+use crate::{
+    codec::{Decoded, Malformed, Reader, Writer},
+    error::PdiskError,
+    files::FORMAT,
+    index::{Index, decode_strip},
+    log::{LogPoint, ReadAt},
+};
+
+const MAGIC: &[u8; 8] = b"RWINDEX1";
+const PAGE_MAGIC: &[u8; 4] = b"RWIP";
+/// Distance of pages.
+pub(crate) const PAGE: usize = 256 << 10;
+/// Bytes of strips that one page holds.
+pub(crate) const PAGE_USED: usize = PAGE - PAGE_HEADER;
+const PAGE_HEADER: usize = 24;
+
+/// What a checkpoint stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Head {
+    /// Counts checkpoints of this pdisk.
+    pub number: u64,
+    pub pages: u32,
+    pub strips: u64,
+    /// The last record it contains.
+    pub rsn: u64,
+    /// Where replay starts. Records up to `rsn` in that group are passed over.
+    pub log: LogPoint,
+    pub incarnation: Incarnation,
+}
+
+impl Head {
+    pub fn encode(&self, uuid: &[u8; 16]) -> AlignedBuf {
+        let mut out = Vec::with_capacity(UNIT);
+        let mut w = Writer(&mut out);
+        w.bytes(MAGIC);
+        w.u16(FORMAT);
+        w.u16(0);
+        w.u32(self.pages);
+        w.bytes(uuid);
+        w.u64(self.number);
+        w.u64(self.strips);
+        w.u64(self.rsn);
+        w.u64(self.log.position);
+        w.u64(self.log.sequence);
+        w.u32(self.log.chain);
+        w.u32(0);
+        w.u64(self.incarnation.0);
+        let mut buf = AlignedBuf::zeroed(UNIT);
+        buf[..out.len()].copy_from_slice(&out);
+        let crc = crc32c(&buf[..UNIT - 4]);
+        buf[UNIT - 4..].copy_from_slice(&crc.to_le_bytes());
+        buf
+    }
+
+    fn decode(bytes: &[u8], uuid: &[u8; 16]) -> Decoded<Head> {
+        let crc = crc32c(&bytes[..UNIT - 4]);
+        if bytes[UNIT - 4..] != crc.to_le_bytes() {
+            return Err(Malformed);
+        }
+        let mut r = Reader(bytes);
+        if r.take(8)? != MAGIC || r.u16()? != FORMAT || r.u16()? != 0 {
+            return Err(Malformed);
+        }
+        let pages = r.u32()?;
+        if r.take(16)? != uuid {
+            return Err(Malformed);
+        }
+        let (number, strips, rsn) = (r.u64()?, r.u64()?, r.u64()?);
+        let log = LogPoint { position: r.u64()?, sequence: r.u64()?, chain: r.u32()? };
+        r.u32()?;
+        Ok(Head { number, pages, strips, rsn, log, incarnation: Incarnation(r.u64()?) })
+    }
+}
+
+/// Offset of page `i` in the file.
+pub(crate) fn page_offset(i: u32) -> u64 {
+    UNIT as u64 + u64::from(i) * PAGE as u64
+}
+
+/// Page `i`: at most [`PAGE_USED`] bytes of strips, padded to 4096.
+pub(crate) fn encode_page(number: u64, i: u32, used: &[u8]) -> AlignedBuf {
+    assert!(used.len() <= PAGE_USED);
+    let mut buf = AlignedBuf::zeroed((PAGE_HEADER + used.len()).next_multiple_of(UNIT));
+    buf[..4].copy_from_slice(PAGE_MAGIC);
+    buf[4..8].copy_from_slice(&i.to_le_bytes());
+    buf[8..16].copy_from_slice(&number.to_le_bytes());
+    buf[16..20].copy_from_slice(&(used.len() as u32).to_le_bytes());
+    buf[PAGE_HEADER..PAGE_HEADER + used.len()].copy_from_slice(used);
+    let crc = page_crc(&buf, used.len());
+    buf[20..24].copy_from_slice(&crc.to_le_bytes());
+    buf
+}
+
+fn page_crc(page: &[u8], used: usize) -> u32 {
+    // Two CRCs, one of them over the other: the CRC field lies between the parts.
+    crc32c(&page[..20]) ^ crc32c(&page[PAGE_HEADER..PAGE_HEADER + used]).rotate_left(1)
+}
+
+fn page_used(page: &[u8], number: u64, i: u32) -> Decoded<usize> {
+    let mut r = Reader(page);
+    if r.take(4)? != PAGE_MAGIC || r.u32()? != i || r.u64()? != number {
+        return Err(Malformed);
+    }
+    let used = r.u32()? as usize;
+    if used > page.len() - PAGE_HEADER || r.u32()? != page_crc(page, used) {
+        return Err(Malformed);
+    }
+    Ok(used)
+}
+
+/// What is in one of the two slots.
+pub(crate) enum Slot {
+    /// No checkpoint: never written, or cut off while it was.
+    Empty,
+    /// The header stands.
+    Head(Head),
+}
+
+/// Reads the header of a slot.
+pub(crate) fn read_head(file: &dyn ReadAt, path: &Path, uuid: &[u8; 16]) -> Result<Slot, PdiskError> {
+    let size = file.size().map_err(PdiskError::io("stat", path))?;
+    if size < UNIT as u64 {
+        return Ok(Slot::Empty);
+    }
+    let mut buf = AlignedBuf::zeroed(UNIT);
+    if let Err(error) = file.read_at(&mut buf, 0) {
+        tracing::warn!(file = %path.display(), %error, "unreadable checkpoint header");
+        return Ok(Slot::Empty);
+    }
+    Ok(Head::decode(&buf, uuid).map_or(Slot::Empty, Slot::Head))
+}
+
+/// Reads the strips of a checkpoint. `Err`: it is damaged, and where.
+pub(crate) fn read_strips(file: &dyn ReadAt, head: &Head, units: u64) -> Result<Index, String> {
+    let size = file.size().map_err(|e| e.to_string())?;
+    let mut bytes = Vec::new();
+    let mut strips = Vec::new();
+    let mut page = AlignedBuf::zeroed(PAGE);
+    for i in 0..head.pages {
+        let offset = page_offset(i);
+        let len = size.saturating_sub(offset).min(PAGE as u64) as usize / UNIT * UNIT;
+        if len < UNIT {
+            return Err(format!("page {i} of {} is missing", head.pages));
+        }
+        page.set_len(len);
+        file.read_at(&mut page, offset).map_err(|e| format!("page {i}: {e}"))?;
+        let used =
+            page_used(&page, head.number, i).map_err(|_| format!("page {i} does not match its CRC"))?;
+        bytes.extend_from_slice(&page[PAGE_HEADER..PAGE_HEADER + used]);
+        // A strip may go on in the next page: what does not parse yet waits for it.
+        let mut r = Reader(&bytes);
+        loop {
+            let before = r.0;
+            match decode_strip(&mut r, units) {
+                Ok(s) => strips.push(s),
+                Err(Malformed) => {
+                    let rest = before.to_vec();
+                    bytes = rest;
+                    break;
+                }
+            }
+        }
+    }
+    let rising = strips.windows(2).all(|w| w[0].0 < w[1].0);
+    if !bytes.is_empty() || strips.len() as u64 != head.strips || !rising {
+        return Err(format!(
+            "{} strips announced, {} read, {} bytes left",
+            head.strips,
+            strips.len(),
+            bytes.len()
+        ));
+    }
+    Ok(Index::from_strips(strips, head.incarnation))
+}

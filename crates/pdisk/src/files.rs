@@ -1,0 +1,399 @@
+//! The files of a pdisk: names, the label that says whose they are, making and opening them.
+//! The label is written last when a pdisk is made, so that a directory is a pdisk as a whole or not.
+//!
+//! Label, 4096 bytes (docs/format-pdisk.md "Label"); the same bytes open the log file:
+//! ```text
+//! 0 "RWPDISK1"  8 u16 format  10 u16 0  12 u32 unit bytes  16 cluster[16]  32 u32 pdisk  36 u32 0
+//! 40 uuid[16]  56 u64 data units  64 u64 log bytes (ring)  72 u16 n, n bytes log directory (0: here)
+//! 4092 u32 CRC-32C of bytes 0..4092
+//! ```
+
+use std::{
+    fs::{File, OpenOptions as FileOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::AsRawFd,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::{FileExt, OpenOptionsExt},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use base::{
+    AlignedBuf, ClusterId, PdiskId,
+    units::{MIB, UNIT},
+};
+use wire::crc::crc32c;
+
+use crate::{
+    codec::{Reader, Writer},
+    crcmap::ENTRIES_PER_PAGE,
+    error::PdiskError,
+    io::IoFile,
+    options::{CreateOptions, OpenOptions},
+};
+
+/// Version of all formats of this crate.
+pub(crate) const FORMAT: u16 = 1;
+const MAGIC: &[u8; 8] = b"RWPDISK1";
+/// Offset of the ring in the log file.
+pub(crate) const LOG_RING: u64 = UNIT as u64;
+const LABEL: &str = "label";
+const LABEL_NEW: &str = "label.new";
+const LOCK: &str = "lock";
+
+/// Whose pdisk this is and how its files are laid out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Label {
+    pub cluster: ClusterId,
+    pub pdisk: PdiskId,
+    pub uuid: [u8; 16],
+    pub units: u64,
+    pub log_bytes: u64,
+    pub log_dir: Option<PathBuf>,
+}
+
+impl Label {
+    pub fn encode(&self) -> AlignedBuf {
+        let mut out = Vec::with_capacity(UNIT);
+        let mut w = Writer(&mut out);
+        w.bytes(MAGIC);
+        w.u16(FORMAT);
+        w.u16(0);
+        w.u32(UNIT as u32);
+        w.bytes(&self.cluster.0.to_le_bytes());
+        w.u32(self.pdisk.0);
+        w.u32(0);
+        w.bytes(&self.uuid);
+        w.u64(self.units);
+        w.u64(self.log_bytes);
+        let dir = self.log_dir.as_ref().map_or(&b""[..], |d| d.as_os_str().as_bytes());
+        w.len(dir.len());
+        w.bytes(dir);
+        let mut buf = AlignedBuf::zeroed(UNIT);
+        buf[..out.len()].copy_from_slice(&out);
+        let crc = crc32c(&buf[..UNIT - 4]);
+        buf[UNIT - 4..].copy_from_slice(&crc.to_le_bytes());
+        buf
+    }
+
+    pub fn decode(bytes: &[u8], path: &Path) -> Result<Label, PdiskError> {
+        let damaged = |what: &str| PdiskError::damaged(path, what);
+        if bytes.len() != UNIT {
+            return Err(damaged("the label has not 4096 bytes"));
+        }
+        if &bytes[..8] != MAGIC {
+            return Err(damaged("no pdisk label"));
+        }
+        let found = u16::from_le_bytes([bytes[8], bytes[9]]);
+        let crc = u32::from_le_bytes([bytes[UNIT - 4], bytes[UNIT - 3], bytes[UNIT - 2], bytes[UNIT - 1]]);
+        if crc32c(&bytes[..UNIT - 4]) != crc {
+            return Err(damaged("the label's CRC does not match"));
+        }
+        if found != FORMAT {
+            return Err(PdiskError::Format { path: path.into(), found, supported: FORMAT });
+        }
+        let mut r = Reader(&bytes[12..UNIT - 4]);
+        let parse = |r: &mut Reader<'_>| {
+            let unit = r.u32()?;
+            let cluster = ClusterId(u128::from_le_bytes(r.array()?));
+            let pdisk = PdiskId(r.u32()?);
+            r.u32()?;
+            let (uuid, units, log_bytes) = (r.array()?, r.u64()?, r.u64()?);
+            let n = r.u16()?;
+            let dir = r.take(n.into())?;
+            let log_dir =
+                (!dir.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(dir.to_vec())));
+            Ok((unit, Label { cluster, pdisk, uuid, units, log_bytes, log_dir }))
+        };
+        let (unit, label) = parse(&mut r).map_err(|_: crate::codec::Malformed| damaged("label fields"))?;
+        let sane = unit as usize == UNIT
+            && (1..=crate::extent::UNITS_MAX).contains(&label.units)
+            && label.log_bytes.is_multiple_of(UNIT as u64)
+            && label.log_bytes > 0;
+        if sane { Ok(label) } else { Err(damaged("label values out of range")) }
+    }
+
+    fn log_path(&self, dir: &Path, options: Option<&Path>) -> PathBuf {
+        match options.or(self.log_dir.as_deref()) {
+            None => dir.join("log"),
+            Some(log_dir) => {
+                let uuid: String = self.uuid.iter().map(|b| format!("{b:02x}")).collect();
+                log_dir.join(format!("pdisk-{uuid}.log"))
+            }
+        }
+    }
+
+    fn crc_bytes(&self) -> u64 {
+        self.units.div_ceil(ENTRIES_PER_PAGE as u64) * UNIT as u64
+    }
+}
+
+/// The open files of a pdisk. Holds the lock on the directory.
+pub(crate) struct Files {
+    pub dir: PathBuf,
+    pub label: Label,
+    pub data: Arc<IoFile>,
+    pub crc: Arc<IoFile>,
+    pub log: Arc<IoFile>,
+    pub index: [Arc<IoFile>; 2],
+    lock: Mutex<Option<File>>,
+}
+
+impl Files {
+    /// Lets another open have the directory, though this value lives on.
+    pub fn unlock(&self) {
+        crate::io::lock(&self.lock).take();
+    }
+}
+
+/// Makes the files of a new pdisk. `first_checkpoint` is the content of `index.0`.
+pub(crate) fn create(
+    dir: &Path,
+    options: &CreateOptions,
+    first_checkpoint: impl FnOnce(&Label) -> AlignedBuf,
+) -> Result<(), PdiskError> {
+    let (units, log_bytes) = (options.units()?, options.log_bytes()?);
+    std::fs::create_dir_all(dir).map_err(PdiskError::io("create", dir))?;
+    refuse_used(dir)?;
+    let _lock = take_lock(dir)?;
+    refuse_used(dir)?;
+    let log_dir = match &options.log_dir {
+        None => None,
+        Some(d) => {
+            std::fs::create_dir_all(d).map_err(PdiskError::io("create", d))?;
+            let full = std::fs::canonicalize(d).map_err(PdiskError::io("resolve", d))?;
+            if full.as_os_str().len() > 3000 {
+                return Err(PdiskError::BadOption {
+                    name: "log_dir length",
+                    value: full.as_os_str().len() as u64,
+                    rule: "at most 3000 bytes",
+                });
+            }
+            Some(full)
+        }
+    };
+    let uuid = random_uuid()?;
+    let label = Label { cluster: options.cluster, pdisk: options.pdisk, uuid, units, log_bytes, log_dir };
+
+    let log_path = label.log_path(dir, None);
+    let log = make(&log_path)?;
+    // Zeros, not only space: a file system that converts unwritten extents at the first write would
+    // make every flush of the first lap a metadata commit.
+    let zeros = vec![0u8; MIB as usize];
+    let mut at = 0;
+    while at < LOG_RING + log_bytes {
+        let n = zeros.len().min((LOG_RING + log_bytes - at) as usize);
+        log.write_all_at(&zeros[..n], at).map_err(PdiskError::io("write", &log_path))?;
+        at += n as u64;
+    }
+    log.write_all_at(&label.encode(), 0).map_err(PdiskError::io("write", &log_path))?;
+    log.sync_all().map_err(PdiskError::io("flush", &log_path))?;
+    if let Some(d) = &label.log_dir {
+        sync_dir(d)?;
+    }
+
+    for (name, bytes) in [("data", units * UNIT as u64), ("crc", label.crc_bytes())] {
+        let path = dir.join(name);
+        let file = make(&path)?;
+        preallocate(&file, bytes).map_err(PdiskError::io("allocate", &path))?;
+        file.sync_all().map_err(PdiskError::io("flush", &path))?;
+    }
+    for (name, content) in [("index.0", Some(first_checkpoint(&label))), ("index.1", None)] {
+        let path = dir.join(name);
+        let file = make(&path)?;
+        if let Some(content) = content {
+            file.write_all_at(&content, 0).map_err(PdiskError::io("write", &path))?;
+        }
+        file.sync_all().map_err(PdiskError::io("flush", &path))?;
+    }
+
+    let (new, path) = (dir.join(LABEL_NEW), dir.join(LABEL));
+    let mut file = make(&new)?;
+    file.write_all(&label.encode()).map_err(PdiskError::io("write", &new))?;
+    file.sync_all().map_err(PdiskError::io("flush", &new))?;
+    sync_dir(dir)?;
+    std::fs::rename(&new, &path).map_err(PdiskError::io("rename", &new))?;
+    sync_dir(dir)
+}
+
+/// Reads the label of a pdisk, without opening it.
+pub(crate) fn read_label(dir: &Path) -> Result<Label, PdiskError> {
+    let path = dir.join(LABEL);
+    let mut bytes = Vec::new();
+    match File::open(&path) {
+        Ok(f) => f.take(2 * UNIT as u64).read_to_end(&mut bytes).map_err(PdiskError::io("read", &path))?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(PdiskError::NoPdisk { dir: dir.into() }),
+        Err(e) => return Err(PdiskError::io("open", &path)(e)),
+    };
+    Label::decode(&bytes, &path)
+}
+
+/// Opens the files of a pdisk, which must be the expected one, and locks it.
+pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Files, PdiskError> {
+    let label = read_label(dir)?;
+    if (label.cluster, label.pdisk) != (options.cluster, options.pdisk) {
+        return Err(PdiskError::WrongPdisk {
+            dir: dir.into(),
+            found: label.pdisk,
+            found_cluster: label.cluster,
+            expected: options.pdisk,
+            expected_cluster: options.cluster,
+        });
+    }
+    let lock = take_lock(dir)?;
+    let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
+        let file = open_direct(&path)?;
+        let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
+        if found < bytes {
+            return Err(PdiskError::damaged(path, format!("it has {found} bytes, it must have {bytes}")));
+        }
+        Ok(Arc::new(file))
+    };
+    let log_path = label.log_path(dir, options.log_dir.as_deref());
+    let log = sized(log_path.clone(), LOG_RING + label.log_bytes)?;
+    let mut first = AlignedBuf::zeroed(UNIT);
+    log.file.read_exact_at(&mut first, 0).map_err(PdiskError::io("read", &log_path))?;
+    if Label::decode(&first, &log_path)?.uuid != label.uuid {
+        return Err(PdiskError::damaged(log_path, "it is the log of another pdisk"));
+    }
+    Ok(Files {
+        dir: dir.into(),
+        data: sized(dir.join("data"), label.units * UNIT as u64)?,
+        crc: sized(dir.join("crc"), label.crc_bytes())?,
+        log,
+        index: [sized(dir.join("index.0"), 0)?, sized(dir.join("index.1"), 0)?],
+        label,
+        lock: Mutex::new(Some(lock)),
+    })
+}
+
+fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
+    match read_label(dir) {
+        Ok(label) => {
+            return Err(PdiskError::InUse { dir: dir.into(), pdisk: label.pdisk, cluster: label.cluster });
+        }
+        Err(PdiskError::NoPdisk { .. }) => {}
+        Err(e) => return Err(e),
+    }
+    for entry in std::fs::read_dir(dir).map_err(PdiskError::io("list", dir))? {
+        let name = entry.map_err(PdiskError::io("list", dir))?.file_name();
+        if name != LOCK && name != "lost+found" {
+            return Err(PdiskError::NotEmpty { dir: dir.into(), found: name.to_string_lossy().into_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(dir: &Path) -> Result<File, PdiskError> {
+    let path = dir.join(LOCK);
+    let file = FileOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(PdiskError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(PdiskError::Locked { dir: dir.into() }),
+        Err(std::fs::TryLockError::Error(e)) => Err(PdiskError::io("lock", &path)(e)),
+    }
+}
+
+fn make(path: &Path) -> Result<File, PdiskError> {
+    FileOptions::new()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(PdiskError::io("create", path))
+}
+
+fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
+    let len = i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: fallocate takes no pointers; the descriptor is open.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
+        return Ok(());
+    }
+    let e = io::Error::last_os_error();
+    // A file system without fallocate: a sparse file, whose writes may fail for lack of space.
+    if e.raw_os_error() == Some(libc::EOPNOTSUPP) { file.set_len(bytes) } else { Err(e) }
+}
+
+/// O_DIRECT, or buffered where the file system refuses that.
+fn open_direct(path: &Path) -> Result<IoFile, PdiskError> {
+    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let file = match open(libc::O_DIRECT) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            tracing::info!(file = %path.display(), "no O_DIRECT here: buffered");
+            open(0)
+        }
+        other => other,
+    };
+    let file = file.map_err(PdiskError::io("open", path))?;
+    Ok(IoFile { file, path: path.into() })
+}
+
+fn sync_dir(dir: &Path) -> Result<(), PdiskError> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(PdiskError::io("flush", dir))
+}
+
+fn random_uuid() -> Result<[u8; 16], PdiskError> {
+    let mut uuid = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut uuid))
+        .map_err(PdiskError::io("read", "/dev/urandom"))?;
+    Ok(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label() -> Label {
+        Label {
+            cluster: ClusterId(0x0102),
+            pdisk: PdiskId(7),
+            uuid: [9; 16],
+            units: 1000,
+            log_bytes: 1 << 20,
+            log_dir: Some("/x".into()),
+        }
+    }
+
+    #[test]
+    fn golden_label() {
+        let bytes = label().encode();
+        let hex: String = bytes[..76].iter().map(|b| format!("{b:02x}")).collect();
+        let expected = concat!(
+            "5257504449534b31",
+            "0100",
+            "0000",
+            "00100000",
+            "02010000000000000000000000000000",
+            "07000000",
+            "00000000",
+            "09090909090909090909090909090909",
+            "e803000000000000",
+            "0000100000000000",
+            "0200",
+            "2f78",
+        );
+        assert_eq!(hex, expected);
+        assert_eq!(Label::decode(&bytes, Path::new("label")).unwrap(), label());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_label_is_found() {
+        let good = label().encode();
+        let mut bytes = good.to_vec();
+        for bit in (0..80 * 8).chain(4092 * 8..4096 * 8) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Label::decode(&bytes, Path::new("label")).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}

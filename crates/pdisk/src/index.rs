@@ -1,0 +1,559 @@
+//! The index: every strip of the pdisk with its versions, by identity, by group, and those prepared.
+//! It changes only by [`Index::apply`] (a log record) and [`Index::clean`] (bytes from the log have
+//! reached their place). The same calls serve the running store and recovery.
+//!
+//! While a checkpoint walks over the index, a strip that is changed before the walk has reached it is
+//! first saved as it was: the checkpoint is the state at one record, though the store runs on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+use base::{
+    Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripSet, StripeId, Version, units::UNIT,
+};
+use bytes::Bytes;
+use wire::strip::{StripState, VersionInfo};
+
+use crate::{
+    codec::{Decoded, Malformed, Reader, Writer},
+    crcmap::{CrcMap, Salt},
+    extent::{Extent, released, unit_at},
+    record::{Put, Record, check_map},
+};
+
+/// A unit whose bytes are in the log and in memory, but not yet at their place in the data file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pending {
+    pub unit: u32,
+    pub crc: u32,
+    /// The record that brought it.
+    pub rsn: u64,
+    pub bytes: Bytes,
+}
+
+/// One version of a strip.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ver {
+    pub version: Version,
+    pub touched: StripSet,
+    pub len: u32,
+    pub covers: Box<[Option<Version>]>,
+    pub map: Box<[Extent]>,
+    /// By unit, rising. They lie over the map.
+    pub pending: Vec<Pending>,
+    /// The record that made this version.
+    pub rsn: u64,
+    /// Holds bytes of the version it was based on.
+    pub derived: bool,
+    /// Some bytes are known to be damaged.
+    pub damaged: bool,
+}
+
+impl Ver {
+    pub fn info(&self) -> VersionInfo {
+        VersionInfo {
+            version: self.version,
+            touched: self.touched,
+            len: self.len,
+            covers: self.covers.to_vec(),
+        }
+    }
+}
+
+/// One strip. Without a version it is a tombstone: the seal alone.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Strip {
+    pub pool: PoolId,
+    pub group: GroupId,
+    pub sealed_below: Grant,
+    pub adopted: Option<Ver>,
+    pub prepared: Option<Ver>,
+    /// The last record that changed it.
+    pub rsn: u64,
+}
+
+impl Strip {
+    pub fn state(&self, strip: StripId) -> StripState {
+        StripState {
+            strip,
+            pool: self.pool,
+            group: self.group,
+            adopted: self.adopted.as_ref().map(Ver::info),
+            prepared: self.prepared.as_ref().map(Ver::info),
+            sealed_below: self.sealed_below,
+            lost: self.adopted.as_ref().is_some_and(|v| v.damaged),
+        }
+    }
+    pub fn versions(&self) -> impl Iterator<Item = &Ver> {
+        self.adopted.iter().chain(&self.prepared)
+    }
+    pub fn version(&self, version: Version) -> Option<&Ver> {
+        self.versions().find(|v| v.version == version)
+    }
+    fn extents(&self) -> Vec<Extent> {
+        self.versions().flat_map(|v| v.map.iter().copied()).filter(|e| !e.is_hole()).collect()
+    }
+    fn pending_bytes(&self) -> usize {
+        self.versions().map(|v| v.pending.len() * UNIT).sum()
+    }
+    fn adopt(&mut self) {
+        self.adopted = self.prepared.take();
+    }
+}
+
+/// What a record did, besides changing the index.
+#[derive(Default, Debug)]
+pub(crate) struct Effects {
+    /// Units that nothing refers to any more.
+    pub freed: Vec<Extent>,
+    /// Strips whose adopted version has pending units, with the record that made that version.
+    pub to_clean: Vec<(StripId, u64)>,
+    /// Strips that lost a version (delete).
+    pub deleted: u64,
+}
+
+/// A record does not fit the state it is applied to: the log or the checkpoint is damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Misfit(pub &'static str);
+
+struct Walk {
+    /// The last strip written out.
+    at: Option<StripId>,
+    /// Strips changed before they were written out; `None`: was not there.
+    saved: BTreeMap<StripId, Option<Strip>>,
+}
+
+/// All strips of a pdisk.
+#[derive(Default)]
+pub(crate) struct Index {
+    strips: BTreeMap<StripId, Strip>,
+    groups: BTreeSet<(PoolId, GroupId, StripId)>,
+    prepared: BTreeSet<StripId>,
+    pending_bytes: usize,
+    tombstones: usize,
+    pub incarnation: Incarnation,
+    walk: Option<Walk>,
+}
+
+impl Index {
+    pub fn get(&self, strip: StripId) -> Option<&Strip> {
+        self.strips.get(&strip)
+    }
+    pub fn len(&self) -> usize {
+        self.strips.len()
+    }
+    pub fn prepared_count(&self) -> usize {
+        self.prepared.len()
+    }
+    pub fn tombstones(&self) -> usize {
+        self.tombstones
+    }
+    /// Bytes of pending units, an upper bound: those shared by two versions count twice.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+    /// Strips after `after`, rising.
+    pub fn iter_after(&self, after: Option<StripId>) -> impl Iterator<Item = (StripId, &Strip)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.strips.range((from, Bound::Unbounded)).map(|(id, s)| (*id, s))
+    }
+    /// Strips of a group after `after`, rising.
+    pub fn group_after(
+        &self,
+        pool: PoolId,
+        group: GroupId,
+        after: Option<StripId>,
+    ) -> impl Iterator<Item = (StripId, &Strip)> {
+        let from = match after {
+            Some(s) => Bound::Excluded((pool, group, s)),
+            None => Bound::Included((pool, group, StripId::default())),
+        };
+        self.groups
+            .range((from, Bound::Unbounded))
+            .take_while(move |(p, g, _)| (*p, *g) == (pool, group))
+            .filter_map(|(_, _, s)| Some((*s, self.strips.get(s)?)))
+    }
+    /// Strips with a prepared version after `after`, rising.
+    pub fn prepared_after(&self, after: Option<StripId>) -> impl Iterator<Item = (StripId, &Strip)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.prepared.range((from, Bound::Unbounded)).filter_map(|s| Some((*s, self.strips.get(s)?)))
+    }
+    /// Every extent in use, once for each strip that uses it.
+    pub fn used_extents(&self) -> Vec<Extent> {
+        let mut used = Vec::with_capacity(self.strips.len());
+        for s in self.strips.values() {
+            match (&s.adopted, &s.prepared) {
+                (Some(v), None) | (None, Some(v)) => used.extend(v.map.iter().filter(|e| !e.is_hole())),
+                (Some(_), Some(_)) => used.extend(released(&s.extents(), &[])),
+                (None, None) => {}
+            }
+        }
+        used
+    }
+
+    /// Applies the record with number `rsn`. `payload`: the bytes of its inline units.
+    pub fn apply(
+        &mut self,
+        rsn: u64,
+        record: &Record,
+        payload: &Bytes,
+        crcs: &mut CrcMap,
+    ) -> Result<Effects, Misfit> {
+        let mut effects = Effects::default();
+        match record {
+            Record::Open { incarnation } => {
+                if *incarnation <= self.incarnation {
+                    return Err(Misfit("incarnation does not grow"));
+                }
+                self.incarnation = *incarnation;
+            }
+            Record::Put(put) => {
+                self.change(put.strip, rsn, &mut effects, |s| apply_put(s, rsn, put, payload))?
+            }
+            Record::Adopt { strip, version } => self.change(*strip, rsn, &mut effects, |s| {
+                prepared_is(s, *version)?;
+                s.adopt();
+                Ok(())
+            })?,
+            Record::Discard { strip, version } => self.change(*strip, rsn, &mut effects, |s| {
+                prepared_is(s, *version)?;
+                s.prepared = None;
+                Ok(())
+            })?,
+            Record::Seal { strip, below } => self.change(*strip, rsn, &mut effects, |s| {
+                s.sealed_below = s.sealed_below.max(*below);
+                Ok(())
+            })?,
+            Record::Lost { strip, version } => self.change(*strip, rsn, &mut effects, |s| {
+                mark_damaged(s, *version).then_some(()).ok_or(Misfit("lost version is not here"))
+            })?,
+            Record::Delete(d) => {
+                let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
+                let (first, last) =
+                    (stripe(d.first).strip(StripIndex(0)), stripe(d.last).strip(StripIndex(255)));
+                if first > last {
+                    return Ok(effects);
+                }
+                let ids: Vec<StripId> = self.strips.range(first..=last).map(|(id, _)| *id).collect();
+                for id in ids {
+                    let mut deleted = false;
+                    self.change(id, rsn, &mut effects, |s| {
+                        deleted |= s.adopted.take_if(|v| v.version <= d.highest).is_some();
+                        deleted |= s.prepared.take_if(|v| v.version <= d.highest).is_some();
+                        if s.versions().next().is_none() && s.sealed_below <= d.highest.grant {
+                            s.sealed_below = Grant(0);
+                        }
+                        Ok(())
+                    })?;
+                    effects.deleted += u64::from(deleted);
+                }
+            }
+        }
+        if let Record::Put(put) = record
+            && !put.inline
+        {
+            let salt = Salt::of(put.strip);
+            for (unit, crc) in put.units() {
+                let place = unit_at(&put.map, unit).ok_or(Misfit("written unit is a hole"))?;
+                crcs.set(salt, unit, place, crc);
+            }
+        }
+        Ok(effects)
+    }
+
+    /// The pending units `done` (unit, record number) of `strip` have reached their places durably.
+    pub fn clean(&mut self, strip: StripId, done: &[(u32, u64)], crcs: &mut CrcMap) {
+        let salt = Salt::of(strip);
+        let Some(rsn) = self.get(strip).map(|s| s.rsn) else { return };
+        let cleaned = self.change(strip, rsn, &mut Effects::default(), |s| {
+            for v in s.adopted.iter_mut().chain(&mut s.prepared) {
+                let map = &v.map;
+                v.pending.retain(|p| {
+                    let reached = done.binary_search(&(p.unit, p.rsn)).is_ok();
+                    if reached && let Some(place) = unit_at(map, p.unit) {
+                        crcs.set(salt, p.unit, place, p.crc);
+                    }
+                    !reached
+                });
+                if v.pending.is_empty() {
+                    v.pending = Vec::new();
+                }
+            }
+            Ok(())
+        });
+        debug_assert_eq!(cleaned, Ok(()));
+    }
+
+    /// Recovery found the bytes of this version damaged in the log.
+    pub fn mark_damaged(&mut self, strip: StripId, version: Version) {
+        if let Some(s) = self.strips.get_mut(&strip) {
+            mark_damaged(s, version);
+        }
+    }
+
+    /// Takes `strip` out, lets `f` change it, and puts it back with all that is derived from it.
+    fn change(
+        &mut self,
+        id: StripId,
+        rsn: u64,
+        effects: &mut Effects,
+        f: impl FnOnce(&mut Strip) -> Result<(), Misfit>,
+    ) -> Result<(), Misfit> {
+        if let Some(walk) = &mut self.walk
+            && walk.at.is_none_or(|at| id > at)
+        {
+            walk.saved.entry(id).or_insert_with(|| self.strips.get(&id).cloned());
+        }
+        let old = self.strips.remove(&id);
+        let before = old.as_ref().map(Strip::extents).unwrap_or_default();
+        if let Some(s) = &old {
+            self.pending_bytes -= s.pending_bytes();
+            self.forget(id, s);
+        }
+        let mut strip = old.unwrap_or_default();
+        let result = f(&mut strip);
+        if result.is_ok() {
+            strip.rsn = rsn;
+        }
+        effects.freed.extend(released(&before, &strip.extents()));
+        if let Some(v) = strip.adopted.as_ref().filter(|v| !v.pending.is_empty()) {
+            effects.to_clean.push((id, v.rsn));
+        }
+        self.pending_bytes += strip.pending_bytes();
+        if strip.versions().next().is_some() || strip.sealed_below > Grant(0) {
+            self.remember(id, &strip);
+            self.strips.insert(id, strip);
+        }
+        result
+    }
+
+    fn remember(&mut self, id: StripId, s: &Strip) {
+        if s.versions().next().is_none() {
+            self.tombstones += 1;
+            return;
+        }
+        self.groups.insert((s.pool, s.group, id));
+        if s.prepared.is_some() {
+            self.prepared.insert(id);
+        }
+    }
+
+    fn forget(&mut self, id: StripId, s: &Strip) {
+        if s.versions().next().is_none() {
+            self.tombstones -= 1;
+            return;
+        }
+        self.groups.remove(&(s.pool, s.group, id));
+        if s.prepared.is_some() {
+            self.prepared.remove(&id);
+        }
+    }
+
+    /// Starts writing out the state of now.
+    pub fn walk_start(&mut self) {
+        self.walk = Some(Walk { at: None, saved: BTreeMap::new() });
+    }
+
+    /// Appends the next strips to `out` until it has `len` bytes or more. False: that was the last.
+    pub fn walk_on(&mut self, out: &mut Vec<u8>, len: usize, count: &mut u64) -> bool {
+        let Some(walk) = &mut self.walk else { return false };
+        while out.len() < len {
+            let from = walk.at.map_or(Bound::Unbounded, Bound::Excluded);
+            let live = self.strips.range((from, Bound::Unbounded)).next();
+            let saved = walk.saved.first_key_value().map(|(id, _)| *id);
+            let id = match (live, saved) {
+                (None, None) => {
+                    self.walk = None;
+                    return false;
+                }
+                (Some((id, _)), None) => *id,
+                (None, Some(id)) => id,
+                (Some((live, _)), Some(saved)) => saved.min(*live),
+            };
+            if let Some(old) = walk.saved.remove(&id) {
+                if let Some(s) = old {
+                    encode_strip(id, &s, out);
+                    *count += 1;
+                }
+            } else if let Some((_, s)) = live {
+                encode_strip(id, s, out);
+                *count += 1;
+            }
+            walk.at = Some(id);
+        }
+        true
+    }
+
+    /// Builds the index from what a checkpoint holds: strips in rising order.
+    pub fn from_strips(strips: Vec<(StripId, Strip)>, incarnation: Incarnation) -> Index {
+        let mut index = Index { incarnation, ..Index::default() };
+        let (mut groups, mut prepared) = (Vec::with_capacity(strips.len()), Vec::new());
+        for (id, s) in &strips {
+            index.pending_bytes += s.pending_bytes();
+            if s.versions().next().is_none() {
+                index.tombstones += 1;
+                continue;
+            }
+            groups.push((s.pool, s.group, *id));
+            if s.prepared.is_some() {
+                prepared.push(*id);
+            }
+        }
+        index.groups = groups.into_iter().collect();
+        index.prepared = prepared.into_iter().collect();
+        index.strips = strips.into_iter().collect();
+        index
+    }
+}
+
+fn prepared_is(s: &Strip, version: Version) -> Result<(), Misfit> {
+    let here = s.prepared.as_ref().is_some_and(|p| p.version == version);
+    here.then_some(()).ok_or(Misfit("that version is not prepared"))
+}
+
+/// Marks the version, and a prepared one that holds its bytes. False if it is not here.
+fn mark_damaged(s: &mut Strip, version: Version) -> bool {
+    match (&mut s.adopted, &mut s.prepared) {
+        (Some(a), p) if a.version == version => {
+            a.damaged = true;
+            if let Some(p) = p
+                && p.derived
+            {
+                p.damaged = true;
+            }
+            true
+        }
+        (_, Some(p)) if p.version == version => {
+            p.damaged = true;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn apply_put(s: &mut Strip, rsn: u64, put: &Put, payload: &Bytes) -> Result<(), Misfit> {
+    if let Some(adopt) = put.adopt {
+        prepared_is(s, adopt)?;
+        s.adopt();
+    }
+    let mut pending = Vec::new();
+    let mut damaged = false;
+    if let Some(base) = put.base {
+        let base = s.adopted.as_ref().filter(|a| a.version == base).ok_or(Misfit("base is not adopted"))?;
+        damaged = base.damaged;
+        let kept = |unit: u32| put.runs.iter().all(|r| unit < r.first || unit >= r.end());
+        let units = put.info.len / UNIT as u32;
+        pending = base.pending.iter().filter(|p| p.unit < units && kept(p.unit)).cloned().collect();
+    }
+    if put.inline {
+        if payload.len() != put.inline_len() {
+            return Err(Misfit("inline payload has another length"));
+        }
+        for (i, (unit, crc)) in put.units().enumerate() {
+            unit_at(&put.map, unit).ok_or(Misfit("written unit is a hole"))?;
+            pending.push(Pending { unit, crc, rsn, bytes: payload.slice(i * UNIT..(i + 1) * UNIT) });
+        }
+        pending.sort_unstable_by_key(|p| p.unit);
+    }
+    let ver = Ver {
+        version: put.info.version,
+        touched: put.info.touched,
+        len: put.info.len,
+        covers: put.info.covers.as_slice().into(),
+        map: put.map.as_slice().into(),
+        pending,
+        rsn,
+        derived: put.base.is_some(),
+        damaged,
+    };
+    if put.install {
+        s.prepared.take_if(|p| p.version <= ver.version);
+        s.adopted = Some(ver);
+    } else if s.prepared.is_some() {
+        return Err(Misfit("another version is prepared"));
+    } else {
+        s.prepared = Some(ver);
+    }
+    s.pool = put.pool;
+    s.group = put.group;
+    Ok(())
+}
+
+/// Layout: docs/format-pdisk.md "Strips in a checkpoint".
+pub(crate) fn encode_strip(id: StripId, s: &Strip, out: &mut Vec<u8>) {
+    let mut w = Writer(out);
+    w.strip(id);
+    w.u32(s.pool.0);
+    w.u32(s.group.0);
+    w.u64(s.sealed_below.0);
+    w.u64(s.rsn);
+    w.u8(u8::from(s.adopted.is_some()) | u8::from(s.prepared.is_some()) << 1);
+    for v in s.versions() {
+        w.version(v.version);
+        w.u32(v.touched.0);
+        w.u32(v.len);
+        w.covers(&v.covers);
+        w.u64(v.rsn);
+        w.u8(u8::from(v.derived) | u8::from(v.damaged) << 1);
+        w.len(v.map.len());
+        for e in &v.map {
+            w.u64(e.packed());
+        }
+        w.len(v.pending.len());
+        for p in &v.pending {
+            w.u16(p.unit as u16);
+            w.u32(p.crc);
+            w.u64(p.rsn);
+            w.bytes(&p.bytes);
+        }
+    }
+}
+
+pub(crate) fn decode_strip(r: &mut Reader<'_>, units: u64) -> Decoded<(StripId, Strip)> {
+    let id = r.strip()?;
+    let mut s = Strip {
+        pool: r.pool()?,
+        group: r.group()?,
+        sealed_below: Grant(r.u64()?),
+        rsn: r.u64()?,
+        ..Strip::default()
+    };
+    let present = r.u8()?;
+    if present & 1 != 0 {
+        s.adopted = Some(decode_ver(r, units)?);
+    }
+    if present & 2 != 0 {
+        s.prepared = Some(decode_ver(r, units)?);
+    }
+    if present > 3 { Err(Malformed) } else { Ok((id, s)) }
+}
+
+fn decode_ver(r: &mut Reader<'_>, units: u64) -> Decoded<Ver> {
+    let info = r.info()?;
+    let rsn = r.u64()?;
+    let flags = r.u8()?;
+    let map = r.list(8, |r| Extent::from_packed(r.u64()?, units).ok_or(Malformed))?;
+    check_map(&map, info.len)?;
+    let pending = r.list(UNIT, |r| {
+        let (unit, crc, rsn) = (u32::from(r.u16()?), r.u32()?, r.u64()?);
+        Ok(Pending { unit, crc, rsn, bytes: Bytes::copy_from_slice(r.take(UNIT)?) })
+    })?;
+    let rising = pending.windows(2).all(|w| w[0].unit < w[1].unit);
+    let placed = pending.iter().all(|p| unit_at(&map, p.unit).is_some());
+    if flags > 3 || !rising || !placed {
+        return Err(Malformed);
+    }
+    Ok(Ver {
+        version: info.version,
+        touched: info.touched,
+        len: info.len,
+        covers: info.covers.into(),
+        map: map.into(),
+        pending,
+        rsn,
+        derived: flags & 1 != 0,
+        damaged: flags & 2 != 0,
+    })
+}

@@ -1,0 +1,210 @@
+//! The keeper: one thread a pdisk for what happens behind the operations. It writes the bytes of small
+//! versions from memory to their place (`clean`), and makes checkpoints so that the log has room and
+//! recovery stays short. On a write or flush error the pdisk is latched failed.
+
+use std::{io, sync::Arc, time::Duration};
+
+use base::{AlignedBuf, StripId, units::UNIT};
+use bytes::Bytes;
+
+use crate::{
+    checkpoint::{Head, PAGE_USED, encode_page, page_offset},
+    extent::unit_at,
+    io::{IoFile, Op, Request},
+    store::{State, Store, wake_room_waiters},
+};
+
+/// How often it looks around when nobody wakes it.
+const ROUND: Duration = Duration::from_millis(200);
+/// Bytes brought to their place between two flushes.
+const CLEAN_BYTES: usize = 8 << 20;
+/// Bytes of a checkpoint gathered under one hold of the lock.
+const WALK_BYTES: usize = PAGE_USED;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Clean,
+    Checkpoint,
+    Stop,
+}
+
+/// Runs until the store stops or the pdisk fails.
+pub(crate) fn run(store: &Store) {
+    let mut seen = 0;
+    loop {
+        let result = match next_work(store, &mut seen) {
+            Work::Stop => return,
+            Work::Clean => clean(store).map(drop),
+            Work::Checkpoint => checkpoint(store),
+        };
+        if let Err(e) = result {
+            let mut state = store.lock();
+            store.fail(&mut state, format!("background write: {e}"));
+            return;
+        }
+    }
+}
+
+fn next_work(store: &Store, seen: &mut u64) -> Work {
+    let mut state = store.lock();
+    loop {
+        if state.failed.is_some() || state.stopping {
+            return Work::Stop;
+        }
+        if checkpoint_due(store, &mut state) {
+            return Work::Checkpoint;
+        }
+        let high = state.index.pending_bytes() as u64 > store.options.fast_write_memory / 4;
+        if high && !state.ready.is_empty() {
+            return Work::Clean;
+        }
+        let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
+        state = s;
+        // A quiet round: nothing was appended since the last one.
+        let quiet = timeout.timed_out() && *seen == state.rsn;
+        *seen = state.rsn;
+        if quiet && !state.ready.is_empty() && !state.stopping {
+            return Work::Clean;
+        }
+    }
+}
+
+fn checkpoint_due(store: &Store, state: &mut State) -> bool {
+    let newest = state.checkpoint.1.log.position;
+    if state.head.position - newest > store.files.label.log_bytes / 4 {
+        return true;
+    }
+    state.room_waiters.retain(|w| !w.is_closed());
+    let ring = store.files.label.log_bytes;
+    let tight = state.head.position - state.tail + state.pending_log > ring / 2;
+    tight && !state.room_waiters.is_empty() && (state.tail < newest || state.head.position > newest)
+}
+
+/// Brings pending units that may go to their place there. Returns how many.
+pub(crate) fn clean(store: &Store) -> io::Result<usize> {
+    let (token, mut units, done) = {
+        let mut state = store.lock();
+        collect(&mut state)
+    };
+    units.sort_unstable_by_key(|(place, _)| *place);
+    let count = units.len();
+    if count > 0 {
+        write_units(store, units)?;
+        flush(store, &store.files.data)?;
+    }
+    let mut state = store.lock();
+    let State { index, crcs, .. } = &mut *state;
+    for (strip, units) in &done {
+        index.clean(*strip, units, crcs);
+    }
+    drop(state);
+    drop(token);
+    store.after_io();
+    Ok(count)
+}
+
+type Cleaned = Vec<(StripId, Vec<(u32, u64)>)>;
+
+fn collect(state: &mut State) -> (Arc<()>, Vec<(u64, Bytes)>, Cleaned) {
+    let token = Store::token(state);
+    let (mut units, mut done) = (Vec::new(), Vec::new());
+    while units.len() * UNIT < CLEAN_BYTES {
+        let Some((strip, upto)) = state.ready.pop_first() else { break };
+        let Some(v) = state.index.get(strip).and_then(|s| s.adopted.as_ref()) else { continue };
+        let mut cleaned = Vec::new();
+        for p in v.pending.iter().filter(|p| p.rsn <= upto) {
+            if let Some(place) = unit_at(&v.map, p.unit) {
+                units.push((place, p.bytes.clone()));
+                cleaned.push((p.unit, p.rsn));
+            }
+        }
+        done.push((strip, cleaned));
+    }
+    (token, units, done)
+}
+
+/// Neighbours go in one write.
+fn write_units(store: &Store, units: Vec<(u64, Bytes)>) -> io::Result<()> {
+    let mut requests = Vec::new();
+    let mut rest = units.as_slice();
+    while let Some((first, _)) = rest.first() {
+        let run = rest.iter().zip(*first..).take_while(|((place, _), expected)| place == expected).count();
+        let mut buf = AlignedBuf::zeroed(run * UNIT);
+        for (i, (_, bytes)) in rest[..run].iter().enumerate() {
+            buf[i * UNIT..(i + 1) * UNIT].copy_from_slice(bytes);
+        }
+        requests.push(write(&store.files.data, first * UNIT as u64, buf));
+        rest = &rest[run..];
+    }
+    store.node.submit_and_wait(store.queues[0], requests)
+}
+
+fn write(file: &Arc<IoFile>, offset: u64, buf: AlignedBuf) -> Request {
+    Request { file: Arc::clone(file), op: Op::Write(buf.freeze()), offset, tag: 0 }
+}
+
+fn flush(store: &Store, file: &Arc<IoFile>) -> io::Result<()> {
+    let request = Request { file: Arc::clone(file), op: Op::Flush, offset: 0, tag: 0 };
+    store.node.submit_and_wait(store.queues[0], vec![request])
+}
+
+/// Writes the state of now to the slot that does not hold the newest checkpoint.
+pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
+    let queue = store.queues[0];
+    let (slot, mut head) = {
+        let mut state = store.lock();
+        let (slot, newest) = state.checkpoint;
+        state.index.walk_start();
+        let head = Head {
+            number: newest.number + 1,
+            pages: 0,
+            strips: 0,
+            rsn: state.rsn,
+            log: state.head,
+            incarnation: state.index.incarnation,
+        };
+        (1 - slot, head)
+    };
+    let file = &store.files.index[slot];
+    let mut bytes = Vec::with_capacity(2 * WALK_BYTES);
+    let mut more = true;
+    while more || !bytes.is_empty() {
+        if more {
+            more = store.lock().index.walk_on(&mut bytes, WALK_BYTES, &mut head.strips);
+        }
+        while bytes.len() >= PAGE_USED || !more && !bytes.is_empty() {
+            let used = bytes.len().min(PAGE_USED);
+            let page = encode_page(head.number, head.pages, &bytes[..used]);
+            bytes.drain(..used);
+            store.node.submit_and_wait(queue, vec![write(file, page_offset(head.pages), page)])?;
+            head.pages += 1;
+        }
+    }
+    let mut from = 0;
+    loop {
+        let Some((first, entries)) = store.lock().crcs.take_dirty(from, 256) else { break };
+        from = first + entries.len() / UNIT;
+        let mut buf = AlignedBuf::zeroed(entries.len());
+        buf.copy_from_slice(&entries);
+        store.node.submit_and_wait(queue, vec![write(&store.files.crc, (first * UNIT) as u64, buf)])?;
+    }
+    flush(store, &store.files.crc)?;
+    flush(store, file)?;
+    // The header says that all records up to `rsn` have happened: they must not be lost after that.
+    let mut state = store.lock();
+    while state.durable < head.rsn {
+        if state.failed.is_some() {
+            return Ok(());
+        }
+        let waited = store.committed.wait_timeout(state, Duration::from_secs(1));
+        state = waited.unwrap_or_else(|e| e.into_inner()).0;
+    }
+    drop(state);
+    store.node.submit_and_wait(queue, vec![write(file, 0, head.encode(&store.files.label.uuid))])?;
+    flush(store, file)?;
+    let mut state = store.lock();
+    state.tail = state.checkpoint.1.log.position;
+    state.checkpoint = (slot, head);
+    wake_room_waiters(&mut state);
+    Ok(())
+}

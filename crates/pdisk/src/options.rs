@@ -1,0 +1,157 @@
+//! What a node's queues and a pdisk can be told. A value out of its range is refused, never bent.
+
+use std::path::PathBuf;
+
+use base::{
+    ClusterId, PdiskId,
+    units::{MIB, UNIT},
+};
+
+use crate::error::PdiskError;
+
+/// Which I/O engine to use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EngineChoice {
+    /// io_uring where it is allowed, else psync.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// pread, pwrite and fdatasync on threads.
+    Psync,
+}
+
+/// The I/O queues of a node.
+#[derive(Clone, Debug)]
+pub struct IoConfig {
+    /// Queues, each with its thread: 1..=16.
+    pub num_io_queues: u32,
+    /// Completions gathered before they are handled; 1 is none. Live.
+    pub io_coalesce_count: u32,
+    /// Longest time completions are gathered, in microseconds. Live.
+    pub io_coalesce_us: u32,
+    /// Registered memory of all queues, in MiB.
+    pub io_dma_mib: u32,
+    /// Requests in flight on one queue: 1..=4096. More wait.
+    pub queue_depth: u32,
+    /// The engine.
+    pub engine: EngineChoice,
+    /// Faults to inject below the stores.
+    pub fault: Option<FaultPlan>,
+}
+
+impl Default for IoConfig {
+    fn default() -> IoConfig {
+        IoConfig {
+            num_io_queues: 2,
+            io_coalesce_count: 1,
+            io_coalesce_us: 100,
+            io_dma_mib: 16,
+            queue_depth: 128,
+            engine: EngineChoice::Auto,
+            fault: None,
+        }
+    }
+}
+
+impl IoConfig {
+    pub(crate) fn check(&self) -> Result<(), PdiskError> {
+        if self.fault.is_some() {
+            let rule = "this build has no fault engine yet";
+            return Err(PdiskError::BadOption { name: "fault", value: 1, rule });
+        }
+        range("num_io_queues", self.num_io_queues.into(), 1..=16, "1 to 16")?;
+        range("io_coalesce_count", self.io_coalesce_count.into(), 1..=1024, "1 to 1024")?;
+        range("io_coalesce_us", self.io_coalesce_us.into(), 0..=100_000, "0 to 100000")?;
+        range("queue_depth", self.queue_depth.into(), 1..=4096, "1 to 4096")
+    }
+}
+
+/// Faults to inject below the stores of a node. (The fault engine is not part of this build yet; a plan
+/// is refused, not ignored.)
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {}
+
+/// How a new pdisk is made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its number.
+    pub pdisk: PdiskId,
+    /// Bytes of the data file; rounded down to whole 4 KiB units. At least 1 MiB.
+    pub size: u64,
+    /// Directory of the log, if it is to stand on another device. Losing it loses the pdisk.
+    pub log_dir: Option<PathBuf>,
+    /// Bytes of the log; `None`: 1/64 of the data file, 16 MiB to 1 GiB.
+    pub log_size: Option<u64>,
+}
+
+impl CreateOptions {
+    /// The defaults for a pdisk of `size` bytes.
+    pub fn new(cluster: ClusterId, pdisk: PdiskId, size: u64) -> CreateOptions {
+        CreateOptions { cluster, pdisk, size, log_dir: None, log_size: None }
+    }
+    pub(crate) fn units(&self) -> Result<u64, PdiskError> {
+        let units = self.size / UNIT as u64;
+        range("size", self.size, MIB..=u64::MAX, "at least 1 MiB")?;
+        range("size", units, 1..=crate::extent::UNITS_MAX, "at most 4 PiB")?;
+        Ok(units)
+    }
+    pub(crate) fn log_bytes(&self) -> Result<u64, PdiskError> {
+        let wanted = self.log_size.unwrap_or_else(|| (self.size / 64).clamp(16 * MIB, 1024 * MIB));
+        range("log_size", wanted, 512 * 1024..=1 << 40, "512 KiB to 1 TiB")?;
+        Ok(wanted / UNIT as u64 * UNIT as u64)
+    }
+}
+
+/// How a pdisk is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The cluster it must belong to.
+    pub cluster: ClusterId,
+    /// The number it must have.
+    pub pdisk: PdiskId,
+    /// Where the log is, if not where it was when the pdisk was made.
+    pub log_dir: Option<PathBuf>,
+    /// Queues of the node it uses: 1..=16, at most the node's. A strip always uses the same one.
+    pub queues_per_pdisk: u32,
+    /// Prepares whose payload has at most this many bytes go to the log first: 0..=1 MiB.
+    pub fast_write_limit: u32,
+    /// Memory for bytes that are in the log and not yet at their place. Above half of it prepares go to
+    /// their place at once.
+    pub fast_write_memory: u64,
+    /// Space kept free for new versions of strips that exist, in bytes; `None`: 1/32 of the pdisk.
+    pub reserve: Option<u64>,
+    /// Verify CRCs of everything read, and answer `Lost` on a mismatch.
+    pub verify_reads: bool,
+}
+
+impl OpenOptions {
+    /// The defaults.
+    pub fn new(cluster: ClusterId, pdisk: PdiskId) -> OpenOptions {
+        OpenOptions {
+            cluster,
+            pdisk,
+            log_dir: None,
+            queues_per_pdisk: 1,
+            fast_write_limit: 64 * 1024,
+            fast_write_memory: 64 * MIB,
+            reserve: None,
+            verify_reads: false,
+        }
+    }
+    pub(crate) fn check(&self) -> Result<(), PdiskError> {
+        range("queues_per_pdisk", self.queues_per_pdisk.into(), 1..=16, "1 to 16")?;
+        range("fast_write_limit", self.fast_write_limit.into(), 0..=MIB, "at most 1 MiB")
+    }
+}
+
+pub(crate) fn range(
+    name: &'static str,
+    value: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+    rule: &'static str,
+) -> Result<(), PdiskError> {
+    if allowed.contains(&value) { Ok(()) } else { Err(PdiskError::BadOption { name, value, rule }) }
+}

@@ -1,0 +1,405 @@
+//! Storing versions: prepare and install.
+//! Small payloads go into the log with their record (fast write). Larger ones are written to new units
+//! of the data file first; when the last of these writes has ended the rules are asked again, the record
+//! is appended, and its group's commit flushes the data before the record. An operation under way owns
+//! its units: refused in the end, it gives them back.
+//! Once started an operation runs to its end whether or not anyone still waits for it.
+
+use std::sync::{Arc, MutexGuard};
+
+use base::{AlignedBuf, Version, units::UNIT};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use wire::{
+    crc::crc32c,
+    strip::{PrepareStrip, StripRefusal, StripState},
+};
+
+use crate::{
+    extent::{Extent, pieces, replace},
+    io::{Errors, Op, Request},
+    record::{Put, Record, UnitRun},
+    rules::{self, Action, PrepareAction, PrepareDecision},
+    store::{State, Store, give_back_log, log_cost},
+};
+
+type Outcome = Result<(), StripRefusal>;
+
+/// A request with its place in the caller's batch.
+pub(crate) struct Item {
+    pub place: usize,
+    pub request: PrepareStrip,
+    pub payload: Bytes,
+    pub install: bool,
+}
+
+/// What became of an item under the first hold of the lock.
+enum Step {
+    /// Answered when this record is durable.
+    Logged(u64, Outcome),
+    /// Its bytes go to these units first.
+    Write(Vec<(u32, Extent)>),
+    /// No space now, but units are about to come back.
+    Retry,
+}
+
+/// Tries before `NoSpace` is believed while freed units are still on their way back.
+const SPACE_RETRIES: usize = 100;
+
+/// Prepares or installs a batch; results in request order.
+pub(crate) async fn put(
+    store: &Arc<Store>,
+    batch: Vec<(PrepareStrip, Bytes)>,
+    install: bool,
+) -> Vec<Outcome> {
+    let mut results: Vec<Outcome> = vec![Err(StripRefusal::Failed); batch.len()];
+    let mut items = Vec::with_capacity(batch.len());
+    for (place, (request, payload)) in batch.into_iter().enumerate() {
+        match check(&request, &payload, install) {
+            Ok(()) => items.push(Item { place, request, payload, install }),
+            Err(refusal) => results[place] = Err(refusal),
+        }
+    }
+    for round in 0..SPACE_RETRIES {
+        let mut retry = Vec::new();
+        let mut answers = Vec::new();
+        let mut rest = items.into_iter().peekable();
+        while rest.peek().is_some() {
+            let (part, bytes) = next_part(store, &mut rest);
+            match store.reserve_log(bytes).await {
+                Ok(reserve) => {
+                    let (started, again) = start(store, part, reserve.keep(), round + 1 == SPACE_RETRIES);
+                    answers.push(started);
+                    retry.extend(again);
+                }
+                // Failed is what the results say already.
+                Err(_) => break,
+            }
+        }
+        let freed = (!retry.is_empty()).then(|| next_release(store));
+        for answer in answers {
+            if let Ok(list) = answer.await {
+                list.into_iter().for_each(|(place, outcome)| results[place] = outcome);
+            }
+        }
+        items = retry;
+        match freed {
+            // An error means that the pdisk failed: the next round says so.
+            Some(freed) => drop(freed.await),
+            None => break,
+        }
+    }
+    results
+}
+
+fn check(request: &PrepareStrip, payload: &Bytes, install: bool) -> Outcome {
+    rules::well_formed(request, payload.len())?;
+    if install && (request.base.is_some() || request.adopt.is_some()) {
+        return Err(StripRefusal::Malformed);
+    }
+    let bad = payload.chunks_exact(UNIT).zip(&request.crcs).position(|(unit, crc)| crc32c(unit) != *crc);
+    bad.map_or(Ok(()), |unit| Err(StripRefusal::BadCrc { unit: unit as u32 }))
+}
+
+/// Items whose records together take a part of the log that can be waited for.
+fn next_part(store: &Store, rest: &mut std::iter::Peekable<impl Iterator<Item = Item>>) -> (Vec<Item>, u64) {
+    let max = store.files.label.log_bytes / 8;
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    while let Some(item) = rest.next_if(|item| part.is_empty() || bytes + cost(store, item) <= max) {
+        bytes += cost(store, &item);
+        part.push(item);
+    }
+    (part, bytes)
+}
+
+fn cost(store: &Store, item: &Item) -> u64 {
+    let r = &item.request;
+    // 32 extents beyond those it brings: a base in more pieces is covered by the log's spare quarter.
+    let meta = 256 + 17 * r.info.covers.len() + 4 * r.crcs.len() + 12 * r.ranges.len() + 8 * 32;
+    let inline = if item.payload.len() <= store.fast_write_max { item.payload.len() } else { 0 };
+    log_cost(meta, inline)
+}
+
+fn next_release(store: &Store) -> oneshot::Receiver<()> {
+    let (tx, rx) = oneshot::channel();
+    let mut state = store.lock();
+    if state.failed.is_none() && Store::frees_pending(&state) {
+        state.room_waiters.push(tx);
+    }
+    rx
+}
+
+type Answer = oneshot::Receiver<Vec<(usize, Outcome)>>;
+
+fn start(store: &Arc<Store>, part: Vec<Item>, reserved: u64, last_try: bool) -> (Answer, Vec<Item>) {
+    let (tx, rx) = oneshot::channel();
+    let (mut logged, mut writes, mut retry) = (Vec::new(), Vec::new(), Vec::new());
+    let mut state = store.lock();
+    for item in part {
+        match first_step(store, &mut state, &item) {
+            Step::Logged(rsn, outcome) => logged.push((item.place, rsn, outcome)),
+            Step::Write(places) => writes.push((item, places)),
+            Step::Retry if last_try => logged.push((item.place, 0, Err(StripRefusal::NoSpace))),
+            Step::Retry => retry.push(item),
+        }
+    }
+    if writes.is_empty() {
+        give_back_log(&mut state, reserved);
+        answer(store, state, logged, tx);
+        return (rx, retry);
+    }
+    let token = Store::token(&state);
+    drop(state);
+    let requests = writes.iter().enumerate().flat_map(|(i, w)| data_writes(store, i as u32, w)).collect();
+    let owner = Arc::clone(store);
+    store.node.submit_queues(requests, move |errors| {
+        finish(&owner, writes, logged, reserved, errors, tx);
+        drop(token);
+        owner.after_io();
+    });
+    (rx, retry)
+}
+
+/// Answers when all records are durable.
+fn answer(
+    store: &Store,
+    state: MutexGuard<'_, State>,
+    logged: Vec<(usize, u64, Outcome)>,
+    tx: oneshot::Sender<Vec<(usize, Outcome)>>,
+) {
+    let last = logged.iter().map(|(_, rsn, _)| *rsn).max().unwrap_or(0);
+    let waiter = move |durable: bool| {
+        let outcome = |o| if durable { o } else { Err(StripRefusal::Failed) };
+        // Who waited may be gone.
+        let _ = tx.send(logged.into_iter().map(|(place, _, o)| (place, outcome(o))).collect());
+    };
+    store.when_durable(state, last, Box::new(waiter));
+}
+
+enum Decision {
+    Store { adopt: Option<Version> },
+    Answer(u64, Outcome),
+}
+
+/// Asks the rules. An adoption that comes with a refused prepare is done here.
+fn decide(store: &Store, state: &mut State, item: &Item) -> Decision {
+    let id = item.request.strip;
+    let strip = state.index.get(id);
+    let now = strip.map_or_else(|| StripState { strip: id, ..StripState::default() }, |s| s.state(id));
+    let rsn = strip.map_or(0, |s| s.rsn);
+    if item.install {
+        return match rules::install(&now, item.request.info.version) {
+            Ok(Action::Apply) => Decision::Store { adopt: None },
+            Ok(Action::AlreadyDone) => Decision::Answer(rsn, Ok(())),
+            Err(refusal) => Decision::Answer(0, Err(refusal)),
+        };
+    }
+    let PrepareDecision { adopt, then } = rules::prepare(&now, &item.request);
+    if then == Ok(PrepareAction::Store) {
+        return Decision::Store { adopt };
+    }
+    let adopted = match adopt {
+        Some(version) => {
+            store.append(state, &Record::Adopt { strip: id, version }, Bytes::new(), false).map(|r| r.0)
+        }
+        None => Ok(rsn),
+    };
+    match (adopted, then) {
+        (Err(refusal), _) | (Ok(_), Err(refusal)) => Decision::Answer(0, Err(refusal)),
+        (Ok(rsn), Ok(_)) => Decision::Answer(rsn, Ok(())),
+    }
+}
+
+fn first_step(store: &Store, state: &mut State, item: &Item) -> Step {
+    if state.failed.is_some() || state.stopping {
+        return Step::Logged(0, Err(StripRefusal::Failed));
+    }
+    let adopt = match decide(store, state, item) {
+        Decision::Store { adopt } => adopt,
+        Decision::Answer(rsn, outcome) => return Step::Logged(rsn, outcome),
+    };
+    let base = base_map(state, item, adopt);
+    let runs = runs_of(&item.request);
+    let pending_max = store.options.fast_write_memory / 2;
+    let fast = item.payload.is_empty()
+        || item.payload.len() <= store.fast_write_max && (state.index.pending_bytes() as u64) < pending_max;
+    let new_runs = if fast { unmapped(&base, &runs) } else { runs.clone() };
+    let Some(extents) = allocate(store, state, item, &base, &new_runs) else {
+        let later = Store::frees_pending(state);
+        return if later { Step::Retry } else { Step::Logged(0, Err(StripRefusal::NoSpace)) };
+    };
+    let places = lay(&extents, &new_runs);
+    if !fast {
+        return Step::Write(places);
+    }
+    let mut copy = AlignedBuf::zeroed(item.payload.len());
+    copy.copy_from_slice(&item.payload);
+    // The caller's memory is not kept: it may be a small part of a large buffer.
+    let payload = if item.payload.is_empty() { Bytes::new() } else { copy.freeze() };
+    let put = record(item, adopt, &base, places, runs, true);
+    match store.append(state, &Record::Put(put), payload, false) {
+        Ok((rsn, _)) => Step::Logged(rsn, Ok(())),
+        Err(refusal) => Step::Logged(0, Err(refusal)),
+    }
+}
+
+/// The map that the new version starts from: that of the version adopted by then.
+fn base_map(state: &State, item: &Item, adopt: Option<Version>) -> Vec<Extent> {
+    if item.request.base.is_none() {
+        return Vec::new();
+    }
+    let strip = state.index.get(item.request.strip);
+    let version = strip.and_then(|s| if adopt.is_some() { s.prepared.as_ref() } else { s.adopted.as_ref() });
+    version.map(|v| v.map.to_vec()).unwrap_or_default()
+}
+
+fn runs_of(request: &PrepareStrip) -> Vec<UnitRun> {
+    let unit = UNIT as u32;
+    request.ranges.iter().map(|r| UnitRun { first: r.offset / unit, count: r.len / unit }).collect()
+}
+
+/// The parts of `runs` that have no place in `base`.
+fn unmapped(base: &[Extent], runs: &[UnitRun]) -> Vec<UnitRun> {
+    let mut missing = Vec::new();
+    for run in runs {
+        let mut at = run.first;
+        for (first, e) in pieces(base, run.first..run.end()).filter(|(_, e)| !e.is_hole()) {
+            if first > at {
+                missing.push(UnitRun { first: at, count: first - at });
+            }
+            at = first + e.count();
+        }
+        if at < run.end() {
+            missing.push(UnitRun { first: at, count: run.end() - at });
+        }
+    }
+    missing
+}
+
+fn allocate(
+    store: &Store,
+    state: &mut State,
+    item: &Item,
+    base: &[Extent],
+    runs: &[UnitRun],
+) -> Option<Vec<Extent>> {
+    let count: u32 = runs.iter().map(|r| r.count).sum();
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let exists = state.index.get(item.request.strip).is_some_and(|s| s.adopted.is_some());
+    let kept = if exists { 0 } else { store.reserve_units };
+    if u64::from(count) + kept > state.space.free_units() {
+        return None;
+    }
+    let goal = base.last().filter(|e| !e.is_hole()).map(|e| e.end());
+    state.space.allocate(count, goal)
+}
+
+/// Lays extents over runs of units of the strip, both in order and of the same total length.
+fn lay(extents: &[Extent], runs: &[UnitRun]) -> Vec<(u32, Extent)> {
+    let mut places = Vec::new();
+    let mut skip = 0;
+    for run in runs {
+        let mut first = run.first;
+        for (_, e) in pieces(extents, skip..skip + run.count) {
+            places.push((first, e));
+            first += e.count();
+        }
+        skip += run.count;
+    }
+    places
+}
+
+fn record(
+    item: &Item,
+    adopt: Option<Version>,
+    base: &[Extent],
+    places: Vec<(u32, Extent)>,
+    runs: Vec<UnitRun>,
+    inline: bool,
+) -> Put {
+    let r = &item.request;
+    Put {
+        install: item.install,
+        strip: r.strip,
+        pool: r.pool,
+        group: r.group,
+        info: r.info.clone(),
+        base: r.base,
+        adopt,
+        map: replace(base, r.info.len / UNIT as u32, &places),
+        runs,
+        crcs: r.crcs.clone(),
+        inline,
+    }
+}
+
+/// The writes of one item: its payload, in order, to its places.
+fn data_writes(
+    store: &Store,
+    tag: u32,
+    (item, places): &(Item, Vec<(u32, Extent)>),
+) -> Vec<(usize, Request)> {
+    let queue = store.queue_of(item.request.strip);
+    let aligned = (item.payload.as_ptr() as usize).is_multiple_of(UNIT);
+    let payload = if aligned {
+        item.payload.clone()
+    } else {
+        let mut copy = store.buffers.get(item.payload.len());
+        copy.copy_from_slice(&item.payload);
+        copy.freeze()
+    };
+    let mut at = 0;
+    let request = |&(_, e): &(u32, Extent)| {
+        let bytes = payload.slice(at..at + e.count() as usize * UNIT);
+        at += bytes.len();
+        let file = Arc::clone(&store.files.data);
+        (queue, Request { file, op: Op::Write(bytes), offset: e.start() * UNIT as u64, tag })
+    };
+    places.iter().map(request).collect()
+}
+
+/// The data writes of a part have ended: ask the rules again, now for good.
+fn finish(
+    store: &Store,
+    writes: Vec<(Item, Vec<(u32, Extent)>)>,
+    mut logged: Vec<(usize, u64, Outcome)>,
+    reserved: u64,
+    errors: Errors,
+    tx: oneshot::Sender<Vec<(usize, Outcome)>>,
+) {
+    let mut state = store.lock();
+    give_back_log(&mut state, reserved);
+    if let Some((_, e)) = errors.into_iter().next() {
+        store.fail(&mut state, format!("write data: {e}"));
+    }
+    for (item, places) in writes {
+        let (rsn, outcome) = second_step(store, &mut state, &item, places);
+        logged.push((item.place, rsn, outcome));
+    }
+    answer(store, state, logged, tx);
+}
+
+fn second_step(store: &Store, state: &mut State, item: &Item, places: Vec<(u32, Extent)>) -> (u64, Outcome) {
+    if state.failed.is_some() {
+        return (0, Err(StripRefusal::Failed));
+    }
+    match decide(store, state, item) {
+        Decision::Store { adopt } => {
+            let base = base_map(state, item, adopt);
+            let put = record(item, adopt, &base, places, runs_of(&item.request), false);
+            match store.append(state, &Record::Put(put), Bytes::new(), true) {
+                Ok((rsn, _)) => (rsn, Ok(())),
+                Err(refusal) => (0, Err(refusal)),
+            }
+        }
+        Decision::Answer(rsn, outcome) => {
+            for (_, e) in places {
+                state.space.release(e);
+            }
+            crate::store::wake_room_waiters(state);
+            (rsn, outcome)
+        }
+    }
+}

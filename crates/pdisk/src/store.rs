@@ -1,0 +1,394 @@
+//! The running store: the state under one lock, and how it changes.
+//! Every change is a log record, applied to the index at once and appended to the pending list; it is
+//! answered when the committer has made it durable (`commit`). The lock is never held across I/O.
+//!
+//! Freed units wait in a generation until (1) the record that freed them is durable and (2) every read
+//! or in-place write that may still use them has ended. In-place writes of small versions wait the same
+//! way after the adoption, so that a reader of the old version never sees new bytes.
+//! The first write or flush error latches the pdisk failed: every waiter is answered `Failed`.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use base::{BufPool, StripId, units::UNIT};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use wire::strip::StripRefusal;
+
+use crate::{
+    checkpoint::Head,
+    crcmap::CrcMap,
+    extent::Extent,
+    files::Files,
+    index::Index,
+    io::{self, IoNode},
+    log::LogPoint,
+    options::OpenOptions,
+    record::Record,
+    space::Space,
+};
+
+/// Called once, with whether the record has become durable (false: the pdisk failed).
+pub(crate) type Waiter = Box<dyn FnOnce(bool) + Send>;
+
+/// A record that is applied but not in the log yet.
+pub(crate) struct Entry {
+    pub rsn: u64,
+    pub meta: Vec<u8>,
+    pub payload: Bytes,
+    /// Bytes of it were written to the data file: flush that first.
+    pub data: bool,
+    /// What was counted into `State::pending_log`.
+    pub counted: u64,
+}
+
+/// Units freed, and strips whose pending units may go to their place, since the generation before.
+pub(crate) struct Generation {
+    /// Cloned by every read and in-place write that starts in it.
+    pub token: Arc<()>,
+    /// The last record of it, once it is closed.
+    pub last_rsn: u64,
+    pub freed: Vec<Extent>,
+    pub to_clean: Vec<(StripId, u64)>,
+}
+
+impl Generation {
+    fn new() -> Generation {
+        Generation { token: Arc::new(()), last_rsn: u64::MAX, freed: Vec::new(), to_clean: Vec::new() }
+    }
+}
+
+/// Everything that changes.
+pub(crate) struct State {
+    pub index: Index,
+    pub crcs: CrcMap,
+    pub space: Space,
+    /// The last record applied.
+    pub rsn: u64,
+    /// The last record that is durable.
+    pub durable: u64,
+    /// Where the next group goes (the one in flight, while there is one).
+    pub head: LogPoint,
+    /// The log is needed from here on.
+    pub tail: u64,
+    pub pending: VecDeque<Entry>,
+    /// Log bytes of `pending` and of the group in flight, an upper bound.
+    pub pending_log: u64,
+    /// Log bytes promised to operations that have not appended yet.
+    pub reserved_log: u64,
+    pub waiters: Vec<(u64, Waiter)>,
+    /// Operations that wait for room in the log or on the disk.
+    pub room_waiters: Vec<oneshot::Sender<()>>,
+    pub generations: VecDeque<Generation>,
+    /// Strips whose pending units up to this record may go to their place.
+    pub ready: BTreeMap<StripId, u64>,
+    /// Slot and head of the newest checkpoint.
+    pub checkpoint: (usize, Head),
+    pub failed: Option<String>,
+    pub stopping: bool,
+}
+
+pub(crate) struct Store {
+    pub files: Files,
+    pub node: IoNode,
+    pub queues: Vec<usize>,
+    pub options: OpenOptions,
+    /// Units that only strips with an adopted version may take.
+    pub reserve_units: u64,
+    /// Largest payload that goes to the log.
+    pub fast_write_max: usize,
+    pub buffers: BufPool,
+    state: Mutex<State>,
+    /// Closed generations wait for readers.
+    pub draining: AtomicBool,
+    /// Wakes the committer, the keeper.
+    pub commit_wake: Condvar,
+    pub keeper_wake: Condvar,
+    /// A commit has ended.
+    pub committed: Condvar,
+}
+
+/// Idle read buffers kept by one pdisk.
+const IDLE_BUFFERS: usize = 64 << 20;
+
+impl Store {
+    pub fn new(
+        files: Files,
+        node: IoNode,
+        options: OpenOptions,
+        recovered: crate::recover::Recovered,
+    ) -> Store {
+        let queues = node.assign(options.queues_per_pdisk as usize);
+        let units = files.label.units;
+        let reserve_units = options.reserve.map_or(units / 32, |r| r / UNIT as u64).min(units);
+        let group_max = crate::log::group_max(files.label.log_bytes);
+        let mut ready = BTreeMap::new();
+        for (id, s) in recovered.index.iter_after(None) {
+            if let Some(v) = s.adopted.as_ref().filter(|v| !v.pending.is_empty()) {
+                ready.insert(id, v.rsn);
+            }
+        }
+        let state = State {
+            index: recovered.index,
+            crcs: recovered.crcs,
+            space: recovered.space,
+            rsn: recovered.rsn,
+            durable: recovered.rsn,
+            head: recovered.head,
+            tail: recovered.tail,
+            pending: VecDeque::new(),
+            pending_log: 0,
+            reserved_log: 0,
+            waiters: Vec::new(),
+            room_waiters: Vec::new(),
+            generations: VecDeque::from([Generation::new()]),
+            ready,
+            checkpoint: recovered.checkpoint,
+            failed: None,
+            stopping: false,
+        };
+        Store {
+            fast_write_max: (options.fast_write_limit as usize).min(group_max / 4),
+            files,
+            node,
+            queues,
+            options,
+            reserve_units,
+            buffers: BufPool::new(IDLE_BUFFERS),
+            state: Mutex::new(state),
+            draining: AtomicBool::new(false),
+            commit_wake: Condvar::new(),
+            keeper_wake: Condvar::new(),
+            committed: Condvar::new(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        io::lock(&self.state)
+    }
+
+    /// The queue of a strip: always the same one.
+    pub fn queue_of(&self, strip: StripId) -> usize {
+        let s = strip.stripe;
+        let h = (s.inode.0.wrapping_mul(31) ^ s.block.0).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            ^ u64::from(strip.index.0);
+        self.queues[(h >> 32) as usize % self.queues.len()]
+    }
+
+    /// Applies a record and queues it for the log. The caller has checked the rules, so a misfit is a bug
+    /// of ours: the pdisk is latched failed before it can spread.
+    pub fn append(
+        &self,
+        state: &mut State,
+        record: &Record,
+        payload: Bytes,
+        data: bool,
+    ) -> Result<(u64, u64), StripRefusal> {
+        if state.failed.is_some() || state.stopping {
+            return Err(StripRefusal::Failed);
+        }
+        let rsn = state.rsn + 1;
+        let State { index, crcs, .. } = &mut *state;
+        let effects = match index.apply(rsn, record, &payload, crcs) {
+            Ok(effects) => effects,
+            Err(misfit) => {
+                self.fail(state, format!("internal error: record {record:?} does not fit: {}", misfit.0));
+                return Err(StripRefusal::Failed);
+            }
+        };
+        state.rsn = rsn;
+        if let Some(current) = state.generations.back_mut() {
+            current.freed.extend(effects.freed);
+            current.to_clean.extend(effects.to_clean);
+        }
+        let mut meta = Vec::with_capacity(128);
+        record.encode(&mut meta);
+        let counted = log_cost(meta.len(), payload.len());
+        state.pending_log += counted;
+        state.pending.push_back(Entry { rsn, meta, payload, data, counted });
+        self.commit_wake.notify_one();
+        Ok((rsn, effects.deleted))
+    }
+
+    /// Calls `waiter` when record `rsn` is durable; at once if it is.
+    pub fn when_durable(&self, mut state: MutexGuard<'_, State>, rsn: u64, waiter: Waiter) {
+        if state.failed.is_some() || rsn <= state.durable {
+            let ok = state.failed.is_none();
+            drop(state);
+            waiter(ok);
+        } else {
+            state.waiters.push((rsn, waiter));
+        }
+    }
+
+    /// Resolves when record `rsn` is durable.
+    pub fn durable(&self, state: MutexGuard<'_, State>, rsn: u64) -> oneshot::Receiver<bool> {
+        let (tx, rx) = oneshot::channel();
+        // Who waited may be gone: the record stays.
+        let waiter = move |ok| {
+            let _ = tx.send(ok);
+        };
+        self.when_durable(state, rsn, Box::new(waiter));
+        rx
+    }
+
+    /// Latches the pdisk failed, once.
+    pub fn fail(&self, state: &mut State, reason: String) {
+        if state.failed.is_some() {
+            return;
+        }
+        tracing::error!(pdisk = %self.files.label.pdisk, dir = %self.files.dir.display(), %reason, "pdisk failed");
+        state.failed = Some(reason);
+        for (_, waiter) in state.waiters.drain(..) {
+            // Waiters only send on channels.
+            waiter(false);
+        }
+        state.room_waiters.clear();
+        state.pending.clear();
+        self.wake_all();
+    }
+
+    pub fn wake_all(&self) {
+        self.commit_wake.notify_all();
+        self.keeper_wake.notify_all();
+        self.committed.notify_all();
+    }
+
+    /// Closes the current generation if it holds anything, and lets go of those that are over.
+    pub fn turn_generations(&self, state: &mut State) {
+        let rsn = state.rsn;
+        if let Some(current) = state.generations.back_mut()
+            && !(current.freed.is_empty() && current.to_clean.is_empty())
+        {
+            current.last_rsn = rsn;
+            state.generations.push_back(Generation::new());
+        }
+        self.release(state);
+    }
+
+    /// Frees what the generations that are over hold.
+    pub fn release(&self, state: &mut State) {
+        let mut released = false;
+        while state.generations.len() > 1
+            && state
+                .generations
+                .front()
+                .is_some_and(|g| g.last_rsn <= state.durable && Arc::strong_count(&g.token) == 1)
+        {
+            let Some(over) = state.generations.pop_front() else { break };
+            for e in over.freed {
+                state.space.release(e);
+                released = true;
+            }
+            for (strip, rsn) in over.to_clean {
+                let upto = state.ready.entry(strip).or_default();
+                *upto = rsn.max(*upto);
+            }
+        }
+        self.draining.store(state.generations.len() > 1, Ordering::SeqCst);
+        if released {
+            wake_room_waiters(state);
+        }
+    }
+
+    /// A read or in-place write has ended; its token is dropped.
+    pub fn after_io(&self) {
+        if self.draining.load(Ordering::SeqCst) {
+            self.release(&mut self.lock());
+        }
+    }
+
+    /// Whether reads or writes are under way.
+    pub fn is_busy(&self) -> bool {
+        self.lock().generations.iter().any(|g| Arc::strong_count(&g.token) > 1)
+    }
+
+    /// The token of the current generation.
+    pub fn token(state: &State) -> Arc<()> {
+        // There always is a current generation; a fresh token protects nothing and loses nothing.
+        state.generations.back().map(|g| Arc::clone(&g.token)).unwrap_or_default()
+    }
+
+    /// Whether freed units will come back without anyone's doing.
+    pub fn frees_pending(state: &State) -> bool {
+        state.generations.iter().any(|g| !g.freed.is_empty())
+    }
+
+    /// Promises `bytes` of the log, if there is room. A quarter of the ring stays for what was promised
+    /// too little and for checkpoints to end.
+    pub fn try_reserve_log(&self, state: &mut State, bytes: u64) -> bool {
+        let ring = self.files.label.log_bytes;
+        let used = state.head.position - state.tail + state.pending_log + state.reserved_log;
+        let room = used + bytes <= ring - ring / 4;
+        if room {
+            state.reserved_log += bytes;
+        }
+        room
+    }
+
+    /// Waits for room in the log.
+    pub async fn reserve_log(&self, bytes: u64) -> Result<LogReserve<'_>, StripRefusal> {
+        let bytes = bytes.min(self.files.label.log_bytes / 8);
+        loop {
+            let waiting = {
+                let mut state = self.lock();
+                if state.failed.is_some() || state.stopping {
+                    return Err(StripRefusal::Failed);
+                }
+                if self.try_reserve_log(&mut state, bytes) {
+                    return Ok(LogReserve { store: self, bytes });
+                }
+                let (tx, rx) = oneshot::channel();
+                state.room_waiters.push(tx);
+                self.keeper_wake.notify_one();
+                rx
+            };
+            // An error means that the pdisk failed: the next round says so.
+            let _ = waiting.await;
+        }
+    }
+}
+
+/// Log bytes an entry takes at most, alone in its group.
+pub(crate) fn log_cost(meta: usize, payload: usize) -> u64 {
+    crate::log::group_len(meta, payload) as u64
+}
+
+pub(crate) fn wake_room_waiters(state: &mut State) {
+    for waiter in state.room_waiters.drain(..) {
+        // Whoever waited may be gone.
+        let _ = waiter.send(());
+    }
+}
+
+/// Takes back a promise of log bytes: what they were for is appended by now, or never will be.
+pub(crate) fn give_back_log(state: &mut State, bytes: u64) {
+    state.reserved_log -= bytes;
+    wake_room_waiters(state);
+}
+
+/// A promise of log bytes, given back when the operation has appended its records (or not).
+pub(crate) struct LogReserve<'a> {
+    store: &'a Store,
+    bytes: u64,
+}
+
+impl LogReserve<'_> {
+    /// The promise goes over to an operation that gives it back itself.
+    pub fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for LogReserve<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            give_back_log(&mut self.store.lock(), self.bytes);
+        }
+    }
+}
