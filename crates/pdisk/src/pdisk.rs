@@ -100,6 +100,9 @@ pub struct VerifyReport {
 #[derive(Clone)]
 pub struct Pdisk(Arc<Running>);
 
+/// Longest wait for I/O under way when a pdisk is dropped without being closed.
+const DROP_WAIT_MS: u32 = 2000;
+
 struct Running {
     store: Arc<Store>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -508,6 +511,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop();
+        // What is under way owns the files; when it has ended, another open may have them. A disk that
+        // does not answer keeps the lock until it does.
+        for _ in 0..DROP_WAIT_MS {
+            if !self.store.is_busy() {
+                self.store.files.unlock();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -71,8 +71,7 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
     let mut rsn = head.rsn;
     while let Some(group) = ring.group(at, label.units)? {
         damage.log_groups += u64::from(!group.whole);
-        let mut n = group.first_rsn;
-        for (record, payload, intact) in group.records {
+        for (n, (record, payload, intact)) in (group.first_rsn..).zip(group.records) {
             if n > rsn {
                 if n != rsn + 1 {
                     return Err(PdiskError::damaged(image.log.1, format!("record {n} follows {rsn}")));
@@ -87,7 +86,6 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
                     damage.strips.push((put.strip, put.info.version));
                 }
             }
-            n += 1;
         }
         at = group.after;
         if at.position - head.log.position > label.log_bytes {

@@ -1,4 +1,5 @@
 //! Every operation on a running pdisk, with both engines, and again after it was opened anew.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What an open makes of damaged or torn files. Named by the story.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -9,7 +10,6 @@ use pdisk::{EngineChoice, IoNode, Pdisk, PdiskError};
 use wire::strip::{ReadVersion, StripRefusal};
 
 const ADOPTED: ReadVersion = ReadVersion::Adopted;
-const RING: u64 = 1 << 20;
 
 fn psync() -> IoNode {
     node(EngineChoice::Psync)
@@ -174,5 +174,4 @@ async fn truncated_files_and_other_formats_are_named() {
     assert!(matches!(try_open(dir.path(), &psync()), Err(PdiskError::Format { found: 9, supported: 1, .. })));
     fs::remove_file(&path).unwrap();
     assert!(matches!(try_open(dir.path(), &psync()), Err(PdiskError::NoPdisk { .. })));
-    let _ = RING;
 }

@@ -73,7 +73,7 @@ mod tests {
         windows[1].as_mut()[0] = 9;
         drop(windows);
         assert_eq!(holder.take().unwrap()[4096], 9);
-        let (holder, windows) = split(AlignedBuf::zeroed(4096), [0..4096]);
+        let (holder, windows) = split(AlignedBuf::zeroed(4096), std::iter::once(0..4096));
         assert!(holder.take().is_none());
         drop(windows);
     }
