@@ -88,7 +88,11 @@ impl Writer {
     }
 
     /// Applies mutations; answered when they are committed.
-    pub async fn mutate(&self, session: SessionId, changes: Vec<(OpId, Change)>) -> Result<Vec<Outcome>, MgrError> {
+    pub async fn mutate(
+        &self,
+        session: SessionId,
+        changes: Vec<(OpId, Change)>,
+    ) -> Result<Vec<Outcome>, MgrError> {
         let (answer, answered) = oneshot::channel();
         self.send(Job::Mutate { session, changes, answer }).await?;
         answered.await.map_err(|_| self.stopped())

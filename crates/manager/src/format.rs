@@ -62,15 +62,51 @@ pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
     })
 }
 
-/// Makes a manager's store in `dir`, which must be empty or absent, from a dump.
+/// How far every number that only grows is moved by a restore: what was given out between the dump and
+/// now is unknown, and must not be given again.
+const RESTORE_LEAP: u64 = 1 << 32;
+
+/// Makes a manager's store in `dir`, which must be empty or absent, from a dump. Epoch, sessions, grants
+/// and inode numbers go on far above those of the dump. Returns the number of keys.
 pub fn restore(dir: &Path, dump: &mut dyn std::io::Read) -> Result<u64, ManagerError> {
     let mut count = 0;
     build(dir, |store| {
         count = store::restore(dump, store)?;
-        check_format(&*store.snapshot()?, dir)?;
+        let snapshot = store.snapshot()?;
+        check_format(&*snapshot, dir)?;
+        store.commit(&leap(&*snapshot)?)?;
         Ok(())
     })?;
     Ok(count)
+}
+
+fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
+    let mut txn = Txn::new(from);
+    let mut map: keys::MapRecord = read_or_default(from, &keys::map_key())?;
+    map.epoch.0 += RESTORE_LEAP;
+    let mut counters: keys::CounterRecord = read_or_default(from, &keys::counter_key())?;
+    counters.session.0 += RESTORE_LEAP;
+    counters.grant.0 += RESTORE_LEAP;
+    for fs in &map.filesystems {
+        let key = keys::fs_key(fs.id);
+        let mut record: keys::FsRecord = read_or_default(from, &key)?;
+        record.last_ino.0 += RESTORE_LEAP;
+        keys::write(&mut txn, key, &record);
+    }
+    keys::write(&mut txn, keys::map_key(), &map);
+    keys::write(&mut txn, keys::counter_key(), &counters);
+    txn.keep();
+    Ok(txn.into_changes())
+}
+
+fn read_or_default<T: store::Record + Default>(
+    from: &dyn store::Read,
+    key: &[u8],
+) -> Result<T, ManagerError> {
+    match from.get(key)? {
+        Some(value) => Ok(store::open_record(key, &value)?),
+        None => Ok(T::default()),
+    }
 }
 
 fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) -> Result<(), ManagerError> {
@@ -90,7 +126,8 @@ fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) 
     if unfinished.exists() {
         fs::remove_file(&unfinished).map_err(io("remove", &unfinished))?;
     }
-    let filled = RedbStore::create(&unfinished, CACHE_BYTES).map_err(ManagerError::from).and_then(|s| fill(&s));
+    let filled =
+        RedbStore::create(&unfinished, CACHE_BYTES).map_err(ManagerError::from).and_then(|s| fill(&s));
     if let Err(error) = filled {
         // Nothing changed: neither file nor directory stays. The error that counts is the first one.
         let _ = fs::remove_file(&unfinished);
@@ -162,9 +199,11 @@ pub fn first_state(spec: &Spec, snapshot: &Snapshot) -> Result<store::Changes, M
 fn random_key() -> Result<[u64; 2], ManagerError> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 16];
-    File::open(path)
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|source| ManagerError::Io { action: "read", path: path.to_owned(), source })?;
+    File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).map_err(|source| ManagerError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
     let both = u128::from_le_bytes(bytes);
     Ok([both as u64, (both >> 64) as u64])
 }
@@ -190,9 +229,7 @@ fn rising<T: Copy + Ord>(ids: impl Iterator<Item = T>) -> bool {
 
 /// Refuses a description that contradicts itself.
 fn check(spec: &Spec) -> Result<(), ManagerError> {
-    let bad = |field: &str, reason: String| {
-        Err(ManagerError::BadSpec { field: field.to_owned(), reason })
-    };
+    let bad = |field: &str, reason: String| Err(ManagerError::BadSpec { field: field.to_owned(), reason });
     if spec.cluster == ClusterId(0) || spec.name.is_empty() {
         return bad("cluster", "wants a name and an identity".into());
     }
@@ -216,7 +253,10 @@ fn check(spec: &Spec) -> Result<(), ManagerError> {
             return bad(&field, format!("code {} does not fit width {width}", pool.code));
         }
         if !pool.block_size.is_power_of_two() || !((256 << 10)..=(16 << 20)).contains(&pool.block_size) {
-            return bad(&field, format!("block size {} is not a power of two from 256k to 16m", pool.block_size));
+            return bad(
+                &field,
+                format!("block size {} is not a power of two from 256k to 16m", pool.block_size),
+            );
         }
         if pool.table.is_empty() || !pool.table.len().is_multiple_of(width) {
             return bad(&field, format!("table of {} entries for width {width}", pool.table.len()));

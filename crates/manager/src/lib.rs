@@ -30,6 +30,8 @@ pub mod namespace;
 mod reaper;
 mod serve;
 pub mod store;
+#[cfg(test)]
+mod tests;
 
 pub use error::ManagerError;
 pub use format::{Spec, format, restore};

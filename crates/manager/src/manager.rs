@@ -114,7 +114,8 @@ impl Manager {
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
         let tunables = read_tunables(&snapshot)?;
-        let cluster = Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
+        let cluster =
+            Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
         writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
@@ -205,7 +206,8 @@ impl Manager {
             }
             MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead } => {
                 let expires = caller.expires.saturating_duration_since(self.inner.started);
-                let ask = |ticket| Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead };
+                let ask =
+                    |ticket| Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead };
                 self.with_config(self.ask(caller, ask).await?)
             }
             MgrRequest::ResolveDone => {

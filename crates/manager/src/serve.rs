@@ -13,7 +13,7 @@ use wire::{
     frame,
     map::ClusterMap,
     mgr::MgrRequest,
-    nsd::{NsdReply, NsdRefusal, NsdRequest},
+    nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::DeleteStrips,
 };
 

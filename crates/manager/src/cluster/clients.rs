@@ -44,8 +44,7 @@ impl Cluster {
         if let Some((holder, client)) = self.holder(fs) {
             let lapsed = now > client.renewed + self.lease;
             // The holder itself asks again: its answer was lost, or it gave up its session.
-            let itself =
-                client.record.process == record.process && record.process != ProcessIdent::default();
+            let itself = client.record.process == record.process && record.process != ProcessIdent::default();
             if !(lapsed || itself || proven_dead == Some(holder)) {
                 let (process, mount) = (client.record.process.clone(), client.record.mount.clone());
                 return step.reply(ticket, MgrReply::SessionBusy { holder, process, mount });

@@ -24,9 +24,7 @@ use wire::{
 use self::space::Space;
 pub use self::space::data_strips;
 use crate::{
-    keys::{
-        self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord,
-    },
+    keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},
 };
 

@@ -89,14 +89,19 @@ impl Cluster {
 
     /// Whether every group keeps K `Ok` members without this pdisk.
     fn can_lose(&self, id: PdiskId) -> bool {
-        let ok: BTreeSet<PdiskId> =
-            self.map.pdisks.iter().filter(|p| p.state == PdiskState::Ok && p.id != id).map(|p| p.id).collect();
+        let ok: BTreeSet<PdiskId> = self
+            .map
+            .pdisks
+            .iter()
+            .filter(|p| p.state == PdiskState::Ok && p.id != id)
+            .map(|p| p.id)
+            .collect();
         self.map.pools.iter().all(|pool| {
             let needed = usize::from(data_strips(&pool.code).unwrap_or(pool.width));
             let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
-            groups.filter(|group| group.contains(&id)).all(|group| {
-                group.iter().filter(|member| ok.contains(member)).count() >= needed
-            })
+            groups
+                .filter(|group| group.contains(&id))
+                .all(|group| group.iter().filter(|member| ok.contains(member)).count() >= needed)
         })
     }
 
@@ -112,7 +117,9 @@ impl Cluster {
             let failed = disk.failed;
             match entry.state {
                 PdiskState::Failed => {}
-                PdiskState::Missing if failed => self.set_state(id, PdiskState::Failed, "its server says so", step),
+                PdiskState::Missing if failed => {
+                    self.set_state(id, PdiskState::Failed, "its server says so", step)
+                }
                 PdiskState::Missing if here => self.set_state(id, PdiskState::Returning, "is back", step),
                 PdiskState::Missing => {}
                 PdiskState::Ok | PdiskState::Returning if !(gone || held_off || failed) => {}

@@ -26,7 +26,10 @@ impl Cluster {
                 node.session = None;
                 step.notes.push(format!("server {} ({id}) lost its lease", node.name));
             }
-            self.disks.values_mut().filter(|disk| disk.server == Some(id)).for_each(|disk| disk.server = None);
+            self.disks
+                .values_mut()
+                .filter(|disk| disk.server == Some(id))
+                .for_each(|disk| disk.server = None);
         }
     }
 

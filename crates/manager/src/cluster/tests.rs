@@ -274,10 +274,10 @@ fn after_a_restart_everybody_has_a_full_lease() {
     stage.restart();
     stage.pass(9);
     assert_eq!(stage.states(), "oooo");
-    assert_eq!(stage.renew(1, report(1, 1, 0)), MgrReply::Renewed {
-        lease_us: 10_000_000,
-        epoch: stage.cluster.map().epoch
-    });
+    assert_eq!(
+        stage.renew(1, report(1, 1, 0)),
+        MgrReply::Renewed { lease_us: 10_000_000, epoch: stage.cluster.map().epoch }
+    );
     stage.pass(2);
     assert_eq!(stage.states(), "ommo", "2, 3, 4 lapsed; one of the three is needed with 1");
     let mut fresh = Stage::new(4, "2+2p");
@@ -380,14 +380,17 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     let mut stage = Stage::running(4, "2+2p");
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
-    let mut reserve = |stage: &mut Stage, bytes, held| match stage
-        .ask(|ticket| Event::Reserve { ticket, session, bytes, held })
-    {
+    let reserve = |stage: &mut Stage, bytes, held| match stage.ask(|ticket| Event::Reserve {
+        ticket,
+        session,
+        bytes,
+        held,
+    }) {
         MgrReply::Reserved { bytes } => bytes,
         MgrReply::Error(MgrError::Errno(libc::ENOSPC)) => 0,
         other => panic!("{other:?}"),
     };
-    let all = 4 * 63 << 20; // 1/64 of each pdisk is kept
+    let all = (4 * 63) << 20; // 1/64 of each pdisk is kept
     assert_eq!(reserve(&mut stage, 100 << 20, 0), 100 << 20);
     assert_eq!(reserve(&mut stage, u64::MAX, 100 << 20), all - (100 << 20));
     assert_eq!(reserve(&mut stage, 1, all), 0);
@@ -405,12 +408,12 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     for node in 1..=4 {
         stage.renew(node, PdiskReport { free: (54 - u64::from(node)) << 20, ..report(node, 1, 2) });
     }
-    assert_eq!(reserve(&mut stage, u64::MAX, 0), 4 * 49 << 20, "the fullest pdisk counts");
+    assert_eq!(reserve(&mut stage, u64::MAX, 0), (4 * 49) << 20, "the fullest pdisk counts");
     let MgrReply::StatFs { total, free, .. } = stage.ask(|ticket| Event::StatFs { ticket, fs: FsId(1) })
     else {
         panic!()
     };
-    assert_eq!((total, free), (2 * 63 << 20, 2 * 49 << 20), "redundancy taken off");
+    assert_eq!((total, free), ((2 * 63) << 20, (2 * 49) << 20), "redundancy taken off");
 }
 
 #[test]

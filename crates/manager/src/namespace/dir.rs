@@ -40,12 +40,7 @@ pub fn get_dir(from: &dyn Read, fs: &FsContext, ino: InodeNo) -> Op<Inode> {
 }
 
 /// An entry by name, with its cookie.
-pub fn find(
-    from: &dyn Read,
-    fs: &FsContext,
-    dir: InodeNo,
-    name: &[u8],
-) -> Op<Option<(u64, EntryRecord)>> {
+pub fn find(from: &dyn Read, fs: &FsContext, dir: InodeNo, name: &[u8]) -> Op<Option<(u64, EntryRecord)>> {
     check_name(name)?;
     let first = fs.hash.first_cookie(name);
     let mut found = Ok(None);
@@ -84,8 +79,7 @@ pub fn list(
     let limit = limit.clamp(1, LIST_MAX) as usize;
     let mut entries = Vec::new();
     let (mut end, mut bad) = (true, None);
-    let (start, stop) =
-        (entry_key(fs.fs, dir, cookie.saturating_add(1)), entry_key(fs.fs, dir, u64::MAX));
+    let (start, stop) = (entry_key(fs.fs, dir, cookie.saturating_add(1)), entry_key(fs.fs, dir, u64::MAX));
     from.scan(&start, &stop, &mut |key, value| {
         if entries.len() == limit {
             end = false;

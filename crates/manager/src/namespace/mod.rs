@@ -9,6 +9,8 @@ mod dir;
 mod extents;
 mod hash;
 mod inode;
+#[cfg(test)]
+mod model;
 mod names;
 mod query;
 mod rename;

@@ -1,9 +1,7 @@
 //! Names: create, link, unlink.
 
 use base::{InodeNo, Version};
-use libc::{
-    EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM,
-};
+use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 use wire::mgr::{FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp};
 
 use super::{
@@ -109,7 +107,13 @@ impl Editor<'_, '_> {
         self.put(ino, &dir);
     }
 
-    pub(super) fn link(&mut self, ino: InodeNo, parent: InodeNo, name: &[u8], now: Timestamp) -> Op<MgrReply> {
+    pub(super) fn link(
+        &mut self,
+        ino: InodeNo,
+        parent: InodeNo,
+        name: &[u8],
+        now: Timestamp,
+    ) -> Op<MgrReply> {
         check_name(name)?;
         let dir = self.linked_dir(parent)?;
         let mut inode = self.get(ino)?;

@@ -144,8 +144,7 @@ impl Editor<'_, '_> {
         if entry_a.ino == entry_b.ino {
             return Ok(MgrReply::Unlinked { attr: None });
         }
-        let (dir_a, dir_b) =
-            (entry_a.kind == FileKind::Directory, entry_b.kind == FileKind::Directory);
+        let (dir_a, dir_b) = (entry_a.kind == FileKind::Directory, entry_b.kind == FileKind::Directory);
         if a.dir != b.dir
             && (dir_a && self.is_at_or_above(entry_a.ino, b.dir)?
                 || dir_b && self.is_at_or_above(entry_b.ino, a.dir)?)

@@ -31,7 +31,11 @@ pub fn dump(from: &dyn Read, to: &mut dyn Write) -> Result<u64, ManagerError> {
     let mut failed = None;
     let mut write = |bytes: &[u8], digest: &mut Digest| {
         digest.update(bytes);
-        to.write_all(bytes).map_err(|source| ManagerError::Io { action: "write", path: "dump".into(), source })
+        to.write_all(bytes).map_err(|source| ManagerError::Io {
+            action: "write",
+            path: "dump".into(),
+            source,
+        })
     };
     write(MAGIC, &mut digest)?;
     from.scan(&[], &[u8::MAX; 16], &mut |key, value| {

@@ -37,10 +37,11 @@ impl RedbStore {
 
     /// Opens an existing store.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
-        let database = Builder::new().set_cache_size(cache_bytes).open(path).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
-            error => StoreError::Open { path: path.to_owned(), reason: error.to_string() },
-        })?;
+        let database =
+            Builder::new().set_cache_size(cache_bytes).open(path).map_err(|error| match error {
+                DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
+                error => StoreError::Open { path: path.to_owned(), reason: error.to_string() },
+            })?;
         RedbStore::with_table(database, path)
     }
 
@@ -89,7 +90,9 @@ impl Store for RedbStore {
             let mut table = write.open_table(TABLE).map_err(|e| failed(&e))?;
             for (key, value) in changes {
                 match value {
-                    Some(value) => drop(table.insert(key.as_slice(), value.as_slice()).map_err(|e| failed(&e))?),
+                    Some(value) => {
+                        drop(table.insert(key.as_slice(), value.as_slice()).map_err(|e| failed(&e))?)
+                    }
                     None => drop(table.remove(key.as_slice()).map_err(|e| failed(&e))?),
                 }
             }

@@ -18,7 +18,8 @@ struct State {
     flushed: Vec<u8>,
     /// Written since.
     pending: Vec<(u64, Vec<u8>)>,
-    flushes: u64,
+    /// Flushes fail from now on.
+    broken: bool,
 }
 
 /// The medium. Clones are the same medium.
@@ -39,9 +40,9 @@ impl Volatile {
         self.state.lock().unwrap()
     }
 
-    /// Flushes so far.
-    pub fn flushes(&self) -> u64 {
-        self.state().flushes
+    /// From now on every flush fails.
+    pub fn break_down(&self) {
+        self.state().broken = true;
     }
 
     /// What is left after a power cut now: `survives` decides for each unflushed write.
@@ -77,11 +78,13 @@ impl StorageBackend for Volatile {
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.broken {
+            return Err(io::Error::other("broken down"));
+        }
         if self.honest {
-            let mut state = self.state();
             state.flushed = state.seen.clone();
             state.pending.clear();
-            state.flushes += 1;
         }
         Ok(())
     }
