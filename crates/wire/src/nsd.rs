@@ -51,7 +51,8 @@ pub enum NsdRequest {
         /// What.
         read: ReadStrip,
     },
-    /// Remove strips.
+    /// Remove strips. The one change that is also taken without a session (0): the manager sends what
+    /// its queue holds, which may always be deleted, however late.
     Delete {
         /// The pdisk.
         pdisk: PdiskId,
