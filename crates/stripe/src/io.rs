@@ -151,6 +151,21 @@ impl StripeIo {
     pub fn config(&self) -> &IoConfig {
         &self.shared.config
     }
+    /// States of a stripe's strips on pdisks in a state that `ask` wants, asked all at once. `None` where
+    /// it was not asked. A strip that is not there has a state with neither version.
+    pub async fn states(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        class: OpClass,
+        ask: impl Fn(PdiskState) -> bool,
+        deadline: Instant,
+    ) -> Result<StripStates, StripeError> {
+        let view = self.view();
+        let pool = self.shared.pool(&view, pool)?;
+        Ok(self.shared.states(&view, stripe, &pool, class, ask, None, deadline).await)
+    }
+
     /// One request to the server of a pdisk under the map in use.
     pub async fn call(
         &self,
@@ -164,6 +179,9 @@ impl StripeIo {
         self.shared.call(&view, pdisk, request, payload, class, InodeNo(0), deadline).await
     }
 }
+
+/// The answers of a stripe's strips, in strip order; `None` where it was not asked.
+pub type StripStates = Vec<Option<Result<wire::strip::StripState, Fault>>>;
 
 impl Shared {
     pub fn view(&self) -> Arc<ClusterView> {
@@ -216,6 +234,7 @@ impl Shared {
 
     /// Asks the strips of a stripe on pdisks that `ask` for their states, all at once. `None` where it
     /// was not asked; an error where it did not answer.
+    #[allow(clippy::too_many_arguments)]
     pub async fn states(
         self: &Arc<Self>,
         view: &Arc<ClusterView>,
@@ -225,7 +244,7 @@ impl Shared {
         ask: impl Fn(PdiskState) -> bool,
         seal: Option<base::Grant>,
         deadline: Instant,
-    ) -> Vec<Option<Result<wire::strip::StripState, Fault>>> {
+    ) -> StripStates {
         let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
         let mut tasks = tokio::task::JoinSet::new();
         let mut out: Vec<Option<_>> = (0..pool.geometry.width()).map(|_| None).collect();

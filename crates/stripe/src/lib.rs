@@ -25,7 +25,7 @@ mod write;
 
 pub use error::{Fault, StripFault, StripFaults, StripeError};
 pub use geometry::{Geometry, clip, covers_all, normalise, parity_ranges, subtract, union};
-pub use io::{IoConfig, SessionCell, SilenceReporter, StripeIo};
+pub use io::{IoConfig, SessionCell, SilenceReporter, StripStates, StripeIo};
 pub use membership::{
     LinkError, ManagerLink, Membership, MembershipConfig, NetManager, Registered, Registrar, RegistrarError,
 };

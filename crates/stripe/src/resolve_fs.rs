@@ -135,6 +135,9 @@ async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(Stri
     }
 }
 
+/// A stripe has at most one prepared version on each of at most 32 strips.
+const ROUNDS_MAX: usize = 40;
+
 /// Resolves one stripe; returns counts (and itself if it cannot be decided).
 pub(crate) async fn resolve_stripe(
     io: &StripeIo,
@@ -144,7 +147,7 @@ pub(crate) async fn resolve_stripe(
 ) -> Result<ResolveReport, StripeError> {
     let mut report = ResolveReport::default();
     let mut until = Instant::now() + io.config().deadline;
-    loop {
+    for _ in 0..ROUNDS_MAX {
         let members = seal(io, stripe, pool, grant, until).await?;
         let geometry = io.shared.pool(&io.view(), pool)?.geometry;
         let before = report.clone();
@@ -174,6 +177,8 @@ pub(crate) async fn resolve_stripe(
             until = Instant::now() + io.config().deadline;
         }
     }
+    report.unavailable.push((stripe, "what is prepared does not end".into()));
+    Ok(report)
 }
 
 /// Seals every strip of a stripe; answers come from all `ok` pdisks, or it fails.

@@ -1,0 +1,342 @@
+//! Catch-up of a pdisk that came back: every group it is in is compared with what the other members have,
+//! strip by strip, and what is missing or old is made anew.
+//!
+//! A member answers a listing only when the map that made this pdisk `returning` is in force there, so
+//! nothing that was written without this pdisk is missed. Writes since then include it. So one pass, and
+//! another look at what was on its way, converge; then the manager is told. Started again from the
+//! beginning after any interruption: what is equal costs only its place in a listing.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
+use stripe::{ClusterView, Membership, StripeIo};
+use tokio::{sync::Semaphore, task::JoinSet};
+use wire::{
+    map::PdiskState,
+    nsd::{NsdReply, NsdRequest},
+    strip::StripState,
+};
+
+use crate::{
+    config::{ServedPdisk, Tuning},
+    judge::{Seen, Verdict, judge},
+    settle::{Place, Settled, Unsettled, empty, settle},
+    status::CatchUpStatus,
+};
+
+/// Catch-up of one pdisk: its state, and what it reports.
+pub struct CatchUp {
+    served: ServedPdisk,
+    io: StripeIo,
+    membership: Membership,
+    tuning: Tuning,
+    status: Mutex<Option<CatchUpStatus>>,
+    caught_up: Arc<Mutex<Option<Epoch>>>,
+}
+
+/// Stripes to look at again; bounded.
+#[derive(Default)]
+struct Revisit {
+    places: HashSet<Place>,
+    /// Groups with stripes that did not fit in.
+    groups: HashSet<(PoolId, GroupId)>,
+}
+
+impl CatchUp {
+    /// For one pdisk. `caught_up` is what the reports to the manager say.
+    pub fn new(
+        served: ServedPdisk,
+        io: StripeIo,
+        membership: Membership,
+        tuning: Tuning,
+        caught_up: Arc<Mutex<Option<Epoch>>>,
+    ) -> CatchUp {
+        CatchUp { served, io, membership, tuning, status: Mutex::default(), caught_up }
+    }
+
+    /// How far it is, if it ever began.
+    pub fn status(&self) -> Option<CatchUpStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, change: impl FnOnce(&mut CatchUpStatus)) {
+        change(self.status.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default());
+    }
+
+    /// Runs for the life of the server: catches up whenever the map says that the pdisk is returning.
+    pub async fn run(self: Arc<Self>) {
+        let mut views = self.membership.views();
+        loop {
+            let view = Arc::clone(&views.borrow_and_update());
+            let returning = view.pdisk(self.served.id).filter(|p| p.state == PdiskState::Returning);
+            let epoch = returning.map(|p| p.changed);
+            let done = *self.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(epoch) = epoch.filter(|e| done.is_none_or(|d| d < *e)) {
+                // Given up when the pdisk's state changes; what was installed stays and is not wrong.
+                tokio::select! {
+                    () = self.catch_up(epoch) => {
+                        *self.caught_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+                        self.note(|s| s.done = true);
+                        self.membership.renew_now().await;
+                    }
+                    () = self.state_changes(epoch) => {}
+                }
+                continue;
+            }
+            if views.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends when the pdisk is no longer returning as of `epoch`.
+    async fn state_changes(&self, epoch: Epoch) {
+        let mut views = self.membership.views();
+        let still = |view: &Arc<ClusterView>| {
+            view.pdisk(self.served.id).is_some_and(|p| p.state == PdiskState::Returning && p.changed == epoch)
+        };
+        if views.wait_for(|v| !still(v)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn catch_up(self: &Arc<Self>, epoch: Epoch) {
+        let id = self.served.id;
+        tracing::info!(pdisk = %id, %epoch, "catch-up begins");
+        let mut in_force = self.membership.in_force();
+        if in_force.wait_for(|e| *e >= epoch).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let view = self.io.view();
+        let mut groups = VecDeque::new();
+        for pool in &view.map.pools {
+            let width = usize::from(pool.width).max(1);
+            for (g, members) in pool.table.chunks_exact(width).enumerate() {
+                if members.contains(&id) {
+                    groups.push_back((pool.id, GroupId(g as u32)));
+                }
+            }
+        }
+        let total = groups.len();
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
+        let revisit = Arc::new(Mutex::new(Revisit::default()));
+        let parallel = Arc::new(Semaphore::new(self.tuning.rebuild_parallel.max(1)));
+        loop {
+            let mut tasks = JoinSet::new();
+            loop {
+                while tasks.len() < self.tuning.groups_parallel.max(1) {
+                    let Some((pool, group)) = groups.pop_front() else { break };
+                    let (this, revisit, parallel) = (Arc::clone(self), Arc::clone(&revisit), Arc::clone(&parallel));
+                    tasks.spawn(async move { this.group(pool, group, revisit, parallel).await });
+                }
+                if tasks.join_next().await.is_none() {
+                    break;
+                }
+                self.note(|s| s.groups_done = (s.groups_done + 1).min(s.groups));
+            }
+            if self.look_again(&revisit, &parallel).await {
+                break;
+            }
+            let again = std::mem::take(&mut revisit.lock().unwrap_or_else(PoisonError::into_inner).groups);
+            groups.extend(again);
+            if groups.is_empty() {
+                tokio::time::sleep(self.tuning.revisit_pause).await;
+            }
+        }
+        tracing::info!(pdisk = %id, %epoch, status = ?self.status(), "catch-up is done");
+    }
+
+    /// Settles what waits; true if nothing is left.
+    async fn look_again(self: &Arc<Self>, revisit: &Arc<Mutex<Revisit>>, parallel: &Arc<Semaphore>) -> bool {
+        let places: Vec<Place> =
+            revisit.lock().unwrap_or_else(PoisonError::into_inner).places.iter().copied().collect();
+        let mut tasks = JoinSet::new();
+        for place in places {
+            let Ok(permit) = Arc::clone(parallel).acquire_owned().await else { return false };
+            let (this, revisit) = (Arc::clone(self), Arc::clone(revisit));
+            tasks.spawn(async move {
+                this.one(place, &revisit).await;
+                drop(permit);
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        let left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note(|s| s.waiting = left.places.len());
+        left.places.is_empty() && left.groups.is_empty()
+    }
+
+    /// Settles one strip, or remembers it.
+    async fn one(&self, place: Place, revisit: &Mutex<Revisit>) {
+        let deadline = Instant::now() + self.io.config().attempt;
+        let outcome = settle(&self.io, &self.served.pdisk, place, OpClass::Rebuild, deadline).await;
+        let mut waiting = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(settled) => {
+                waiting.places.remove(&place);
+                self.note(|s| match settled {
+                    Settled::Fine => {}
+                    Settled::Adopted => s.adopted += 1,
+                    Settled::Discarded => s.discarded += 1,
+                    Settled::Installed(bytes) => {
+                        s.installed += 1;
+                        s.installed_bytes += bytes;
+                    }
+                    Settled::Deleted => s.deleted += 1,
+                });
+            }
+            Err(reason) => {
+                if !matches!(reason, Unsettled::Judge(_)) {
+                    tracing::debug!(pdisk = %self.served.id, stripe = %place.stripe, %reason, "looked at again later");
+                }
+                let room = waiting.places.len() < self.tuning.revisit_max || waiting.places.contains(&place);
+                if room {
+                    waiting.places.insert(place);
+                } else {
+                    waiting.groups.insert((place.pool, place.group));
+                }
+                self.note(|s| {
+                    s.waiting = waiting.places.len();
+                    s.last_reason = format!("{}: {reason}", place.stripe);
+                });
+            }
+        }
+    }
+
+    /// Compares one group; what differs is settled, or remembered.
+    async fn group(
+        self: Arc<Self>,
+        pool: PoolId,
+        group: GroupId,
+        revisit: Arc<Mutex<Revisit>>,
+        parallel: Arc<Semaphore>,
+    ) {
+        let view = self.io.view();
+        let Some(pool_view) = view.pool(pool).cloned() else { return };
+        let members = view.members(pool, group).to_vec();
+        let Some(me) = members.iter().position(|m| *m == self.served.id) else { return };
+        let again = || {
+            revisit.lock().unwrap_or_else(PoisonError::into_inner).groups.insert((pool, group));
+        };
+        let mut lists: Vec<List> = Vec::new();
+        for (i, &pdisk) in members.iter().enumerate() {
+            let ask = i == me || view.state(pdisk) == PdiskState::Ok;
+            lists.push(List { pdisk, index: StripIndex(i as u8), page: VecDeque::new(), after: None, end: !ask, ask });
+        }
+        let mut tasks = JoinSet::new();
+        loop {
+            if self.fill(&mut lists, pool, group).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                again();
+                break;
+            }
+            let Some(stripe) = lists.iter().filter_map(List::head).min() else { break };
+            let mut others = Vec::with_capacity(lists.len());
+            let mut mine = None;
+            for (i, list) in lists.iter_mut().enumerate() {
+                let state = list.take(stripe);
+                others.push(if i == me {
+                    mine = state;
+                    Seen::Mine
+                } else if list.ask {
+                    Seen::Ok(state)
+                } else {
+                    Seen::Away
+                });
+            }
+            self.note(|s| s.stripes += 1);
+            if judge(pool_view.geometry, me, mine.as_ref(), &others) == Verdict::Fine {
+                continue;
+            }
+            // The listing is only a hint: it is settled over fresh states.
+            let place = Place { stripe, pool, group, index: StripIndex(me as u8) };
+            let Ok(permit) = Arc::clone(&parallel).acquire_owned().await else { break };
+            let (this, revisit) = (Arc::clone(&self), Arc::clone(&revisit));
+            tasks.spawn(async move {
+                this.one(place, &revisit).await;
+                drop(permit);
+            });
+            while tasks.try_join_next().is_some() {}
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Gets the next page of every member whose page is used up.
+    async fn fill(&self, lists: &mut [List], pool: PoolId, group: GroupId) -> Result<(), ()> {
+        let mut tasks = JoinSet::new();
+        for (i, list) in lists.iter().enumerate() {
+            if list.end || !list.page.is_empty() {
+                continue;
+            }
+            let (io, after, pdisk) = (self.io.clone(), list.after, list.pdisk);
+            let limit = self.tuning.list_page;
+            let deadline = Instant::now() + io.config().attempt;
+            let own = (pdisk == self.served.id).then(|| self.served.pdisk.clone());
+            tasks.spawn(async move {
+                let page = match own {
+                    Some(own) => own
+                        .list_group(pool, group, after, limit as usize)
+                        .await
+                        .map(|states| (states.len() >= limit as usize, states))
+                        .map_err(|refusal| refusal.to_string()),
+                    None => {
+                        let request = NsdRequest::ListGroup { pdisk, pool, group, after, limit };
+                        match io.call(pdisk, request, Vec::new(), OpClass::Rebuild, deadline).await {
+                            Ok((NsdReply::States { states, more }, _)) => Ok((more, states)),
+                            Ok(_) => Err("unexpected answer".to_owned()),
+                            Err(fault) => Err(fault.to_string()),
+                        }
+                    }
+                };
+                (i, page)
+            });
+        }
+        let mut result = Ok(());
+        while let Some(done) = tasks.join_next().await {
+            match done {
+                Ok((i, Ok((more, states)))) => {
+                    let list = &mut lists[i];
+                    list.end = !more || states.is_empty();
+                    list.after = states.last().map(|s| s.strip).or(list.after);
+                    let index = list.index;
+                    list.page.extend(states.into_iter().filter(|s| s.strip.index == index && !empty(s)));
+                }
+                Ok((i, Err(reason))) => {
+                    tracing::debug!(pdisk = %lists[i].pdisk, %group, reason, "cannot list");
+                    self.note(|s| s.last_reason = format!("{}: {reason}", lists[i].pdisk));
+                    result = Err(());
+                }
+                Err(_) => result = Err(()),
+            }
+        }
+        // A page may have held nothing of interest; then the next one is needed first.
+        let more = lists.iter().any(|l| !l.end && l.page.is_empty());
+        if result.is_ok() && more {
+            return Box::pin(self.fill(lists, pool, group)).await;
+        }
+        result
+    }
+}
+
+/// A member's listing of a group.
+struct List {
+    pdisk: PdiskId,
+    index: StripIndex,
+    page: VecDeque<StripState>,
+    after: Option<StripId>,
+    end: bool,
+    ask: bool,
+}
+
+impl List {
+    fn head(&self) -> Option<StripeId> {
+        self.page.front().map(|s| s.strip.stripe)
+    }
+    fn take(&mut self, stripe: StripeId) -> Option<StripState> {
+        if self.head() == Some(stripe) { self.page.pop_front() } else { None }
+    }
+}

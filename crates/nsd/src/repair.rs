@@ -1,0 +1,94 @@
+//! Repair of damaged strips on pdisks of this node: whoever finds one puts it into a bounded queue; one
+//! task makes them anew from the other strips. A strip that cannot be repaired now waits to be found
+//! again: it stays marked as damaged, so its bytes are never returned.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use base::{OpClass, PdiskId, StripId};
+use stripe::StripeIo;
+use tokio::sync::mpsc;
+
+use crate::{
+    config::ServedPdisk,
+    settle::{Place, Settled, settle},
+    status::RepairStatus,
+};
+
+/// The way into the queue.
+pub struct Repairs {
+    queue: mpsc::Sender<(PdiskId, StripId)>,
+    queued: Mutex<HashSet<(PdiskId, StripId)>>,
+    status: Mutex<RepairStatus>,
+}
+
+impl Repairs {
+    /// The queue and its end.
+    pub fn new(max: usize) -> (Arc<Repairs>, mpsc::Receiver<(PdiskId, StripId)>) {
+        let (queue, receiver) = mpsc::channel(max.max(1));
+        (Arc::new(Repairs { queue, queued: Mutex::default(), status: Mutex::default() }), receiver)
+    }
+
+    /// A strip was found damaged.
+    pub fn found(&self, pdisk: PdiskId, strip: StripId) {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        if queued.insert((pdisk, strip)) {
+            self.note(|s| s.found += 1);
+            if self.queue.try_send((pdisk, strip)).is_err() {
+                queued.remove(&(pdisk, strip)); // full: found again at the next read
+            }
+        }
+    }
+
+    /// Counts.
+    pub fn status(&self) -> RepairStatus {
+        let queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner).len();
+        RepairStatus { queued, ..self.status.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut RepairStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Repairs until the queue is closed.
+    pub async fn run(
+        self: Arc<Self>,
+        mut receiver: mpsc::Receiver<(PdiskId, StripId)>,
+        served: Vec<ServedPdisk>,
+        io: StripeIo,
+    ) {
+        while let Some((pdisk, strip)) = receiver.recv().await {
+            if let Some(on) = served.iter().find(|s| s.id == pdisk) {
+                match repair(&io, on, strip).await {
+                    Ok(settled) => {
+                        tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
+                        self.note(|s| s.repaired += 1);
+                    }
+                    Err(reason) => {
+                        tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
+                        self.note(|s| s.failed += 1);
+                    }
+                }
+            }
+            self.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&(pdisk, strip));
+        }
+    }
+}
+
+async fn repair(io: &StripeIo, on: &ServedPdisk, strip: StripId) -> Result<Settled, String> {
+    let deadline = Instant::now() + io.config().deadline;
+    loop {
+        let states = on.pdisk.state(vec![strip]).await.map_err(|refusal| refusal.to_string())?;
+        let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
+        let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
+        let attempt = deadline.min(Instant::now() + io.config().attempt);
+        match settle(io, &on.pdisk, place, OpClass::Scrub, attempt).await {
+            Ok(settled) => return Ok(settled),
+            Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),
+            Err(_) => tokio::time::sleep(io.config().retry_pause * 4).await,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The server: registers, keeps lease and map, admits requests, runs catch-up and repair of its pdisks.
+//! Serves only under a lease and with the map loaded; without the manager its lease runs out by itself.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use base::{Epoch, NodeId, PdiskId, SessionId};
+use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
+use stripe::{
+    LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
+};
+use tokio::task::JoinHandle;
+use wire::{
+    frame,
+    mgr::{MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    nsd::{NsdRefusal, NsdReply, NsdRequest},
+};
+
+use crate::{
+    catchup::CatchUp,
+    config::{ServedPdisk, ServerConfig},
+    error::ServerError,
+    gate::Gate,
+    ops::{self, Found},
+    repair::Repairs,
+    status::{PdiskStatus, ServerStatus},
+};
+
+/// A running NSD server. Stops when the last handle goes, or with [`Server::stop`].
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+    tasks: Arc<Tasks>,
+}
+
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+struct Inner {
+    served: HashMap<PdiskId, ServedPdisk>,
+    membership: Membership,
+    gate: Arc<Gate>,
+    catch_up: HashMap<PdiskId, Arc<CatchUp>>,
+    repairs: Arc<Repairs>,
+    map_wait: Duration,
+}
+
+/// What this server says of itself to the manager.
+struct NodeRegistrar {
+    node: NodeId,
+    process: ProcessIdent,
+    addrs: Vec<String>,
+    served: Vec<ServedPdisk>,
+    caught_up: HashMap<PdiskId, Arc<Mutex<Option<Epoch>>>>,
+}
+
+impl Registrar for NodeRegistrar {
+    fn register(&self, link: Arc<dyn ManagerLink>) -> BoxFuture<'static, Result<Registered, RegistrarError>> {
+        let request = MgrRequest::RegisterServer {
+            node: self.node,
+            process: self.process.clone(),
+            addrs: self.addrs.clone(),
+            pdisks: self.reports(),
+        };
+        Box::pin(async move {
+            let sent = Instant::now();
+            let deadline = sent + Duration::from_secs(5);
+            match link.call(SessionId(0), Epoch(0), request, deadline).await {
+                Ok(MgrReply::Registered { session, lease_us, map, .. }) => {
+                    Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map })
+                }
+                Ok(_) => Err(RegistrarError::Fatal(LinkError::Protocol)),
+                Err(error @ LinkError::Refused(MgrError::Pdisk { .. } | MgrError::Config(_))) => {
+                    Err(RegistrarError::Fatal(error))
+                }
+                Err(error) => Err(RegistrarError::Retry(error)),
+            }
+        })
+    }
+
+    fn reports(&self) -> Vec<PdiskReport> {
+        let report = |served: &ServedPdisk| {
+            let stats = served.pdisk.stats();
+            let caught_up = self.caught_up.get(&served.id);
+            PdiskReport {
+                id: served.id,
+                incarnation: stats.incarnation,
+                log_position: stats.log_position,
+                capacity: stats.capacity,
+                free: stats.free.saturating_sub(stats.reserved),
+                failed: stats.failed.is_some(),
+                caught_up: caught_up.and_then(|c| *c.lock().unwrap_or_else(PoisonError::into_inner)),
+            }
+        };
+        self.served.iter().map(report).collect()
+    }
+}
+
+impl Server {
+    /// Registers at the manager and serves on `endpoint`.
+    pub async fn start(endpoint: &Endpoint, config: ServerConfig) -> Result<Server, ServerError> {
+        let ServerConfig { node, process, addrs, pdisks, manager, mut membership, io, tuning } = config;
+        let mut served = HashMap::new();
+        for pdisk in &pdisks {
+            if served.insert(pdisk.id, pdisk.clone()).is_some() {
+                return Err(ServerError::Twice { pdisk: pdisk.id });
+            }
+        }
+        let caught_up: HashMap<_, _> =
+            pdisks.iter().map(|p| (p.id, Arc::new(Mutex::new(None)))).collect();
+        let registrar = Arc::new(NodeRegistrar {
+            node,
+            process,
+            addrs,
+            served: pdisks.clone(),
+            caught_up: caught_up.clone(),
+        });
+        membership.in_force_by_owner = true;
+        let membership =
+            Membership::start(manager, registrar, membership).await.map_err(ServerError::Register)?;
+        let gate = Arc::new(Gate::new(membership.view(), served.keys().copied().collect()));
+        let transport = Arc::new(NetTransport::new(endpoint.clone()));
+        let stripes = StripeIo::new(
+            transport,
+            membership.views(),
+            membership.session_cell(),
+            membership.reporter(),
+            io,
+        );
+        let (repairs, queue) = Repairs::new(tuning.repair_queue_max);
+        let map_wait = tuning.map_wait;
+        let mut catch_up = HashMap::new();
+        let mut tasks = Vec::new();
+        for pdisk in &pdisks {
+            let caught_up = caught_up.get(&pdisk.id).cloned().unwrap_or_default();
+            let one = CatchUp::new(pdisk.clone(), stripes.clone(), membership.clone(), tuning.clone(), caught_up);
+            let one = Arc::new(one);
+            tasks.push(tokio::spawn(Arc::clone(&one).run()));
+            catch_up.insert(pdisk.id, one);
+        }
+        tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes)));
+        let inner = Arc::new(Inner { served, membership, gate, catch_up, repairs, map_wait });
+        let following = (Arc::clone(&inner.gate), inner.membership.clone());
+        tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
+        endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));
+        Ok(Server { inner, tasks: Arc::new(Tasks(tasks)) })
+    }
+
+    /// Session, lease and map.
+    pub fn membership(&self) -> &Membership {
+        &self.inner.membership
+    }
+
+    /// What it is and does now.
+    pub fn status(&self) -> ServerStatus {
+        let view = self.inner.membership.view();
+        let one = |(id, served): (&PdiskId, &ServedPdisk)| {
+            let stats = served.pdisk.stats();
+            PdiskStatus {
+                id: *id,
+                state: view.state(*id).name(),
+                capacity: stats.capacity,
+                free: stats.free,
+                strips: stats.strips,
+                prepared: stats.prepared,
+                failed: stats.failed,
+                catch_up: self.inner.catch_up.get(id).and_then(|c| c.status()),
+            }
+        };
+        let mut pdisks: Vec<_> = self.inner.served.iter().map(one).collect();
+        pdisks.sort_by_key(|p| p.id);
+        ServerStatus {
+            session: self.inner.membership.session(),
+            epoch: view.epoch(),
+            lease: self.inner.membership.lease_valid(Instant::now()),
+            pdisks,
+            repair: self.inner.repairs.status(),
+        }
+    }
+
+    /// Ends catch-up, repair and renewing. The pdisks stay open: they are the owner's to close.
+    pub fn stop(&self) {
+        self.tasks.0.iter().for_each(JoinHandle::abort);
+        self.inner.membership.stop();
+    }
+}
+
+struct Requests(Arc<Inner>);
+
+impl Handler for Requests {
+    fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { inner.answer(request).await })
+    }
+}
+
+impl Inner {
+    async fn answer(&self, request: Request) -> Response {
+        let message: NsdRequest = match frame::decode(&request.body) {
+            Ok(message) => message,
+            Err(error) => return Response::error(Status::BadRequest, error),
+        };
+        if let Some(reason) = ops::malformed(&message) {
+            return Response::error(Status::BadRequest, reason);
+        }
+        if Instant::now() >= request.expires || request.is_cancelled() {
+            return Response::error(Status::Expired, "nobody waits for it");
+        }
+        let header = &request.header;
+        let admitted = self
+            .gate
+            .admit(&self.membership, header.session, header.epoch, &message, self.map_wait, request.expires)
+            .await;
+        let _pass = match admitted {
+            Ok(pass) => pass,
+            Err(refusal) => return Response::ok(frame::encode(&NsdReply::Refused(refusal))),
+        };
+        let pdisk = message.pdisk();
+        let Some(served) = self.served.get(&pdisk) else {
+            return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
+        };
+        let (reply, payload, found) = ops::carry_out(&served.pdisk, message, request.payload.clone()).await;
+        if let Found::Lost(strip) = found {
+            self.repairs.found(pdisk, strip);
+        }
+        Response::with_payload(frame::encode(&reply), payload)
+    }
+}
