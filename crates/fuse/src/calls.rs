@@ -1,0 +1,182 @@
+//! What the mount asks of the file system below it: the client, and in tests and ceilings a model.
+//! Every call is answered or fails within the file system's own deadline; the mount adds none.
+
+use std::future::Future;
+
+use base::InodeNo;
+use bytes::Bytes;
+use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
+
+/// An error as POSIX names it (Linux number).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// An open file of the file system below.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle(pub u64);
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// O_SYNC: data and attributes are durable when a write returns.
+    pub sync: bool,
+    /// O_DSYNC: data is durable when a write returns.
+    pub dsync: bool,
+    /// O_TRUNC: the file is emptied.
+    pub truncate: bool,
+}
+
+/// Attributes to change; `None` leaves as is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttrs {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<Timestamp>,
+    /// Modification time.
+    pub mtime: Option<Timestamp>,
+}
+
+/// What a read gave, in order; together shorter than asked only at the end of the file.
+pub type ReadData = Vec<Bytes>;
+
+/// Entries of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Listing {
+    /// In cookie order.
+    pub entries: Vec<DirEntry>,
+    /// Whether nothing follows.
+    pub end: bool,
+    /// The directory's parent, for "..".
+    pub parent: InodeNo,
+}
+
+/// Capacity and use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Bytes of file data that fit.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// What a new inode is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NewInode {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits, umask applied.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device nodes.
+    pub rdev: u32,
+    /// Target of a symlink.
+    pub target: Vec<u8>,
+    /// Succeed with a file that exists already.
+    pub existing_ok: bool,
+}
+
+/// A fallible answer that comes later.
+pub trait Answer<T>: Future<Output = Result<T, Errno>> + Send {}
+impl<T, F: Future<Output = Result<T, Errno>> + Send> Answer<T> for F {}
+
+/// The calls of a mount. Names are bytes without '/' and NUL, of 1 to 255 bytes, "." and ".." only in
+/// `lookup`. Futures may be polled on any thread inside the runtime, first on a request thread:
+/// what is at hand should be answered without waiting.
+pub trait Calls: Send + Sync + 'static {
+    /// An entry by name.
+    fn lookup(&self, parent: InodeNo, name: &[u8]) -> impl Answer<Attr>;
+    /// Attributes.
+    fn getattr(&self, ino: InodeNo) -> impl Answer<Attr>;
+    /// Changes attributes.
+    fn setattr(&self, ino: InodeNo, set: SetAttrs) -> impl Answer<Attr>;
+    /// Target of a symlink.
+    fn readlink(&self, ino: InodeNo) -> impl Answer<Vec<u8>>;
+    /// A new inode under a name, and whether it was made now.
+    fn create(&self, parent: InodeNo, name: &[u8], new: NewInode) -> impl Answer<(Attr, bool)>;
+    /// Another name for a file.
+    fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> impl Answer<Attr>;
+    /// Removes a name, of a directory with `directory`.
+    fn unlink(&self, parent: InodeNo, name: &[u8], directory: bool) -> impl Answer<()>;
+    /// Moves a name.
+    fn rename(
+        &self,
+        parent: InodeNo,
+        name: &[u8],
+        new_parent: InodeNo,
+        new_name: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> impl Answer<()>;
+    /// Opens a file.
+    fn open(&self, ino: InodeNo, flags: OpenFlags) -> impl Answer<Handle>;
+    /// Closes it.
+    fn release(&self, handle: Handle) -> impl Answer<()>;
+    /// Bytes of a file, fewer than `len` only at its end.
+    fn read(&self, handle: Handle, offset: u64, len: u32) -> impl Answer<ReadData>;
+    /// Writes all of `data`, or says how much; append handles choose the offset themselves.
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
+    /// A descriptor of the handle is closed: errors of earlier writes show here.
+    fn flush(&self, handle: Handle) -> impl Answer<()>;
+    /// Makes a file or directory durable.
+    fn fsync(&self, ino: InodeNo, datasync: bool) -> impl Answer<()>;
+    /// Allocates, punches or zeroes: `mode` as in fallocate(2).
+    fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64) -> impl Answer<()>;
+    /// The next data at or after `offset`; ENXIO if there is none.
+    fn seek_data(&self, handle: Handle, offset: u64) -> impl Answer<u64>;
+    /// The next hole at or after `offset`, at the latest the end of the file; ENXIO beyond it.
+    fn seek_hole(&self, handle: Handle, offset: u64) -> impl Answer<u64>;
+    /// Copies bytes inside the file system, and says how many.
+    fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> impl Answer<u64>;
+    /// Entries after `cookie` (0: from the start), at most `limit`, with attributes if `plus`.
+    fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> impl Answer<Listing>;
+    /// Value of an extended attribute.
+    fn getxattr(&self, ino: InodeNo, name: &[u8]) -> impl Answer<Vec<u8>>;
+    /// Names of extended attributes.
+    fn listxattr(&self, ino: InodeNo) -> impl Answer<Vec<Vec<u8>>>;
+    /// Sets an extended attribute; `create`: must be new, `replace`: must exist.
+    fn setxattr(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> impl Answer<()>;
+    /// Removes an extended attribute.
+    fn removexattr(&self, ino: InodeNo, name: &[u8]) -> impl Answer<()>;
+    /// Capacity and use.
+    fn statfs(&self) -> impl Answer<StatFs>;
+    /// Makes everything durable.
+    fn sync_all(&self) -> impl Answer<()>;
+    /// `n` references to the inode are given up. Every answer of `lookup`, `create`, `link`, and every
+    /// entry of `readdir` with attributes, is one reference; each is given up once, at the latest at the
+    /// end of the mount.
+    fn forget(&self, ino: InodeNo, n: u64);
+}

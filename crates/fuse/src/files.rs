@@ -1,0 +1,228 @@
+//! Operations on open files.
+//!
+//! A write on a handle that goes round the kernel's page cache, while the same file is also open
+//! through it: the kernel drops the pages before it sends the write, but a reader may fetch old ones
+//! while the write is under way, and keep them (at the end of a growing file: zeros for what was just
+//! appended). So the pages are dropped once more before the write is answered.
+
+use std::sync::Arc;
+
+use base::InodeNo;
+
+use crate::{
+    abi,
+    buffers::Payload,
+    caching::{is_direct, open_answer_flags},
+    calls::{Calls, Errno, Handle, NewInode, OpenFlags, SetAttrs},
+    reply::Answer,
+    request::{Header, Operation, name_too_long},
+    session::{OpenFile, Session},
+};
+
+/// Marks the numbers of handles that go round the page cache, as the kernel gives them back.
+const DIRECT_BIT: u64 = 1 << 63;
+/// And those that write at the end, wherever that is.
+const APPEND_BIT: u64 = 1 << 62;
+
+const FALLOCATE_MODES: u32 =
+    (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) as u32;
+
+/// The handle below, from the kernel's number for it.
+pub(crate) fn handle(fh: u64) -> Handle {
+    Handle(fh & !(DIRECT_BIT | APPEND_BIT))
+}
+
+/// From the flags of open(2).
+pub(crate) fn open_flags(flags: u32) -> OpenFlags {
+    let flags = flags as i32;
+    let has = |bits: i32| flags & bits == bits;
+    let access = flags & libc::O_ACCMODE;
+    OpenFlags {
+        read: access != libc::O_WRONLY,
+        write: access != libc::O_RDONLY,
+        append: has(libc::O_APPEND),
+        direct: has(libc::O_DIRECT),
+        sync: has(libc::O_SYNC),
+        dsync: has(libc::O_DSYNC),
+        truncate: has(libc::O_TRUNC),
+    }
+}
+
+impl<C: Calls> Session<C> {
+    pub(crate) async fn serve_file(
+        self: &Arc<Self>,
+        header: &Header,
+        operation: Operation,
+        payload: Option<Payload>,
+    ) -> Result<Answer, Errno> {
+        let ino = header.ino;
+        match operation {
+            Operation::Open { flags, kill_suidgid } => self.open(ino, flags, kill_suidgid).await,
+            Operation::Create { name, mode, flags, kill_suidgid } => {
+                self.create(header, &name, mode, flags, kill_suidgid).await
+            }
+            Operation::Read { fh, offset, size } => {
+                Ok(Answer::Data(self.calls.read(handle(fh), offset, size).await?))
+            }
+            Operation::Write { fh, offset, write_flags, .. } => {
+                let payload = payload.ok_or(Errno(libc::EIO))?;
+                self.write(ino, fh, offset, write_flags, payload.bytes()).await
+            }
+            Operation::Release { fh } => {
+                self.forget_file(handle(fh));
+                self.calls.release(handle(fh)).await.map(|()| Answer::Done)
+            }
+            Operation::Flush { fh } => self.calls.flush(handle(fh)).await.map(|()| Answer::Done),
+            Operation::Fsync { datasync } => self.calls.fsync(ino, datasync).await.map(|()| Answer::Done),
+            Operation::Fallocate { fh, offset, length, mode } => {
+                self.fallocate(fh, offset, length, mode).await
+            }
+            Operation::Lseek { fh, offset, whence } => {
+                let found = match whence as i32 {
+                    libc::SEEK_DATA => self.calls.seek_data(handle(fh), offset).await?,
+                    libc::SEEK_HOLE => self.calls.seek_hole(handle(fh), offset).await?,
+                    _ => return Err(Errno(libc::EINVAL)),
+                };
+                Ok(Answer::Offset(found))
+            }
+            Operation::CopyRange { args, wide } => self.copy_range(&args, wide).await,
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    async fn open(&self, ino: InodeNo, flags: u32, kill_suidgid: bool) -> Result<Answer, Errno> {
+        let flags = open_flags(flags);
+        self.refuse_write(flags.write || flags.truncate)?;
+        if kill_suidgid {
+            self.drop_privileges(ino).await?;
+        }
+        let opened = self.calls.open(ino, flags).await?;
+        let (fh, answer_flags) = self.opened(ino, opened, &flags);
+        Ok(Answer::Opened(fh, answer_flags))
+    }
+
+    fn opened(&self, ino: InodeNo, opened: Handle, flags: &OpenFlags) -> (u64, u32) {
+        let direct = is_direct(flags);
+        self.remember_file(opened, OpenFile { ino, buffered: !direct });
+        let bit = |set, bit| if set { bit } else { 0 };
+        let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(direct && flags.append, APPEND_BIT);
+        (fh, open_answer_flags(flags))
+    }
+
+    async fn create(
+        &self,
+        header: &Header,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<Answer, Errno> {
+        self.refuse_write(true)?;
+        if name_too_long(name) {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
+        let new = NewInode {
+            mode: (mode & 0o7777) as u16,
+            uid: header.uid,
+            gid: header.gid,
+            existing_ok: flags as i32 & libc::O_EXCL == 0,
+            ..NewInode::default()
+        };
+        let (mut attr, made) = self.calls.create(header.ino, name, new).await?;
+        let flags = OpenFlags { truncate: !made && open_flags(flags).truncate, ..open_flags(flags) };
+        if flags.truncate && kill_suidgid {
+            self.drop_privileges(attr.ino).await?;
+        }
+        let opened = self.calls.open(attr.ino, flags).await?;
+        if flags.truncate {
+            attr = self.calls.getattr(attr.ino).await?;
+        }
+        let (fh, answer_flags) = self.opened(attr.ino, opened, &flags);
+        Ok(Answer::Created(Box::new(attr), fh, answer_flags))
+    }
+
+    async fn write(
+        self: &Arc<Self>,
+        ino: InodeNo,
+        fh: u64,
+        offset: u64,
+        write_flags: u32,
+        data: &[u8],
+    ) -> Result<Answer, Errno> {
+        if write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            self.drop_privileges(ino).await?;
+        }
+        let from_page_cache = write_flags & abi::WRITE_CACHE != 0;
+        if from_page_cache && fh & APPEND_BIT != 0 {
+            return self.write_page(ino, offset, data).await;
+        }
+        let written = self.calls.write(handle(fh), offset, data).await?;
+        if fh & DIRECT_BIT != 0 && !from_page_cache && self.inodes.has_buffered_handles(ino) {
+            // Where an append went is the client's knowledge: all to the end of the file.
+            let len = if fh & APPEND_BIT != 0 { 0 } else { data.len() as u64 };
+            self.drop_pages(ino, offset, len).await;
+        }
+        Ok(Answer::Written(written as u32))
+    }
+
+    /// A page of a mapping has its place in the file. The kernel sends it by any writable handle of the
+    /// inode; one that appends would put it at the end.
+    async fn write_page(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<Answer, Errno> {
+        let positional = self.calls.open(ino, OpenFlags { write: true, ..OpenFlags::default() }).await?;
+        let written = self.calls.write(positional, offset, data).await;
+        self.calls.release(positional).await?;
+        Ok(Answer::Written(written? as u32))
+    }
+
+    async fn drop_pages(self: &Arc<Self>, ino: InodeNo, offset: u64, len: u64) {
+        let notifier = self.notifier.clone();
+        // The kernel waits there for pages being read or written, which other threads answer.
+        let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(ino, offset, len)).await;
+        match dropped {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped"),
+            Err(error) => tracing::error!(%ino, %error, "dropping cached pages did not end"),
+        }
+    }
+
+    /// Takes setuid and setgid away, before an unprivileged process's change.
+    async fn drop_privileges(&self, ino: InodeNo) -> Result<(), Errno> {
+        let Some(mode) = self.inodes.mode_without_privileges(ino) else { return Ok(()) };
+        let attr = self.calls.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
+        self.inodes.note(&attr);
+        Ok(())
+    }
+
+    async fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: u32) -> Result<Answer, Errno> {
+        if mode & !FALLOCATE_MODES != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        self.calls.fallocate(handle(fh), mode, offset, length).await.map(|()| Answer::Done)
+    }
+
+    async fn copy_range(&self, args: &abi::CopyFileRangeIn, wide: bool) -> Result<Answer, Errno> {
+        // The old form answers in 32 bits.
+        let len = if wide { args.len } else { args.len.min(u64::from(u32::MAX) & !0xfff) };
+        let (from, to) = (handle(args.fh_in), handle(args.fh_out));
+        let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len).await?;
+        Ok(if wide { Answer::Copied(copied) } else { Answer::Written(copied as u32) })
+    }
+
+    fn refuse_write(&self, writes: bool) -> Result<(), Errno> {
+        // The kernel refuses most of it itself; opens it passes on.
+        if writes && self.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_is_more_than_dsync() {
+        let dsync = open_flags((libc::O_WRONLY | libc::O_DSYNC) as u32);
+        assert!(dsync.dsync && !dsync.sync && dsync.write && !dsync.read);
+        let sync = open_flags((libc::O_RDWR | libc::O_SYNC) as u32);
+        assert!(sync.dsync && sync.sync && sync.write && sync.read);
+    }
+}

@@ -1,0 +1,192 @@
+//! What the kernel knows of our inodes: references per inode (nlookup), permission bits last told to
+//! it, and how many buffered handles are open.
+//! Invariant: an inode's count is the number of answers the kernel took that carried its number, less
+//! what it forgot; at 0 the entry goes. Counts are raised before the answer leaves and lowered again
+//! if nobody took it.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use base::InodeNo;
+use wire::mgr::{Attr, FileKind};
+
+const SHARDS: usize = 64;
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    references: u64,
+    buffered_handles: u32,
+    /// Of regular files, 0 for others: only these lose bits on writes.
+    mode: u16,
+}
+
+impl Known {
+    fn is_idle(&self) -> bool {
+        self.references == 0 && self.buffered_handles == 0
+    }
+}
+
+/// The table. One lock a shard, never two at once.
+#[derive(Default)]
+pub struct Inodes {
+    shards: Vec<Mutex<HashMap<InodeNo, Known>>>,
+}
+
+impl Inodes {
+    /// An empty table.
+    pub fn new() -> Inodes {
+        Inodes { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Known>> {
+        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The kernel is about to get one more reference, and these attributes.
+    pub fn refer(&self, attr: &Attr) {
+        let mut shard = self.shard(attr.ino);
+        let known = shard.entry(attr.ino).or_default();
+        known.references += 1;
+        known.mode = mode_of(attr);
+    }
+
+    /// The kernel is about to get these attributes.
+    pub fn note(&self, attr: &Attr) {
+        if let Some(known) = self.shard(attr.ino).get_mut(&attr.ino) {
+            known.mode = mode_of(attr);
+        }
+    }
+
+    /// The kernel gave up `n` references. More than it had is a fault of ours or the kernel's: it is
+    /// logged, and counts as all.
+    pub fn forget(&self, ino: InodeNo, n: u64) {
+        let mut shard = self.shard(ino);
+        let Some(known) = shard.get_mut(&ino) else {
+            if ino != InodeNo::ROOT {
+                tracing::warn!(%ino, n, "kernel forgets an inode it had no reference to");
+            }
+            return;
+        };
+        if known.references < n && ino != InodeNo::ROOT {
+            tracing::warn!(%ino, n, had = known.references, "kernel forgets more references than it had");
+        }
+        known.references = known.references.saturating_sub(n);
+        if known.is_idle() {
+            shard.remove(&ino);
+        }
+    }
+
+    /// A buffered handle was opened (+1) or closed (-1).
+    pub fn count_buffered(&self, ino: InodeNo, opened: bool) {
+        let mut shard = self.shard(ino);
+        let known = shard.entry(ino).or_default();
+        known.buffered_handles =
+            if opened { known.buffered_handles + 1 } else { known.buffered_handles.saturating_sub(1) };
+        if known.is_idle() {
+            shard.remove(&ino);
+        }
+    }
+
+    /// Whether pages of the inode may be read into the kernel's cache just now.
+    pub fn has_buffered_handles(&self, ino: InodeNo) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|k| k.buffered_handles > 0)
+    }
+
+    /// The mode a write by an unprivileged process leaves, if it differs.
+    pub fn mode_without_privileges(&self, ino: InodeNo) -> Option<u16> {
+        self.shard(ino).get(&ino).and_then(|k| without_privileges(k.mode))
+    }
+
+    /// Inodes with references, and references in all.
+    pub fn totals(&self) -> (u64, u64) {
+        let mut totals = (0, 0);
+        for shard in &self.shards {
+            for known in shard.lock().unwrap_or_else(|e| e.into_inner()).values() {
+                totals.0 += u64::from(known.references > 0);
+                totals.1 += known.references;
+            }
+        }
+        totals
+    }
+
+    /// Every reference left, at the end of a mount: (inode, count).
+    pub fn drain(&self) -> Vec<(InodeNo, u64)> {
+        let mut left = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(|e| e.into_inner());
+            left.extend(shard.drain().filter(|(_, k)| k.references > 0).map(|(i, k)| (i, k.references)));
+        }
+        left
+    }
+}
+
+fn mode_of(attr: &Attr) -> u16 {
+    if attr.kind == FileKind::File { attr.mode } else { 0 }
+}
+
+/// What of setuid and setgid a write or change of owner takes away, as Linux does: setgid without
+/// group execution is not a privilege (it once meant mandatory locking).
+pub fn without_privileges(mode: u16) -> Option<u16> {
+    let mut left = mode & !SETUID;
+    if mode & GROUP_EXECUTE != 0 {
+        left &= !SETGID;
+    }
+    (left != mode).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(ino: u64, mode: u16) -> Attr {
+        Attr { ino: InodeNo(ino), mode, ..Attr::default() }
+    }
+
+    #[test]
+    fn references_are_counted_exactly() {
+        let inodes = Inodes::new();
+        for _ in 0..1000 {
+            (2..=65).for_each(|i| inodes.refer(&file(i, 0o644)));
+        }
+        assert_eq!(inodes.totals(), (64, 64_000));
+        (2..=65).for_each(|i| inodes.forget(InodeNo(i), 999));
+        assert_eq!(inodes.totals(), (64, 64));
+        (2..=65).for_each(|i| inodes.forget(InodeNo(i), 1));
+        assert_eq!(inodes.totals(), (0, 0));
+        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn forgetting_too_much_is_not_fatal() {
+        let inodes = Inodes::new();
+        inodes.refer(&file(7, 0o644));
+        inodes.forget(InodeNo(7), 5);
+        inodes.forget(InodeNo(7), 1);
+        assert_eq!(inodes.totals(), (0, 0));
+    }
+
+    #[test]
+    fn an_open_handle_keeps_the_entry() {
+        let inodes = Inodes::new();
+        inodes.refer(&file(7, 0o644));
+        inodes.count_buffered(InodeNo(7), true);
+        inodes.forget(InodeNo(7), 1);
+        assert!(inodes.has_buffered_handles(InodeNo(7)));
+        inodes.count_buffered(InodeNo(7), false);
+        assert!(!inodes.has_buffered_handles(InodeNo(7)));
+        assert_eq!(inodes.drain(), []);
+    }
+
+    #[test]
+    fn setgid_without_group_execution_stays() {
+        assert_eq!(without_privileges(0o6755), Some(0o755));
+        assert_eq!(without_privileges(0o2745), None);
+        assert_eq!(without_privileges(0o6745), Some(0o2745));
+        assert_eq!(without_privileges(0o1777), None);
+    }
+}

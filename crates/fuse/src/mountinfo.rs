@@ -1,0 +1,127 @@
+//! What is mounted where, from `/proc/self/mountinfo`: it answers without touching any file system, so
+//! a dead mount cannot hang it.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Its directory.
+    pub path: PathBuf,
+    /// File system type, such as `ext4` or `fuse.ropewalk`.
+    pub kind: String,
+    /// Source as given at mount.
+    pub source: String,
+    /// Device number, as `st_dev` shows it.
+    pub device: (u32, u32),
+}
+
+/// The topmost mount at exactly `path`.
+pub fn mounted_at(path: &Path) -> io::Result<Option<Mounted>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(parse(&table).filter(|m| m.path == path).last())
+}
+
+fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> + '_ {
+    table.split(|b| *b == b'\n').filter_map(parse_line)
+}
+
+/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`: optional fields end with "-".
+fn parse_line(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|b| *b == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let path = unescape(fields.nth(1)?);
+    fields.find(|field| *field == b"-")?;
+    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = OsString::from_vec(unescape(fields.next()?)).to_string_lossy().into_owned();
+    Some(Mounted {
+        path: PathBuf::from(OsString::from_vec(path)),
+        kind,
+        source,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+    })
+}
+
+/// Blank, tab, newline and backslash stand as three octal digits after a backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|d| first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match octal {
+            Some(d) => {
+                let digit = |b: u8| u32::from(b - b'0');
+                out.push((digit(d[0]) * 64 + digit(d[1]) * 8 + digit(d[2])) as u8);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Processes that use something under `path`, as "name (pid)", at most `max`: for messages. Only what
+/// this process may see.
+pub fn users_of(path: &Path, max: usize) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let is_pid = |entry: &fs::DirEntry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit);
+    processes
+        .flatten()
+        .filter(is_pid)
+        .filter(|entry| uses(&entry.path(), path))
+        .take(max)
+        .map(|entry| {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            format!("{} ({})", name.trim(), entry.file_name().to_string_lossy())
+        })
+        .collect()
+}
+
+fn uses(process: &Path, path: &Path) -> bool {
+    let leads_there = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(path));
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    ["cwd", "root", "exe"].iter().any(|link| leads_there(process.join(link)))
+        || files.into_iter().any(|file| leads_there(file.path()))
+        || maps(process, path)
+}
+
+fn maps(process: &Path, path: &Path) -> bool {
+    fs::read(process.join("maps")).is_ok_and(|maps| {
+        maps.split(|b| *b == b'\n')
+            .filter_map(|line| line.iter().position(|b| *b == b'/').map(|at| &line[at..]))
+            .any(|file| Path::new(std::ffi::OsStr::from_bytes(file)).starts_with(path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_and_without_optional_fields() {
+        let table = b"36 35 98:0 / /mnt\\040a rw,noatime master:1 shared:2 - fuse.ropewalk fs1 rw\n\
+                      37 35 0:5 / /mnt\\040a rw - ext4 /dev/x\\134y rw\n\nnonsense\n1 2 3\n";
+        let mounts: Vec<_> = parse(table).collect();
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts[0].path, Path::new("/mnt a"));
+        assert_eq!((mounts[0].kind.as_str(), mounts[0].source.as_str()), ("fuse.ropewalk", "fs1"));
+        assert_eq!((mounts[1].source.as_str(), mounts[1].device), ("/dev/x\\y", (0, 5)));
+    }
+
+    #[test]
+    fn this_process_uses_its_own_directory() {
+        let cwd = std::env::current_dir().unwrap();
+        let users = users_of(&cwd, usize::MAX);
+        let me = format!("({})", std::process::id());
+        assert!(users.iter().any(|u| u.ends_with(&me)), "{users:?}");
+    }
+}

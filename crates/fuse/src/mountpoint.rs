@@ -1,0 +1,215 @@
+//! Mount points: what must hold of one, getting the kernel to mount there, and unmounting.
+//! As root by mount(2); as anybody else by the set-user-id helper `fusermount3` of the fuse3 package.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind},
+    os::fd::AsRawFd,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use crate::{
+    device::DEVICE,
+    mount::{MountError, MountOptions},
+    mountinfo::{Mounted, mounted_at, users_of},
+    sys,
+};
+
+/// File system type, as `mount` and `df -T` show it.
+pub const KIND: &str = "fuse.ropewalk";
+const HELPER: &str = "fusermount3";
+/// Names of processes in a message at most.
+const USERS_MAX: usize = 5;
+
+/// Checks the mount point and gives its real path. A mount of ours whose process is gone is taken away.
+pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
+    let given = &options.mountpoint;
+    let path = match fs::canonicalize(given) {
+        Ok(path) => path,
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => replace_dead(given)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(MountError::Missing { path: given.clone() });
+        }
+        Err(source) => return Err(MountError::Unusable { path: given.clone(), source }),
+    };
+    let is_dir = match fs::metadata(&path) {
+        Ok(metadata) => metadata.is_dir(),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => replace_dead(&path)?.is_dir(),
+        Err(source) => return Err(MountError::Unusable { path, source }),
+    };
+    if !is_dir {
+        return Err(MountError::NotADirectory { path });
+    }
+    let table = |source| MountError::Unusable { path: path.clone(), source };
+    if let Some(Mounted { kind, source, .. }) = mounted_at(&path).map_err(table)? {
+        return Err(MountError::AlreadyMounted { path, kind, from: source });
+    }
+    let entries = fs::read_dir(&path).map_err(table)?.count();
+    if entries > 0 && !options.allow_non_empty {
+        return Err(MountError::NotEmpty { path, entries });
+    }
+    Ok(path)
+}
+
+/// "Transport endpoint is not connected": a FUSE mount without its process. Ours are replaced, since
+/// nobody can use them any more; others are left alone.
+fn replace_dead(path: &Path) -> Result<PathBuf, MountError> {
+    let unusable = |source| MountError::Unusable { path: path.to_owned(), source };
+    // The dead mount itself cannot be resolved; its parent can.
+    let absolute = std::path::absolute(path).map_err(unusable)?;
+    let (parent, name) = (absolute.parent(), absolute.file_name());
+    let real = match (parent, name) {
+        (Some(parent), Some(name)) => fs::canonicalize(parent).map_err(unusable)?.join(name),
+        _ => absolute,
+    };
+    let mounted = mounted_at(&real).map_err(unusable)?;
+    if !mounted.is_some_and(|m| m.kind == KIND) {
+        return Err(MountError::Dead { path: real });
+    }
+    tracing::warn!(path = %real.display(), "replacing a mount whose process is gone");
+    unmount(&real, true).map_err(|error| match error {
+        UnmountFailure::Os(source) => MountError::Unusable { path: real.clone(), source },
+        UnmountFailure::Helper(_) => MountError::Dead { path: real.clone() },
+    })?;
+    Ok(real)
+}
+
+/// Mounts at `path` and gives the device of the new connection.
+pub fn mount(path: &Path, options: &MountOptions) -> Result<File, MountError> {
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE);
+    let device = match device {
+        Ok(device) => device,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
+            return Err(MountError::NoDevice);
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(MountError::DevicePermission);
+        }
+        Err(source) => return Err(MountError::Mount { path: path.to_owned(), source }),
+    };
+    if sys::effective_ids().0 != 0 {
+        drop(device);
+        return mount_by_helper(path, options);
+    }
+    match mount_as_root(path, options, &device) {
+        Ok(()) => Ok(device),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(MountError::Permission { path: path.to_owned(), detail: error.to_string() })
+        }
+        Err(source) => Err(MountError::Mount { path: path.to_owned(), source }),
+    }
+}
+
+fn mount_as_root(path: &Path, options: &MountOptions, device: &File) -> io::Result<()> {
+    let (uid, gid) = sys::effective_ids();
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = 0;
+    for (set, flag) in [
+        (options.read_only, libc::MS_RDONLY),
+        (!options.suid, libc::MS_NOSUID),
+        (!options.dev, libc::MS_NODEV),
+        (options.no_atime, libc::MS_NOATIME),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    sys::mount(&options.fs_name, path, KIND, flags, &data)
+}
+
+fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountError> {
+    let failed = |source| MountError::Mount { path: path.to_owned(), source };
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // A comma or backslash in the name would end the option.
+    let name = options.fs_name.replace('\\', "\\\\").replace(',', "\\,");
+    let mut list = format!("fsname={name},subtype=ropewalk,default_permissions,nosuid,nodev");
+    for (set, option) in
+        [(options.allow_other, ",allow_other"), (options.read_only, ",ro"), (options.no_atime, ",noatime")]
+    {
+        list.push_str(if set { option } else { "" });
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(list).arg("--").arg(path);
+    command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    sys::inherit(&mut command, &theirs);
+    let child = command.spawn().map_err(|source| helper_missing(path, source))?;
+    drop(theirs);
+    let received = sys::receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(failed)?;
+    match received.map_err(failed)? {
+        Some(device) => Ok(File::from(device)),
+        None => Err(MountError::Permission { path: path.to_owned(), detail: said(&output) }),
+    }
+}
+
+fn helper_missing(path: &Path, source: io::Error) -> MountError {
+    match source.kind() {
+        ErrorKind::NotFound => MountError::NoHelper { path: path.to_owned() },
+        _ => MountError::Mount { path: path.to_owned(), source },
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let text = text.trim();
+    if text.is_empty() { format!("{HELPER} ended with {}", output.status) } else { text.to_owned() }
+}
+
+/// Why unmounting failed.
+#[derive(Debug)]
+pub enum UnmountFailure {
+    /// The system's reason.
+    Os(io::Error),
+    /// The helper's words.
+    Helper(String),
+}
+
+/// Unmounts; with `force` at once, requests under way and open files notwithstanding.
+pub fn unmount(path: &Path, force: bool) -> Result<(), UnmountFailure> {
+    let flags = if force { libc::MNT_FORCE | libc::MNT_DETACH } else { libc::UMOUNT_NOFOLLOW };
+    let error = match sys::unmount(path, flags) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    if error.kind() != ErrorKind::PermissionDenied || sys::effective_ids().0 == 0 {
+        return Err(UnmountFailure::Os(error));
+    }
+    if force {
+        abort_connection(path);
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-u").args(force.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) if said(&output).contains("busy") => {
+            Err(UnmountFailure::Os(io::Error::from_raw_os_error(libc::EBUSY)))
+        }
+        Ok(output) => Err(UnmountFailure::Helper(said(&output))),
+        Err(error) => Err(UnmountFailure::Os(error)),
+    }
+}
+
+/// Ends every request of the connection; its owner may do that without being root.
+fn abort_connection(path: &Path) {
+    let Ok(Some(Mounted { device: (_, minor), .. })) = mounted_at(path) else { return };
+    let knob = format!("/sys/fs/fuse/connections/{minor}/abort");
+    if let Err(error) = fs::write(&knob, "1") {
+        tracing::warn!(%knob, %error, "requests under way could not be ended");
+    }
+}
+
+/// The error for an unmount that failed.
+pub fn unmount_error(path: &Path, failure: UnmountFailure) -> MountError {
+    match failure {
+        UnmountFailure::Os(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            MountError::Busy { path: path.to_owned(), users: users_of(path, USERS_MAX) }
+        }
+        UnmountFailure::Os(source) => MountError::Unmount { path: path.to_owned(), source },
+        UnmountFailure::Helper(detail) => MountError::Permission { path: path.to_owned(), detail },
+    }
+}

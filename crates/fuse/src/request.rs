@@ -1,0 +1,398 @@
+//! Decoding of kernel requests into [`Request`]. Every transport uses it.
+//! The bytes come from the kernel, yet a request that does not fit its structure is an error of that
+//! request alone (EIO), never a panic. The data of a WRITE stays in the buffer it was read into.
+
+use base::InodeNo;
+use thiserror::Error;
+use wire::mgr::NAME_LEN_MAX;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::abi::{self, opcode};
+
+/// Who asks, and which inode it is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Identity of the request on its connection.
+    pub unique: u64,
+    /// Operation number.
+    pub opcode: u32,
+    /// The inode, or the directory of names.
+    pub ino: InodeNo,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Thread that asks; 0 if the kernel does on its own.
+    pub pid: u32,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Operation {
+    /// An entry by name.
+    Lookup { name: Vec<u8> },
+    /// References given up: (inode, how many). No answer.
+    Forget { nodes: Vec<(InodeNo, u64)> },
+    /// Attributes.
+    Getattr,
+    /// Attributes with the creation time.
+    Statx,
+    /// Changes attributes.
+    Setattr(abi::SetattrIn),
+    /// Target of a symlink.
+    Readlink,
+    /// A new symlink.
+    Symlink { name: Vec<u8>, target: Vec<u8> },
+    /// A new file, pipe, socket or device.
+    Mknod { name: Vec<u8>, mode: u32, rdev: u32 },
+    /// A new directory.
+    Mkdir { name: Vec<u8>, mode: u32 },
+    /// Removes a name.
+    Unlink { name: Vec<u8> },
+    /// Removes an empty directory.
+    Rmdir { name: Vec<u8> },
+    /// Moves a name; flags of renameat2.
+    Rename { name: Vec<u8>, new_parent: InodeNo, new_name: Vec<u8>, flags: u32 },
+    /// Another name for `from`.
+    Link { from: InodeNo, name: Vec<u8> },
+    /// Opens a file.
+    Open { flags: u32, kill_suidgid: bool },
+    /// Makes and opens a file.
+    Create { name: Vec<u8>, mode: u32, flags: u32, kill_suidgid: bool },
+    /// Reads.
+    Read { fh: u64, offset: u64, size: u32 },
+    /// Writes `size` bytes that stand at `data` of the request's bytes.
+    Write { fh: u64, offset: u64, write_flags: u32, data: std::ops::Range<usize> },
+    /// Capacity and use.
+    Statfs,
+    /// Last close.
+    Release { fh: u64 },
+    /// A close.
+    Flush { fh: u64 },
+    /// fsync of a file or directory.
+    Fsync { datasync: bool },
+    /// Sets an extended attribute; flags of setxattr.
+    Setxattr { name: Vec<u8>, value: Vec<u8>, flags: u32 },
+    /// Value of an extended attribute; size 0 asks for its length.
+    Getxattr { name: Vec<u8>, size: u32 },
+    /// Names of extended attributes; size 0 asks for their length.
+    Listxattr { size: u32 },
+    /// Removes an extended attribute.
+    Removexattr { name: Vec<u8> },
+    /// Entries of a directory.
+    Readdir { offset: u64, size: u32, plus: bool },
+    /// fallocate.
+    Fallocate { fh: u64, offset: u64, length: u64, mode: u32 },
+    /// SEEK_DATA and SEEK_HOLE.
+    Lseek { fh: u64, offset: u64, whence: u32 },
+    /// copy_file_range; `wide` answers with 64 bits.
+    CopyRange { args: abi::CopyFileRangeIn, wide: bool },
+    /// The thread that waits for `unique` got a signal.
+    Interrupt { unique: u64 },
+    /// Everything durable.
+    Syncfs,
+    /// Nothing to do, but an answer is due.
+    Nothing,
+    /// Not served: ENOSYS tells the kernel never to ask again, or to do it itself.
+    Other,
+}
+
+/// A decoded request.
+#[derive(Debug)]
+pub struct Request {
+    /// Who asks.
+    pub header: Header,
+    /// What.
+    pub operation: Operation,
+}
+
+/// Why a request could not be decoded.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("FUSE request of {len} bytes, operation {opcode}: {reason}")]
+pub struct BadRequest {
+    /// Its identity, if its header could be read: the answer is EIO.
+    pub unique: Option<u64>,
+    len: usize,
+    opcode: u32,
+    reason: &'static str,
+}
+
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    fn take<T: FromBytes + Immutable + KnownLayout>(&mut self) -> Result<T, &'static str> {
+        let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| "shorter than its structure")?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    /// Bytes up to a NUL, which is taken too.
+    fn string(&mut self) -> Result<&'a [u8], &'static str> {
+        let end = self.rest.iter().position(|b| *b == 0).ok_or("string without its end")?;
+        let string = &self.rest[..end];
+        self.rest = &self.rest[end + 1..];
+        Ok(string)
+    }
+
+    fn name(&mut self) -> Result<Vec<u8>, &'static str> {
+        let name = self.string()?;
+        if name.is_empty() || name.contains(&b'/') {
+            return Err("name that is empty or has a slash");
+        }
+        // A name of more than 255 bytes is decoded: the operation answers ENAMETOOLONG.
+        Ok(name.to_vec())
+    }
+}
+
+/// Whether a name is longer than any directory keeps.
+pub fn name_too_long(name: &[u8]) -> bool {
+    name.len() > NAME_LEN_MAX
+}
+
+impl Request {
+    /// Decodes what one read of the device, or one ring entry, gave.
+    pub fn decode(bytes: &[u8]) -> Result<Request, BadRequest> {
+        let bad = |unique, opcode, reason| BadRequest { unique, len: bytes.len(), opcode, reason };
+        let mut cursor = Cursor { rest: bytes };
+        let header: abi::InHeader = cursor.take().map_err(|reason| bad(None, 0, reason))?;
+        if header.len as usize != bytes.len() {
+            return Err(bad(Some(header.unique), header.opcode, "length differs from its header's"));
+        }
+        let operation = Operation::decode(&header, &mut cursor, bytes.len())
+            .map_err(|reason| bad(Some(header.unique), header.opcode, reason))?;
+        let header = Header {
+            unique: header.unique,
+            opcode: header.opcode,
+            ino: InodeNo(header.nodeid),
+            uid: header.uid,
+            gid: header.gid,
+            pid: header.pid,
+        };
+        Ok(Request { header, operation })
+    }
+}
+
+impl Operation {
+    fn decode(header: &abi::InHeader, c: &mut Cursor<'_>, len: usize) -> Result<Operation, &'static str> {
+        Ok(match header.opcode {
+            opcode::LOOKUP => Operation::Lookup { name: c.name()? },
+            opcode::FORGET => {
+                let args: abi::ForgetIn = c.take()?;
+                Operation::Forget { nodes: vec![(InodeNo(header.nodeid), args.nlookup)] }
+            }
+            opcode::BATCH_FORGET => Operation::batch_forget(c)?,
+            opcode::GETATTR => Operation::Getattr,
+            opcode::STATX => Operation::Statx,
+            opcode::SETATTR => Operation::Setattr(c.take()?),
+            opcode::READLINK => Operation::Readlink,
+            opcode::SYMLINK => Operation::Symlink { name: c.name()?, target: c.string()?.to_vec() },
+            opcode::MKNOD => {
+                let args: abi::MknodIn = c.take()?;
+                Operation::Mknod { name: c.name()?, mode: args.mode, rdev: args.rdev }
+            }
+            opcode::MKDIR => {
+                let args: abi::MkdirIn = c.take()?;
+                Operation::Mkdir { name: c.name()?, mode: args.mode }
+            }
+            opcode::UNLINK => Operation::Unlink { name: c.name()? },
+            opcode::RMDIR => Operation::Rmdir { name: c.name()? },
+            opcode::RENAME => {
+                let args: abi::RenameIn = c.take()?;
+                Operation::rename(c, args.newdir, 0)?
+            }
+            opcode::RENAME2 => {
+                let args: abi::Rename2In = c.take()?;
+                Operation::rename(c, args.newdir, args.flags)?
+            }
+            opcode::LINK => {
+                let args: abi::LinkIn = c.take()?;
+                Operation::Link { from: InodeNo(args.oldnodeid), name: c.name()? }
+            }
+            opcode::OPEN => {
+                let args: abi::OpenIn = c.take()?;
+                let kill_suidgid = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+                Operation::Open { flags: args.flags, kill_suidgid }
+            }
+            opcode::CREATE => {
+                let args: abi::CreateIn = c.take()?;
+                let kill_suidgid = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+                Operation::Create { name: c.name()?, mode: args.mode, flags: args.flags, kill_suidgid }
+            }
+            opcode::READ => {
+                let args: abi::ReadIn = c.take()?;
+                Operation::Read { fh: args.fh, offset: args.offset, size: args.size }
+            }
+            opcode::WRITE => {
+                let args: abi::WriteIn = c.take()?;
+                let size = args.size as usize;
+                if c.rest.len() < size {
+                    return Err("less data than it says");
+                }
+                let start = len - c.rest.len();
+                Operation::Write {
+                    fh: args.fh,
+                    offset: args.offset,
+                    write_flags: args.write_flags,
+                    data: start..start + size,
+                }
+            }
+            opcode::STATFS => Operation::Statfs,
+            opcode::RELEASE => Operation::Release { fh: c.take::<abi::ReleaseIn>()?.fh },
+            opcode::FLUSH => Operation::Flush { fh: c.take::<abi::FlushIn>()?.fh },
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                let args: abi::FsyncIn = c.take()?;
+                Operation::Fsync { datasync: args.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+            }
+            opcode::SETXATTR => {
+                let args: abi::SetxattrIn = c.take()?;
+                let name = c.string()?.to_vec();
+                let value = c.rest.get(..args.size as usize).ok_or("value shorter than it says")?;
+                Operation::Setxattr { name, value: value.to_vec(), flags: args.flags }
+            }
+            opcode::GETXATTR => {
+                let args: abi::GetxattrIn = c.take()?;
+                Operation::Getxattr { name: c.string()?.to_vec(), size: args.size }
+            }
+            opcode::LISTXATTR => Operation::Listxattr { size: c.take::<abi::GetxattrIn>()?.size },
+            opcode::REMOVEXATTR => Operation::Removexattr { name: c.string()?.to_vec() },
+            opcode::READDIR | opcode::READDIRPLUS => {
+                let args: abi::ReadIn = c.take()?;
+                let plus = header.opcode == opcode::READDIRPLUS;
+                Operation::Readdir { offset: args.offset, size: args.size, plus }
+            }
+            opcode::FALLOCATE => {
+                let args: abi::FallocateIn = c.take()?;
+                Operation::Fallocate {
+                    fh: args.fh,
+                    offset: args.offset,
+                    length: args.length,
+                    mode: args.mode,
+                }
+            }
+            opcode::LSEEK => {
+                let args: abi::LseekIn = c.take()?;
+                Operation::Lseek { fh: args.fh, offset: args.offset, whence: args.whence }
+            }
+            opcode::COPY_FILE_RANGE => Operation::CopyRange { args: c.take()?, wide: false },
+            opcode::COPY_FILE_RANGE_64 => Operation::CopyRange { args: c.take()?, wide: true },
+            opcode::INTERRUPT => Operation::Interrupt { unique: c.take::<abi::InterruptIn>()?.unique },
+            opcode::SYNCFS => Operation::Syncfs,
+            // Without OPENDIR there is none of it from recent kernels; nothing is to be closed.
+            opcode::DESTROY | opcode::RELEASEDIR => Operation::Nothing,
+            _ => Operation::Other,
+        })
+    }
+
+    fn rename(c: &mut Cursor<'_>, newdir: u64, flags: u32) -> Result<Operation, &'static str> {
+        Ok(Operation::Rename { name: c.name()?, new_parent: InodeNo(newdir), new_name: c.name()?, flags })
+    }
+
+    fn batch_forget(c: &mut Cursor<'_>) -> Result<Operation, &'static str> {
+        let args: abi::BatchForgetIn = c.take()?;
+        let count = args.count as usize;
+        if c.rest.len() / size_of::<abi::ForgetOne>() < count {
+            return Err("fewer inodes than it says");
+        }
+        let mut nodes = Vec::with_capacity(count);
+        for _ in 0..count {
+            let one: abi::ForgetOne = c.take()?;
+            nodes.push((InodeNo(one.nodeid), one.nlookup));
+        }
+        Ok(Operation::Forget { nodes })
+    }
+}
+
+/// Name of an operation, for people.
+pub fn operation_name(number: u32) -> &'static str {
+    match number {
+        opcode::LOOKUP => "lookup",
+        opcode::FORGET | opcode::BATCH_FORGET => "forget",
+        opcode::GETATTR | opcode::STATX => "getattr",
+        opcode::SETATTR => "setattr",
+        opcode::READLINK => "readlink",
+        opcode::SYMLINK => "symlink",
+        opcode::MKNOD => "mknod",
+        opcode::MKDIR => "mkdir",
+        opcode::UNLINK => "unlink",
+        opcode::RMDIR => "rmdir",
+        opcode::RENAME | opcode::RENAME2 => "rename",
+        opcode::LINK => "link",
+        opcode::OPEN => "open",
+        opcode::CREATE => "create",
+        opcode::READ => "read",
+        opcode::WRITE => "write",
+        opcode::STATFS => "statfs",
+        opcode::RELEASE => "release",
+        opcode::FLUSH => "flush",
+        opcode::FSYNC | opcode::FSYNCDIR => "fsync",
+        opcode::SETXATTR => "setxattr",
+        opcode::GETXATTR => "getxattr",
+        opcode::LISTXATTR => "listxattr",
+        opcode::REMOVEXATTR => "removexattr",
+        opcode::OPENDIR => "opendir",
+        opcode::READDIR | opcode::READDIRPLUS => "readdir",
+        opcode::FALLOCATE => "fallocate",
+        opcode::LSEEK => "lseek",
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => "copy_file_range",
+        opcode::INTERRUPT => "interrupt",
+        opcode::SYNCFS => "syncfs",
+        _ => "other",
+    }
+}
+
+/// Bytes of a request: header, then `parts`.
+#[cfg(test)]
+fn encode(opcode: u32, ino: u64, unique: u64, parts: &[&[u8]]) -> Vec<u8> {
+    let len = size_of::<abi::InHeader>() + parts.iter().map(|p| p.len()).sum::<usize>();
+    use zerocopy::IntoBytes;
+    let header = abi::InHeader { len: len as u32, opcode, unique, nodeid: ino, ..Default::default() };
+    let mut bytes = header.as_bytes().to_vec();
+    parts.iter().for_each(|p| bytes.extend_from_slice(p));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes as _;
+
+    use super::*;
+
+    #[test]
+    fn names_and_structures_are_taken_in_order() {
+        let args = abi::Rename2In { newdir: 9, flags: 1, padding: 0 };
+        let bytes = encode(opcode::RENAME2, 5, 77, &[args.as_bytes(), b"old\0new\0"]);
+        let request = Request::decode(&bytes).unwrap();
+        assert_eq!((request.header.unique, request.header.ino), (77, InodeNo(5)));
+        let Operation::Rename { name, new_parent, new_name, flags } = request.operation else { panic!() };
+        assert_eq!((&name[..], new_parent, &new_name[..], flags), (&b"old"[..], InodeNo(9), &b"new"[..], 1));
+    }
+
+    #[test]
+    fn written_data_is_a_range_of_the_buffer() {
+        let args = abi::WriteIn { fh: 3, offset: 10, size: 5, ..Default::default() };
+        let bytes = encode(opcode::WRITE, 2, 1, &[args.as_bytes(), b"hello"]);
+        let Operation::Write { data, .. } = Request::decode(&bytes).unwrap().operation else { panic!() };
+        assert_eq!(&bytes[data.clone()], b"hello");
+        assert_eq!(data.start, 80, "buffers are offset so that this falls on a page");
+    }
+
+    /// Every operation, cut at every length, with lengths that lie: an error, never a panic.
+    #[test]
+    fn short_and_lying_requests_are_errors() {
+        for opcode in 0..60 {
+            for len in 0..200 {
+                for fill in [0u8, b'a', 0xff] {
+                    let mut bytes = encode(opcode, 1, 1, &[&vec![fill; len]]);
+                    let _ = Request::decode(&bytes);
+                    bytes[0] ^= 1;
+                    assert!(Request::decode(&bytes).is_err());
+                    let _ = Request::decode(&bytes[..len.min(bytes.len())]);
+                }
+            }
+        }
+        let unnamed = Request::decode(&encode(opcode::LOOKUP, 1, 4, &[b"a/b\0"])).unwrap_err();
+        assert_eq!(unnamed.unique, Some(4));
+    }
+}

@@ -1,0 +1,230 @@
+//! One mount's requests, whatever transport they come by: admission, answering at once or later, end.
+//! A request is started on the thread that read it. What the file system below has at hand is answered
+//! there and then; what must wait goes on as a task of the runtime, so that a reader thread never waits
+//! for a network. At most `requests_max` requests are under way; beyond that readers wait.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use base::InodeNo;
+use tokio::{runtime, sync::Semaphore};
+
+use crate::{
+    buffers::Payload,
+    calls::{Calls, Errno, Handle},
+    inodes::Inodes,
+    reply::{Answer, Reply, Sink},
+    request::{Header, Operation, Request},
+    waiting::{Waiting, interrupted},
+};
+
+/// How long the end of a mount waits for requests under way; each has a shorter deadline of its own.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Tells the kernel what it may no longer keep.
+pub trait Notifier: Send + Sync {
+    /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks until pages in
+    /// use are given up: never to be called from a thread that must answer for that inode.
+    fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()>;
+}
+
+/// A handle in use, for the end of the mount.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenFile {
+    pub(crate) ino: InodeNo,
+    pub(crate) buffered: bool,
+}
+
+/// State shared by everything that serves one mount.
+pub struct Session<C> {
+    pub(crate) calls: Arc<C>,
+    pub(crate) inodes: Inodes,
+    pub(crate) notifier: Arc<dyn Notifier>,
+    pub(crate) read_only: bool,
+    files: Mutex<HashMap<Handle, OpenFile>>,
+    waiting: Arc<Waiting>,
+    permits: Arc<Semaphore>,
+    requests_max: u32,
+    runtime: runtime::Handle,
+}
+
+impl<C: Calls> Session<C> {
+    /// A session without requests.
+    pub fn new(
+        calls: Arc<C>,
+        notifier: Arc<dyn Notifier>,
+        requests_max: u32,
+        read_only: bool,
+        runtime: runtime::Handle,
+    ) -> Session<C> {
+        Session {
+            calls,
+            inodes: Inodes::new(),
+            notifier,
+            read_only,
+            files: Mutex::default(),
+            waiting: Arc::default(),
+            permits: Arc::new(Semaphore::new(requests_max as usize)),
+            requests_max,
+            runtime,
+        }
+    }
+
+    /// Serves one request. `payload` owns the bytes of a WRITE. May block the calling reader thread
+    /// only for admission.
+    pub fn handle(self: &Arc<Self>, request: Request, payload: Option<Payload>, sink: &Arc<dyn Sink>) {
+        let header = request.header;
+        match request.operation {
+            Operation::Forget { nodes } => {
+                for (ino, n) in nodes {
+                    self.forget(ino, n);
+                }
+            }
+            Operation::Interrupt { unique } => self.interrupt(&header, unique, sink),
+            operation => {
+                let Some(reply) = self.admit(header, sink) else { return };
+                self.start(Box::pin(self.clone().answer(header, operation, payload, reply)));
+            }
+        }
+    }
+
+    fn admit(&self, header: Header, sink: &Arc<dyn Sink>) -> Option<Reply> {
+        let permit = match self.permits.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            // Reader threads are not the runtime's: they may block.
+            Err(_) => self.runtime.block_on(self.permits.clone().acquire_owned()).ok()?,
+        };
+        Some(Reply::new(header, sink.clone(), self.waiting.clone(), permit))
+    }
+
+    /// Polls once here; what is not finished goes on in the runtime.
+    fn start(&self, mut task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let mut context = Context::from_waker(Waker::noop());
+        // A panic is a fault of ours; the reply, dropped by it, answers EIO and the mount goes on.
+        match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context))) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => drop(self.runtime.spawn(task)),
+            Err(_) => tracing::error!("a request handler panicked"),
+        }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        header: Header,
+        operation: Operation,
+        payload: Option<Payload>,
+        reply: Reply,
+    ) {
+        let result = self.serve(&header, operation, payload).await;
+        match result {
+            Err(Errno(errno)) => reply.error(errno),
+            Ok(answer) => self.send(reply, answer),
+        }
+    }
+
+    /// References are counted before the answer leaves, since a FORGET may follow at once, and taken
+    /// back if nobody took it.
+    fn send(&self, reply: Reply, answer: Answer) {
+        let entries: &[_] = match &answer {
+            Answer::Entry(attr) | Answer::Created(attr, ..) => std::slice::from_ref(&**attr),
+            Answer::Entries(_, entries) => entries,
+            Answer::Attr(attr) | Answer::Statx(attr) => {
+                self.inodes.note(attr);
+                &[]
+            }
+            _ => &[],
+        };
+        for attr in entries {
+            self.inodes.refer(attr);
+        }
+        if reply.answer(&answer) {
+            return;
+        }
+        for attr in entries {
+            self.forget(attr.ino, 1);
+        }
+        if let Answer::Opened(fh, _) | Answer::Created(_, fh, _) = answer {
+            let handle = crate::files::handle(fh);
+            self.forget_file(handle);
+            // Nobody will close this handle: close it here.
+            let calls = self.calls.clone();
+            self.runtime.spawn(async move {
+                if let Err(error) = calls.release(handle).await {
+                    tracing::warn!(?handle, ?error, "closing a handle nobody took failed");
+                }
+            });
+        }
+    }
+
+    fn forget(&self, ino: InodeNo, n: u64) {
+        self.inodes.forget(ino, n);
+        self.calls.forget(ino, n);
+    }
+
+    fn interrupt(&self, header: &Header, unique: u64, sink: &Arc<dyn Sink>) {
+        match self.waiting.find(unique) {
+            Some(cell) => drop(self.runtime.spawn(interrupted(cell))),
+            // Not here yet (another thread has just read it): EAGAIN makes the kernel ask again. Or it
+            // is answered: then the kernel no longer knows the interrupt, and says so.
+            None => drop(sink.send(header.unique, libc::EAGAIN, &[])),
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<Handle, OpenFile>> {
+        self.files.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn remember_file(&self, handle: Handle, file: OpenFile) {
+        if file.buffered {
+            self.inodes.count_buffered(file.ino, true);
+        }
+        self.files().insert(handle, file);
+    }
+
+    pub(crate) fn forget_file(&self, handle: Handle) {
+        let file = self.files().remove(&handle);
+        if let Some(OpenFile { ino, buffered: true }) = file {
+            self.inodes.count_buffered(ino, false);
+        }
+    }
+
+    /// The requests that wait now.
+    pub fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// Open handles, inodes the kernel refers to, references in all.
+    pub fn totals(&self) -> (usize, u64, u64) {
+        let (inodes, references) = self.inodes.totals();
+        (self.files().len(), inodes, references)
+    }
+
+    /// The end, after the last reader: waits for requests under way, closes what a forced unmount left
+    /// open, gives up every reference, makes everything durable.
+    pub async fn finish(&self) -> Result<(), Errno> {
+        let drained = tokio::time::timeout(DRAIN_TIMEOUT, self.permits.acquire_many(self.requests_max)).await;
+        if drained.is_err() {
+            tracing::error!(
+                under_way = self.waiting.list().len(),
+                "requests are still under way at the end of the mount"
+            );
+        }
+        let left: Vec<_> = self.files().drain().map(|(handle, _)| handle).collect();
+        for handle in left {
+            if let Err(error) = self.calls.release(handle).await {
+                tracing::warn!(?handle, ?error, "closing a handle at the end of the mount failed");
+            }
+        }
+        for (ino, n) in self.inodes.drain() {
+            self.calls.forget(ino, n);
+        }
+        self.calls.sync_all().await
+    }
+}

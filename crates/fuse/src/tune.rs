@@ -1,0 +1,34 @@
+//! Knobs of the kernel outside the mount itself. Each is turned where we may, and left where not: a
+//! mount is right without them, only slower.
+
+use std::{fs, path::Path};
+
+use crate::mountinfo::Mounted;
+
+const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+/// What kernels without the knob allow, pages a request.
+const MAX_PAGES_DEFAULT: u32 = 256;
+
+/// Raises the system's limit of a request to `bytes` if it is below, and returns what it is then.
+pub fn raise_request_limit(bytes: u32) -> u32 {
+    let Some(limit) = read_number(MAX_PAGES_LIMIT) else { return MAX_PAGES_DEFAULT * 4096 };
+    let wanted = u64::from(bytes.div_ceil(4096));
+    let limit = match limit < wanted && fs::write(MAX_PAGES_LIMIT, wanted.to_string()).is_ok() {
+        true => wanted,
+        false => limit,
+    };
+    (limit * 4096).min(u64::from(u32::MAX)) as u32
+}
+
+/// Sets how far the kernel reads ahead on the mount; by default it asks for 128 KiB at a time.
+pub fn set_read_ahead(mounted: &Mounted, bytes: u32) {
+    let (major, minor) = mounted.device;
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = fs::write(&knob, (bytes / 1024).to_string()) {
+        tracing::warn!(%knob, %error, "read-ahead of the mount stays at the kernel's default: sequential reads are slower");
+    }
+}
+
+fn read_number(path: impl AsRef<Path>) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,145 @@
+//! The requests that wait for their answer: who waits, for what, how long; and what an INTERRUPT does.
+//! A signal is no reason to fail an ordinary file operation (programs do not expect EINTR from a disk),
+//! so an interrupt takes effect only when the asking thread is being killed, and only on operations
+//! that change nothing or whose outcome the dead will not miss: these are answered EINTR at once, while
+//! the work below goes on to its own end. Everything else ends by its own deadline.
+
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use base::InodeNo;
+
+use crate::{abi::opcode, reply::Cell};
+
+const SHARDS: usize = 16;
+/// How often a thread that waits with a signal pending is looked at again: the kernel tells only of the
+/// first signal, and a kill may be the second.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A request in flight, for listings.
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    /// What is asked.
+    pub operation: &'static str,
+    /// Of which inode.
+    pub ino: InodeNo,
+    /// By which thread; 0 is the kernel itself.
+    pub pid: u32,
+    /// For how long.
+    pub age: Duration,
+}
+
+/// The table. One lock a shard, never two at once, never across an await.
+pub struct Waiting {
+    shards: Vec<Mutex<HashMap<u64, Arc<Cell>>>>,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Waiting {
+    fn shard(&self, unique: u64) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
+        // The kernel counts in steps of two: the low bit marks interrupts.
+        self.shards[(unique >> 1) as usize % SHARDS].lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A request begins to wait.
+    pub fn enter(&self, unique: u64, cell: Arc<Cell>) {
+        self.shard(unique).insert(unique, cell);
+    }
+
+    /// It waits no more.
+    pub fn leave(&self, unique: u64) {
+        self.shard(unique).remove(&unique);
+    }
+
+    /// The request, while it waits.
+    pub fn find(&self, unique: u64) -> Option<Arc<Cell>> {
+        self.shard(unique).get(&unique).cloned()
+    }
+
+    /// All requests in flight, longest first.
+    pub fn list(&self) -> Vec<InFlight> {
+        let mut list = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(|e| e.into_inner());
+            list.extend(shard.values().map(|cell| cell.in_flight()));
+        }
+        list.sort_by_key(|r| std::cmp::Reverse(r.age));
+        list
+    }
+}
+
+/// Waits until the request is answered or its asker is being killed; answers EINTR then.
+pub async fn interrupted(cell: Arc<Cell>) {
+    if !may_be_cut(cell.header().opcode) {
+        return;
+    }
+    while !cell.is_answered() {
+        if is_being_killed(cell.header().pid) {
+            cell.cut(libc::EINTR);
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn may_be_cut(operation: u32) -> bool {
+    matches!(
+        operation,
+        opcode::LOOKUP
+            | opcode::GETATTR
+            | opcode::STATX
+            | opcode::READLINK
+            | opcode::READ
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::STATFS
+            | opcode::GETXATTR
+            | opcode::LISTXATTR
+            | opcode::LSEEK
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+    )
+}
+
+/// Whether SIGKILL is pending for a thread; a thread that is gone counts as killed.
+fn is_being_killed(thread: u32) -> bool {
+    if thread == 0 {
+        return false;
+    }
+    match fs::read_to_string(format!("/proc/{thread}/status")) {
+        Ok(status) => has_sigkill_pending(&status),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+fn has_sigkill_pending(status: &str) -> bool {
+    let kill_bit = 1u64 << (libc::SIGKILL - 1);
+    status
+        .lines()
+        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
+        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .any(|mask| mask & kill_bit != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_kills_are_seen_in_either_mask() {
+        assert!(has_sigkill_pending("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(has_sigkill_pending("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n"));
+        assert!(!has_sigkill_pending("SigPnd:\t0000000000002000\nShdPnd:\t0000000000000000\n"));
+        assert!(!is_being_killed(std::process::id()));
+        assert!(!is_being_killed(0));
+    }
+}
