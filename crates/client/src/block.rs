@@ -19,11 +19,11 @@ use std::{
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::Notify;
+use stripe::BlockMeta;
 use wire::strip::Range;
 
 use crate::{
     error::Errno,
-    parts::BlockMeta,
     pool::{Charge, Tag, charged},
 };
 

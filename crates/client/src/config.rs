@@ -76,4 +76,19 @@ impl Tunables {
         }
         Ok(())
     }
+
+    /// Takes over what the cluster's configuration sets, by the names of `base::tunables`.
+    pub fn adopt_cluster_values(&mut self, pairs: &[(String, String)]) -> Result<(), MountError> {
+        let mut cluster = base::tunables::Tunables::default();
+        cluster
+            .apply(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+            .map_err(|error| MountError::ClusterConfig(error.to_string()))?;
+        self.pagepool = cluster.pagepool().0;
+        self.inline_data_max = u32::try_from(cluster.inline_data_max().0).unwrap_or(u32::MAX);
+        self.prefetch_pct = cluster.prefetch_pct();
+        self.dirty_pct = cluster.dirty_limit_pct();
+        self.files_to_cache_max = cluster.max_files_to_cache();
+        self.deadline = cluster.operation_deadline();
+        Ok(())
+    }
 }

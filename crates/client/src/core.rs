@@ -62,10 +62,12 @@ pub(crate) struct Core {
     version_seq: AtomicU64,
 }
 
-/// Raw bytes on the pdisks that this session may use.
+/// Raw bytes on the pdisks that this session may use and has not stored yet.
 #[derive(Default)]
 struct Room {
+    /// Granted and not stored.
     granted: u64,
+    /// Of these, set aside for what is dirty.
     used: u64,
 }
 
@@ -142,7 +144,8 @@ impl Core {
             if let Some(hold) = self.take_room_now(raw) {
                 return Ok(hold);
             }
-            match self.calls.ask(MgrRequest::Reserve { bytes }).await {
+            let held = self.room().granted;
+            match self.calls.ask(MgrRequest::Reserve { bytes, held }).await {
                 Ok(MgrReply::Reserved { bytes }) => self.room().granted += bytes,
                 Ok(other) => return Err(unexpected("Reserve", &other)),
                 Err(Errno::ENOSPC) => {}
@@ -165,6 +168,13 @@ impl Core {
     pub fn return_room(&self, raw: u64) {
         let mut room = self.room();
         room.used = room.used.saturating_sub(raw);
+    }
+
+    /// Room that was set aside and now holds stored bytes.
+    pub fn spend_room(&self, raw: u64) {
+        let mut room = self.room();
+        room.used = room.used.saturating_sub(raw);
+        room.granted = room.granted.saturating_sub(raw);
     }
 
     /// Notes that an inode wants background work.

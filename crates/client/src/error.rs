@@ -106,6 +106,9 @@ pub enum MountError {
     /// Stripes left by an unclean end could not be resolved.
     #[error("resolve stripes of the previous session: {0}")]
     Resolve(BlockError),
+    /// The cluster's stored tunables make no sense to this version.
+    #[error("the cluster's tunables: {0}")]
+    ClusterConfig(String),
     /// A tunable is out of its range.
     #[error("{name} = {value}: {reason}")]
     Config {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use base::{OpClass, units::UNIT};
 use bytes::Bytes;
+use stripe::BlockMeta;
 use wire::{
     mgr::{FileKind, MgrReply, MgrRequest},
     strip::Range,
@@ -18,7 +19,6 @@ use crate::{
     core::Core,
     error::{BlockError, Errno},
     inode::{Inode, Locked},
-    parts::BlockMeta,
     pool::{Charge, charged},
 };
 

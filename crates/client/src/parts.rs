@@ -5,6 +5,7 @@ use std::{future::Future, pin::Pin, time::Instant};
 
 use base::{OpClass, PoolId, StripeId, Version};
 use bytes::Bytes;
+use stripe::{BlockMeta, BlockRead};
 use wire::{
     mgr::{MgrReply, MgrRequest},
     strip::Range,
@@ -33,17 +34,6 @@ pub struct Geometry {
     pub block_size: u32,
 }
 
-/// What the writer must know of a block's current version to write the next.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BlockMeta {
-    /// Version of each data strip; `None` was never written.
-    pub data: Vec<Option<Version>>,
-    /// Version of the parity.
-    pub parity: Option<Version>,
-    /// Stored bytes of the block, a multiple of 4 KiB.
-    pub len: u32,
-}
-
 /// A new version of a block.
 #[derive(Clone, Debug)]
 pub struct WriteStripe {
@@ -64,15 +54,6 @@ pub struct WriteStripe {
     pub pieces: Vec<(u32, Bytes)>,
     /// The block's current version; `None` if it has none, or if all of it is replaced.
     pub previous: Option<BlockMeta>,
-}
-
-/// What was read of a block.
-#[derive(Clone, Debug, Default)]
-pub struct BlockRead {
-    /// Bytes by offset in the block, within the ranges asked for; what is absent is zeros.
-    pub pieces: Vec<(u32, Bytes)>,
-    /// The block's current version.
-    pub meta: BlockMeta,
 }
 
 /// Blocks of files.

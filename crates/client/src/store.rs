@@ -9,6 +9,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use base::{OpClass, units::UNIT};
 use bytes::Bytes;
+use stripe::BlockMeta;
 use wire::strip::Range;
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     error::Errno,
     inode::Inode,
     load::UnitRange,
-    parts::{BlockMeta, WriteStripe},
+    parts::WriteStripe,
 };
 
 /// A block whose data up to `seq` must be stored.
@@ -140,13 +141,15 @@ impl Core {
         state.flights -= 1;
         match result {
             Ok(meta) => {
+                let mut stored = 0;
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
                     b.written(seq, &mut tagger);
                     b.meta = Some(meta);
                     b.stored_to = b.stored_to.max(stored_to);
-                    b.reserved = 0;
+                    stored = std::mem::take(&mut b.reserved);
                 });
+                self.spend_room(stored);
                 if known.is_some() && !state.committed.contains(block) {
                     state.pending.insert(block, block + 1);
                     state.meta_since.get_or_insert_with(std::time::Instant::now);

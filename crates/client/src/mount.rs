@@ -1,0 +1,301 @@
+//! Mounting over the network: session, membership, resolution of what a dead predecessor left, and the
+//! parts below over real connections.
+//!
+//! A session that the manager no longer knows is not replaced by another: what was cached under it is
+//! worthless, so the mount is dead and says so.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use base::{Epoch, OpClass, PoolId, SessionId, StripeId};
+use net::Endpoint;
+use stripe::{
+    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, Registered, Registrar,
+    RegistrarError, StripeError, StripeIo,
+};
+use wire::{
+    mgr::{MgrReply, MgrRequest, ProcessIdent},
+    strip::Range,
+};
+
+use crate::{
+    BlockError, BlockMeta, BlockRead, Blocks, BoxFuture, CallError, Client, Geometry, Manager, MountError, SessionInfo,
+    Tunables, WriteStripe,
+};
+
+/// What to mount, and as whom.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Addresses of the manager.
+    pub manager: Vec<SocketAddr>,
+    /// Name of the file system.
+    pub fs: String,
+    /// Mount point, for people.
+    pub mount: String,
+    /// This process.
+    pub process: ProcessIdent,
+    /// Where this process answers `wire::admin` requests.
+    pub admin_addr: String,
+    /// The client's own bounds; where the cluster's configuration names one, that one counts.
+    pub tunables: Tunables,
+}
+
+impl Client {
+    /// Opens a session, resolves what an unclean predecessor left, and starts the client.
+    pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
+        let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
+        let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None), busy: Mutex::new(None) });
+        let membership = Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
+            .await
+            .map_err(|error| registrar.refusal(error))?;
+        let Some(granted) = registrar.granted() else {
+            return Err(MountError::Manager(CallError::Unexpected("OpenSession")));
+        };
+        let mut tunables = config.tunables;
+        tunables.adopt_cluster_values(&granted.config)?;
+        tunables.validate()?;
+
+        let transport = Arc::new(NetTransport::new(endpoint.clone()));
+        let io_config = IoConfig { deadline: tunables.deadline, ..IoConfig::default() };
+        let io =
+            StripeIo::new(transport, membership.views(), membership.session_cell(), membership.reporter(), io_config);
+        if granted.resolve {
+            resolve(&membership, &io, &granted, tunables.deadline).await?;
+        }
+
+        let manager = Arc::new(MemberCalls { membership: membership.clone() });
+        let client =
+            Client::with_parts(manager, Arc::new(StripeBlocks { io }), granted.session.clone(), tunables);
+        let mut ended = membership.ended();
+        let core = Arc::downgrade(&client.core);
+        client.core.runtime.spawn(async move {
+            if ended.wait_for(Option::is_some).await.is_ok()
+                && let Some(core) = core.upgrade()
+            {
+                core.calls.set_dead();
+            }
+        });
+        Ok(client)
+    }
+}
+
+/// Brings every stripe that the last session left half done to its old or its new version.
+async fn resolve(
+    membership: &Membership,
+    io: &StripeIo,
+    granted: &Granted,
+    patience: Duration,
+) -> Result<(), MountError> {
+    let started = Instant::now();
+    let report = stripe::resolve_fs(io, granted.session.fs.id, granted.session.grant, |_| ())
+        .await
+        .map_err(|e| MountError::Resolve(block_error(e)))?;
+    tracing::info!(?report, took = ?started.elapsed(), "resolved what the last session left");
+    if !report.unavailable.is_empty() {
+        // Those blocks cannot be read or written until their pdisks are back; the next mount tries again.
+        tracing::error!(stripes = report.unavailable.len(), "some stripes could not be resolved");
+        return Ok(());
+    }
+    match membership.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
+    }
+}
+
+/// What OpenSession gave.
+#[derive(Clone)]
+struct Granted {
+    session: SessionInfo,
+    resolve: bool,
+    config: Vec<(String, String)>,
+}
+
+/// Opens the session, once.
+struct SessionOpener {
+    config: ClientConfig,
+    granted: Mutex<Option<Granted>>,
+    /// Why there is no session, where the reason is more than a link error.
+    busy: Mutex<Option<MountError>>,
+}
+
+/// How long one attempt to open a session may take: the manager may have to wait out servers' leases.
+const OPEN_ATTEMPT: Duration = Duration::from_secs(40);
+
+impl SessionOpener {
+    fn granted(&self) -> Option<Granted> {
+        self.granted.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// The reason why no session could be had, as an error of the mount.
+    fn refusal(&self, error: RegistrarError) -> MountError {
+        if let Some(busy) = self.busy.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            return busy;
+        }
+        match error {
+            RegistrarError::Fatal(LinkError::Refused(source)) => {
+                MountError::Refused { fs: self.config.fs.clone(), source }
+            }
+            other => MountError::Manager(CallError::Deadline(other.to_string())),
+        }
+    }
+
+    async fn open(&self, link: &dyn ManagerLink) -> Result<Registered, RegistrarError> {
+        let mut proven_dead = None;
+        // Twice at most: the second attempt carries the proof that the holder is gone.
+        loop {
+            let ClientConfig { fs, mount, process, admin_addr, .. } = self.config.clone();
+            let request = MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead };
+            let sent = Instant::now();
+            let reply = link.call(SessionId(0), Epoch(0), request, sent + OPEN_ATTEMPT).await;
+            match reply {
+                Ok(MgrReply::SessionOpen { session, grant, fs, resolve, lease_us, map, config }) => {
+                    let info = SessionInfo { session, grant, fs };
+                    *self.granted.lock().unwrap_or_else(|e| e.into_inner()) =
+                        Some(Granted { session: info, resolve, config });
+                    return Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map });
+                }
+                Ok(MgrReply::SessionBusy { holder, process, mount }) => {
+                    if proven_dead != Some(holder) && is_gone(&self.config.process, &process) {
+                        proven_dead = Some(holder);
+                        continue;
+                    }
+                    let busy = MountError::Busy {
+                        fs: self.config.fs.clone(),
+                        mount,
+                        pid: process.pid,
+                        host: process.host,
+                        session: holder,
+                    };
+                    let reason = busy.to_string();
+                    *self.busy.lock().unwrap_or_else(|e| e.into_inner()) = Some(busy);
+                    return Err(RegistrarError::Ended { reason });
+                }
+                Ok(_) => return Err(RegistrarError::Fatal(LinkError::Protocol)),
+                Err(error @ LinkError::Refused(_)) => return Err(RegistrarError::Fatal(error)),
+                Err(error) => return Err(RegistrarError::Retry(error)),
+            }
+        }
+    }
+}
+
+/// The opener as membership wants it; the mount keeps the other end.
+struct Opener(Arc<SessionOpener>);
+
+impl Registrar for Opener {
+    fn register(&self, link: Arc<dyn ManagerLink>) -> net::BoxFuture<'static, Result<Registered, RegistrarError>> {
+        let opener = Arc::clone(&self.0);
+        Box::pin(async move {
+            if opener.granted().is_some() {
+                let reason = "the manager gave this mount's session to another, or ended it".to_owned();
+                return Err(RegistrarError::Ended { reason });
+            }
+            opener.open(&*link).await
+        })
+    }
+}
+
+/// Whether `other` is a process of this boot that has ended: proof that it does nothing any more.
+/// (A process of another boot is left to its lease.)
+fn is_gone(own: &ProcessIdent, other: &ProcessIdent) -> bool {
+    !own.boot_id.is_empty() && own.boot_id == other.boot_id && start_ticks(other.pid) != Some(other.start_ticks)
+}
+
+/// When a process started, in clock ticks since boot, if it lives (field 22 of /proc/PID/stat).
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    // A zombie has ended; only its parent has not looked.
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The manager through this process's membership.
+struct MemberCalls {
+    membership: Membership,
+}
+
+/// Pause before a lost or failed call is repeated.
+const CALL_PAUSE: Duration = Duration::from_millis(100);
+
+impl Manager for MemberCalls {
+    fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
+        Box::pin(async move {
+            loop {
+                match self.membership.call(request.clone(), deadline).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(LinkError::Refused(error)) => return Ok(MgrReply::Error(error)),
+                    Err(LinkError::Protocol) => return Err(CallError::Unexpected("a request")),
+                    Err(error) if Instant::now() + CALL_PAUSE >= deadline => {
+                        return Err(CallError::Deadline(error.to_string()));
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "the call to the manager is repeated");
+                        tokio::time::sleep(CALL_PAUSE).await;
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Blocks as stripes on the NSD servers.
+struct StripeBlocks {
+    io: StripeIo,
+}
+
+impl Blocks for StripeBlocks {
+    fn geometry(&self, pool: PoolId) -> Option<Geometry> {
+        let view = self.io.view();
+        let geometry = view.pool(pool)?.geometry;
+        Some(Geometry {
+            data_strips: geometry.code.data(),
+            width: geometry.code.width(),
+            block_size: geometry.block_len(),
+        })
+    }
+
+    fn parity_ranges(&self, pool: PoolId, _block_size: u32, dirty: &[Range]) -> Vec<Range> {
+        let view = self.io.view();
+        let Some(pool) = view.pool(pool) else { return dirty.to_vec() };
+        let geometry = pool.geometry;
+        stripe::parity_ranges(geometry.code, geometry.strip_len, dirty)
+    }
+
+    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>> {
+        Box::pin(async move {
+            let WriteStripe { stripe, pool, version, len, dirty, pieces, previous, .. } = write;
+            let write = stripe::WriteStripe { stripe, pool, version, len, dirty, pieces, previous };
+            self.io.write(write).await.map_err(block_error)
+        })
+    }
+
+    fn read(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        _block_size: u32,
+        ranges: Vec<Range>,
+        class: OpClass,
+    ) -> BoxFuture<'_, Result<BlockRead, BlockError>> {
+        Box::pin(async move {
+            self.io.read(stripe, pool, &ranges, class).await.map_err(block_error)
+        })
+    }
+
+    fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move { self.io.adopt_all(deadline).await.map_err(block_error) })
+    }
+}
+
+fn block_error(error: StripeError) -> BlockError {
+    match error {
+        StripeError::NoSpace { .. } => BlockError::NoSpace,
+        StripeError::Fenced { .. } | StripeError::Sealed { .. } => BlockError::Fenced,
+        other => BlockError::Unavailable(other.to_string()),
+    }
+}
