@@ -65,6 +65,10 @@ impl ReadData {
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
+    /// The pieces, without the wrapping.
+    pub fn into_pieces(self) -> Vec<Bytes> {
+        self.pieces
+    }
     /// One contiguous copy.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces.concat()

@@ -26,6 +26,16 @@ enum IoGuard<'a> {
     Exclusive { _guard: tokio::sync::RwLockWriteGuard<'a, ()> },
 }
 
+/// What came of an attempt to write into one block.
+enum PartStep {
+    /// Done; `complete`: the block was filled in sequence.
+    Written { complete: bool },
+    /// Units that are written in part come in first.
+    Load(Vec<Arc<crate::block::LoadWait>>),
+    /// The file outgrows its inode.
+    LeaveInode,
+}
+
 impl Core {
     /// Writes at `offset`, or at the end for append handles.
     pub async fn write(
@@ -149,50 +159,54 @@ impl Core {
         room: &mut RoomHold,
     ) -> Result<bool, Errno> {
         loop {
-            let waits = {
-                let mut state = inode.lock();
-                let block_size = state.block_size();
-                let (block, start) = (pos / block_size, (pos % block_size) as u32);
-                let above = pos + data.len() as u64 > u64::from(self.tunables.inline_data_max);
-                if above && state.must_leave_inode() {
-                    // An inline commit came in between.
-                    drop(state);
-                    self.leave_inode_if_above(inode, pos + data.len() as u64).await?;
-                    continue;
-                }
-                let waits = self.load_edges(inode, &mut state, block, start, start + data.len() as u32);
-                if waits.is_empty() {
-                    let end = pos + data.len() as u64;
-                    let raw = room.take(
-                        self.raw_bytes(
-                            state.attr.pool,
-                            new_units(&state, block, pos, end) * UNIT64,
-                        )?,
-                    );
-                    state.seq += 1;
-                    let (seq, grow) = (state.seq, grow_units(&mut state, pos, data.len() as u64));
-                    let pool = self.pool.clone();
-                    let whole = (block_size / UNIT64) as u32;
-                    let complete = state.edit(block, |b| {
-                        b.write(start, data, seq, grow, &mut |exact, wanted| {
-                            own_buf(&pool, charge, exact, wanted)
-                        });
-                        b.reserved += raw;
-                        end.is_multiple_of(block_size) && b.dirty_up_to(whole)
-                    });
-                    if end > state.attr.size {
-                        state.attr.size = end;
-                    }
-                    state.touch(now());
-                    state.dirty_since.get_or_insert_with(std::time::Instant::now);
-                    drop(state);
+            match self.try_write_part(inode, pos, data, charge, room)? {
+                PartStep::Written { complete } => {
                     self.note_unsettled(inode);
                     return Ok(complete);
                 }
-                waits
-            };
-            self.wait_loads(waits).await?;
+                PartStep::Load(waits) => self.wait_loads(waits).await?,
+                PartStep::LeaveInode => self.leave_inode_if_above(inode, pos + data.len() as u64).await?,
+            }
         }
+    }
+
+    /// The part of it that waits for nothing.
+    fn try_write_part(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        pos: u64,
+        data: &[u8],
+        charge: &mut Charge,
+        room: &mut RoomHold,
+    ) -> Result<PartStep, Errno> {
+        let mut state = inode.lock();
+        let block_size = state.block_size();
+        let (block, start) = (pos / block_size, (pos % block_size) as u32);
+        let end = pos + data.len() as u64;
+        if end > u64::from(self.tunables.inline_data_max) && state.must_leave_inode() {
+            // An inline commit came in between.
+            return Ok(PartStep::LeaveInode);
+        }
+        let waits = self.load_edges(inode, &mut state, block, start, start + data.len() as u32);
+        if !waits.is_empty() {
+            return Ok(PartStep::Load(waits));
+        }
+        let raw = room.take(self.raw_bytes(state.attr.pool, new_units(&state, block, pos, end) * UNIT64)?);
+        state.seq += 1;
+        let (seq, grow) = (state.seq, grow_units(&mut state, pos, data.len() as u64));
+        let pool = self.pool.clone();
+        let whole = (block_size / UNIT64) as u32;
+        let complete = state.edit(block, |b| {
+            b.write(start, data, seq, grow, &mut |exact, wanted| own_buf(&pool, charge, exact, wanted));
+            b.reserved += raw;
+            end.is_multiple_of(block_size) && b.dirty_up_to(whole)
+        });
+        if end > state.attr.size {
+            state.attr.size = end;
+        }
+        state.touch(now());
+        state.dirty_since.get_or_insert_with(std::time::Instant::now);
+        Ok(PartStep::Written { complete })
     }
 
     /// Starts loading the units that `from..to` covers in part and that hold bytes of the file.

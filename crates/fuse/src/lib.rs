@@ -19,6 +19,7 @@ mod abi;
 mod buffers;
 mod caching;
 pub mod calls;
+mod client_calls;
 mod device;
 mod files;
 mod handshake;
