@@ -17,6 +17,9 @@ use crate::{
     mount, output, up,
 };
 
+/// Smaller pdisks would be all log and reserve.
+const PDISK_SIZE_MIN: u64 = 64 * units::MIB;
+
 /// What a new cluster will be, every value checked.
 struct Plan {
     code: Code,
@@ -67,7 +70,7 @@ fn plan(args: &Up) -> Result<Plan> {
         .map(|i| PdiskDesc { id: PdiskId(i + 1), node: NodeId(i / per_node + 1), enclosure: None, weight: size.0 })
         .collect();
     let seed = random_u64()?;
-    let table = LayoutTable::build(code, &descriptions, 0, layout::default_groups(descriptions.len()), seed)
+    let table = LayoutTable::build(code, &descriptions, 0, layout::default_groups(code, descriptions.len() as u32), seed)
         .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
 
     let listeners = reserve_ports(args.port, nodes)?;
@@ -104,7 +107,7 @@ fn plan(args: &Up) -> Result<Plan> {
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
 fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
     let free = up::free_space(&args.dir.dir)?;
-    let smallest = pdisk::SIZE_MIN;
+    let smallest = PDISK_SIZE_MIN;
     if let Some(size) = args.pdisk_size {
         if size.0 < smallest {
             bail!("--pdisk-size {size}: at least {} is needed", ByteSize(smallest));
@@ -156,7 +159,7 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
                 let dir = path.join(&p.dir);
                 let bar = &bar;
                 scope.spawn(move || -> Result<()> {
-                    let options = pdisk::CreateOptions { cluster, pdisk: p.id, size: p.size.0, log_dir: None };
+                    let options = pdisk::CreateOptions::new(cluster, p.id, p.size.0);
                     pdisk::Pdisk::create(&dir, options).with_context(|| format!("make {} in {}", p.id, dir.display()))?;
                     bar.inc(1);
                     Ok(())
@@ -198,7 +201,7 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             width: plan.code.width(),
             spare: 0,
             seed: plan.table.seed(),
-            table: plan.table.flat().to_vec(),
+            table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
             ..Default::default()
         }],
         filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{args, directory::ClusterDir, link, output, process, server};
+use crate::{args, directory::ClusterDir, output, process, server};
 
 /// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(120);

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -136,36 +136,48 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     let mut pdisks = Vec::new();
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
-        let options = pdisk::OpenOptions { cluster, pdisk: p.id, ..pdisk::OpenOptions::default() };
-        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io).with_context(|| format!("open {} in {}", p.id, path.display()))?;
+        let options = pdisk::OpenOptions::new(cluster, p.id);
+        let (pdisk, report) =
+            pdisk::Pdisk::open(&path, options, &io).with_context(|| format!("open {} in {}", p.id, path.display()))?;
         tracing::info!("{}: {report:?}", p.id);
-        pdisks.push(pdisk);
+        pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
     serve_admin(&endpoint, "nsd", &node.name);
     let config = nsd::ServerConfig {
         node: node.id,
-        manager: vec![dir.file.manager],
         process: process::own_ident(),
         addrs: vec![node.addr.to_string()],
         pdisks: pdisks.clone(),
+        manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),
+        membership: stripe::MembershipConfig::default(),
+        io: stripe::IoConfig::default(),
+        tuning: nsd::Tuning::default(),
     };
-    let server = nsd::Server::start(endpoint, config).await.context("start the NSD server")?;
+    let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     link::stop_signal().await?;
-    server.stop().await;
-    for pdisk in pdisks {
-        pdisk.close().await;
+    server.stop();
+    for served in pdisks {
+        served.pdisk.close().await.with_context(|| format!("close {}", served.id))?;
     }
     Ok(())
 }
 
+/// How long the end of a mount may take to write what is dirty.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
+
 /// `ropewalk mount --foreground`: until unmounted or told to end.
-pub fn run_mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, read_only: bool, metrics: Option<SocketAddr>) -> Result<()> {
+pub fn run_mount(
+    dir: &ClusterDir,
+    fs_name: &str,
+    mountpoint: &Path,
+    read_only: bool,
+    metrics: Option<SocketAddr>,
+) -> Result<()> {
     let presence = Presence::claim(dir, &crate::mount::process_name(mountpoint))?;
-    let runtime = runtime()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         if let Some(addr) = metrics {
             metrics::serve(addr).await?;
         }
@@ -173,30 +185,33 @@ pub fn run_mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, read_only: 
         serve_admin(&endpoint, "client", &mountpoint.display().to_string());
         let config = client::ClientConfig {
             manager: vec![dir.file.manager],
-            cluster: dir.file.cluster_id()?,
             fs: fs_name.to_owned(),
             mount: mountpoint.display().to_string(),
             process: process::own_ident(),
-            ..client::ClientConfig::default()
+            admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
+            tunables: client::Tunables::default(),
         };
-        let client = client::Client::mount(endpoint, config).await?;
-        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
-        let mount = match fuse::Mount::start(client.clone(), options) {
+        let client = client::Client::mount(&endpoint, config).await?;
+        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint) };
+        let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
             Ok(mount) => mount,
             Err(error) => {
-                client.shutdown(Duration::from_secs(10)).await;
+                let _ = client.shutdown(Instant::now() + Duration::from_secs(10)).await;
                 return Err(error.into());
             }
         };
         presence.ready()?;
         tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
-        tokio::select! {
-            // The unmount below copes with both: being unmounted already, and being told to end.
-            () = mount.unmounted() => {}
-            signal = link::stop_signal() => signal?,
-        }
-        mount.unmount(true).await?;
-        client.shutdown(Duration::from_secs(300)).await;
-        Ok(())
+        let ended = tokio::select! {
+            // The kernel's side is gone already in the first case; told to end, it is unmounted first.
+            end = mount.unmounted() => end,
+            signal = link::stop_signal() => {
+                signal?;
+                mount.end_on_signal().await
+            }
+        };
+        tracing::info!("unmounted");
+        client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
+        ended.context("the mount ended")
     })
 }
