@@ -1,6 +1,8 @@
 //! A client dies in the middle of its writes, at every point: after resolution each block is its old or
 //! its new content, what was acknowledged is there, and every stripe is proved.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // tests
+
 mod common;
 
 use std::{

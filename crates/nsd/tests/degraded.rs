@@ -1,5 +1,7 @@
 //! A node dies, comes back, catches up: nothing is lost, every stripe is proved, and then another dies.
 
+#![allow(clippy::unwrap_used)] // tests
+
 mod common;
 
 use base::NodeId;

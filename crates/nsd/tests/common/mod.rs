@@ -1,6 +1,6 @@
 //! A whole cluster in one process: real pdisks in temporary directories, real servers over loopback TCP,
 //! and a small stand-in for the manager that keeps the map.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::{
     collections::HashMap,
