@@ -131,7 +131,8 @@ impl CatchUp {
             loop {
                 while tasks.len() < self.tuning.groups_parallel.max(1) {
                     let Some((pool, group)) = groups.pop_front() else { break };
-                    let (this, revisit, parallel) = (Arc::clone(self), Arc::clone(&revisit), Arc::clone(&parallel));
+                    let (this, revisit, parallel) =
+                        (Arc::clone(self), Arc::clone(&revisit), Arc::clone(&parallel));
                     tasks.spawn(async move { this.group(pool, group, revisit, parallel).await });
                 }
                 if tasks.join_next().await.is_none() {
@@ -225,7 +226,14 @@ impl CatchUp {
         let mut lists: Vec<List> = Vec::new();
         for (i, &pdisk) in members.iter().enumerate() {
             let ask = i == me || view.state(pdisk) == PdiskState::Ok;
-            lists.push(List { pdisk, index: StripIndex(i as u8), page: VecDeque::new(), after: None, end: !ask, ask });
+            lists.push(List {
+                pdisk,
+                index: StripIndex(i as u8),
+                page: VecDeque::new(),
+                after: None,
+                end: !ask,
+                ask,
+            });
         }
         let mut tasks = JoinSet::new();
         loop {

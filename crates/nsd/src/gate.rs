@@ -61,8 +61,7 @@ impl Gate {
             *present = Present { view, changed, held };
         }
         self.admitted_epoch.send_replace(epoch);
-        let older =
-            self.returned.lock().unwrap_or_else(PoisonError::into_inner).replace(returned);
+        let older = self.returned.lock().unwrap_or_else(PoisonError::into_inner).replace(returned);
         if let Some(mut older) = older {
             // Nothing is ever sent: this ends when the last pass is dropped.
             while older.recv().await.is_some() {}

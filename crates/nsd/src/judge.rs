@@ -124,7 +124,8 @@ fn target(geometry: Geometry, me: usize, others: &[Seen], ok: &[Option<StripStat
     if geometry.replicated() || me < k {
         return None;
     }
-    let all_data = others[..k].iter().all(|s| matches!(s, Seen::Ok(state) if !state.as_ref().is_some_and(|s| s.lost)));
+    let all_data =
+        others[..k].iter().all(|s| matches!(s, Seen::Ok(state) if !state.as_ref().is_some_and(|s| s.lost)));
     if !all_data {
         return None;
     }

@@ -114,8 +114,7 @@ impl Server {
                 return Err(ServerError::Twice { pdisk: pdisk.id });
             }
         }
-        let caught_up: HashMap<_, _> =
-            pdisks.iter().map(|p| (p.id, Arc::new(Mutex::new(None)))).collect();
+        let caught_up: HashMap<_, _> = pdisks.iter().map(|p| (p.id, Arc::new(Mutex::new(None)))).collect();
         let registrar = Arc::new(NodeRegistrar {
             node,
             process,
@@ -141,7 +140,8 @@ impl Server {
         let mut tasks = Vec::new();
         for pdisk in &pdisks {
             let caught_up = caught_up.get(&pdisk.id).cloned().unwrap_or_default();
-            let one = CatchUp::new(pdisk.clone(), stripes.clone(), membership.clone(), tuning.clone(), caught_up);
+            let one =
+                CatchUp::new(pdisk.clone(), stripes.clone(), membership.clone(), tuning.clone(), caught_up);
             let one = Arc::new(one);
             tasks.push(tokio::spawn(Arc::clone(&one).run()));
             catch_up.insert(pdisk.id, one);

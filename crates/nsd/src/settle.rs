@@ -76,8 +76,7 @@ pub async fn settle(
         return Err(StripeError::NoSuchPool { pool: place.pool }.into());
     };
     let geometry = pool.geometry;
-    let answers =
-        io.states(place.stripe, place.pool, class, |s| s == PdiskState::Ok, deadline).await?;
+    let answers = io.states(place.stripe, place.pool, class, |s| s == PdiskState::Ok, deadline).await?;
     let mut others = Vec::with_capacity(answers.len());
     for (i, answer) in answers.into_iter().enumerate() {
         others.push(match answer {

@@ -1,5 +1,7 @@
 //! A node dies, comes back, catches up: nothing is lost, every stripe is proved, and then another dies.
 
+#![allow(clippy::unwrap_used)] // tests
+
 mod common;
 
 use base::NodeId;
@@ -8,7 +10,9 @@ use common::*;
 const BLOCK: u32 = 256 << 10;
 
 async fn story(code: &str, nodes: u32, per_node: u32) {
-    let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .try_init();
     let mut cluster = Cluster::start(code, BLOCK, nodes, per_node).await;
     let mut client = cluster.client();
     cluster.seen().await;
@@ -65,7 +69,10 @@ async fn story(code: &str, nodes: u32, per_node: u32) {
         cluster.prove(block, client.blocks.get(&block).map(Vec::as_slice)).await;
     }
     let status = cluster.nodes[0].as_ref().unwrap().server.status();
-    assert!(status.pdisks.iter().all(|p| p.catch_up.as_ref().is_some_and(|c| c.done && c.installed > 0)), "{status:?}");
+    assert!(
+        status.pdisks.iter().all(|p| p.catch_up.as_ref().is_some_and(|c| c.done && c.installed > 0)),
+        "{status:?}"
+    );
     client.check_all().await;
 
     // Another one goes: what the first has made up is needed now.

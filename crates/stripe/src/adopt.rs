@@ -137,7 +137,8 @@ impl Adoption {
         dead_at: Instant,
     ) {
         let mut table = self.lock();
-        let entry = table.abandoned.entry(stripe).or_insert(Abandoned { pool, versions: Vec::new(), dead_at });
+        let entry =
+            table.abandoned.entry(stripe).or_insert(Abandoned { pool, versions: Vec::new(), dead_at });
         entry.dead_at = entry.dead_at.max(dead_at);
         match entry.versions.iter_mut().find(|(v, _)| *v == version) {
             Some((_, set)) => set.0 |= touched.0,
@@ -198,14 +199,12 @@ impl Adoption {
         self.lock().complete.retain(|stripe, entry| {
             let Some(pool) = view.pool(entry.pool) else { return false };
             let members = view.members(entry.pool, pool.group_of(*stripe));
-            entry.strips.retain(|(index, version)| {
-                match members.get(usize::from(index.0)) {
-                    Some(pdisk) if view.state(*pdisk).written() => {
-                        by_pdisk.entry(*pdisk).or_default().push((stripe.strip(*index), *version));
-                        true
-                    }
-                    _ => false,
+            entry.strips.retain(|(index, version)| match members.get(usize::from(index.0)) {
+                Some(pdisk) if view.state(*pdisk).written() => {
+                    by_pdisk.entry(*pdisk).or_default().push((stripe.strip(*index), *version));
+                    true
                 }
+                _ => false,
             });
             !entry.strips.is_empty()
         });
@@ -326,11 +325,7 @@ impl StripeIo {
 
     /// Discards what failed writes left of a stripe, so that the next version stands beside a complete
     /// one. Waits until requests of the failed write can no longer arrive.
-    pub(crate) async fn clear_abandoned(
-        &self,
-        stripe: StripeId,
-        until: Instant,
-    ) -> Result<(), StripeError> {
+    pub(crate) async fn clear_abandoned(&self, stripe: StripeId, until: Instant) -> Result<(), StripeError> {
         let shared = &self.shared;
         let Some(abandoned) = shared.adoption.abandoned_of(stripe) else { return Ok(()) };
         tokio::time::sleep_until(abandoned.dead_at.min(until).into()).await;
@@ -352,7 +347,9 @@ impl StripeIo {
                         .await;
                     let fault = match reply {
                         Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.first() {
-                            Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => continue,
+                            Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => {
+                                continue;
+                            }
                             Some(Err(refusal)) => Fault::Refused(refusal.clone().into()),
                             None => Fault::Protocol,
                         },

@@ -261,16 +261,19 @@ impl Shared {
             tasks.spawn(async move {
                 let call =
                     shared.call(&view, pdisk, request, Vec::new(), class, stripe.inode, deadline).await;
-                (i, match call {
-                    Ok((NsdReply::States { mut states, .. }, _)) if states.len() <= 1 => {
-                        Ok(states.pop().filter(|s| s.strip == strip).unwrap_or_else(|| {
-                            // Nothing here: a state that says so.
-                            wire::strip::StripState { strip, ..Default::default() }
-                        }))
-                    }
-                    Ok(_) => Err(Fault::Protocol),
-                    Err(fault) => Err(fault),
-                })
+                (
+                    i,
+                    match call {
+                        Ok((NsdReply::States { mut states, .. }, _)) if states.len() <= 1 => {
+                            Ok(states.pop().filter(|s| s.strip == strip).unwrap_or_else(|| {
+                                // Nothing here: a state that says so.
+                                wire::strip::StripState { strip, ..Default::default() }
+                            }))
+                        }
+                        Ok(_) => Err(Fault::Protocol),
+                        Err(fault) => Err(fault),
+                    },
+                )
             });
         }
         while let Some(done) = tasks.join_next().await {

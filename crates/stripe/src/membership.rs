@@ -227,10 +227,8 @@ impl Membership {
             ended: watch::Sender::new(None),
             silent: Mutex::default(),
         });
-        let tasks = vec![
-            tokio::spawn(Arc::clone(&inner).keep_lease()),
-            tokio::spawn(Arc::clone(&inner).keep_map()),
-        ];
+        let tasks =
+            vec![tokio::spawn(Arc::clone(&inner).keep_lease()), tokio::spawn(Arc::clone(&inner).keep_map())];
         Ok(Membership { inner, _tasks: Arc::new(Tasks(tasks)) })
     }
 
@@ -301,7 +299,8 @@ impl SilenceReporter for Inner {
             }
         }
         let request = MgrRequest::ReportSilent { pdisk };
-        let call = self.link.call(self.session.get(), self.epoch(), request, now + self.config.renew_interval * 5);
+        let call =
+            self.link.call(self.session.get(), self.epoch(), request, now + self.config.renew_interval * 5);
         tokio::spawn(async move {
             if let Err(error) = call.await {
                 tracing::debug!(%pdisk, %error, "cannot report a silent pdisk");

@@ -115,9 +115,7 @@ impl Pieces {
     pub fn end_within(&self, start: u32, len: u32) -> u32 {
         let last = self.0.partition_point(|(offset, _)| *offset < start + len);
         match last.checked_sub(1).map(|i| &self.0[i]) {
-            Some((offset, bytes)) => {
-                (*offset + bytes.len() as u32).saturating_sub(start).min(len)
-            }
+            Some((offset, bytes)) => (*offset + bytes.len() as u32).saturating_sub(start).min(len),
             None => 0,
         }
     }

@@ -92,11 +92,8 @@ pub fn plan(geometry: Geometry, codec: &Codec, pool: &BufPool, change: &Change<'
             touched.insert(base::StripIndex(i as u8));
         }
     }
-    let parity_len = if fresh {
-        lens.iter().copied().max().unwrap_or(0)
-    } else {
-        len.min(geometry.strip_len)
-    };
+    let parity_len =
+        if fresh { lens.iter().copied().max().unwrap_or(0) } else { len.min(geometry.strip_len) };
 
     let mut after = before.clone();
     after.len = len;

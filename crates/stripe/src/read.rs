@@ -18,8 +18,7 @@ use wire::{
 };
 
 use crate::{
-    ClusterView, Fault, StripFault, StripFaults, StripeError, StripeIo,
-    geometry,
+    ClusterView, Fault, StripFault, StripFaults, StripeError, StripeIo, geometry,
     io::Shared,
     meta::BlockMeta,
     pieces::Pieces,
@@ -107,11 +106,11 @@ impl StripeIo {
                 take(0, plan.pieces(copy).list());
             }
         } else {
-            for i in 0..geometry.k() {
+            for (i, wanted) in wanted.iter().enumerate().take(geometry.k()) {
                 match decoded.iter().find(|(d, _)| *d == i) {
                     Some((_, list)) => take(i, list),
-                    None if wanted[i].is_empty() => {}
-                    None => take(i, &clipped(&plan.pieces(i), &wanted[i])),
+                    None if wanted.is_empty() => {}
+                    None => take(i, &clipped(&plan.pieces(i), wanted)),
                 }
             }
         }
@@ -155,7 +154,8 @@ impl StripeIo {
             }
             let own = matches!(spec.source, Source::Own);
             let class = spec.class;
-            let mut attempt = ReadAttempt { shared, view: &view, pool: &pool, stripe, own, class, until, plan };
+            let mut attempt =
+                ReadAttempt { shared, view: &view, pool: &pool, stripe, own, class, until, plan };
             match attempt.run().await {
                 Attempt::Done(plan, decoded) => return Ok((plan, decoded)),
                 Attempt::Again(epoch, disagree) => {
@@ -167,7 +167,8 @@ impl StripeIo {
                     if epoch > view.epoch() {
                         shared.wait_epoch(epoch, until.min(Instant::now() + shared.config.attempt)).await;
                     } else {
-                        tokio::time::sleep(shared.config.retry_pause.min(Duration::from_millis(20) * number)).await;
+                        tokio::time::sleep(shared.config.retry_pause.min(Duration::from_millis(20) * number))
+                            .await;
                     }
                 }
                 Attempt::TooFew(plan) => {
@@ -192,7 +193,9 @@ impl StripeIo {
                                 | Fault::Unreachable(_)
                                 | Fault::Timeout
                                 | Fault::OtherVersion { .. }
-                                | Fault::Refused(NsdRefusal::NoLease | NsdRefusal::NoMap | NsdRefusal::NoSuchPdisk)
+                                | Fault::Refused(
+                                    NsdRefusal::NoLease | NsdRefusal::NoMap | NsdRefusal::NoSuchPdisk
+                                )
                         )
                     });
                     let faults = faults_of(members, faults);
@@ -313,7 +316,11 @@ impl ReadAttempt<'_> {
     }
 
     /// Takes an answer in; `Some` ends the attempt.
-    fn answer(&mut self, i: usize, answer: Result<(VersionInfo, Vec<(u32, Bytes)>), Fault>) -> Option<Attempt> {
+    fn answer(
+        &mut self,
+        i: usize,
+        answer: Result<(VersionInfo, Vec<(u32, Bytes)>), Fault>,
+    ) -> Option<Attempt> {
         match answer {
             Ok((info, got)) => self.plan.answered(i, info, got),
             Err(Fault::Refused(NsdRefusal::StaleEpoch { current })) => {
@@ -340,10 +347,8 @@ impl ReadAttempt<'_> {
     /// Computes what is wanted of the strips `lost`.
     fn decode(&self, lost: StripSet, sources: StripSet) -> Decoded {
         let geometry = self.pool.geometry;
-        let content: Vec<Option<Pieces>> = geometry
-            .all()
-            .map(|i| sources.contains(i).then(|| self.plan.pieces(i.0.into())))
-            .collect();
+        let content: Vec<Option<Pieces>> =
+            geometry.all().map(|i| sources.contains(i).then(|| self.plan.pieces(i.0.into()))).collect();
         let mut out = Vec::new();
         for index in lost.iter() {
             let i = usize::from(index.0);
@@ -373,10 +378,8 @@ fn decode_range(
         for pieces in content.iter().flatten() {
             len = pieces.run(at, len).1;
         }
-        let present: Vec<Option<&[u8]>> = content
-            .iter()
-            .map(|pieces| pieces.as_ref().map(|p| p.run(at, len).0.unwrap_or(&[])))
-            .collect();
+        let present: Vec<Option<&[u8]>> =
+            content.iter().map(|pieces| pieces.as_ref().map(|p| p.run(at, len).0.unwrap_or(&[]))).collect();
         let from = (at - range.offset) as usize;
         let target = &mut out[from..from + len as usize];
         if present.iter().flatten().all(|p| p.is_empty()) {

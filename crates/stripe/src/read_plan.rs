@@ -356,7 +356,8 @@ impl ReadPlan {
         let Some(reference) = newest.max_by_key(|i| i.version) else { return Vec::new() };
         let wrong = |&i: &usize| {
             let found = self.strips[i].info.as_ref()?.version;
-            let wanted = if i < k { reference.covers.get(i).copied().flatten() } else { Some(reference.version) };
+            let wanted =
+                if i < k { reference.covers.get(i).copied().flatten() } else { Some(reference.version) };
             let fault = Fault::OtherVersion { found, wanted: wanted.unwrap_or_default() };
             (wanted != Some(found)).then_some((StripIndex(i as u8), fault))
         };
@@ -389,7 +390,8 @@ impl ReadPlan {
         let mut meta = BlockMeta::unknown(k);
         if self.geometry.replicated() {
             if let Some(info) = self.copy().and_then(|i| self.strips[i].info.as_ref()) {
-                meta = BlockMeta { data: vec![Some(info.version)], parity: Some(info.version), len: info.len };
+                meta =
+                    BlockMeta { data: vec![Some(info.version)], parity: Some(info.version), len: info.len };
             }
             return meta;
         }

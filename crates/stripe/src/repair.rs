@@ -75,7 +75,9 @@ impl StripeIo {
         let (plan, decoded) = self.read_strips(stripe, pool, &spec).await?;
         let pieces = match plan.copy() {
             Some(copy) if geometry.replicated() => plan.pieces(copy),
-            _ => Pieces::from_sorted(decoded.into_iter().find(|(d, _)| *d == i).map(|d| d.1).unwrap_or_default()),
+            _ => Pieces::from_sorted(
+                decoded.into_iter().find(|(d, _)| *d == i).map(|d| d.1).unwrap_or_default(),
+            ),
         };
         let len = stored_len(&pieces);
         let version = target.version_of(index).unwrap_or(target.version);
@@ -85,8 +87,12 @@ impl StripeIo {
             touched = geometry.parity();
         }
         touched.insert(index);
-        let info =
-            VersionInfo { version, touched, len, covers: if parity { target.covers.clone() } else { Vec::new() } };
+        let info = VersionInfo {
+            version,
+            touched,
+            len,
+            covers: if parity { target.covers.clone() } else { Vec::new() },
+        };
         let ranges = if len == 0 { Vec::new() } else { vec![Range { offset: 0, len }] };
         let (payload, crcs) = pieces.payload(&ranges, 0);
         let strip = stripe.strip(index);

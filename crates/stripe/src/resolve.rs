@@ -120,11 +120,12 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
         _ => {}
     }
 
-    let covers = covers_of(geometry, members, version);
-    let fit = fitting(geometry, members, version, touched, covers);
+    let covers = covers_of(geometry, members, version).cloned();
+    let fit = fitting(geometry, members, version, touched, covers.as_ref());
+    let covers = covers.or_else(|| derived_covers(geometry, members, version, touched, fit));
     let adopted_somewhere = members.iter().any(|m| m.adopted_version() == Some(version));
     if adopted_somewhere || fit.count() >= u32::from(geometry.code.data()) {
-        return forward(geometry, members, newest.clone(), covers.cloned());
+        return forward(geometry, members, newest.clone(), covers);
     }
     let proves = |i: StripIndex| match &members[usize::from(i.0)] {
         Member::Ok(state) => {
@@ -139,10 +140,7 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
         return Decision::Back { version, discard: holders(members, version) };
     }
     let unknown = touched_here().filter(|i| !members[usize::from(i.0)].holds(version)).collect();
-    Decision::Unavailable {
-        version,
-        reason: Undecided { fit, need: geometry.code.data(), unknown },
-    }
+    Decision::Unavailable { version, reason: Undecided { fit, need: geometry.code.data(), unknown } }
 }
 
 fn holders(members: &[Member], version: Version) -> Vec<(StripIndex, Version)> {
@@ -184,6 +182,27 @@ fn fitting(
         }
     };
     geometry.all().filter(fits).collect()
+}
+
+/// What parity of `version` would cover, if no parity holds it but all data strips fit it.
+fn derived_covers(
+    geometry: Geometry,
+    members: &[Member],
+    version: Version,
+    touched: StripSet,
+    fit: StripSet,
+) -> Option<Vec<Option<Version>>> {
+    if geometry.replicated() || !fit.contains_all(geometry.data()) {
+        return None;
+    }
+    let current = |i: StripIndex| {
+        if touched.contains(i) {
+            return Some(version);
+        }
+        let member = &members[usize::from(i.0)];
+        member.prepared().or(member.adopted()).map(|info| info.version)
+    };
+    Some(geometry.data().iter().map(current).collect())
 }
 
 fn forward(

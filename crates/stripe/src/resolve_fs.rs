@@ -220,7 +220,8 @@ async fn seal(
             return Err(StripeError::Deadline { stripe, faults: StripFaults(faults) });
         }
         let mut views = io.views();
-        let _ = tokio::time::timeout(io.config().retry_pause.max(Duration::from_millis(10)), views.changed()).await;
+        let _ = tokio::time::timeout(io.config().retry_pause.max(Duration::from_millis(10)), views.changed())
+            .await;
     }
 }
 
@@ -289,7 +290,9 @@ async fn install_strip(
         let attempt = until.min(Instant::now() + io.config().attempt);
         let fault = match io.call(pdisk, request, payload, OpClass::Rebuild, attempt).await {
             Ok((NsdReply::Done, _)) => return Ok(()),
-            Err(fault) if matches!(fault.strip_refusal(), Some(StripRefusal::NotNewer { .. })) => return Ok(()),
+            Err(fault) if matches!(fault.strip_refusal(), Some(StripRefusal::NotNewer { .. })) => {
+                return Ok(());
+            }
             Ok(_) => Fault::Protocol,
             Err(fault) => fault,
         };

@@ -1,10 +1,6 @@
 //! One version of the cluster map, prepared for use: codecs built, pdisks found without a search.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use base::{BufPool, Epoch, GroupId, NodeId, PdiskId, PoolId, StripeId};
 use layout::{Code, Codec};
@@ -55,7 +51,8 @@ impl ClusterView {
             let code: Code = pool.code.parse().ok()?;
             let block_size = Code::check_block_size(pool.block_size.into()).ok()?;
             let width = usize::from(code.width());
-            if pool.width != code.width() || pool.table.is_empty() || !pool.table.len().is_multiple_of(width) {
+            if pool.width != code.width() || pool.table.is_empty() || !pool.table.len().is_multiple_of(width)
+            {
                 return None;
             }
             let view = PoolView {

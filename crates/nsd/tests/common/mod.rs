@@ -1,6 +1,6 @@
 //! A whole cluster in one process: real pdisks in temporary directories, real servers over loopback TCP,
 //! and a small stand-in for the manager that keeps the map.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::{
     collections::HashMap,
@@ -19,8 +19,8 @@ use net::{BoxFuture, Endpoint, EndpointConfig};
 use nsd::{ServedPdisk, Server, ServerConfig, Tuning};
 use pdisk::{CreateOptions, EngineChoice, IoConfig as PdiskIo, IoNode, OpenOptions, Pdisk};
 use stripe::{
-    BlockMeta, ClusterView, IoConfig, LinkError, ManagerLink, MembershipConfig, NetTransport, SessionCell,
-    SilenceReporter, StripeIo, WriteStripe, parity_ranges,
+    BlockMeta, ClusterView, IoConfig, LinkError, ManagerLink, MembershipConfig, NetTransport, NsdTransport,
+    SessionCell, SilenceReporter, StripeIo, WriteStripe, parity_ranges,
 };
 use tokio::sync::watch;
 use wire::{
@@ -214,7 +214,8 @@ impl Cluster {
             filesystems: vec![FsEntry { id: FS, name: "fs1".into(), pool: POOL }],
             clients: vec![],
         };
-        let manager = Arc::new(FakeManager { map: watch::Sender::new(Arc::new(map)), state: Mutex::default() });
+        let manager =
+            Arc::new(FakeManager { map: watch::Sender::new(Arc::new(map)), state: Mutex::default() });
         let views = watch::Sender::new(Arc::new(ClusterView::new((*manager.view()).clone())));
         let receiver = views.subscribe();
         let mut maps = manager.map.subscribe();
@@ -237,7 +238,8 @@ impl Cluster {
         for n in 0..nodes {
             for p in 0..per_node {
                 let id = PdiskId(n * per_node + p + 1);
-                let options = CreateOptions { log_size: Some(4 << 20), ..CreateOptions::new(CLUSTER, id, 64 << 20) };
+                let options =
+                    CreateOptions { log_size: Some(4 << 20), ..CreateOptions::new(CLUSTER, id, 64 << 20) };
                 Pdisk::create(&cluster.pdisk_dir(id), options).unwrap();
             }
             cluster.start_node(n).await;
@@ -261,7 +263,8 @@ impl Cluster {
         let mut served = Vec::new();
         for p in 0..self.per_node {
             let id = PdiskId(n * self.per_node + p + 1);
-            let (pdisk, _) = Pdisk::open(&self.pdisk_dir(id), OpenOptions::new(CLUSTER, id), &self.io).unwrap();
+            let (pdisk, _) =
+                Pdisk::open(&self.pdisk_dir(id), OpenOptions::new(CLUSTER, id), &self.io).unwrap();
             served.push(ServedPdisk { id, pdisk });
         }
         let pdisks = served.iter().map(|s| s.pdisk.clone()).collect();
@@ -305,15 +308,28 @@ impl Cluster {
     }
 
     pub fn client(&self) -> Client {
+        self.client_over(|endpoint| Arc::new(NetTransport::new(endpoint)))
+    }
+
+    pub fn client_over(&self, transport: impl FnOnce(Endpoint) -> Arc<dyn NsdTransport>) -> Client {
         let session = self.manager.client();
         let endpoint =
             Endpoint::start(EndpointConfig { cluster: CLUSTER, ..EndpointConfig::default() }).unwrap();
-        let transport = Arc::new(NetTransport::new(endpoint.clone()));
+        let transport = transport(endpoint.clone());
         let config = IoConfig { deadline: Duration::from_secs(30), ..IoConfig::default() };
         let reporter: Arc<dyn SilenceReporter> = Arc::new(());
         let io = StripeIo::new(transport, self.views.clone(), SessionCell::new(session), reporter, config);
         let grant = Grant(session.0);
-        Client { io, session, endpoint, grant, seq: 0, code: self.code, blocks: HashMap::new(), metas: HashMap::new() }
+        Client {
+            io,
+            session,
+            endpoint,
+            grant,
+            seq: 0,
+            code: self.code,
+            blocks: HashMap::new(),
+            metas: HashMap::new(),
+        }
     }
 
     /// The map the clients see is the manager's present one.
@@ -344,7 +360,8 @@ impl Cluster {
         let strips = self.strips(block).await;
         let geometry = self.views.borrow().pool(POOL).unwrap().geometry;
         let Some(expected) = expected else {
-            let left: Vec<_> = strips.iter().filter(|(_, s)| s.adopted.is_some() || s.prepared.is_some()).collect();
+            let left: Vec<_> =
+                strips.iter().filter(|(_, s)| s.adopted.is_some() || s.prepared.is_some()).collect();
             assert!(left.is_empty(), "block {block} was deleted, strips are left");
             return;
         };
@@ -413,6 +430,12 @@ impl Client {
         cut(at, bytes, self.strip_len())
     }
 
+    /// What it knows of a block; of one that another session wrote, only that it is there.
+    fn known(&self, block: u64) -> Option<BlockMeta> {
+        let unknown = self.blocks.contains_key(&block).then(|| BlockMeta::unknown(self.code.data().into()));
+        self.metas.get(&block).cloned().or(unknown)
+    }
+
     /// Writes a whole new block, or over a whole one.
     pub async fn put(&mut self, block: u64, bytes: Vec<u8>) {
         let old = self.blocks.get(&block).map_or(0, Vec::len) as u32;
@@ -424,7 +447,7 @@ impl Client {
             len,
             dirty: vec![Range { offset: 0, len: len.max(old) }],
             pieces: self.pieces(0, &bytes),
-            previous: self.metas.get(&block).cloned(),
+            previous: self.known(block),
         };
         let meta = self.io.write(write).await.unwrap();
         self.metas.insert(block, meta);
@@ -457,7 +480,7 @@ impl Client {
             len: model.max(at + bytes.len() as u32),
             dirty,
             pieces,
-            previous: self.metas.get(&block).cloned(),
+            previous: self.known(block),
         }
     }
 
@@ -528,7 +551,9 @@ pub fn cut(at: u32, bytes: &[u8], strip_len: u32) -> Vec<(u32, Bytes)> {
 
 /// Bytes that say where they belong.
 pub fn content(seed: u64, units: u32) -> Vec<u8> {
-    let word = |i: u64| (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i.wrapping_mul(0xD134_2543_DE82_EF95)).to_le_bytes();
+    let word = |i: u64| {
+        (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i.wrapping_mul(0xD134_2543_DE82_EF95)).to_le_bytes()
+    };
     (0..u64::from(units) * 512).flat_map(word).collect()
 }
 
