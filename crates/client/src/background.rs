@@ -25,22 +25,16 @@ pub(crate) async fn run(core: Weak<Core>) {
             return;
         }
         let commits = core.round();
-        if commits.is_empty() && core.forgets_empty() {
-            let woken = core.wake.notified();
-            // A stop or a wake-up ends the pause; both are looked at in the next round.
-            let _ = tokio::time::timeout(TICK, woken).await;
-            continue;
+        let committed = core.commit_many(commits).await;
+        let forgotten = core.send_forgets().await;
+        if committed + forgotten == 0 {
+            // Either end of the pause leads to the next look.
+            let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
         }
-        core.commit_many(commits).await;
-        core.send_forgets().await;
     }
 }
 
 impl Core {
-    fn forgets_empty(&self) -> bool {
-        self.forgets.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
-    }
-
     /// Starts what is due; returns what should be committed now.
     fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
         let pressure = self.pool.pressure();
@@ -104,22 +98,23 @@ impl Core {
         true
     }
 
-    /// Tells the manager which orphans may be reclaimed.
-    pub async fn send_forgets(&self) {
+    /// Tells the manager which orphans may be reclaimed; returns how many were told.
+    pub async fn send_forgets(&self) -> usize {
         let inos: Vec<InodeNo> = {
             let mut forgets = self.forgets.lock().unwrap_or_else(|e| e.into_inner());
             let keep = forgets.len().saturating_sub(MANY_MAX);
             forgets.split_off(keep)
         };
         if inos.is_empty() {
-            return;
+            return 0;
         }
         let highest = self.next_version();
         let changes = inos.iter().map(|&ino| Change::Forget { ino, highest }).collect();
         if self.calls.mutate_many(changes).await.is_err() && !self.calls.dead() {
             // Not lost, only later; the manager forgets orphans of ended sessions by itself.
             self.forgets.lock().unwrap_or_else(|e| e.into_inner()).extend(inos);
-            tokio::time::sleep(RETRY).await;
+            return 0;
         }
+        inos.len()
     }
 }

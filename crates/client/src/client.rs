@@ -494,9 +494,7 @@ impl Client {
     pub async fn shutdown(&self, deadline: Instant) -> Result<(), Errno> {
         let end = async {
             self.sync_all().await?;
-            while !self.core.forgets.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
-                self.core.send_forgets().await;
-            }
+            while self.core.send_forgets().await > 0 {}
             let adopted = self.core.blocks.adopt_all(deadline).await;
             adopted.map_err(|error| {
                 tracing::error!(%error, "adopt stripes at the end of the session");

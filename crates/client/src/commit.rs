@@ -5,7 +5,7 @@
 //! stored bytes; a file leaves its inode only when its first block is stored.
 //! On failure nothing is lost: what was not committed stays pending.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
@@ -77,30 +77,35 @@ impl Core {
         }
     }
 
-    /// Commits several inodes in one message, those that can be at once; the others are left.
-    pub async fn commit_many(self: &Arc<Core>, inodes: Vec<Arc<Inode>>) {
+    /// Commits several inodes in one message, those that can be at once; the others are left. Returns
+    /// how many were told.
+    pub async fn commit_many(self: &Arc<Core>, inodes: Vec<Arc<Inode>>) -> usize {
         let mut commits: Vec<(Commit, OwnedMutexGuard<()>)> = Vec::new();
         let mut changes = Vec::new();
         for inode in inodes.into_iter().take(MANY_MAX) {
             let Ok(lock) = inode.commit.clone().try_lock_owned() else { continue };
-            if let Plan::Ready(mut commit) = self.plan(&inode)
-                && let Some(change) = commit.change.take()
-            {
-                changes.push(change);
-                commits.push((*commit, lock));
+            match self.plan(&inode) {
+                Plan::Ready(mut commit) => {
+                    changes.extend(commit.change.take());
+                    commits.push((*commit, lock));
+                }
+                // Looked at again when it is older, or when the load has ended.
+                Plan::Nothing | Plan::Load(_) => inode.lock().meta_since = Some(Instant::now()),
             }
         }
         if commits.is_empty() {
-            return;
+            return 0;
         }
+        let told = commits.len();
         let outcomes = match self.calls.mutate_many(changes).await {
             Ok(outcomes) => outcomes,
             Err(error) => commits.iter().map(|_| Err(error)).collect(),
         };
         for ((commit, _lock), outcome) in commits.into_iter().zip(outcomes) {
-            // Reported to the inode's handles; tried again with the next round.
+            // Reported to the inode's handles; tried again with a later round.
             let _ = self.finish(commit, outcome);
         }
+        told
     }
 
     fn plan(self: &Arc<Core>, inode: &Arc<Inode>) -> Plan {
@@ -230,13 +235,13 @@ impl Core {
                 }
                 state.meta_since = None;
                 if state.times_dirty || !state.pending.is_empty() || state.attr.size != state.size_committed {
-                    state.meta_since = Some(std::time::Instant::now());
+                    state.meta_since = Some(Instant::now());
                 }
             }
             Err(error) => {
                 state.failures += 1;
                 state.error = Some(*error);
-                state.meta_since = Some(std::time::Instant::now());
+                state.meta_since = Some(Instant::now());
             }
         }
         drop(state);

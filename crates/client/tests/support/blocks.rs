@@ -1,0 +1,247 @@
+//! Stripes in memory: K data strips and one XOR parity, which is checked after every write.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, atomic::{AtomicBool, AtomicU64, Ordering::SeqCst}},
+    time::Instant,
+};
+
+use base::{Grant, OpClass, PoolId, StripeId, Version};
+use bytes::Bytes;
+use client::{BlockError, BlockMeta, BlockRead, Blocks, BoxFuture, Geometry, WriteStripe};
+use wire::strip::Range;
+
+use super::Rng;
+
+#[derive(Clone)]
+struct Stripe {
+    bytes: Vec<u8>,
+    parity: Vec<u8>,
+    meta: BlockMeta,
+}
+
+pub struct FakeBlocks {
+    k: u8,
+    block_size: u32,
+    stripes: Mutex<BTreeMap<StripeId, Stripe>>,
+    writing: Mutex<BTreeSet<StripeId>>,
+    rng: Mutex<Rng>,
+    below: AtomicU64,
+    /// Writes fail until it is cleared.
+    pub failing: AtomicBool,
+    /// Writes wait while it is set.
+    pub stuck: AtomicBool,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    /// Payload sizes of the last write.
+    pub last_pieces: Mutex<Vec<usize>>,
+}
+
+impl FakeBlocks {
+    pub fn new(k: u8, block_size: u32, seed: u64) -> FakeBlocks {
+        FakeBlocks {
+            k,
+            block_size,
+            stripes: Mutex::default(),
+            writing: Mutex::default(),
+            rng: Mutex::new(Rng(seed | 1)),
+            below: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            last_pieces: Mutex::default(),
+        }
+    }
+
+    pub fn fence_below(&self, grant: Grant) {
+        self.below.store(grant.0, SeqCst);
+        self.writing.lock().unwrap().clear();
+    }
+
+    /// What resolution leaves after an unclean end: blocks that the manager never heard of are gone.
+    pub fn resolve(&self, known: impl Fn(StripeId) -> bool) {
+        self.stripes.lock().unwrap().retain(|&id, _| known(id));
+    }
+
+    pub fn exists(&self, stripe: StripeId) -> bool {
+        self.stripes.lock().unwrap().contains_key(&stripe)
+    }
+
+    pub fn count(&self) -> usize {
+        self.stripes.lock().unwrap().len()
+    }
+
+    /// Removes blocks `first..end` of a file whose version is at most `highest`.
+    pub fn delete(&self, of: StripeId, end: u64, highest: Version) {
+        self.stripes.lock().unwrap().retain(|id, stripe| {
+            let hit = id.fs == of.fs && id.inode == of.inode && (of.block.0..end).contains(&id.block.0);
+            let newest = stripe.meta.data.iter().flatten().chain(&stripe.meta.parity).max().copied();
+            if hit && newest > Some(highest) {
+                panic!("{id}: a delete up to {highest} leaves {newest:?}");
+            }
+            !hit
+        });
+    }
+
+    fn strip_len(&self) -> u32 {
+        self.block_size / u32::from(self.k)
+    }
+
+    async fn dawdle(&self) {
+        let steps = self.rng.lock().unwrap().below(6);
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn store(&self, write: &WriteStripe) -> Result<BlockMeta, BlockError> {
+        if write.version.grant.0 < self.below.load(SeqCst) {
+            return Err(BlockError::Fenced);
+        }
+        let mut stripes = self.stripes.lock().unwrap();
+        let old = stripes.get(&write.stripe).cloned();
+        let id = write.stripe;
+        let whole = write.dirty == [Range { offset: 0, len: self.block_size }];
+        match (&write.previous, &old) {
+            (Some(previous), Some(old)) => assert_eq!(*previous, old.meta, "{id}: wrong previous version"),
+            (Some(_), None) => panic!("{id}: a previous version is named where none is"),
+            (None, Some(_)) => assert!(whole, "{id}: the previous version is not named"),
+            (None, None) => {}
+        }
+        let mut new = old.unwrap_or_else(|| Stripe {
+            bytes: vec![0; self.block_size as usize],
+            parity: vec![0; self.strip_len() as usize],
+            meta: BlockMeta { data: vec![None; self.k.into()], parity: None, len: 0 },
+        });
+        assert!(new.meta.parity.is_none_or(|v| v < write.version), "{id}: version does not grow");
+        assert!(write.len >= new.meta.len && write.len <= self.block_size && write.len % 4096 == 0);
+        let mut end = 0;
+        for (offset, bytes) in &write.pieces {
+            let last = offset + bytes.len() as u32;
+            assert!(offset % 4096 == 0 && bytes.len() % 4096 == 0 && !bytes.is_empty(), "{id}: unaligned");
+            assert!(*offset >= end, "{id}: pieces overlap or are not sorted");
+            assert_eq!(offset / self.strip_len(), (last - 1) / self.strip_len(), "{id}: crosses a strip");
+            end = last;
+        }
+        let unit = |offset: u32| -> Option<&[u8]> {
+            let i = write.pieces.partition_point(|(o, b)| o + b.len() as u32 <= offset);
+            let (o, b) = write.pieces.get(i)?;
+            let at = offset.checked_sub(*o)? as usize;
+            b.get(at..at + 4096)
+        };
+        // Parity from the pieces alone, as a writer computes it.
+        for row in rows(&write.dirty, self.strip_len()) {
+            let mut parity = vec![0u8; 4096];
+            for strip in 0..u32::from(self.k) {
+                let bytes = unit(strip * self.strip_len() + row);
+                for (p, b) in parity.iter_mut().zip(bytes.unwrap_or(&[0; 4096])) {
+                    *p ^= b;
+                }
+            }
+            new.parity[row as usize..row as usize + 4096].copy_from_slice(&parity);
+        }
+        for range in &write.dirty {
+            assert!(range.end() <= write.len, "{id}: dirty beyond the length");
+            for offset in (range.offset..range.end()).step_by(4096) {
+                let bytes = unit(offset).unwrap_or_else(|| panic!("{id}: dirty unit {offset} has no bytes"));
+                new.bytes[offset as usize..offset as usize + 4096].copy_from_slice(bytes);
+                new.meta.data[(offset / self.strip_len()) as usize] = Some(write.version);
+            }
+        }
+        for row in 0..self.strip_len() as usize {
+            let all = (0..usize::from(self.k)).map(|s| new.bytes[s * self.strip_len() as usize + row]);
+            assert_eq!(all.fold(0, |a, b| a ^ b), new.parity[row], "{id}: parity does not match at {row}");
+        }
+        new.meta.parity = Some(write.version);
+        new.meta.len = write.len;
+        let meta = new.meta.clone();
+        stripes.insert(id, new);
+        Ok(meta)
+    }
+}
+
+/// Strip offsets of the 4 KiB rows that ranges touch.
+fn rows(dirty: &[Range], strip: u32) -> BTreeSet<u32> {
+    dirty.iter().flat_map(|r| (r.offset..r.end()).step_by(4096)).map(|o| o % strip).collect()
+}
+
+impl Blocks for FakeBlocks {
+    fn geometry(&self, _: PoolId) -> Option<Geometry> {
+        Some(Geometry { data_strips: self.k, width: self.k + 1, block_size: self.block_size })
+    }
+
+    fn parity_ranges(&self, _: PoolId, _: u32, dirty: &[Range]) -> Vec<Range> {
+        let rows = rows(dirty, self.strip_len());
+        let mut ranges: Vec<Range> = Vec::new();
+        for strip in 0..u32::from(self.k) {
+            for row in &rows {
+                let offset = strip * self.strip_len() + row;
+                match ranges.last_mut() {
+                    Some(last) if last.end() == offset => last.len += 4096,
+                    _ => ranges.push(Range { offset, len: 4096 }),
+                }
+            }
+        }
+        ranges
+    }
+
+    fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>> {
+        Box::pin(async move {
+            self.writes.fetch_add(1, SeqCst);
+            *self.last_pieces.lock().unwrap() = write.pieces.iter().map(|(_, b)| b.len()).collect();
+            let grant = write.version.grant.0;
+            if grant >= self.below.load(SeqCst) {
+                assert!(self.writing.lock().unwrap().insert(write.stripe), "two versions in flight");
+            }
+            self.dawdle().await;
+            while self.stuck.load(SeqCst) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let result = if self.failing.load(SeqCst) {
+                Err(BlockError::Unavailable("injected".into()))
+            } else {
+                self.store(&write)
+            };
+            self.dawdle().await;
+            if grant >= self.below.load(SeqCst) {
+                self.writing.lock().unwrap().remove(&write.stripe);
+            }
+            result
+        })
+    }
+
+    fn read(
+        &self,
+        stripe: StripeId,
+        _: PoolId,
+        _: u32,
+        ranges: Vec<Range>,
+        _: OpClass,
+    ) -> BoxFuture<'_, Result<BlockRead, BlockError>> {
+        Box::pin(async move {
+            self.reads.fetch_add(1, SeqCst);
+            self.dawdle().await;
+            let found = self.stripes.lock().unwrap().get(&stripe).cloned();
+            let Some(found) = found else {
+                return Err(BlockError::Unavailable(format!("{stripe} is not here")));
+            };
+            let mut pieces = Vec::new();
+            for range in ranges {
+                assert!(range.len > 0 && range.end() <= self.block_size);
+                for offset in (range.offset..range.end()).step_by(4096) {
+                    let bytes = &found.bytes[offset as usize..offset as usize + 4096];
+                    if bytes.iter().any(|&b| b != 0) {
+                        pieces.push((offset, Bytes::copy_from_slice(bytes)));
+                    }
+                }
+            }
+            self.dawdle().await;
+            Ok(BlockRead { pieces, meta: found.meta })
+        })
+    }
+
+    fn adopt_all(&self, _: Instant) -> BoxFuture<'_, Result<(), BlockError>> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,285 @@
+//! A manager with one directory. What it answers is durable; deletes happen at once.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::{AtomicU64, Ordering::SeqCst}},
+    time::Instant,
+};
+
+use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
+use client::{BoxFuture, CallError, Manager};
+use wire::mgr::{
+    Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId,
+};
+
+use super::FakeBlocks;
+
+const INLINE_MAX: u64 = 16 << 10;
+
+#[derive(Default)]
+struct Node {
+    attr: Attr,
+    inline: Vec<u8>,
+    blocks: BTreeMap<u64, ()>,
+}
+
+#[derive(Default)]
+struct State {
+    names: BTreeMap<Vec<u8>, InodeNo>,
+    nodes: BTreeMap<InodeNo, Node>,
+    next: u64,
+    replies: BTreeMap<(u64, u16), (u64, MgrReply)>,
+    pub reserved: u64,
+}
+
+pub struct FakeManager {
+    blocks: Arc<FakeBlocks>,
+    block_size: u32,
+    state: Mutex<State>,
+    below: AtomicU64,
+    pub room: AtomicU64,
+    pub calls: AtomicU64,
+    pub mutations: AtomicU64,
+}
+
+/// One session's way to it.
+pub struct Session {
+    pub number: u64,
+    pub manager: Arc<FakeManager>,
+}
+
+impl Manager for Session {
+    fn call(&self, request: MgrRequest, _: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let reply = self.manager.answer(self.number, request);
+            tokio::task::yield_now().await;
+            Ok(reply)
+        })
+    }
+}
+
+fn errno(number: i32) -> MgrReply {
+    MgrReply::Error(MgrError::Errno(number))
+}
+
+impl FakeManager {
+    pub fn new(blocks: Arc<FakeBlocks>, block_size: u32) -> FakeManager {
+        let state = State { next: 2, ..State::default() };
+        FakeManager {
+            blocks,
+            block_size,
+            state: Mutex::new(state),
+            below: AtomicU64::new(0),
+            room: AtomicU64::new(u64::MAX / 2),
+            calls: AtomicU64::new(0),
+            mutations: AtomicU64::new(0),
+        }
+    }
+
+    pub fn fence_below(&self, session: u64) {
+        self.below.store(session, SeqCst);
+        // Orphans of ended sessions.
+        let mut state = self.state.lock().unwrap();
+        let orphans: Vec<_> =
+            state.nodes.iter().filter(|(_, n)| n.attr.nlink == 0).map(|(&i, _)| i).collect();
+        for ino in orphans {
+            self.reclaim(&mut state, ino, Version::MAX);
+        }
+        let known = |id: StripeId| {
+            state.nodes.get(&id.inode).is_some_and(|n| n.blocks.contains_key(&id.block.0))
+        };
+        self.blocks.resolve(known);
+    }
+
+    /// The record of a file: size, whether it is inline, allocated blocks.
+    pub fn record(&self, ino: InodeNo) -> Option<(u64, bool, Vec<u64>)> {
+        let state = self.state.lock().unwrap();
+        let node = state.nodes.get(&ino)?;
+        Some((node.attr.size, node.attr.inline, node.blocks.keys().copied().collect()))
+    }
+
+    fn answer(&self, session: u64, request: MgrRequest) -> MgrReply {
+        self.calls.fetch_add(1, SeqCst);
+        if session < self.below.load(SeqCst) {
+            return MgrReply::Error(MgrError::NoSession);
+        }
+        let mut state = self.state.lock().unwrap();
+        let state = &mut *state;
+        let node = |ino| state.nodes.get(&ino);
+        match request {
+            MgrRequest::Lookup { name, .. } => match state.names.get(&name).and_then(|i| node(*i)) {
+                Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
+                None => errno(2),
+            },
+            MgrRequest::GetAttr { ino } => match node(ino) {
+                Some(n) => MgrReply::Attr(Box::new(n.attr.clone())),
+                None => errno(2),
+            },
+            MgrRequest::ReadInline { ino } => match node(ino) {
+                Some(n) if n.attr.inline => MgrReply::Bytes(n.inline.clone()),
+                _ => errno(22),
+            },
+            MgrRequest::Extents { ino, from, limit } => {
+                let Some(n) = node(ino) else { return errno(2) };
+                let all = n.blocks.range(from.0..).map(|(&b, _)| Extent { first: BlockIndex(b), count: 1 });
+                let limit = limit.min(3) as usize;
+                let extents: Vec<_> = all.clone().take(limit).collect();
+                MgrReply::Extents { more: all.count() > extents.len(), extents }
+            }
+            MgrRequest::ReadDir { .. } => {
+                let entries = state.names.iter().map(|(name, &ino)| DirEntry {
+                    name: name.clone(),
+                    ino,
+                    kind: FileKind::File,
+                    cookie: ino.0,
+                    attr: None,
+                });
+                MgrReply::Entries { entries: entries.collect(), end: true, parent: InodeNo::ROOT }
+            }
+            MgrRequest::Reserve { bytes } => {
+                let room = self.room.load(SeqCst);
+                if state.reserved + bytes > room {
+                    return errno(28);
+                }
+                state.reserved += bytes;
+                MgrReply::Reserved { bytes }
+            }
+            MgrRequest::CloseSession => MgrReply::Done,
+            MgrRequest::Mutate { op, change } => self.once(state, session, op, change),
+            MgrRequest::MutateMany { changes } => MgrReply::Many(
+                changes.into_iter().map(|(op, change)| Ok(self.once(state, session, op, change))).collect(),
+            ),
+            other => panic!("not asked in these tests: {other:?}"),
+        }
+    }
+
+    fn once(&self, state: &mut State, session: u64, op: OpId, change: Change) -> MgrReply {
+        if let Some((seq, reply)) = state.replies.get(&(session, op.slot)) {
+            assert!(op.seq >= *seq, "a slot went backwards");
+            if op.seq == *seq {
+                return reply.clone();
+            }
+        }
+        self.mutations.fetch_add(1, SeqCst);
+        let reply = self.apply(state, change);
+        state.replies.insert((session, op.slot), (op.seq, reply.clone()));
+        reply
+    }
+
+    fn apply(&self, state: &mut State, change: Change) -> MgrReply {
+        match change {
+            Change::Create { name, kind, mode, uid, gid, now, existing_ok, .. } => {
+                if let Some(ino) = state.names.get(&name) {
+                    if !existing_ok {
+                        return errno(17);
+                    }
+                    return MgrReply::Created { attr: Box::new(state.nodes[ino].attr.clone()), new: false };
+                }
+                let ino = InodeNo(state.next);
+                state.next += 1;
+                let attr = Attr {
+                    ino,
+                    kind,
+                    mode,
+                    uid,
+                    gid,
+                    nlink: 1,
+                    mtime: now,
+                    ctime: now,
+                    pool: PoolId(1),
+                    block_size: self.block_size,
+                    inline: true,
+                    ..Attr::default()
+                };
+                state.names.insert(name, ino);
+                state.nodes.insert(ino, Node { attr: attr.clone(), ..Node::default() });
+                MgrReply::Created { attr: Box::new(attr), new: true }
+            }
+            Change::Unlink { name, open, highest, .. } => {
+                let Some(ino) = state.names.remove(&name) else { return errno(2) };
+                let node = state.nodes.get_mut(&ino).unwrap();
+                node.attr.nlink -= 1;
+                let attr = Box::new(node.attr.clone());
+                if !open {
+                    self.reclaim(state, ino, highest);
+                }
+                MgrReply::Unlinked { attr: Some(attr) }
+            }
+            Change::Forget { ino, highest } => {
+                self.reclaim(state, ino, highest);
+                MgrReply::Done
+            }
+            Change::SetAttr { ino, mode, size, mtime, ctime, highest, .. } => {
+                let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
+                if let Some(size) = size {
+                    assert!(size <= node.attr.size, "growth goes by CommitWrite");
+                    let first = size.div_ceil(self.block_size.into());
+                    self.blocks.delete(stripe(ino, first), u64::MAX, highest);
+                    node.blocks.retain(|&b, _| b < first);
+                    node.inline.truncate(size as usize);
+                    node.attr.size = size;
+                    if size == 0 {
+                        node.attr.inline = true;
+                    }
+                }
+                node.attr.mode = mode.unwrap_or(node.attr.mode);
+                node.attr.mtime = mtime.unwrap_or(node.attr.mtime);
+                node.attr.ctime = ctime;
+                self.attr(node)
+            }
+            Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, .. } => {
+                let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
+                for extent in &allocated {
+                    for block in extent.first.0..extent.first.0 + extent.count {
+                        assert!(self.blocks.exists(stripe(ino, block)), "{ino} block {block} is not stored");
+                        node.blocks.insert(block, ());
+                    }
+                }
+                if let Some(content) = inline {
+                    assert!(allocated.is_empty() && node.blocks.is_empty());
+                    assert!(content.len() as u64 == size && size <= INLINE_MAX);
+                    node.inline = content;
+                    node.attr.inline = true;
+                } else if !allocated.is_empty() {
+                    if node.attr.inline && !node.inline.is_empty() {
+                        assert!(node.blocks.contains_key(&0), "{ino}: content left behind in the inode");
+                    }
+                    node.inline.clear();
+                    node.attr.inline = false;
+                }
+                node.attr.size = size;
+                node.attr.mtime = mtime;
+                node.attr.ctime = ctime;
+                self.attr(node)
+            }
+            Change::Deallocate { ino, blocks, highest, .. } => {
+                let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
+                let end = blocks.first.0 + blocks.count;
+                self.blocks.delete(stripe(ino, blocks.first.0), end, highest);
+                node.blocks.retain(|&b, _| !(blocks.first.0..end).contains(&b));
+                self.attr(node)
+            }
+            other => panic!("not asked in these tests: {other:?}"),
+        }
+    }
+
+    fn attr(&self, node: &mut Node) -> MgrReply {
+        node.attr.stored = if node.attr.inline {
+            node.inline.len() as u64
+        } else {
+            node.blocks.len() as u64 * u64::from(self.block_size)
+        };
+        MgrReply::Attr(Box::new(node.attr.clone()))
+    }
+
+    fn reclaim(&self, state: &mut State, ino: InodeNo, highest: Version) {
+        if state.nodes.remove(&ino).is_some() {
+            self.blocks.delete(stripe(ino, 0), u64::MAX, highest);
+        }
+    }
+}
+
+fn stripe(ino: InodeNo, block: u64) -> StripeId {
+    StripeId { fs: FsId(1), inode: ino, block: BlockIndex(block) }
+}

@@ -1,0 +1,73 @@
+//! In-memory parts under the client: pdisks that check every rule a writer must keep, and a manager with
+//! one directory. Both outlive a client, so that a crash is a client that is dropped.
+
+pub mod blocks;
+pub mod manager;
+
+use std::{sync::Arc, time::Duration};
+
+use base::{FsId, Grant, PoolId, SessionId};
+use client::{Client, SessionInfo, Tunables};
+use wire::map::FsEntry;
+
+pub use self::{blocks::FakeBlocks, manager::FakeManager};
+
+pub const BLOCK: u32 = 256 << 10;
+
+/// A cluster without a network.
+pub struct World {
+    pub blocks: Arc<FakeBlocks>,
+    pub manager: Arc<FakeManager>,
+    sessions: u64,
+}
+
+impl World {
+    pub fn new(data_strips: u8, seed: u64) -> World {
+        let blocks = Arc::new(FakeBlocks::new(data_strips, BLOCK, seed));
+        let manager = Arc::new(FakeManager::new(blocks.clone(), BLOCK));
+        World { blocks, manager, sessions: 0 }
+    }
+
+    /// A new session; whatever an old one still does has no effect any more.
+    pub fn mount(&mut self, tunables: Tunables) -> Client {
+        self.sessions += 1;
+        let grant = Grant(self.sessions);
+        self.blocks.fence_below(grant);
+        self.manager.fence_below(self.sessions);
+        let session = SessionInfo {
+            session: SessionId(self.sessions),
+            grant,
+            fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
+        };
+        let manager = Arc::new(manager::Session { number: self.sessions, manager: self.manager.clone() });
+        Client::with_parts(manager, self.blocks.clone(), session, tunables)
+    }
+}
+
+/// A small client, so that everything happens in a short test.
+pub fn small() -> Tunables {
+    Tunables {
+        pagepool: 4 << 20,
+        writeback_age: Duration::from_millis(30),
+        commit_age: Duration::from_millis(20),
+        deadline: Duration::from_secs(20),
+        reserve_bytes: 1 << 20,
+        ..Tunables::default()
+    }
+}
+
+/// A repeatable source of choices.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+}
