@@ -20,7 +20,7 @@ use std::{
 
 use base::{InodeNo, units::UNIT};
 use tokio::sync::Notify;
-use wire::mgr::{Attr, Timestamp};
+use wire::mgr::{Attr, INLINE_LEN_MAX, Timestamp};
 
 use crate::{
     block::Block,
@@ -259,6 +259,12 @@ impl FileState {
     /// Whether the manager holds bytes of this block in the inode.
     pub fn in_inode(&self, block: u64) -> bool {
         self.inline && block == 0 && self.size_committed > 0 && !self.pending.contains(0)
+    }
+
+    /// Units that content in the inode can have.
+    pub fn inode_units(&self) -> u32 {
+        let bytes = self.attr.size.min(self.size_committed).min(INLINE_LEN_MAX as u64);
+        (bytes as u32).div_ceil(UNIT as u32)
     }
 
     /// Whether the content must be made dirty before the file may grow out of its inode.

@@ -120,7 +120,7 @@ impl Core {
             state.edit_existing(block, |b| {
                 b.loaded(id, pieces, &mut tagger);
                 if b.flush_starts == flush_starts && b.meta.is_none() {
-                    b.meta = meta;
+                    b.meta = meta.filter(|m| m.is_complete(m.data.len()));
                 }
             });
         }

@@ -234,7 +234,7 @@ impl Core {
                 // The content in the inode goes with the next commit.
                 state.seq += 1;
                 let seq = state.seq;
-                let units = (state.size_committed.div_ceil(UNIT64) as u32).max(1);
+                let units = state.inode_units().max(1);
                 state.edit(0, |b| b.zero_units(0, units, seq));
                 state.dirty_since.get_or_insert_with(std::time::Instant::now);
             }

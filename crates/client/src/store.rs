@@ -40,6 +40,7 @@ struct Job {
     /// Bytes of the block that count, of the file's size at this time.
     stored_to: u32,
     meta: Option<BlockMeta>,
+    data_strips: u8,
     pool: base::PoolId,
     block_size: u32,
 }
@@ -145,7 +146,7 @@ impl Core {
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
                     b.written(seq, &mut tagger);
-                    b.meta = Some(meta);
+                    b.meta = Some(meta).filter(|m| m.is_complete(m.data.len()));
                     b.stored_to = b.stored_to.max(stored_to);
                     stored = std::mem::take(&mut b.reserved);
                 });
@@ -175,6 +176,7 @@ impl Core {
         let mut state = inode.lock();
         let (pool, block_size) = (state.attr.pool, state.attr.block_size);
         let on_disk = state.on_disk(block);
+        let data_strips = self.blocks.geometry(pool).map_or(1, |g| g.data_strips);
         let hold = state.hold > 0;
         let block_start = block * u64::from(block_size);
         let stored_to = state.attr.size.saturating_sub(block_start).min(block_size.into()) as u32;
@@ -198,7 +200,7 @@ impl Core {
                 absent.clear();
             }
             let meta = if whole || !on_disk { None } else { b.meta.clone() };
-            Some(Job { frozen, clean, absent, on_disk, whole, stored_to, meta, pool, block_size })
+            Some(Job { frozen, clean, absent, on_disk, whole, stored_to, meta, data_strips, pool, block_size })
         });
         let job = job.flatten()?;
         state.flights += 1;
@@ -209,18 +211,18 @@ impl Core {
         let mut pieces = job.frozen.pieces;
         pieces.extend(job.clean);
         let mut previous = job.meta;
-        if job.on_disk && !job.whole && (!job.absent.is_empty() || previous.is_none()) {
+        if job.on_disk && !job.whole && !inode.lock().in_inode(block) {
+            // What is not known of the block's versions the stripe's writer asks for.
+            previous.get_or_insert_with(|| BlockMeta::unknown(usize::from(job.data_strips)));
+        }
+        if previous.is_some() && !job.absent.is_empty() {
             let bytes = job.absent.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
             // Above the pool's bound if need be: this memory is what frees memory.
             let charge = self.pool.charge_over(bytes);
-            if inode.lock().in_inode(block) {
-                // Whatever of it matters was made dirty when the file grew.
-                drop(charge);
-            } else {
-                let (read, meta) =
-                    self.fetch(inode, block, &job.absent, OpClass::Write, charge).await?;
-                pieces.extend(read);
-                previous = meta;
+            let (read, meta) = self.fetch(inode, block, &job.absent, OpClass::Write, charge).await?;
+            pieces.extend(read);
+            if let (Some(previous), Some(meta)) = (&mut previous, &meta) {
+                previous.merge(meta);
             }
         }
         pieces.sort_by_key(|(offset, _)| *offset);

@@ -335,7 +335,7 @@ impl Core {
                 if !state.must_leave_inode() {
                     return Ok(());
                 }
-                let units = (state.attr.size.min(state.size_committed) as u32).div_ceil(UNIT as u32);
+                let units = state.inode_units();
                 let absent = state.block(0).is_none_or(|b| !b.missing(0, units).is_empty());
                 if !absent || units == 0 {
                     state.leave_inode();

@@ -137,7 +137,7 @@ impl FakeManager {
                 });
                 MgrReply::Entries { entries: entries.collect(), end: true, parent: InodeNo::ROOT }
             }
-            MgrRequest::Reserve { bytes } => {
+            MgrRequest::Reserve { bytes, .. } => {
                 let room = self.room.load(SeqCst);
                 if state.reserved + bytes > room {
                     return errno(28);
