@@ -7,7 +7,7 @@ use std::{process::ExitCode, sync::Arc};
 use fuse::{Mount, MountOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-#[allow(dead_code)]
+#[allow(dead_code, clippy::unwrap_used)] // the tests use all of it
 #[path = "../tests/common/model.rs"]
 mod model;
 

@@ -12,7 +12,6 @@ use base::InodeNo;
 use crate::{
     abi,
     buffers::Payload,
-    caching::{is_direct, open_answer_flags},
     calls::{Calls, Errno, Handle, NewInode, OpenFlags, SetAttrs},
     reply::Answer,
     request::{Header, Operation, name_too_long},
@@ -96,17 +95,17 @@ impl<C: Calls> Session<C> {
         if kill_suidgid {
             self.drop_privileges(ino).await?;
         }
-        let opened = self.calls.open(ino, flags).await?;
+        let opened = self.calls.open(ino, self.caching.flags_below(flags)).await?;
         let (fh, answer_flags) = self.opened(ino, opened, &flags);
         Ok(Answer::Opened(fh, answer_flags))
     }
 
     fn opened(&self, ino: InodeNo, opened: Handle, flags: &OpenFlags) -> (u64, u32) {
-        let direct = is_direct(flags);
+        let direct = self.caching.is_direct(flags);
         self.remember_file(opened, OpenFile { ino, buffered: !direct });
         let bit = |set, bit| if set { bit } else { 0 };
         let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(direct && flags.append, APPEND_BIT);
-        (fh, open_answer_flags(flags))
+        (fh, self.caching.open_answer_flags(flags))
     }
 
     async fn create(
@@ -133,7 +132,7 @@ impl<C: Calls> Session<C> {
         if flags.truncate && kill_suidgid {
             self.drop_privileges(attr.ino).await?;
         }
-        let opened = self.calls.open(attr.ino, flags).await?;
+        let opened = self.calls.open(attr.ino, self.caching.flags_below(flags)).await?;
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
         }

@@ -16,6 +16,7 @@ use tokio::{runtime, sync::watch};
 
 use crate::{
     buffers::Buffers,
+    caching::Caching,
     calls::{Calls, Errno},
     device::{Channel, ReadersEnd, start_readers},
     handshake::{Agreed, Limits, shake_hands},
@@ -39,6 +40,8 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// Shown as the source, such as `fs1`.
     pub fs_name: String,
+    /// What the kernel may keep.
+    pub caching: Caching,
     /// Reader threads; each serves what is at hand itself. 1..=64.
     pub threads: usize,
     /// Other users than the mounting one may enter. Others than root need `user_allow_other` in
@@ -74,6 +77,7 @@ impl MountOptions {
         MountOptions {
             mountpoint: mountpoint.into(),
             fs_name: "ropewalk".to_owned(),
+            caching: Caching::EXCLUSIVE,
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
             read_only: false,
@@ -327,6 +331,7 @@ impl<C: Calls> Mount<C> {
             channel.clone(),
             options.requests_max,
             options.read_only,
+            options.caching,
             runtime.clone(),
         ));
         let (readers_ended, readers) = watch::channel(None);

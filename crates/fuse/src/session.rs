@@ -18,6 +18,7 @@ use tokio::{runtime, sync::Semaphore};
 
 use crate::{
     buffers::Payload,
+    caching::Caching,
     calls::{Calls, Errno, Handle},
     inodes::Inodes,
     reply::{Answer, Reply, Sink},
@@ -48,6 +49,7 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
+    pub(crate) caching: Caching,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
@@ -62,6 +64,7 @@ impl<C: Calls> Session<C> {
         notifier: Arc<dyn Notifier>,
         requests_max: u32,
         read_only: bool,
+        caching: Caching,
         runtime: runtime::Handle,
     ) -> Session<C> {
         Session {
@@ -69,6 +72,7 @@ impl<C: Calls> Session<C> {
             inodes: Inodes::new(),
             notifier,
             read_only,
+            caching,
             files: Mutex::default(),
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
@@ -144,7 +148,7 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        if reply.answer(&answer) {
+        if reply.answer(&answer, &self.caching) {
             return;
         }
         for attr in entries {
