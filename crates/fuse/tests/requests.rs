@@ -133,8 +133,13 @@ fn the_smallest_limits_slow_down_but_do_not_stop() {
         for i in 0..8u8 {
             let path = m.path(&format!("file-{i}"));
             s.spawn(move || {
-                let direct =
-                    File::options().write(true).create(true).custom_flags(0o40000).open(&path).unwrap();
+                let direct = File::options()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .custom_flags(0o40000)
+                    .open(&path)
+                    .unwrap();
                 let data = vec![i; (4 << 20) + 4096];
                 let start = data.as_ptr().align_offset(4096);
                 for k in 0..4 {
