@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
         eprintln!("usage: memfs DIR");
         return ExitCode::from(2);
     };
-    let mount = match Mount::start(Arc::new(model::Model::new()), MountOptions::new(dir)) {
+    let mount = match Mount::start(Arc::new(model::Model::new()), MountOptions::new(dir, "model")) {
         Ok(mount) => mount,
         Err(error) => {
             eprintln!("memfs: {error}");

@@ -33,7 +33,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a forced end waits for the kernel to write its dirty pages.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How to mount. `..MountOptions::new(mountpoint)` gives the defaults.
+/// How to mount. `..MountOptions::new(mountpoint, fs_name)` gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// An empty directory.
@@ -72,11 +72,11 @@ pub struct MountOptions {
 
 impl MountOptions {
     /// The defaults, for root.
-    pub fn new(mountpoint: impl Into<PathBuf>) -> MountOptions {
+    pub fn new(mountpoint: impl Into<PathBuf>, fs_name: impl Into<String>) -> MountOptions {
         let cpus = thread::available_parallelism().map_or(2, |n| n.get());
         MountOptions {
             mountpoint: mountpoint.into(),
-            fs_name: "ropewalk".to_owned(),
+            fs_name: fs_name.into(),
             caching: Caching::EXCLUSIVE,
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
@@ -451,12 +451,12 @@ mod tests {
 
     #[test]
     fn options_outside_their_range_are_refused_by_name() {
-        let options = MountOptions { threads: 0, ..MountOptions::new("/x") };
+        let options = MountOptions { threads: 0, ..MountOptions::new("/x", "fs1") };
         let message = options.validate().unwrap_err().to_string();
         assert!(message.contains("threads") && message.contains('0'), "{message}");
-        let options = MountOptions { max_request: 5000, ..MountOptions::new("/x") };
+        let options = MountOptions { max_request: 5000, ..MountOptions::new("/x", "fs1") };
         assert!(options.validate().unwrap_err().to_string().contains("max_request"));
-        assert!(MountOptions::new("/x").validate().is_ok());
+        assert!(MountOptions::new("/x", "fs1").validate().is_ok());
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl<C: Calls> Session<C> {
             size: has(fattr::SIZE).then_some(args.size),
             atime: time(args.valid, fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
             mtime: time(args.valid, fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
+            ctime: None,
         };
         // The kernel leaves it to us to take setuid and setgid away: on every change of owner, and on
         // truncation where it says so.

@@ -158,12 +158,7 @@ impl<C: Calls> Session<C> {
             let handle = crate::files::handle(fh);
             self.forget_file(handle);
             // Nobody will close this handle: close it here.
-            let calls = self.calls.clone();
-            self.runtime.spawn(async move {
-                if let Err(error) = calls.release(handle).await {
-                    tracing::warn!(?handle, ?error, "closing a handle nobody took failed");
-                }
-            });
+            self.calls.release(handle);
         }
     }
 
@@ -222,9 +217,7 @@ impl<C: Calls> Session<C> {
         }
         let left: Vec<_> = self.files().drain().map(|(handle, _)| handle).collect();
         for handle in left {
-            if let Err(error) = self.calls.release(handle).await {
-                tracing::warn!(?handle, ?error, "closing a handle at the end of the mount failed");
-            }
+            self.calls.release(handle);
         }
         for (ino, n) in self.inodes.drain() {
             self.calls.forget(ino, n);

@@ -23,18 +23,18 @@ fn unusable_mount_points_are_refused_with_their_name() {
     let Some(m) = mount() else { return };
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
-    let error = try_mount(&m, MountOptions::new(&missing)).err().unwrap();
+    let error = try_mount(&m, MountOptions::new(&missing, "model")).err().unwrap();
     assert!(matches!(&error, MountError::Missing { path } if *path == missing), "{error}");
 
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = try_mount(&m, MountOptions::new(&file)).err().unwrap();
+    let error = try_mount(&m, MountOptions::new(&file, "model")).err().unwrap();
     assert!(matches!(error, MountError::NotADirectory { .. }), "{error}");
 
-    let error = try_mount(&m, MountOptions::new(dir.path())).err().unwrap();
+    let error = try_mount(&m, MountOptions::new(dir.path(), "model")).err().unwrap();
     assert!(matches!(error, MountError::NotEmpty { entries: 1, .. }), "{error}");
 
-    let error = try_mount(&m, MountOptions::new(&m.dir)).err().unwrap();
+    let error = try_mount(&m, MountOptions::new(&m.dir, "model")).err().unwrap();
     assert!(matches!(&error, MountError::AlreadyMounted { kind, .. } if kind == "fuse.ropewalk"), "{error}");
     fs::write(m.path("still here"), "x").unwrap();
     m.end();
@@ -45,7 +45,7 @@ fn a_directory_with_entries_can_be_allowed_and_is_back_afterwards() {
     let Some(m) = mount() else { return };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("below"), "x").unwrap();
-    let options = MountOptions { allow_non_empty: true, ..MountOptions::new(dir.path()) };
+    let options = MountOptions { allow_non_empty: true, ..MountOptions::new(dir.path(), "model") };
     let over = try_mount(&m, options).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     m.runtime.block_on(over.unmount(false)).unwrap();
@@ -142,7 +142,7 @@ fn a_mount_whose_process_is_gone_is_replaced() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(fs::metadata(dir.path()).unwrap_err().raw_os_error(), Some(107), "not connected");
-    let mount = try_mount(&m, MountOptions::new(dir.path())).unwrap();
+    let mount = try_mount(&m, MountOptions::new(dir.path(), "model")).unwrap();
     fs::write(dir.path().join("y"), "y").unwrap();
     m.runtime.block_on(mount.unmount(false)).unwrap();
     m.end();

@@ -37,7 +37,7 @@ pub fn mount_with(change: impl FnOnce(&mut MountOptions)) -> Option<Mounted> {
     std::fs::create_dir(&dir).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let model = Arc::new(Model::new());
-    let mut options = MountOptions::new(&dir);
+    let mut options = MountOptions::new(&dir, "model");
     change(&mut options);
     let mount = {
         let _inside = runtime.enter();
