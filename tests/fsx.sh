@@ -12,6 +12,28 @@ work_in "${1:-}"
 if [ ! -x "$TOOL/bin/fsx" ]; then
     step "building fsx $VERSION" cargo install -q --locked --root "$TOOL" --version "$VERSION" fsx
 fi
+# All operations Linux has; files a little over a block of the inode and of the kernel's requests.
+cat >"$WORK/fsx.toml" <<'END'
+flen = 3000000
+[opsize]
+max = 200000
+[weights]
+close_open = 3
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 1
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 2
+punch_hole = 5
+sendfile = 2
+posix_fadvise = 2
+copy_file_range = 4
+END
 say "seed $seed, $operations operations"
-"$TOOL/bin/fsx" -S "$seed" -N "$operations" "$WORK/file" || fail "seed $seed; again with: $0 $1 $operations $seed"
+"$TOOL/bin/fsx" -f "$WORK/fsx.toml" -P "$WORK" -S "$seed" -N "$operations" "$WORK/file" \
+    || fail "seed $seed; again with: $0 $1 $operations $seed"
 say "all held"

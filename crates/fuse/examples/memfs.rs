@@ -7,7 +7,7 @@ use std::{process::ExitCode, sync::Arc};
 use fuse::{Mount, MountOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-#[allow(dead_code)]
+#[allow(dead_code, clippy::unwrap_used)] // the tests use all of it
 #[path = "../tests/common/model.rs"]
 mod model;
 
@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
         eprintln!("usage: memfs DIR");
         return ExitCode::from(2);
     };
-    let mount = match Mount::start(Arc::new(model::Model::new()), MountOptions::new(dir)) {
+    let mount = match Mount::start(Arc::new(model::Model::new()), MountOptions::new(dir, "model")) {
         Ok(mount) => mount,
         Err(error) => {
             eprintln!("memfs: {error}");

@@ -1,32 +1,62 @@
 //! What the kernel may keep, and for how long: the one place for it.
-//! Now: a file system has one client, so names, attributes and pages stay true until this mount itself
-//! changes them, and the kernel sees those changes. With tokens the entry time becomes 0 and pages and
-//! attributes go when their token goes.
 
 use std::time::Duration;
 
 use crate::{abi::fopen, calls::OpenFlags};
 
-/// How long a name, present or absent, may be believed.
-pub const ENTRY_TTL: Duration = Duration::from_secs(24 * 3600);
-/// How long attributes may be believed.
-pub const ATTR_TTL: Duration = Duration::from_secs(24 * 3600);
-
-/// Whether a handle goes round the kernel's page cache: O_DIRECT because it asks so, O_APPEND because
-/// the client picks the offset.
-pub fn is_direct(flags: &OpenFlags) -> bool {
-    flags.direct || (flags.append && flags.write)
+/// What the kernel may keep on a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caching {
+    /// How long a name, present or absent, may be believed.
+    pub entry_ttl: Duration,
+    /// How long attributes may be believed.
+    pub attr_ttl: Duration,
+    /// Pages stay when a file is closed and opened again.
+    pub keep_pages: bool,
+    /// Who finds the end of the file for O_APPEND. False: the kernel, by the size it knows, through its
+    /// page cache. True: the client, under the size token; such handles go round the page cache, and a
+    /// reader through the page cache on the same mount may for a moment see zeros in place of what is
+    /// just being appended (the kernel compares the size it is told with a page it took before).
+    pub client_appends: bool,
 }
 
-/// Flags of the answer to an open.
-pub fn open_answer_flags(flags: &OpenFlags) -> u32 {
-    if !is_direct(flags) {
-        return fopen::KEEP_CACHE;
+impl Caching {
+    /// One client has the file system: names, attributes, pages and sizes stay true until this mount
+    /// itself changes them, and the kernel sees those changes.
+    pub const EXCLUSIVE: Caching = Caching {
+        entry_ttl: Duration::from_secs(24 * 3600),
+        attr_ttl: Duration::from_secs(24 * 3600),
+        keep_pages: true,
+        client_appends: false,
+    };
+    /// Others change it as well, and nobody tells the kernel: it asks every time.
+    pub const UNCACHED: Caching = Caching {
+        entry_ttl: Duration::ZERO,
+        attr_ttl: Duration::ZERO,
+        keep_pages: false,
+        client_appends: true,
+    };
+
+    /// Whether a handle goes round the kernel's page cache.
+    pub fn is_direct(&self, flags: &OpenFlags) -> bool {
+        flags.direct || (self.client_appends && flags.append && flags.write)
     }
-    // Appends stay one after the other; other direct writes may overlap in time, the client keeps
-    // each of them whole.
-    let parallel = if flags.append { 0 } else { fopen::PARALLEL_DIRECT_WRITES };
-    fopen::DIRECT_IO | parallel
+
+    /// The flags for the file system below.
+    pub fn flags_below(&self, flags: OpenFlags) -> OpenFlags {
+        OpenFlags { append: flags.append && self.client_appends, ..flags }
+    }
+
+    /// Flags of the answer to an open.
+    pub fn open_answer_flags(&self, flags: &OpenFlags) -> u32 {
+        if !self.is_direct(flags) {
+            return if self.keep_pages { fopen::KEEP_CACHE } else { 0 };
+        }
+        // Appends stay one after the other; other direct writes may overlap in time, the client keeps
+        // each of them whole.
+        let parallel = if flags.append { 0 } else { fopen::PARALLEL_DIRECT_WRITES };
+        fopen::DIRECT_IO | parallel
+    }
 }
 
 #[cfg(test)]
@@ -34,13 +64,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_direct_and_append_handles_bypass_the_page_cache() {
+    fn who_finds_the_end_decides_the_way_round_the_page_cache() {
         let read = OpenFlags { read: true, ..OpenFlags::default() };
-        assert_eq!(open_answer_flags(&read), fopen::KEEP_CACHE);
-        assert_eq!(open_answer_flags(&OpenFlags { append: true, ..read }), fopen::KEEP_CACHE);
         let append = OpenFlags { write: true, append: true, ..OpenFlags::default() };
-        assert_eq!(open_answer_flags(&append), fopen::DIRECT_IO);
+        let one = Caching::EXCLUSIVE;
+        assert_eq!(one.open_answer_flags(&read), fopen::KEEP_CACHE);
+        assert_eq!(one.open_answer_flags(&append), fopen::KEEP_CACHE);
+        assert!(!one.flags_below(append).append, "the kernel's offset counts");
+        let many = Caching::UNCACHED;
+        assert_eq!(many.open_answer_flags(&read), 0);
+        assert_eq!(many.open_answer_flags(&OpenFlags { append: true, ..read }), 0);
+        assert_eq!(many.open_answer_flags(&append), fopen::DIRECT_IO);
+        assert!(many.flags_below(append).append);
         let direct = OpenFlags { direct: true, ..read };
-        assert_ne!(open_answer_flags(&direct) & fopen::PARALLEL_DIRECT_WRITES, 0);
+        assert_ne!(one.open_answer_flags(&direct) & fopen::PARALLEL_DIRECT_WRITES, 0);
     }
 }

@@ -1,69 +1,17 @@
-//! What the mount asks of the file system below it: the client, and in tests and ceilings a model.
+//! What the mount asks of the file system below it: the client, and in tests and for the ceiling of the
+//! transport something simpler.
 //! Every call is answered or fails within the file system's own deadline; the mount adds none.
 
 use std::future::Future;
 
 use base::InodeNo;
 use bytes::Bytes;
-use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
+use wire::mgr::{Attr, FileKind};
 
-/// An error as POSIX names it (Linux number).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errno(pub i32);
-
-/// An open file of the file system below.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Handle(pub u64);
-
-/// How a file is opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OpenFlags {
-    /// Readable.
-    pub read: bool,
-    /// Writable.
-    pub write: bool,
-    /// Every write goes to the end of the file.
-    pub append: bool,
-    /// O_DIRECT.
-    pub direct: bool,
-    /// O_SYNC: data and attributes are durable when a write returns.
-    pub sync: bool,
-    /// O_DSYNC: data is durable when a write returns.
-    pub dsync: bool,
-    /// O_TRUNC: the file is emptied.
-    pub truncate: bool,
-}
-
-/// Attributes to change; `None` leaves as is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SetAttrs {
-    /// Permission bits.
-    pub mode: Option<u16>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Size.
-    pub size: Option<u64>,
-    /// Access time.
-    pub atime: Option<Timestamp>,
-    /// Modification time.
-    pub mtime: Option<Timestamp>,
-}
+pub use client::{Errno, Fallocate, Handle, Listing, OpenFlags, SetAttrs};
 
 /// What a read gave, in order; together shorter than asked only at the end of the file.
 pub type ReadData = Vec<Bytes>;
-
-/// Entries of a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Listing {
-    /// In cookie order.
-    pub entries: Vec<DirEntry>,
-    /// Whether nothing follows.
-    pub end: bool,
-    /// The directory's parent, for "..".
-    pub parent: InodeNo,
-}
 
 /// Capacity and use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,18 +77,18 @@ pub trait Calls: Send + Sync + 'static {
     ) -> impl Answer<()>;
     /// Opens a file.
     fn open(&self, ino: InodeNo, flags: OpenFlags) -> impl Answer<Handle>;
-    /// Closes it.
-    fn release(&self, handle: Handle) -> impl Answer<()>;
+    /// Closes it. Data still to be written is written in its own time.
+    fn release(&self, handle: Handle);
     /// Bytes of a file, fewer than `len` only at its end.
     fn read(&self, handle: Handle, offset: u64, len: u32) -> impl Answer<ReadData>;
     /// Writes all of `data`, or says how much; append handles choose the offset themselves.
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
     /// A descriptor of the handle is closed: errors of earlier writes show here.
     fn flush(&self, handle: Handle) -> impl Answer<()>;
-    /// Makes a file or directory durable.
-    fn fsync(&self, ino: InodeNo, datasync: bool) -> impl Answer<()>;
-    /// Allocates, punches or zeroes: `mode` as in fallocate(2).
-    fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64) -> impl Answer<()>;
+    /// Makes a file or directory durable; with a handle, errors of earlier writes show here as well.
+    fn fsync(&self, ino: InodeNo, handle: Option<Handle>, datasync: bool) -> impl Answer<()>;
+    /// Allocates, punches or zeroes.
+    fn fallocate(&self, handle: Handle, mode: Fallocate, offset: u64, len: u64) -> impl Answer<()>;
     /// The next data at or after `offset`; ENXIO if there is none.
     fn seek_data(&self, handle: Handle, offset: u64) -> impl Answer<u64>;
     /// The next hole at or after `offset`, at the latest the end of the file; ENXIO beyond it.

@@ -12,8 +12,7 @@ use base::InodeNo;
 use crate::{
     abi,
     buffers::Payload,
-    caching::{is_direct, open_answer_flags},
-    calls::{Calls, Errno, Handle, NewInode, OpenFlags, SetAttrs},
+    calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, SetAttrs},
     reply::Answer,
     request::{Header, Operation, name_too_long},
     session::{OpenFile, Session},
@@ -24,8 +23,8 @@ const DIRECT_BIT: u64 = 1 << 63;
 /// And those that write at the end, wherever that is.
 const APPEND_BIT: u64 = 1 << 62;
 
-const FALLOCATE_MODES: u32 =
-    (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) as u32;
+/// Most that one copy_file_range copies, bytes: the caller comes back for the rest, and can be stopped.
+const COPY_MAX: u64 = 64 << 20;
 
 /// The handle below, from the kernel's number for it.
 pub(crate) fn handle(fh: u64) -> Handle {
@@ -45,6 +44,18 @@ pub(crate) fn open_flags(flags: u32) -> OpenFlags {
         sync: has(libc::O_SYNC),
         dsync: has(libc::O_DSYNC),
         truncate: has(libc::O_TRUNC),
+    }
+}
+
+/// From the mode of fallocate(2).
+fn fallocate_mode(mode: u32) -> Result<Fallocate, Errno> {
+    let mode = mode as i32;
+    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Ok(Fallocate::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size }),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
     }
 }
 
@@ -70,10 +81,13 @@ impl<C: Calls> Session<C> {
             }
             Operation::Release { fh } => {
                 self.forget_file(handle(fh));
-                self.calls.release(handle(fh)).await.map(|()| Answer::Done)
+                self.calls.release(handle(fh));
+                Ok(Answer::Done)
             }
             Operation::Flush { fh } => self.calls.flush(handle(fh)).await.map(|()| Answer::Done),
-            Operation::Fsync { datasync } => self.calls.fsync(ino, datasync).await.map(|()| Answer::Done),
+            Operation::Fsync { fh, datasync } => {
+                self.calls.fsync(ino, fh.map(handle), datasync).await.map(|()| Answer::Done)
+            }
             Operation::Fallocate { fh, offset, length, mode } => {
                 self.fallocate(fh, offset, length, mode).await
             }
@@ -96,17 +110,17 @@ impl<C: Calls> Session<C> {
         if kill_suidgid {
             self.drop_privileges(ino).await?;
         }
-        let opened = self.calls.open(ino, flags).await?;
+        let opened = self.calls.open(ino, self.caching.flags_below(flags)).await?;
         let (fh, answer_flags) = self.opened(ino, opened, &flags);
         Ok(Answer::Opened(fh, answer_flags))
     }
 
     fn opened(&self, ino: InodeNo, opened: Handle, flags: &OpenFlags) -> (u64, u32) {
-        let direct = is_direct(flags);
+        let direct = self.caching.is_direct(flags);
         self.remember_file(opened, OpenFile { ino, buffered: !direct });
         let bit = |set, bit| if set { bit } else { 0 };
         let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(direct && flags.append, APPEND_BIT);
-        (fh, open_answer_flags(flags))
+        (fh, self.caching.open_answer_flags(flags))
     }
 
     async fn create(
@@ -133,7 +147,7 @@ impl<C: Calls> Session<C> {
         if flags.truncate && kill_suidgid {
             self.drop_privileges(attr.ino).await?;
         }
-        let opened = self.calls.open(attr.ino, flags).await?;
+        let opened = self.calls.open(attr.ino, self.caching.flags_below(flags)).await?;
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
         }
@@ -170,7 +184,7 @@ impl<C: Calls> Session<C> {
     async fn write_page(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<Answer, Errno> {
         let positional = self.calls.open(ino, OpenFlags { write: true, ..OpenFlags::default() }).await?;
         let written = self.calls.write(positional, offset, data).await;
-        self.calls.release(positional).await?;
+        self.calls.release(positional);
         Ok(Answer::Written(written? as u32))
     }
 
@@ -194,15 +208,12 @@ impl<C: Calls> Session<C> {
     }
 
     async fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: u32) -> Result<Answer, Errno> {
-        if mode & !FALLOCATE_MODES != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        let mode = fallocate_mode(mode)?;
         self.calls.fallocate(handle(fh), mode, offset, length).await.map(|()| Answer::Done)
     }
 
     async fn copy_range(&self, args: &abi::CopyFileRangeIn, wide: bool) -> Result<Answer, Errno> {
-        // The old form answers in 32 bits.
-        let len = if wide { args.len } else { args.len.min(u64::from(u32::MAX) & !0xfff) };
+        let len = args.len.min(COPY_MAX);
         let (from, to) = (handle(args.fh_in), handle(args.fh_out));
         let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len).await?;
         Ok(if wide { Answer::Copied(copied) } else { Answer::Written(copied as u32) })
@@ -217,6 +228,17 @@ impl<C: Calls> Session<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_that_move_data_are_not_supported() {
+        let keep_size = true;
+        assert_eq!(fallocate_mode(1), Ok(Fallocate::Allocate { keep_size }));
+        assert_eq!(fallocate_mode(3), Ok(Fallocate::PunchHole));
+        assert_eq!(fallocate_mode(0x10), Ok(Fallocate::ZeroRange { keep_size: false }));
+        for mode in [2, 8, 0x20, 0x40, 0x13] {
+            assert_eq!(fallocate_mode(mode), Err(Errno(libc::EOPNOTSUPP)));
+        }
+    }
 
     #[test]
     fn sync_is_more_than_dsync() {

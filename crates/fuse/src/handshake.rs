@@ -13,9 +13,10 @@ use crate::{
 
 /// Wanted where the kernel has it. Not wanted: WRITEBACK_CACHE (a token must cover what is dirty),
 /// POSIX_LOCKS and FLOCK_LOCKS (the kernel keeps locks; there is one mount), POSIX_ACL (not kept),
-/// splice flags (slower than a copy here), AUTO_INVAL_DATA (we say when pages are stale).
+/// splice flags (slower than a copy here), AUTO_INVAL_DATA (we say when pages are stale),
+/// ATOMIC_O_TRUNC (with it the kernel has us empty the file of a running program before it looks
+/// whether it may: open(O_RDONLY | O_TRUNC); without it, one more request for each O_TRUNC).
 const WANTED: u64 = init_flags::ASYNC_READ
-    | init_flags::ATOMIC_O_TRUNC
     | init_flags::EXPORT_SUPPORT
     | init_flags::BIG_WRITES
     | init_flags::DO_READDIRPLUS

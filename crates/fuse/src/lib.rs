@@ -35,6 +35,7 @@ mod sys;
 mod tune;
 mod waiting;
 
+pub use caching::Caching;
 pub use handshake::Agreed;
 pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus};
 pub use waiting::InFlight;

@@ -16,6 +16,7 @@ use tokio::{runtime, sync::watch};
 
 use crate::{
     buffers::Buffers,
+    caching::Caching,
     calls::{Calls, Errno},
     device::{Channel, ReadersEnd, start_readers},
     handshake::{Agreed, Limits, shake_hands},
@@ -32,13 +33,15 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a forced end waits for the kernel to write its dirty pages.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How to mount. `..MountOptions::new(mountpoint)` gives the defaults.
+/// How to mount. `..MountOptions::new(mountpoint, fs_name)` gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// An empty directory.
     pub mountpoint: PathBuf,
     /// Shown as the source, such as `fs1`.
     pub fs_name: String,
+    /// What the kernel may keep.
+    pub caching: Caching,
     /// Reader threads; each serves what is at hand itself. 1..=64.
     pub threads: usize,
     /// Other users than the mounting one may enter. Others than root need `user_allow_other` in
@@ -69,11 +72,12 @@ pub struct MountOptions {
 
 impl MountOptions {
     /// The defaults, for root.
-    pub fn new(mountpoint: impl Into<PathBuf>) -> MountOptions {
+    pub fn new(mountpoint: impl Into<PathBuf>, fs_name: impl Into<String>) -> MountOptions {
         let cpus = thread::available_parallelism().map_or(2, |n| n.get());
         MountOptions {
             mountpoint: mountpoint.into(),
-            fs_name: "ropewalk".to_owned(),
+            fs_name: fs_name.into(),
+            caching: Caching::EXCLUSIVE,
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
             read_only: false,
@@ -327,6 +331,7 @@ impl<C: Calls> Mount<C> {
             channel.clone(),
             options.requests_max,
             options.read_only,
+            options.caching,
             runtime.clone(),
         ));
         let (readers_ended, readers) = watch::channel(None);
@@ -446,12 +451,12 @@ mod tests {
 
     #[test]
     fn options_outside_their_range_are_refused_by_name() {
-        let options = MountOptions { threads: 0, ..MountOptions::new("/x") };
+        let options = MountOptions { threads: 0, ..MountOptions::new("/x", "fs1") };
         let message = options.validate().unwrap_err().to_string();
         assert!(message.contains("threads") && message.contains('0'), "{message}");
-        let options = MountOptions { max_request: 5000, ..MountOptions::new("/x") };
+        let options = MountOptions { max_request: 5000, ..MountOptions::new("/x", "fs1") };
         assert!(options.validate().unwrap_err().to_string().contains("max_request"));
-        assert!(MountOptions::new("/x").validate().is_ok());
+        assert!(MountOptions::new("/x", "fs1").validate().is_ok());
     }
 
     #[test]

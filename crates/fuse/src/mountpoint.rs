@@ -65,7 +65,7 @@ fn replace_dead(path: &Path) -> Result<PathBuf, MountError> {
         _ => absolute,
     };
     let mounted = mounted_at(&real).map_err(unusable)?;
-    if !mounted.is_some_and(|m| m.kind == KIND) {
+    if mounted.is_none_or(|m| m.kind != KIND) {
         return Err(MountError::Dead { path: real });
     }
     tracing::warn!(path = %real.display(), "replacing a mount whose process is gone");

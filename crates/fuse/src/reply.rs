@@ -18,7 +18,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::{
     abi,
-    caching::{ATTR_TTL, ENTRY_TTL},
+    caching::Caching,
     calls::{ReadData, StatFs},
     request::{Header, operation_name},
     waiting::{InFlight, Waiting},
@@ -128,12 +128,12 @@ impl Reply {
     }
 
     /// Sends an answer. False if nobody took it: references in it do not count.
-    pub fn answer(self, answer: &Answer) -> bool {
+    pub fn answer(self, answer: &Answer, caching: &Caching) -> bool {
         if self.cell.sent.swap(true, Ordering::AcqRel) {
             return false;
         }
         let header = self.cell.header;
-        let sent = with_parts(answer, |parts| self.cell.sink.send(header.unique, 0, parts));
+        let sent = with_parts(answer, caching, |parts| self.cell.sink.send(header.unique, 0, parts));
         let taken = sent.is_ok();
         log_lost(&header, sent);
         taken
@@ -160,25 +160,25 @@ fn log_lost(header: &Header, sent: io::Result<()>) {
 }
 
 /// Lays an answer out for the kernel, without copying file data.
-fn with_parts<R>(answer: &Answer, send: impl FnOnce(&[&[u8]]) -> R) -> R {
+fn with_parts<R>(answer: &Answer, caching: &Caching, send: impl FnOnce(&[&[u8]]) -> R) -> R {
     match answer {
         Answer::Done => send(&[]),
-        Answer::Entry(attr) => send(&[entry_out(attr).as_bytes()]),
+        Answer::Entry(attr) => send(&[entry_out(attr, caching).as_bytes()]),
         Answer::Absent => {
-            let (entry_valid, entry_valid_nsec) = split(ENTRY_TTL);
+            let (entry_valid, entry_valid_nsec) = split(caching.entry_ttl);
             let none = abi::EntryOut { entry_valid, entry_valid_nsec, ..Default::default() };
             send(&[none.as_bytes()])
         }
         Answer::Created(attr, fh, open_flags) => {
             let open = abi::OpenOut { fh: *fh, open_flags: *open_flags, backing_id: 0 };
-            send(&[entry_out(attr).as_bytes(), open.as_bytes()])
+            send(&[entry_out(attr, caching).as_bytes(), open.as_bytes()])
         }
         Answer::Attr(attr) => {
-            let (attr_valid, attr_valid_nsec) = split(ATTR_TTL);
+            let (attr_valid, attr_valid_nsec) = split(caching.attr_ttl);
             let out = abi::AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: fuse_attr(attr) };
             send(&[out.as_bytes()])
         }
-        Answer::Statx(attr) => send(&[statx_out(attr).as_bytes()]),
+        Answer::Statx(attr) => send(&[statx_out(attr, caching).as_bytes()]),
         Answer::Opened(fh, open_flags) => {
             send(&[abi::OpenOut { fh: *fh, open_flags: *open_flags, backing_id: 0 }.as_bytes()])
         }
@@ -250,9 +250,9 @@ pub fn fuse_attr(attr: &Attr) -> abi::FuseAttr {
 }
 
 /// An entry as the kernel takes it. Inode numbers are never used again: one generation is enough.
-pub fn entry_out(attr: &Attr) -> abi::EntryOut {
-    let (entry_valid, entry_valid_nsec) = split(ENTRY_TTL);
-    let (attr_valid, attr_valid_nsec) = split(ATTR_TTL);
+pub fn entry_out(attr: &Attr, caching: &Caching) -> abi::EntryOut {
+    let (entry_valid, entry_valid_nsec) = split(caching.entry_ttl);
+    let (attr_valid, attr_valid_nsec) = split(caching.attr_ttl);
     abi::EntryOut {
         nodeid: attr.ino.0,
         generation: 0,
@@ -264,8 +264,8 @@ pub fn entry_out(attr: &Attr) -> abi::EntryOut {
     }
 }
 
-fn statx_out(attr: &Attr) -> abi::StatxOut {
-    let (attr_valid, attr_valid_nsec) = split(ATTR_TTL);
+fn statx_out(attr: &Attr, caching: &Caching) -> abi::StatxOut {
+    let (attr_valid, attr_valid_nsec) = split(caching.attr_ttl);
     let time = |t: wire::mgr::Timestamp| abi::SxTime { sec: t.secs, nsec: t.nanos, reserved: 0 };
     let mut out = abi::StatxOut::new_zeroed();
     out.attr_valid = attr_valid;
@@ -325,7 +325,7 @@ mod tests {
     fn device_numbers_are_split_as_the_kernel_does() {
         // major 0x123, minor 0x45678: new_encode_dev gives (minor & 0xff) | major << 8 | (minor & ~0xff) << 12
         let attr = Attr { rdev: 0x78 | 0x123 << 8 | 0x456 << 20, ..Attr::default() };
-        let out = statx_out(&attr);
+        let out = statx_out(&attr, &Caching::EXCLUSIVE);
         assert_eq!((out.rdev_major, out.rdev_minor), (0x123, 0x45678));
     }
 }

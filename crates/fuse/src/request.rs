@@ -70,7 +70,7 @@ pub enum Operation {
     /// A close.
     Flush { fh: u64 },
     /// fsync of a file or directory.
-    Fsync { datasync: bool },
+    Fsync { fh: Option<u64>, datasync: bool },
     /// Sets an extended attribute; flags of setxattr.
     Setxattr { name: Vec<u8>, value: Vec<u8>, flags: u32 },
     /// Value of an extended attribute; size 0 asks for its length.
@@ -243,7 +243,9 @@ impl Operation {
             opcode::FLUSH => Operation::Flush { fh: c.take::<abi::FlushIn>()?.fh },
             opcode::FSYNC | opcode::FSYNCDIR => {
                 let args: abi::FsyncIn = c.take()?;
-                Operation::Fsync { datasync: args.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+                // Directories have no handles here.
+                let fh = (header.opcode == opcode::FSYNC).then_some(args.fh);
+                Operation::Fsync { fh, datasync: args.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
             }
             opcode::SETXATTR => {
                 let args: abi::SetxattrIn = c.take()?;

@@ -18,6 +18,7 @@ use tokio::{runtime, sync::Semaphore};
 
 use crate::{
     buffers::Payload,
+    caching::Caching,
     calls::{Calls, Errno, Handle},
     inodes::Inodes,
     reply::{Answer, Reply, Sink},
@@ -48,6 +49,7 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
+    pub(crate) caching: Caching,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
@@ -62,6 +64,7 @@ impl<C: Calls> Session<C> {
         notifier: Arc<dyn Notifier>,
         requests_max: u32,
         read_only: bool,
+        caching: Caching,
         runtime: runtime::Handle,
     ) -> Session<C> {
         Session {
@@ -69,6 +72,7 @@ impl<C: Calls> Session<C> {
             inodes: Inodes::new(),
             notifier,
             read_only,
+            caching,
             files: Mutex::default(),
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
@@ -144,7 +148,7 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        if reply.answer(&answer) {
+        if reply.answer(&answer, &self.caching) {
             return;
         }
         for attr in entries {
@@ -154,12 +158,7 @@ impl<C: Calls> Session<C> {
             let handle = crate::files::handle(fh);
             self.forget_file(handle);
             // Nobody will close this handle: close it here.
-            let calls = self.calls.clone();
-            self.runtime.spawn(async move {
-                if let Err(error) = calls.release(handle).await {
-                    tracing::warn!(?handle, ?error, "closing a handle nobody took failed");
-                }
-            });
+            self.calls.release(handle);
         }
     }
 
@@ -218,9 +217,7 @@ impl<C: Calls> Session<C> {
         }
         let left: Vec<_> = self.files().drain().map(|(handle, _)| handle).collect();
         for handle in left {
-            if let Err(error) = self.calls.release(handle).await {
-                tracing::warn!(?handle, ?error, "closing a handle at the end of the mount failed");
-            }
+            self.calls.release(handle);
         }
         for (ino, n) in self.inodes.drain() {
             self.calls.forget(ino, n);

@@ -1,4 +1,6 @@
 //! Shared by the tests that mount for real.
+#![allow(dead_code)] // each test uses its part
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
 pub mod model;
 
@@ -35,7 +37,7 @@ pub fn mount_with(change: impl FnOnce(&mut MountOptions)) -> Option<Mounted> {
     std::fs::create_dir(&dir).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let model = Arc::new(Model::new());
-    let mut options = MountOptions::new(&dir);
+    let mut options = MountOptions::new(&dir, "model");
     change(&mut options);
     let mount = {
         let _inside = runtime.enter();
@@ -49,7 +51,30 @@ pub fn mount() -> Option<Mounted> {
     mount_with(|_| {})
 }
 
+/// Waits for something another thread or process does; fails after a minute, which is not a measure
+/// of anything.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("waited in vain: {what}");
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 impl Mounted {
+    /// Has the kernel give up what it caches of names: a remount prunes them.
+    pub fn prune(&self) {
+        let status =
+            std::process::Command::new("mount").args(["-i", "-o", "remount,rw"]).arg(&self.dir).status();
+        assert!(status.unwrap().success());
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -1,0 +1,194 @@
+//! Requests under way: references, interrupts, listings, limits, faults below.
+
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    process::{Command, Stdio},
+    sync::atomic::Ordering,
+    thread,
+};
+
+use common::{is_root, mount, mount_with, wait_until};
+
+/// Names looked up and given up again, many times: nothing is held. FORGETS=1000000 for the long form.
+#[test]
+fn every_reference_is_given_back() {
+    let Some(m) = mount() else { return };
+    if !is_root() {
+        eprintln!("SKIPPED: only root may remount, which makes the kernel forget");
+        return m.end();
+    }
+    let wanted: u64 = std::env::var("FORGETS").map_or(20_000, |n| n.parse().unwrap());
+    const FILES: u64 = 1000;
+    for i in 0..FILES {
+        File::create(m.path(&format!("file-{i}"))).unwrap();
+    }
+    for round in 0..wanted.div_ceil(FILES) {
+        m.prune();
+        wait_until("the kernel to forget", || m.mount().status().inodes <= 1);
+        if round % 2 == 0 {
+            // Listing with attributes, then by name.
+            let listed = fs::read_dir(&m.dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len());
+            assert_eq!(listed.count() as u64, FILES);
+        } else {
+            (0..FILES).for_each(|i| assert!(m.path(&format!("file-{i}")).exists()));
+        }
+        assert!(m.mount().status().inodes >= FILES);
+    }
+    m.prune();
+    wait_until("the kernel to forget", || m.mount().status().inodes <= 1);
+    assert_eq!(m.model.leaks(), (0, 0));
+    assert_eq!(m.model.inodes() as u64, FILES + 1);
+    m.end();
+}
+
+#[test]
+fn unlinked_inodes_go_when_the_last_reference_goes() {
+    let Some(m) = mount() else { return };
+    let mut file = File::options().read(true).write(true).create_new(true).open(m.path("x")).unwrap();
+    fs::remove_file(m.path("x")).unwrap();
+    file.write_all(b"still here").unwrap();
+    assert_eq!(m.model.inodes(), 2);
+    drop(file);
+    wait_until("the inode to go", || m.model.inodes() == 1);
+    m.end();
+}
+
+/// A reader that cannot get its data can be killed, and the mount goes on.
+#[test]
+fn a_killed_process_does_not_wait_for_its_read() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("file"), vec![7; 100_000]).unwrap();
+    if is_root() {
+        m.prune();
+    }
+    let cold = m.path("cold");
+    fs::write(&cold, vec![7; 100_000]).unwrap();
+    rustix::fs::fadvise(File::open(&cold).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    m.model.set_gate(false);
+    let mut cat = Command::new("dd")
+        .arg(format!("if={}", cold.display()))
+        .args(["iflag=direct", "bs=64k"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the read to wait", || m.mount().status().waiting.iter().any(|w| w.operation == "read"));
+    let waiting = m.mount().status().waiting;
+    let read = waiting.iter().find(|w| w.operation == "read").unwrap();
+    assert_eq!(read.pid, cat.id());
+    // Names are served while data waits.
+    fs::create_dir(m.path("dir")).unwrap();
+    cat.kill().unwrap();
+    // Hangs here if the kill does not get through.
+    let status = cat.wait().unwrap();
+    assert!(!status.success());
+    m.model.set_gate(true);
+    assert_eq!(fs::read(&cold).unwrap().len(), 100_000);
+    wait_until("nothing to wait", || m.mount().status().waiting.is_empty());
+    m.end();
+}
+
+/// A signal that does not kill leaves a read alone.
+#[test]
+fn a_signal_that_is_handled_does_not_fail_a_read() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("file"), "text\n").unwrap();
+    m.model.set_gate(false);
+    // The shell itself reads, with a handler for the signal.
+    let script = "trap 'got=1' USR1; exec 3<\"$1\"; IFS= read -r line <&3; echo \"$line $got\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "sh"]).arg(m.path("file")).stdout(Stdio::piped());
+    let file = m.path("file");
+    let direct = File::open(&file).unwrap();
+    rustix::fs::fadvise(&direct, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    drop(direct);
+    let mut shell = command.spawn().unwrap();
+    wait_until("the read to wait", || m.mount().status().waiting.iter().any(|w| w.operation == "read"));
+    let kill = Command::new("kill").args(["-USR1", &shell.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    // The interrupt has been looked at by the time another request is through.
+    (0..100).for_each(|i| assert!(!m.path(&format!("missing-{i}")).exists()));
+    m.model.set_gate(true);
+    let mut line = String::new();
+    shell.stdout.take().unwrap().read_to_string(&mut line).unwrap();
+    assert!(shell.wait().unwrap().success());
+    assert_eq!(line, "text 1\n");
+    m.end();
+}
+
+/// With the least of everything, more at once than there is room for.
+#[test]
+fn the_smallest_limits_slow_down_but_do_not_stop() {
+    let change = |o: &mut fuse::MountOptions| {
+        (o.threads, o.requests_max, o.write_buffers_max, o.max_background) = (1, 1, 1, 1);
+    };
+    let Some(m) = mount_with(change) else { return };
+    thread::scope(|s| {
+        for i in 0..8u8 {
+            let path = m.path(&format!("file-{i}"));
+            s.spawn(move || {
+                let direct = File::options()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .custom_flags(0o40000)
+                    .open(&path)
+                    .unwrap();
+                let data = vec![i; (4 << 20) + 4096];
+                let start = data.as_ptr().align_offset(4096);
+                for k in 0..4 {
+                    direct.write_all_at(&data[start..start + (1 << 20)], k << 20).unwrap();
+                }
+                assert!(fs::read(&path).unwrap() == vec![i; 4 << 20]);
+            });
+        }
+    });
+    m.end();
+}
+
+#[test]
+fn a_fault_below_is_an_error_of_that_call_only() {
+    let Some(m) = mount() else { return };
+    assert_eq!(fs::metadata(m.path("panic")).unwrap_err().raw_os_error(), Some(5), "EIO");
+    fs::write(m.path("x"), "x").unwrap();
+    assert_eq!(fs::read(m.path("x")).unwrap(), b"x");
+    m.end();
+}
+
+#[test]
+fn long_names_and_many_entries_are_listed_once_each() {
+    let Some(m) = mount() else { return };
+    let name = |i: usize| format!("{i:05}{}", "n".repeat(i % 251));
+    for i in 0..2000 {
+        File::create(m.path(&name(i))).unwrap();
+    }
+    for _ in 0..3 {
+        let mut listed: Vec<String> =
+            fs::read_dir(&m.dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        listed.sort();
+        assert_eq!(listed, (0..2000).map(name).collect::<Vec<_>>());
+        if is_root() {
+            m.prune();
+        }
+    }
+    m.end();
+}
+
+#[test]
+fn cached_data_is_not_asked_for_again() {
+    let Some(m) = mount() else { return };
+    fs::write(m.path("x"), vec![1; 1 << 20]).unwrap();
+    let first = fs::read(m.path("x")).unwrap();
+    let reads = m.model.reads.load(Ordering::Relaxed);
+    for _ in 0..10 {
+        assert!(fs::read(m.path("x")).unwrap() == first);
+    }
+    assert_eq!(m.model.reads.load(Ordering::Relaxed), reads, "the kernel's cache is kept across opens");
+    m.end();
+}
