@@ -23,7 +23,7 @@ use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG").unwrap_or_else(|_| "info".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG").unwrap_or_else(|_| default_log_level(&cli.command).into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,6 +31,15 @@ fn main() -> ExitCode {
             output::error(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The long-running processes tell what happens to them; commands speak only of trouble.
+fn default_log_level(command: &Command) -> &'static str {
+    match command {
+        Command::Serve(_) => "info",
+        Command::Mount(mount) if mount.foreground => "info",
+        _ => "error",
     }
 }
 
