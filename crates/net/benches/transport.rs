@@ -1,4 +1,5 @@
-//! The transport against the raw sockets it stands on, in one process over loopback.
+//! One-byte requests and replies against a raw echo on the same sockets, in one process over loopback.
+//! (Throughput: the bench `bulk`.)
 //!
 //! `cargo bench -p ropewalk-net --bench transport -- [seconds]`
 //! Prints for each case our rate, the raw rate measured in the same run, and the ratio.
@@ -13,9 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::AlignedBuf;
-use bytes::Bytes;
-use net::{Call, Endpoint, EndpointConfig, Lane, Payload, Response, Service, handler_fn};
+use net::{Call, Endpoint, EndpointConfig, Response, Service, handler_fn};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -98,20 +97,7 @@ fn endpoints(pairs: usize, conns: u8) -> (Endpoint, Vec<Endpoint>) {
         ..EndpointConfig::default()
     })
     .expect("start");
-    let source = Bytes::from(vec![5u8; 16 << 20]);
-    server.serve(
-        Service::Lab,
-        handler_fn(move |r| {
-            let source = source.clone();
-            async move {
-                match r.header.op {
-                    1 => Response::ok(r.body.to_vec()),
-                    2 => Response::ok(vec![]),
-                    _ => Response::with_payload(vec![], source.slice(..1 << 20)),
-                }
-            }
-        }),
-    );
+    server.serve(Service::Lab, handler_fn(|r| async move { Response::ok(r.body.to_vec()) }));
     let clients = (0..pairs)
         .map(|_| {
             Endpoint::start(EndpointConfig { conns_max: conns, ..EndpointConfig::default() }).expect("start")
@@ -140,91 +126,17 @@ async fn rpc_echo(conns: usize, seconds: f64) -> Measured {
     measure(seconds, tasks, &count, &stop).await
 }
 
-/// 1 MiB requests (`op` 2) or replies (3), `depth` under way, over `conns` bulk connections.
-async fn rpc_bulk(op: u8, conns: u8, depth: usize, seconds: f64) -> Measured {
-    let (server, clients) = endpoints(1, conns);
-    let peer = clients[0].peer(&server.local_addrs()[..1]);
-    let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let mut tasks = Vec::new();
-    for _ in 0..depth {
-        let (peer, count, stop) = (peer.clone(), Arc::clone(&count), Arc::clone(&stop));
-        tasks.push(tokio::spawn(async move {
-            let payload = Bytes::from(vec![3u8; 1 << 20]);
-            let mut page = (op == 3).then(|| AlignedBuf::zeroed(1 << 20));
-            while !stop.load(Ordering::Relaxed) {
-                let deadline = Instant::now() + Duration::from_secs(10);
-                let into = page.take().map(|p| Box::new(p) as net::Destination);
-                let payload = if op == 2 { payload.clone().into() } else { Payload::new() };
-                let call =
-                    Call { lane: Lane::Bulk, payload, into, ..Call::new(Service::Lab, op, vec![], deadline) };
-                let reply = peer.call(call).await.expect("call");
-                page = reply.payload.downcast::<AlignedBuf>().map(|(p, _)| p);
-                count.fetch_add(1 << 20, Ordering::Relaxed);
-            }
-        }));
-    }
-    measure(seconds, tasks, &count, &stop).await
-}
-
-/// One-way streams in 1 MiB writes and 1 MiB reads: what the sockets give with the same runtime.
-async fn raw_stream(conns: usize, seconds: f64) -> Measured {
-    let (listener, addr) = raw_listener().await;
-    let count = Arc::new(AtomicU64::new(0));
-    let stop = Arc::new(AtomicBool::new(false));
-    let counter = Arc::clone(&count);
-    let server = tokio::spawn(async move {
-        while let Ok((mut s, _)) = listener.accept().await {
-            let counter = Arc::clone(&counter);
-            tokio::spawn(async move {
-                let mut b = vec![0; 1 << 20];
-                while let Ok(n) = s.read(&mut b).await {
-                    if n == 0 {
-                        break;
-                    }
-                    counter.fetch_add(n as u64, Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let mut tasks = Vec::new();
-    for _ in 0..conns {
-        let stop = Arc::clone(&stop);
-        let mut s = TcpStream::connect(addr).await.expect("connect");
-        tasks.push(tokio::spawn(async move {
-            let b = vec![0; 1 << 20];
-            while !stop.load(Ordering::Relaxed) {
-                s.write_all(&b).await.expect("write");
-            }
-        }));
-    }
-    let m = measure(seconds, tasks, &count, &stop).await;
-    server.abort();
-    m
-}
-
-fn line(name: &str, ours: &Measured, raw: &Measured, bytes: bool) {
+fn line(name: &str, ours: &Measured, raw: &Measured) {
     let rate = |m: &Measured| m.count as f64 / m.seconds;
-    let cpu = |m: &Measured| m.cpu / m.count as f64 * 1e9;
-    if bytes {
-        println!(
-            "{name}: {:.2} GB/s, raw {:.2} GB/s, ratio {:.2}; CPU {:.3} s/GB, raw {:.3}, ratio {:.2}",
-            rate(ours) / 1e9,
-            rate(raw) / 1e9,
-            rate(ours) / rate(raw),
-            cpu(ours),
-            cpu(raw),
-            cpu(ours) / cpu(raw),
-        );
-    } else {
-        println!(
-            "{name}: {:.0}/s, raw {:.0}/s, ratio {:.2}; CPU {:.1} us each, raw {:.1}",
-            rate(ours),
-            rate(raw),
-            rate(ours) / rate(raw),
-            cpu(ours) / 1e3,
-            cpu(raw) / 1e3,
-        );
-    }
+    let cpu = |m: &Measured| m.cpu / m.count as f64 * 1e6;
+    println!(
+        "{name}: {:.0}/s, raw {:.0}/s, ratio {:.2}; CPU {:.1} us each, raw {:.1}",
+        rate(ours),
+        rate(raw),
+        rate(ours) / rate(raw),
+        cpu(ours),
+        cpu(raw),
+    );
 }
 
 fn main() {
@@ -234,14 +146,7 @@ fn main() {
         for conns in [1, 8, 150] {
             let raw = raw_echo(conns, seconds).await;
             let ours = rpc_echo(conns, seconds).await;
-            line(&format!("1-byte request/response, {conns} connections"), &ours, &raw, false);
-        }
-        for conns in [1, 2, 4] {
-            let raw = raw_stream(conns, seconds).await;
-            for (op, name) in [(2, "write"), (3, "read")] {
-                let ours = rpc_bulk(op, conns as u8, 8, seconds).await;
-                line(&format!("1 MiB {name}, {conns} connections"), &ours, &raw, true);
-            }
+            line(&format!("1-byte request/response, {conns} connections"), &ours, &raw);
         }
     });
 }

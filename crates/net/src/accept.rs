@@ -102,7 +102,7 @@ async fn greet(core: Arc<Core>, mut stream: TcpStream, from: SocketAddr) {
     };
     let result = greeted.await.and_then(|accepted| {
         let group = core.accepted_group(accepted.peer.node, accepted.peer.process);
-        Ok(Conn::start(&core, &group, Socket::new(stream), false, &accepted)?)
+        Ok(Conn::start(&core, &group, Socket::new(stream), None, &accepted)?)
     });
     if let Err(error) = result {
         log(&core, from, &error);

@@ -7,6 +7,19 @@ use wire::hello::Window;
 
 use crate::NetError;
 
+/// How calls are given to the connections of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dispatch {
+    /// To the one with the least work under way, weighted by its measured rate.
+    #[default]
+    ShortestQueue,
+    /// To each in turn.
+    RoundRobin,
+    /// Each inode to one of them: for comparison.
+    Pinned,
+}
+
 /// Settings of an [`Endpoint`](crate::Endpoint). `..EndpointConfig::default()` fills what is not special.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -16,8 +29,11 @@ pub struct EndpointConfig {
     pub node: NodeId,
     /// The session named in handshakes; [`Endpoint::set_session`](crate::Endpoint::set_session) changes it.
     pub session: SessionId,
-    /// `maxTcpConnsPerNodeConn`: bulk connections to one peer, 1–16; the lower of both sides' values counts.
+    /// `maxTcpConnsPerNodeConn`: bulk connections to one peer over all rails, 1–16; the lower of both
+    /// sides' values counts. [`Endpoint::set_conns_max`](crate::Endpoint::set_conns_max) changes it.
     pub conns_max: u8,
+    /// How calls are given to connections.
+    pub dispatch: Dispatch,
     /// Addresses to listen on; port 0 takes a free one. Empty: this endpoint only connects.
     pub listen: Vec<SocketAddr>,
     /// Addresses told to peers for multi-rail use; empty: those listened on.
@@ -59,6 +75,7 @@ impl Default for EndpointConfig {
             node: NodeId(0),
             session: SessionId(0),
             conns_max: 2,
+            dispatch: Dispatch::ShortestQueue,
             listen: Vec::new(),
             advertise: Vec::new(),
             software: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -78,13 +95,19 @@ impl Default for EndpointConfig {
     }
 }
 
+pub(crate) fn check_conns_max(n: u8) -> Result<(), NetError> {
+    let range = "1 to 16";
+    let refused = NetError::Config { name: "conns_max", value: n.to_string(), range };
+    if (1..=16).contains(&n) { Ok(()) } else { Err(refused) }
+}
+
 impl EndpointConfig {
     pub(crate) fn validate(&self) -> Result<(), NetError> {
         let check = |ok: bool, name, value: String, range| {
             if ok { Ok(()) } else { Err(NetError::Config { name, value, range }) }
         };
         let whole_payload = wire::frame::PAYLOAD_LEN_MAX as usize + wire::frame::BODY_LEN_MAX as usize;
-        check((1..=16).contains(&self.conns_max), "conns_max", self.conns_max.to_string(), "1 to 16")?;
+        check_conns_max(self.conns_max)?;
         check(self.window.requests >= 1, "window.requests", self.window.requests.to_string(), "at least 1")?;
         check(
             (whole_payload..=1 << 40).contains(&self.inbound_bytes_max),

@@ -7,7 +7,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -28,8 +28,10 @@ use crate::{
     group::Group,
     inbound::Inbound,
     outbox::{Closed, Flushed, OutFrame, Outbox},
+    plan::Have,
     reader,
     socket::Socket,
+    stats::LaneStats,
 };
 
 /// Who the handshake says is at the other end.
@@ -45,12 +47,11 @@ pub(crate) struct Identity {
 pub(crate) struct Accepted {
     pub peer: Identity,
     pub lane: Lane,
-    /// The lower of both sides' `conns_max`.
-    pub conns: u8,
+    /// The peer's `conns_max`.
+    pub conns_max: u8,
     /// What the peer accepts of requests from us.
     pub window: Window,
-    /// Its further addresses (used by rails).
-    #[allow(dead_code)]
+    /// All its addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -67,9 +68,23 @@ pub(crate) struct Counters {
     pub payload_copied: AtomicU64,
 }
 
+/// How far a connection is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DrainState {
+    No,
+    /// We asked the peer to send nothing new.
+    Begun(Instant),
+    /// It agreed: what is under way ends, then we close.
+    Agreed(Instant),
+    /// The peer asked, and closes.
+    ByPeer,
+}
+
 pub(crate) struct Conn {
     pub id: u64,
     pub lane: Lane,
+    /// Its place in the plan of a group that dials.
+    pub rail: usize,
     pub dialed: bool,
     pub local: SocketAddr,
     pub remote: SocketAddr,
@@ -85,11 +100,11 @@ pub(crate) struct Conn {
     pub expecting: AtomicU32,
     /// The reader waits for memory, not for the peer.
     pub paused: AtomicBool,
+    pub stats: LaneStats,
     heard_us: AtomicU64,
     closing: Notify,
     reason: OnceLock<CloseReason>,
-    /// Told once when everything is over; a permit is stored.
-    pub ended: Notify,
+    drain: Mutex<DrainState>,
 }
 
 impl Conn {
@@ -98,13 +113,14 @@ impl Conn {
         core: &Arc<Core>,
         group: &Arc<Group>,
         socket: Socket,
-        dialed: bool,
+        rail: Option<usize>,
         accepted: &Accepted,
     ) -> std::io::Result<Arc<Conn>> {
         let conn = Arc::new(Conn {
             id: core.next_id(),
             lane: accepted.lane,
-            dialed,
+            rail: rail.unwrap_or(0),
+            dialed: rail.is_some(),
             local: socket.as_ref().local_addr()?,
             remote: socket.as_ref().peer_addr()?,
             peer: accepted.peer.clone(),
@@ -117,16 +133,72 @@ impl Conn {
             counters: Counters::default(),
             expecting: AtomicU32::new(0),
             paused: AtomicBool::new(false),
+            stats: LaneStats::of(accepted.peer.node, accepted.lane),
             heard_us: AtomicU64::new(core.now_us()),
             closing: Notify::new(),
             reason: OnceLock::new(),
-            ended: Notify::new(),
+            drain: Mutex::new(DrainState::No),
         });
         core.connection_begun(&conn);
         group.add(&conn, accepted);
         core.runtime.spawn(reader::run(Arc::clone(&conn)));
         core.runtime.spawn(writer(Arc::clone(&conn)));
         Ok(conn)
+    }
+
+    fn lock_drain(&self) -> MutexGuard<'_, DrainState> {
+        self.drain.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn drain_state(&self) -> DrainState {
+        *self.lock_drain()
+    }
+
+    /// Notes that this side wants the connection to end; false: it is ending already.
+    pub(crate) fn begin_drain(&self) -> bool {
+        let mut drain = self.lock_drain();
+        let begins = *drain == DrainState::No;
+        if begins {
+            *drain = DrainState::Begun(Instant::now());
+        }
+        begins
+    }
+
+    /// The peer sends nothing new here, and neither do we.
+    pub(crate) fn drain_received(&self) {
+        let asked = {
+            let mut drain = self.lock_drain();
+            let before = *drain;
+            *drain = match before {
+                DrainState::No | DrainState::ByPeer => DrainState::ByPeer,
+                DrainState::Begun(since) | DrainState::Agreed(since) => DrainState::Agreed(since),
+            };
+            before == DrainState::No
+        };
+        if asked {
+            self.group.retire(self);
+            let _ = self.cork(self.bare(FrameKind::Drain, 0));
+        }
+        self.group.keeper.notify_one();
+    }
+
+    /// As the plan sees it.
+    pub(crate) fn have(&self) -> Have {
+        let leaving = self.drain_state() != DrainState::No || self.reason.get().is_some();
+        Have { id: self.id, lane: self.lane, rail: self.rail, leaving }
+    }
+
+    fn count_sent(&self, len: u64) {
+        self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
+        self.stats.sent_messages.inc();
+        self.stats.sent_bytes.add(len);
+    }
+
+    /// Counts bytes that were read.
+    pub(crate) fn count_received(&self, len: u64) {
+        self.counters.bytes_received.fetch_add(len, Ordering::Relaxed);
+        self.stats.received_bytes.add(len);
     }
 
     pub(crate) fn peer_name(&self) -> String {
@@ -138,8 +210,7 @@ impl Conn {
     pub(crate) fn send(&self, frame: OutFrame, later: bool) -> Result<(), Closed> {
         let len = frame.len() as u64;
         let mine = self.outbox.push(frame, later)?;
-        self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
-        self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
+        self.count_sent(len);
         if later {
             self.outbox.wake.notify_one();
         } else if mine {
@@ -152,8 +223,7 @@ impl Conn {
     pub(crate) fn cork(&self, frame: OutFrame) -> Result<(), Closed> {
         let len = frame.len() as u64;
         self.outbox.push(frame, true)?;
-        self.counters.frames_sent.fetch_add(1, Ordering::Relaxed);
-        self.counters.bytes_sent.fetch_add(len, Ordering::Relaxed);
+        self.count_sent(len);
         Ok(())
     }
 
@@ -195,12 +265,11 @@ impl Conn {
     /// The end, called once by the reader: whoever waits for something here is told.
     pub(crate) fn finish(&self, reason: CloseReason) {
         self.close(reason);
-        let reason = self.reason.get().map(ToString::to_string).unwrap_or_default();
+        let reason = self.reason.get().unwrap_or(&CloseReason::Eof);
         let unsent = self.outbox.close();
-        self.group.remove(self, &unsent, &reason);
+        self.group.remove(self, &unsent, reason);
         self.inbound.cancel_all();
-        self.core.connection_ended(self, &reason);
-        self.ended.notify_one();
+        self.core.connection_ended(self, &reason.to_string());
     }
 }
 

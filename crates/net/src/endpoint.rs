@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -22,9 +22,11 @@ use wire::frame::Service;
 use crate::{
     EndpointConfig, Handler, NetError, Peer, PeerStatus, Serving, Waiter,
     accept::{self, Handshakes},
+    config::check_conns_max,
     conn::Conn,
     group::Group,
-    inbound, socket,
+    inbound, service, socket,
+    stats::CallTimes,
 };
 
 /// An accepted group without connections is kept this long: its peer may come back, and calls to it wait.
@@ -70,6 +72,8 @@ pub(crate) struct Core {
     peers: Mutex<Peers>,
     accepted: AtomicUsize,
     shut: AtomicBool,
+    conns_max: AtomicU8,
+    pub call_times: CallTimes,
 }
 
 #[derive(Default)]
@@ -109,13 +113,17 @@ impl Endpoint {
             peers: Mutex::default(),
             accepted: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
+            conns_max: AtomicU8::new(config.conns_max),
+            call_times: CallTimes::new(),
             config,
         });
+        let endpoint = Endpoint { owner: Arc::new(Owner(Arc::clone(&core))) };
+        endpoint.serve(Service::Net, service::handler());
         for listener in listeners {
             core.runtime.spawn(accept::run(Arc::clone(&core), listener));
         }
         core.runtime.spawn(janitor(Arc::downgrade(&core)));
-        Ok(Endpoint { owner: Arc::new(Owner(core)) })
+        Ok(endpoint)
     }
 
     fn core(&self) -> &Arc<Core> {
@@ -166,6 +174,21 @@ impl Endpoint {
     /// The session named in later handshakes.
     pub fn set_session(&self, session: SessionId) {
         self.core().session.store(session.0, Ordering::Relaxed);
+    }
+
+    /// Changes `maxTcpConnsPerNodeConn`, 1–16: connections are made and drained accordingly, and peers that
+    /// connected to this endpoint are told.
+    pub fn set_conns_max(&self, n: u8) -> Result<(), NetError> {
+        check_conns_max(n)?;
+        let core = self.core();
+        core.conns_max.store(n, Ordering::Relaxed);
+        for group in core.groups() {
+            group.keeper.notify_one();
+            if !group.dials() {
+                core.runtime.spawn(service::tell_conns_max(Peer::from_group(group), n));
+            }
+        }
+        Ok(())
     }
 
     /// The map version named in replies.
@@ -240,15 +263,24 @@ impl Core {
 
     /// `d` times a random factor of 0.5 to 1.5, so that many peers do not come back at one instant.
     pub(crate) fn jitter(&self, d: Duration) -> Duration {
+        d.mul_f64(self.jitter_factor())
+    }
+
+    /// 0.5 to 1.5.
+    pub(crate) fn jitter_factor(&self) -> f64 {
         // splitmix64: spread, not secrecy.
         let mut x = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        d.mul_f64(0.5 + (x >> 11) as f64 / (1u64 << 53) as f64)
+        0.5 + (x >> 11) as f64 / (1u64 << 53) as f64
     }
 
     pub(crate) fn accepted_count(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn conns_max(&self) -> u8 {
+        self.conns_max.load(Ordering::Relaxed)
     }
 
     /// The group of a process that connects to us.

@@ -112,8 +112,23 @@ pub(crate) enum CloseReason {
     Silent(std::time::Duration),
     #[error("replaced by a newer process of the peer")]
     Superseded,
+    #[error("nothing gets through for {0:?} while other connections do")]
+    PathDead(std::time::Duration),
+    #[error("drained")]
+    Drained,
     #[error("the endpoint is shut down")]
     Shutdown,
+}
+
+impl CloseReason {
+    /// Whether the end was meant, not a failure.
+    pub(crate) fn is_meant(&self) -> bool {
+        matches!(self, CloseReason::Superseded | CloseReason::Drained | CloseReason::Shutdown)
+    }
+    /// Whether the network between the nodes no longer passes anything.
+    pub(crate) fn is_path(&self) -> bool {
+        matches!(self, CloseReason::PathDead(_) | CloseReason::Silent(_))
+    }
 }
 
 impl From<io::Error> for CloseReason {

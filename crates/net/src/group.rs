@@ -1,15 +1,15 @@
 //! A connection group: all connections to one other process, and the calls that use them.
 //!
-//! A dialed group (made by `Endpoint::peer`) connects by itself while it is used; an accepted one (a peer
-//! that connected to us) waits for the peer to come back. A call takes the connection of its lane with the
-//! least work under way; none free or none at all, it waits, within deadline and patience.
-//! Lock: `state`, never held across an await, nor while a connection's outbox is used.
+//! A dialed group (made by `Endpoint::peer`) connects by itself while it is used (`keeper.rs`); an accepted
+//! one (a peer that connected to us) waits for the peer to come back. A call takes the connection of its
+//! lane with the least work under way; none free or none at all, it waits, within deadline and patience.
+//! Locks: `plan`, then `state`; never held across an await, nor while a connection's outbox is used.
 
 use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -25,12 +25,14 @@ use wire::{
 
 use crate::{
     Call, CallError, Destination, Reply, ReplyPayload,
-    conn::{Accepted, Conn, Identity},
-    dial,
+    conn::{Accepted, Conn, DrainState, Identity},
+    dial::{DialError, Dialed},
     endpoint::Core,
     error::CloseReason,
+    keeper,
     outbox::OutFrame,
     pending::{Failure, Outcome, Pending, ReplyTo, Table, Unassigned},
+    plan::{Ended, Failed, Have, Plan},
 };
 
 /// Requests on a connection above which small ones are left to the writer task, which sends many at once.
@@ -107,12 +109,19 @@ pub(crate) struct Group {
     state: Mutex<State>,
     /// A connection came, or room on one, by lane.
     changed: [Notify; 2],
-    /// Bulk connections to have: the lower of both sides' values; 0 until the first handshake.
-    pub effective: AtomicU8,
-    /// Somebody wants a connection.
-    pub demand: Notify,
+    plan: Mutex<Plan>,
+    /// The peer's `conns_max`; 0 until the first handshake.
+    peer_conns_max: AtomicU8,
+    /// A bulk connection has been asked for.
+    pub bulk_wanted: AtomicBool,
+    /// Wakes the keeper; a permit is stored.
+    pub keeper: Notify,
+    /// The keeper does not look by itself: who brings work wakes it.
+    pub keeper_sleeps: AtomicBool,
+    keeper_started: AtomicBool,
+    /// Connections replaced because they were slow.
+    pub replaced: AtomicU32,
     used_us: AtomicU64,
-    dialing: [AtomicBool; 2],
 }
 
 fn lane_index(lane: Lane) -> usize {
@@ -124,20 +133,46 @@ fn lane_index(lane: Lane) -> usize {
 
 impl Group {
     pub(crate) fn new(core: &Arc<Core>, addrs: Vec<SocketAddr>) -> Arc<Group> {
+        let plan = Plan::new(&addrs, core.next_id() as usize, core.config.backoff_max);
         Arc::new(Group {
             core: Arc::clone(core),
             addrs,
             state: Mutex::default(),
             changed: [Notify::new(), Notify::new()],
-            effective: AtomicU8::new(0),
-            demand: Notify::new(),
+            plan: Mutex::new(plan),
+            peer_conns_max: AtomicU8::new(0),
+            bulk_wanted: AtomicBool::new(false),
+            keeper: Notify::new(),
+            keeper_sleeps: AtomicBool::new(true),
+            keeper_started: AtomicBool::new(false),
+            replaced: AtomicU32::new(0),
             used_us: AtomicU64::new(core.now_us()),
-            dialing: [AtomicBool::new(false), AtomicBool::new(false)],
         })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn lock_plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Bulk connections to have: the lower of both sides' values; 0 until the first handshake.
+    pub(crate) fn conns_wanted(&self) -> u8 {
+        self.peer_conns_max.load(Ordering::Relaxed).min(self.core.conns_max())
+    }
+
+    /// The peer says how many connections it takes.
+    pub(crate) fn set_peer_conns_max(&self, n: u8) {
+        self.peer_conns_max.store(n.max(1), Ordering::Relaxed);
+        self.keeper.notify_one();
+    }
+
+    /// Whether connections are being made, replaced or drained.
+    pub(crate) fn is_changing(&self) -> bool {
+        let plan = self.lock_plan();
+        plan.is_dialing() || plan.is_replacing() || self.lock().conns.iter().any(|c| c.have().leaving)
     }
 
     /// Whether this side connects.
@@ -177,6 +212,7 @@ impl Group {
             let expects = pending.destination.is_some();
             self.lock().table.insert(id, pending);
             self.used_us.store(core.now_us(), Ordering::Relaxed);
+            self.wake_keeper();
             let (conn, rx, load) = self.assign(id, call.lane, patience).await?;
             let header = Header {
                 kind: FrameKind::Request,
@@ -287,7 +323,7 @@ impl Group {
                     changed.await;
                 }
                 Err(Unassigned::NoConnection) => {
-                    self.ensure_dialing(lane);
+                    self.want(lane);
                     let ends = *patience_ends.get_or_insert_with(|| Instant::now() + patience);
                     if tokio::time::timeout_at(ends.into(), changed).await.is_err() {
                         let reason = self.lock().last_error.clone();
@@ -307,7 +343,8 @@ impl Group {
         if state.shut {
             return Err(CallError::Shutdown);
         }
-        let mut given = state.table.assign(id, lane);
+        let dispatch = self.core.config.dispatch;
+        let mut given = state.table.assign(id, lane, dispatch);
         if matches!(given, Err(Unassigned::NoConnection)) {
             if let Some(reason) = &state.refused {
                 return Err(CallError::Refused(reason.clone()));
@@ -315,7 +352,7 @@ impl Group {
             if !self.dials() {
                 // The peer decides which lanes it opens.
                 let other = if lane == Lane::Control { Lane::Bulk } else { Lane::Control };
-                given = state.table.assign(id, other);
+                given = state.table.assign(id, other, dispatch);
             }
         }
         Ok(given.and_then(|(conn, rx, load)| {
@@ -324,20 +361,27 @@ impl Group {
         }))
     }
 
-    /// Starts the tasks that keep connections of `lane`, once, and wakes those that sleep.
-    fn ensure_dialing(self: &Arc<Self>, lane: Lane) {
-        if !self.dials() {
-            return;
+    /// Somebody waits for a connection of `lane`.
+    fn want(self: &Arc<Self>, lane: Lane) {
+        if lane == Lane::Bulk {
+            self.bulk_wanted.store(true, Ordering::Relaxed);
         }
-        for lane in [Some(Lane::Control), (lane == Lane::Bulk).then_some(lane)].into_iter().flatten() {
-            if !self.dialing[lane_index(lane)].swap(true, Ordering::AcqRel) {
-                let slots = if lane == Lane::Bulk { self.core.config.conns_max } else { 1 };
-                for slot in 0..slots {
-                    self.core.runtime.spawn(dial::slot(Arc::downgrade(self), lane, slot));
-                }
-            }
+        if self.dials() {
+            self.start_keeper();
+            self.keeper.notify_one();
         }
-        self.demand.notify_waiters();
+    }
+
+    fn start_keeper(self: &Arc<Self>) {
+        if !self.keeper_started.swap(true, Ordering::AcqRel) {
+            self.core.runtime.spawn(keeper::run(Arc::downgrade(self)));
+        }
+    }
+
+    fn wake_keeper(&self) {
+        if self.keeper_sleeps.load(Ordering::Relaxed) && self.keeper_sleeps.swap(false, Ordering::SeqCst) {
+            self.keeper.notify_one();
+        }
     }
 
     fn notify(&self, lane: Lane) {
@@ -351,8 +395,45 @@ impl Group {
         self.changed.iter().for_each(Notify::notify_waiters);
     }
 
+    /// An attempt to connect has ended.
+    pub(crate) fn dialed(self: &Arc<Self>, lane: Lane, rail: usize, result: Result<Dialed, DialError>) {
+        // Held until the connection is in the group, so that it is counted once and not missed.
+        let mut plan = self.lock_plan();
+        let started = result.and_then(|Dialed { socket, accepted }| {
+            let remote = socket.as_ref().peer_addr();
+            plan.dialed(lane, rail);
+            let remote_is_loopback = remote.is_ok_and(|a| a.ip().is_loopback());
+            let passable = |a: &&SocketAddr| {
+                a.port() != 0 && !a.ip().is_unspecified() && a.ip().is_loopback() == remote_is_loopback
+            };
+            accepted.addresses.iter().filter(passable).for_each(|&a| plan.add_rail(a));
+            Conn::start(&self.core, self, socket, Some(rail), &accepted).map_err(|source| {
+                let addr = plan.rails().get(rail).map_or(self.addrs[0], |r| r.addr);
+                DialError::Connect { addr, source }
+            })
+        });
+        if let Err(error) = started {
+            let alive = self.lock().conns.iter().any(|c| c.rail == rail && !c.have().leaving);
+            let refused = matches!(error, DialError::Refused { .. });
+            let text = error.to_string();
+            let failure = Failed { now: Instant::now(), alive, refused, error: text.clone() };
+            plan.failed(lane, rail, failure, self.core.jitter_factor());
+            let all_down = plan.rails().iter().all(|r| r.down);
+            drop(plan);
+            let mut state = self.lock();
+            state.last_error = Some(text);
+            if let (DialError::Refused { reason, .. }, true) = (error, all_down || !alive) {
+                state.refused = Some(reason);
+            }
+        } else {
+            drop(plan);
+        }
+        self.notify_all();
+        self.keeper.notify_one();
+    }
+
     /// A connection's handshake is done.
-    pub(crate) fn add(&self, conn: &Arc<Conn>, accepted: &Accepted) {
+    pub(crate) fn add(self: &Arc<Self>, conn: &Arc<Conn>, accepted: &Accepted) {
         let superseded: Vec<_> = {
             let mut state = self.lock();
             let old = state.conns.iter().filter(|c| c.peer.process != conn.peer.process).cloned();
@@ -364,24 +445,36 @@ impl Group {
             state.table.add_member(conn.id, conn.lane, accepted.window);
             old
         };
+        conn.stats.connections.add(1);
         if self.is_shut() {
             conn.close(CloseReason::Shutdown);
         }
         for old in superseded {
             old.close(CloseReason::Superseded);
         }
-        self.effective.store(accepted.conns.max(1), Ordering::Relaxed);
-        self.demand.notify_waiters();
+        self.set_peer_conns_max(accepted.conns_max);
+        self.start_keeper();
         self.notify_all();
     }
 
     /// A connection has ended: its calls are told. `unsent` names requests that never left.
-    pub(crate) fn remove(&self, conn: &Conn, unsent: &[u64], reason: &str) {
-        let lost = {
+    pub(crate) fn remove(&self, conn: &Conn, unsent: &[u64], reason: &CloseReason) {
+        let mut plan = self.lock_plan();
+        let (lost, alive) = {
             let mut state = self.lock();
             state.conns.retain(|c| c.id != conn.id);
-            state.table.remove_member(conn.id)
+            let alive = state.conns.iter().any(|c| c.rail == conn.rail && !c.have().leaving);
+            (state.table.remove_member(conn.id), alive)
         };
+        let meant = reason.is_meant() || conn.drain_state() != DrainState::No;
+        let (have, held) = (Have { leaving: meant, ..conn.have() }, conn.opened.elapsed());
+        let end = Ended { now: Instant::now(), held, alive, path: reason.is_path() };
+        plan.ended(have, end, self.core.jitter_factor());
+        drop(plan);
+        conn.stats.connections.sub(1);
+        if !meant {
+            conn.stats.lost.inc();
+        }
         for (id, call) in lost {
             let Some(tx) = call.tx else { continue };
             let _ = tx.send(Err(Failure::Lost {
@@ -391,17 +484,7 @@ impl Group {
             }));
         }
         self.notify_all();
-    }
-
-    /// An attempt to connect failed.
-    pub(crate) fn dial_failed(&self, error: &dial::DialError) {
-        let mut state = self.lock();
-        state.last_error = Some(error.to_string());
-        if let dial::DialError::Refused { reason, .. } = error {
-            state.refused = Some(reason.clone());
-        }
-        drop(state);
-        self.notify_all();
+        self.keeper.notify_one();
     }
 
     /// A connection is being closed: nothing more is given to it.
@@ -427,6 +510,7 @@ impl Group {
     ) {
         let Some(call) = self.lock().table.end_reply(conn.id, header.request_id) else { return };
         self.notify(conn.lane);
+        self.core.call_times.of(call.service).record(call.since.elapsed());
         let Some(tx) = call.tx else { return };
         let elapsed = self.core.now_us().saturating_sub(header.sent_us);
         let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
@@ -457,7 +541,7 @@ impl Group {
         };
         drop(calls);
         conns.iter().for_each(|c| c.close(CloseReason::Shutdown));
-        self.demand.notify_waiters();
+        self.keeper.notify_one();
         self.notify_all();
     }
 

@@ -51,6 +51,7 @@ pub(crate) async fn connect(
     core: &Core,
     stream: &mut TcpStream,
     lane: Lane,
+    limit: Duration,
 ) -> Result<Accepted, HandshakeError> {
     let config = &core.config;
     let hello = Hello {
@@ -59,7 +60,7 @@ pub(crate) async fn connect(
         process: core.process,
         session: core.session(),
         lane,
-        conns_max: config.conns_max,
+        conns_max: core.conns_max(),
         window: config.window,
         capabilities: 0,
         software: config.software.clone(),
@@ -72,14 +73,14 @@ pub(crate) async fn connect(
         }
         Ok(wire::frame::decode::<HelloReply>(&body)?)
     };
-    match within(config.connect_timeout, exchange).await? {
+    match within(limit, exchange).await? {
         HelloReply::Refused { reason } => Err(HandshakeError::Refused(reason)),
         HelloReply::Accepted { node, process, conns_max, window, capabilities: _, addresses } => {
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             Ok(Accepted {
                 peer: Identity { node, process, session: base::SessionId(0), software: String::new() },
                 lane,
-                conns: conns_max.min(config.conns_max),
+                conns_max,
                 window,
                 addresses,
             })
@@ -109,7 +110,7 @@ pub(crate) async fn accept(core: &Core, stream: &mut TcpStream) -> Result<Accept
         Ok(_) => HelloReply::Accepted {
             node: config.node,
             process: core.process,
-            conns_max: config.conns_max,
+            conns_max: core.conns_max(),
             window: config.window,
             capabilities: 0,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
@@ -135,7 +136,7 @@ pub(crate) async fn accept(core: &Core, stream: &mut TcpStream) -> Result<Accept
             software: hello.software,
         },
         lane: hello.lane,
-        conns: hello.conns_max.min(config.conns_max),
+        conns_max: hello.conns_max,
         window: hello.window,
         addresses: Vec::new(),
     })

@@ -126,6 +126,10 @@ impl Inbound {
         all.iter().for_each(|cancel| cancel.cancel());
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().active.is_empty()
+    }
+
     /// Looks at every request not answered yet.
     pub(crate) fn for_each(&self, mut f: impl FnMut(u64, &Active)) {
         self.lock().active.iter().for_each(|(&id, active)| f(id, active));

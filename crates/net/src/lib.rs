@@ -24,22 +24,27 @@ mod group;
 mod handler;
 mod handshake;
 mod inbound;
+mod keeper;
 mod outbox;
 mod payload;
 mod pending;
+mod plan;
 mod reader;
+mod service;
 mod sight;
 mod socket;
+mod stats;
 mod tcp_info;
+mod watch;
 
 pub use call::{Call, Reply};
-pub use config::EndpointConfig;
+pub use config::{Dispatch, EndpointConfig};
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
 pub use group::Peer;
 pub use handler::{BoxFuture, Handler, PeerId, Request, Response, handler_fn};
 pub use payload::{Destination, Payload, ReceiveInto, ReplyPayload};
-pub use sight::{CallState, ConnStatus, PeerStatus, Serving, Waiter};
+pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, RailStatus, Serving, Waiter};
 pub use tcp_info::TcpInfo;
 pub use wire::{
     frame::{Header, Service, Status},

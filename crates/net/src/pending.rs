@@ -13,7 +13,7 @@ use wire::{
     hello::{Lane, Window},
 };
 
-use crate::{Destination, Reply};
+use crate::{Destination, Dispatch, Reply};
 
 /// What a call was told in the end.
 pub(crate) type Outcome = Result<Reply, Failure>;
@@ -60,8 +60,12 @@ pub(crate) struct Member {
     /// Measured bytes a second; 0 is not yet known.
     pub rate: u64,
     last_used: u64,
-    /// It is being closed: nothing more is given to it.
-    retired: bool,
+    /// It is being drained or closed: nothing more is given to it.
+    pub retired: bool,
+    /// Nothing seems to get through: nothing more is given to it while there are others.
+    pub suspect: bool,
+    /// It was without requests at some time since the last look.
+    idled: bool,
 }
 
 impl Member {
@@ -80,6 +84,31 @@ pub(crate) enum Unassigned {
     NoRoom,
     /// The call is no longer in the table.
     Gone,
+}
+
+/// The measured rates of a group's connections as weights. Rates within a factor of two count as equal:
+/// they differ by chance, and queues even that out by themselves.
+struct Rates {
+    best: u64,
+    mean: u64,
+    alike: bool,
+}
+
+impl Rates {
+    fn of(members: &[Member]) -> Rates {
+        let known = || members.iter().map(|m| m.rate).filter(|&r| r > 0);
+        let best = known().max().unwrap_or(1);
+        let mean = (known().sum::<u64>() / known().count().max(1) as u64).max(1);
+        Rates { best, mean, alike: known().min().is_none_or(|least| least >= best / 2) }
+    }
+    fn weight(&self, m: &Member) -> u64 {
+        match m.rate {
+            _ if self.alike => 1_000_000,
+            0 => self.mean,
+            // One measured very slow still gets a share: its rate can only be seen in use.
+            rate => rate.max(self.best / 8),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -110,6 +139,8 @@ impl Table {
             rate: 0,
             last_used: 0,
             retired: false,
+            suspect: false,
+            idled: true,
         });
     }
     pub(crate) fn retire(&mut self, conn: u64) {
@@ -117,43 +148,61 @@ impl Table {
             m.retired = true;
         }
     }
-    #[allow(dead_code)]
     pub(crate) fn set_rate(&mut self, conn: u64, rate: u64) {
         if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
             m.rate = rate;
         }
     }
+    pub(crate) fn set_suspect(&mut self, conn: u64, suspect: bool) {
+        if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
+            m.suspect = suspect;
+        }
+    }
 
-    /// Gives call `id` to the connection of `lane` on which it would be answered first: least bytes under
-    /// way, weighted by measured rate. Returns it, the receiver of the outcome, and how many requests the
-    /// connection had already.
+    /// Whether calls wait for answers or connections.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// (Requests unanswered now, whether there were some all the time since this was last asked.)
+    pub(crate) fn look_at(&mut self, conn: u64) -> (u32, bool) {
+        let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) else { return (0, false) };
+        (m.requests, !std::mem::replace(&mut m.idled, m.requests == 0))
+    }
+
+    /// Gives call `id` to a connection of `lane`: with `Dispatch::ShortestQueue` the one on which it would
+    /// be answered first. Returns it, the receiver of the outcome, and how many requests the connection
+    /// had already.
     pub(crate) fn assign(
         &mut self,
         id: u64,
         lane: Lane,
+        dispatch: Dispatch,
     ) -> Result<(u64, oneshot::Receiver<Outcome>, u32), Unassigned> {
         let call = self.calls.get_mut(&id).ok_or(Unassigned::Gone)?;
+        let of_lane = |m: &Member| m.lane == lane && !m.retired;
+        if !self.members.iter().any(of_lane) {
+            return Err(Unassigned::NoConnection);
+        }
+        let all_suspect = !self.members.iter().any(|m| of_lane(m) && !m.suspect);
         let weight = call.cost + call.expected;
-        let known: Vec<u64> = self.members.iter().map(|m| m.rate).filter(|&r| r > 0).collect();
-        let best = known.iter().copied().max().unwrap_or(1);
-        let mean = (known.iter().sum::<u64>() / known.len().max(1) as u64).max(1);
-        // A connection measured very slow still gets a share: its rate can only be seen in use.
-        let rate = |m: &Member| if m.rate == 0 { mean } else { m.rate.max(best / 8) };
-        let mut any = false;
-        let chosen = self
-            .members
-            .iter_mut()
-            .filter(|m| m.lane == lane && !m.retired)
-            .inspect(|_| any = true)
-            .filter(|m| m.has_room(call.cost))
-            .min_by_key(|m| {
+        let rates = Rates::of(&self.members);
+        let open = self.members.iter_mut().filter(|m| of_lane(m) && (all_suspect || !m.suspect));
+        let chosen = match dispatch {
+            Dispatch::ShortestQueue => open.filter(|m| m.has_room(call.cost)).min_by_key(|m| {
                 let queued = (m.bytes + m.expected + weight) as u128;
                 // Nanoseconds until answered: integers, so that ties are ties.
-                (queued * 1_000_000_000 / rate(m) as u128, m.last_used)
-            });
-        let Some(member) = chosen else {
-            return Err(if any { Unassigned::NoRoom } else { Unassigned::NoConnection });
+                (queued * 1_000_000_000 / rates.weight(m) as u128, m.last_used)
+            }),
+            Dispatch::RoundRobin => open.filter(|m| m.has_room(call.cost)).min_by_key(|m| m.last_used),
+            Dispatch::Pinned => {
+                let mut open: Vec<&mut Member> = open.collect();
+                // Not empty: somebody is of the lane, and not all of those left out are suspect.
+                let turn = (call.inode.0 % open.len().max(1) as u64) as usize;
+                Some(open.swap_remove(turn)).filter(|m| m.has_room(call.cost))
+            }
         };
+        let Some(member) = chosen else { return Err(Unassigned::NoRoom) };
         self.uses += 1;
         member.last_used = self.uses;
         let before = member.requests;
@@ -168,6 +217,7 @@ impl Table {
     fn release(&mut self, call: &Pending) {
         if let Some(m) = self.members.iter_mut().find(|m| Some(m.conn) == call.conn) {
             m.requests = m.requests.saturating_sub(1);
+            m.idled |= m.requests == 0;
             m.bytes = m.bytes.saturating_sub(call.cost);
             m.expected = m.expected.saturating_sub(call.expected);
         }
@@ -276,7 +326,7 @@ mod tests {
 
     fn assign(t: &mut Table, id: u64, c: Pending) -> Result<u64, Unassigned> {
         t.insert(id, c);
-        t.assign(id, Lane::Bulk).map(|(conn, ..)| conn)
+        t.assign(id, Lane::Bulk, Dispatch::ShortestQueue).map(|(conn, ..)| conn)
     }
 
     #[test]
@@ -299,15 +349,60 @@ mod tests {
     }
 
     #[test]
+    fn rates_that_differ_little_count_as_equal() {
+        let mut t = table(2, 10_000, 1 << 40);
+        t.set_rate(1, 190);
+        t.set_rate(2, 100);
+        let on_1 = (0..400).filter(|&i| assign(&mut t, i, call(1000, 0)) == Ok(1)).count();
+        assert_eq!(on_1, 200);
+    }
+
+    #[test]
+    fn round_robin_counts_and_pinned_follows_the_inode() {
+        let mut t = table(3, 100, 1 << 30);
+        let mut give = |id, inode, dispatch| {
+            t.insert(id, Pending { inode: InodeNo(inode), ..call(id * 1000, 0) });
+            t.assign(id, Lane::Bulk, dispatch).map(|(conn, ..)| conn).unwrap()
+        };
+        let given: Vec<u64> = (0..6).map(|i| give(i, 0, Dispatch::RoundRobin)).collect();
+        assert_eq!(given, [1, 2, 3, 1, 2, 3]);
+        let given: Vec<u64> = (0..6).map(|i| give(10 + i, i / 2, Dispatch::Pinned)).collect();
+        assert_eq!(given, [1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_suspect_gets_nothing_while_there_are_others() {
+        let mut t = table(2, 100, 1 << 30);
+        t.set_suspect(1, true);
+        assert!((0..9).all(|i| assign(&mut t, i, call(1 << 20, 0)) == Ok(2)));
+        t.set_suspect(2, true);
+        assert_eq!(assign(&mut t, 20, call(1, 0)), Ok(1));
+    }
+
+    #[test]
+    fn busy_means_busy_all_the_time() {
+        let mut t = table(1, 100, 1 << 30);
+        assert_eq!(t.look_at(1), (0, false));
+        assign(&mut t, 1, call(1, 0)).unwrap();
+        assert_eq!(t.look_at(1), (1, false), "it began within");
+        assign(&mut t, 2, call(1, 0)).unwrap();
+        t.end_reply(1, 1).unwrap();
+        assert_eq!(t.look_at(1), (1, true));
+        t.end_reply(1, 2).unwrap();
+        assign(&mut t, 3, call(1, 0)).unwrap();
+        assert_eq!(t.look_at(1), (1, false), "it was idle in between");
+    }
+
+    #[test]
     fn the_window_holds_by_requests_and_bytes_and_one_always_fits() {
         let mut t = table(1, 2, 100);
         assert_eq!(assign(&mut t, 1, call(1000, 0)), Ok(1));
         assert_eq!(assign(&mut t, 2, call(1, 0)), Err(Unassigned::NoRoom));
         t.end_reply(1, 1).unwrap();
-        assert!(t.assign(2, Lane::Bulk).is_ok());
+        assert!(t.assign(2, Lane::Bulk, Dispatch::ShortestQueue).is_ok());
         assert_eq!(assign(&mut t, 3, call(99, 0)), Ok(1));
         assert_eq!(assign(&mut t, 4, call(0, 0)), Err(Unassigned::NoRoom));
-        assert!(matches!(t.assign(5, Lane::Bulk), Err(Unassigned::Gone)));
+        assert!(matches!(t.assign(5, Lane::Bulk, Dispatch::RoundRobin), Err(Unassigned::Gone)));
     }
 
     #[test]
@@ -318,7 +413,7 @@ mod tests {
         assert_eq!(assign(&mut t, 2, call(1, 0)), Err(Unassigned::NoRoom));
         assert!(matches!(t.begin_reply(1, 1), Some(ReplyTo::Nobody)));
         assert!(t.end_reply(1, 1).unwrap().tx.is_none());
-        assert!(t.assign(2, Lane::Bulk).is_ok());
+        assert!(t.assign(2, Lane::Bulk, Dispatch::ShortestQueue).is_ok());
         assert_eq!(t.abandon(99), None);
     }
 

@@ -83,14 +83,21 @@ impl Reader {
     async fn frame(&mut self) -> Result<(), CloseReason> {
         let header = Header::decode(&self.header().await?)?;
         self.conn.counters.frames_received.fetch_add(1, Ordering::Relaxed);
+        self.conn.stats.received_messages.inc();
         let has_payload = header.payload_len > 0;
         self.quiet =
             if has_payload && self.conn.lane == Lane::Bulk { 0 } else { self.quiet.saturating_add(1) };
         match header.kind {
             FrameKind::Request => self.request(header).await,
             FrameKind::Reply => self.reply(header).await,
-            FrameKind::Cancel | FrameKind::Ping | FrameKind::Pong if has_payload || header.body_len > 0 => {
-                Err(CloseReason::Protocol("a cancel or heartbeat with a body"))
+            FrameKind::Cancel | FrameKind::Ping | FrameKind::Pong | FrameKind::Drain
+                if has_payload || header.body_len > 0 =>
+            {
+                Err(CloseReason::Protocol("a cancel, drain or heartbeat with a body"))
+            }
+            FrameKind::Drain => {
+                self.conn.drain_received();
+                Ok(())
             }
             FrameKind::Cancel => {
                 self.conn.inbound.cancel(header.request_id);
@@ -354,7 +361,7 @@ async fn read(conn: &Conn, slices: &mut [IoSliceMut<'_>]) -> Result<usize, Close
         match conn.socket.try_readv(slices) {
             Ok(0) => return Err(CloseReason::Eof),
             Ok(n) => {
-                conn.counters.bytes_received.fetch_add(n as u64, Ordering::Relaxed);
+                conn.count_received(n as u64);
                 conn.heard();
                 return Ok(n);
             }

@@ -85,12 +85,41 @@ pub struct PeerStatus {
     pub software: Option<String>,
     /// Addresses connected to; empty: the peer connected to us.
     pub addrs: Vec<SocketAddr>,
-    /// Bulk connections it should have.
+    /// Bulk connections it should have, over all rails; 0: not known yet.
     pub conns_wanted: u8,
+    /// Connections replaced because they were much slower than others.
+    pub replaced: u32,
+    /// Its addresses as they are used.
+    pub rails: Vec<RailStatus>,
     /// Why the last attempt to connect failed, if it did.
     pub last_error: Option<String>,
     /// Its connections.
     pub connections: Vec<ConnStatus>,
+}
+
+/// One network address of a peer.
+#[derive(Clone, Debug, Serialize)]
+pub struct RailStatus {
+    /// The peer's address.
+    pub addr: SocketAddr,
+    /// Whether it is used. One that is left is tried again until it answers.
+    pub up: bool,
+    /// Connections on it.
+    pub connections: usize,
+    /// Why the last attempt failed, if it did.
+    pub last_error: Option<String>,
+}
+
+/// How a connection is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnState {
+    /// Takes calls.
+    Active,
+    /// Nothing seems to get through at the moment: takes calls only if all others are the same.
+    Suspect,
+    /// Takes no new calls and ends when those under way have.
+    Draining,
 }
 
 /// One connection.
@@ -101,6 +130,10 @@ pub struct ConnStatus {
     /// What it carries.
     #[serde(serialize_with = "debug")]
     pub lane: Lane,
+    /// How it is used.
+    pub state: ConnState,
+    /// Its place in the peer's rails.
+    pub rail: usize,
     /// Whether this side connected.
     pub dialed: bool,
     /// Our address.
@@ -182,6 +215,7 @@ impl Group {
 
     pub(crate) fn status(&self) -> PeerStatus {
         let name = self.name();
+        let plan = self.lock_plan();
         let state = self.lock();
         let identity = state.identity.as_ref();
         let connections = state.conns.iter().map(|conn| {
@@ -191,8 +225,20 @@ impl Group {
                 status.bytes_unanswered = m.bytes;
                 status.bytes_expected = m.expected;
                 status.rate = m.rate;
+                status.state = match (m.retired, m.suspect) {
+                    (true, _) => ConnState::Draining,
+                    (false, true) => ConnState::Suspect,
+                    (false, false) => ConnState::Active,
+                };
             }
             status
+        });
+        let on_rail = |i| state.conns.iter().filter(|c| c.rail == i && !c.have().leaving).count();
+        let rails = plan.rails().iter().enumerate().map(|(i, rail)| RailStatus {
+            addr: rail.addr,
+            up: !rail.down,
+            connections: on_rail(i),
+            last_error: rail.error.clone(),
         });
         PeerStatus {
             name,
@@ -201,7 +247,9 @@ impl Group {
             session: identity.map(|i| i.session),
             software: identity.map(|i| i.software.clone()).filter(|s| !s.is_empty()),
             addrs: self.addrs.clone(),
-            conns_wanted: self.effective.load(Ordering::Relaxed),
+            conns_wanted: self.conns_wanted(),
+            replaced: self.replaced.load(Ordering::Relaxed),
+            rails: rails.collect(),
             last_error: state.last_error.clone(),
             connections: connections.collect(),
         }
@@ -214,6 +262,8 @@ impl Conn {
         ConnStatus {
             id: self.id,
             lane: self.lane,
+            state: ConnState::Active,
+            rail: self.rail,
             dialed: self.dialed,
             local: self.local,
             remote: self.remote,

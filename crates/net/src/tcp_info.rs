@@ -17,6 +17,10 @@ pub struct TcpInfo {
     pub retransmits: u32,
     /// Packets on their way.
     pub unacked: u32,
+    /// Bytes sent that the peer's kernel has acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes the kernel has received.
+    pub bytes_received: u64,
     /// Packets believed lost now.
     pub lost: u32,
     /// Congestion window, packets.
@@ -57,6 +61,8 @@ pub(crate) fn tcp_info(stream: &TcpStream) -> io::Result<TcpInfo> {
         rttvar_us: info.tcpi_rttvar,
         retransmits: info.tcpi_total_retrans,
         unacked: info.tcpi_unacked,
+        bytes_acked: info.tcpi_bytes_acked,
+        bytes_received: info.tcpi_bytes_received,
         lost: info.tcpi_lost,
         cwnd: info.tcpi_snd_cwnd,
         mss: info.tcpi_snd_mss,

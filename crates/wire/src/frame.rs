@@ -46,6 +46,9 @@ pub enum FrameKind {
     Ping = 6,
     /// Answer to a heartbeat.
     Pong = 7,
+    /// The sender sends no new request on this connection. The side that connected begins, the other
+    /// answers in kind; the first closes when nothing is under way any more.
+    Drain = 8,
 }
 
 /// Which part of a node a request is for.
@@ -269,6 +272,7 @@ impl RawHeader {
                 5 => FrameKind::Cancel,
                 6 => FrameKind::Ping,
                 7 => FrameKind::Pong,
+                8 => FrameKind::Drain,
                 n => return Err(undefined("kind", n.into())),
             },
             service: match self.service {

@@ -70,3 +70,16 @@ pub enum HelloReply {
         reason: String,
     },
 }
+
+/// Requests of the transport itself (`Service::Net`), between two endpoints.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NetRequest {
+    /// The sender's `maxTcpConnsPerNodeConn` is now this. The answer has no body.
+    ConnsMax(u8),
+    /// Sends back a payload of this many bytes, at most [`PROBE_BYTES_MAX`], and drops the one received: by
+    /// it the sender sees which links the two directions of a connection use.
+    Probe(u32),
+}
+
+/// Largest payload of a probe's answer.
+pub const PROBE_BYTES_MAX: u32 = 1 << 20;

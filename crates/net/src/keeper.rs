@@ -1,0 +1,160 @@
+//! The task that keeps a group's connections: does what the plan says, looks at their health while there
+//! is work, closes those that are drained.
+//! It sleeps while the group is idle; a call wakes it. It ends with its group.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use wire::{frame::FrameKind, hello::Lane};
+
+use crate::{
+    conn::{Conn, DrainState},
+    dial,
+    error::CloseReason,
+    group::Group,
+    plan::{Have, Step},
+    tcp_info::tcp_info,
+    watch::{Advice, Seen, TICK, Watch},
+};
+
+/// A group not used for this long is not reconnected until it is.
+const USED_WITHIN: Duration = Duration::from_secs(30);
+/// Time between looks at an idle group.
+const SLEEP: Duration = Duration::from_secs(10);
+/// A draining connection is closed after this, whatever it still waits for.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run(group: Weak<Group>) {
+    let mut watch = Watch::default();
+    let mut looked = Instant::now();
+    loop {
+        let Some(group) = group.upgrade() else { return };
+        // Made before looking: what happens between looking and waiting is not missed.
+        let woken = group.keeper.notified();
+        if group.is_shut() {
+            return;
+        }
+        group.keeper_sleeps.store(true, Ordering::SeqCst);
+        let now = Instant::now();
+        let busy = group.lock().table.is_busy();
+        let used = busy || group.idle() <= USED_WITHIN;
+        let mut wait = if busy || used && group.is_changing() { TICK } else { SLEEP };
+        if busy || group.is_changing() {
+            group.keeper_sleeps.store(false, Ordering::SeqCst);
+        }
+        if used && group.dials() {
+            steps(&group, now);
+            if let Some(next) = group.lock_plan().next(now) {
+                wait = wait.min(next.saturating_duration_since(now).max(Duration::from_millis(1)));
+            }
+        }
+        if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
+            looked = now;
+            look(&group, &mut watch, now);
+        }
+        close_drained(&group);
+        // Safe to cancel: it only waits, and `notify_one` keeps a permit.
+        let _ = tokio::time::timeout(wait, woken).await;
+    }
+}
+
+fn steps(group: &Arc<Group>, now: Instant) {
+    let core = &group.core;
+    let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted().max(1) } else { 0 };
+    let mut plan = group.lock_plan();
+    let have: Vec<Have> = group.lock().conns.iter().map(|c| c.have()).collect();
+    let steps = plan.steps(now, &have, bulk.into());
+    let rails: Vec<_> = plan.rails().iter().map(|r| (r.addr, r.down)).collect();
+    drop(plan);
+    for step in steps {
+        match step {
+            Step::Dial { lane, rail } => {
+                if let Some(&(addr, down)) = rails.get(rail) {
+                    core.runtime.spawn(dial::attempt(Arc::clone(group), lane, rail, addr, down));
+                }
+            }
+            Step::Drain { conn } => drain(group, conn),
+        }
+    }
+}
+
+fn drain(group: &Group, conn: u64) {
+    let conn = group.lock().conns.iter().find(|c| c.id == conn).cloned();
+    if let Some(conn) = conn
+        && conn.begin_drain()
+    {
+        group.retire(&conn);
+        let _ = conn.send(conn.bare(FrameKind::Drain, 0), false);
+    }
+}
+
+/// Closes connections on which nothing is under way any more in either direction.
+fn close_drained(group: &Group) {
+    let done: Vec<Arc<Conn>> = {
+        let mut state = group.lock();
+        let conns = state.conns.clone();
+        let mut over = |conn: &Conn| match conn.drain_state() {
+            DrainState::No | DrainState::ByPeer => false,
+            DrainState::Begun(since) => since.elapsed() >= DRAIN_MAX,
+            DrainState::Agreed(since) => {
+                since.elapsed() >= DRAIN_MAX
+                    || state.table.look_at(conn.id).0 == 0
+                        && conn.inbound.is_empty()
+                        && conn.outbox.bytes() == 0
+            }
+        };
+        conns.into_iter().filter(|c| over(c)).collect()
+    };
+    done.iter().for_each(|c| c.close(CloseReason::Drained));
+}
+
+fn look(group: &Arc<Group>, watch: &mut Watch, now: Instant) {
+    let conns = group.lock().conns.clone();
+    let seen: Vec<Seen> = conns.iter().map(|c| seen(group, c)).collect();
+    let find = |id| conns.iter().find(|c| c.id == id);
+    for advice in watch.look(now, &seen) {
+        match advice {
+            Advice::Rate(id, rate) => group.lock().table.set_rate(id, rate),
+            Advice::Suspect(id, suspect) => group.lock().table.set_suspect(id, suspect),
+            Advice::Ping(id) => {
+                if let Some(conn) = find(id).filter(|c| c.outbox.bytes() == 0) {
+                    let _ = conn.send(conn.bare(FrameKind::Ping, 0), false);
+                }
+            }
+            Advice::PathDead(id, silent) => {
+                if let Some(conn) = find(id) {
+                    tracing::warn!(peer = %conn.peer_name(), conn = id, local = %conn.local,
+                        "nothing gets through for {silent:?} while other connections do: leaving it");
+                    conn.close(CloseReason::PathDead(silent));
+                }
+            }
+            Advice::Replace(id) => {
+                if let Some(conn) = find(id).filter(|_| group.dials()) {
+                    tracing::info!(peer = %conn.peer_name(), conn = id, local = %conn.local,
+                        "much slower than the fastest beside it: replacing it");
+                    group.replaced.fetch_add(1, Ordering::Relaxed);
+                    conn.stats.replaced.inc();
+                    group.lock_plan().replace(id);
+                    group.keeper.notify_one();
+                }
+            }
+        }
+    }
+}
+
+fn seen(group: &Group, conn: &Conn) -> Seen {
+    let (requests, busy) = group.lock().table.look_at(conn.id);
+    let info = tcp_info(conn.socket.as_ref()).unwrap_or_default();
+    Seen {
+        conn: conn.id,
+        rail: conn.rail,
+        bulk: conn.lane == Lane::Bulk,
+        acked: info.bytes_acked,
+        received: info.bytes_received,
+        unacked: info.unacked > 0 || conn.outbox.bytes() > 0,
+        waited_for: requests > 0,
+        busy,
+    }
+}

@@ -1,0 +1,322 @@
+//! How the connections of a group fare, judged from what the kernel says of them at each tick: measured
+//! rates, paths through which nothing passes any more, connections that stay much slower than others.
+//! Decisions only: the caller asks the sockets and acts.
+//!
+//! A path is dead when sent bytes stay unacknowledged and nothing arrives, while another connection of
+//! the same group does get through. The peer's kernel acknowledges also for a process that is stopped or
+//! busy, so a slow peer is not taken for a dead path; and when nothing gets through anywhere, there is
+//! nothing to move to: that is left to the heartbeat.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// Time between looks at a busy group.
+pub(crate) const TICK: Duration = Duration::from_millis(200);
+/// After this without progress nothing new is given to a connection if there are others.
+const SUSPECT_AFTER: Duration = Duration::from_millis(250);
+/// After this it is given up if others get through.
+const DEAD_AFTER: Duration = Duration::from_millis(600);
+/// A connection that got something this recently gets through.
+const LIVE_WITHIN: Duration = Duration::from_millis(500);
+/// A silent one that is waited for is asked for a sign of life, this often at most.
+const PING_EVERY: Duration = Duration::from_millis(350);
+/// One window of the comparison of rates.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Windows in a row below half the fastest after which a connection is replaced when it is quiet ...
+const SLOW_WINDOWS_QUIET: u32 = 3;
+/// ... and even when it is not.
+const SLOW_WINDOWS: u32 = 12;
+/// No second replacement in a group sooner than this.
+const HOLD_OFF: Duration = Duration::from_secs(30);
+
+/// What a look at one connection shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub conn: u64,
+    pub rail: usize,
+    pub bulk: bool,
+    /// Bytes the peer's kernel has acknowledged, and bytes received, since the connection began.
+    pub acked: u64,
+    pub received: u64,
+    /// Something sent is not acknowledged.
+    pub unacked: bool,
+    /// Requests are unanswered now.
+    pub waited_for: bool,
+    /// Requests were unanswered all the time since the last look.
+    pub busy: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    Ping(u64),
+    /// Give it nothing new, or do again.
+    Suspect(u64, bool),
+    /// Nothing gets through it any more.
+    PathDead(u64, Duration),
+    /// Its measured rate in bytes a second.
+    Rate(u64, u64),
+    /// It stays much slower than the fastest beside it.
+    Replace(u64),
+}
+
+#[derive(Default)]
+struct Health {
+    acked: u64,
+    received: u64,
+    /// The last time either grew.
+    progress: Option<Instant>,
+    /// Unacknowledged bytes without progress since.
+    stalled: Option<Instant>,
+    suspect: bool,
+    pinged: Option<Instant>,
+    rate: f64,
+    /// Of the current window.
+    window_bytes: u64,
+    window_busy: bool,
+    slow_windows: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Watch {
+    conns: HashMap<u64, Health>,
+    last: Option<Instant>,
+    window_began: Option<Instant>,
+    hold_off_until: Option<Instant>,
+}
+
+impl Watch {
+    /// One look at all connections of a group.
+    pub(crate) fn look(&mut self, now: Instant, seen: &[Seen]) -> Vec<Advice> {
+        let elapsed = self.last.map(|t| now.saturating_duration_since(t));
+        self.last = Some(now);
+        let slept = elapsed.is_none_or(|e| e > 3 * TICK);
+        self.conns.retain(|id, _| seen.iter().any(|s| s.conn == *id));
+        let mut advice = Vec::new();
+        for s in seen {
+            let h = self.conns.entry(s.conn).or_default();
+            let moved = (s.acked - h.acked.min(s.acked)) + (s.received - h.received.min(s.received));
+            (h.acked, h.received) = (s.acked, s.received);
+            if moved > 0 {
+                h.progress = Some(now);
+            }
+            if moved > 0 || !s.unacked || slept {
+                h.stalled = None;
+            } else {
+                h.stalled.get_or_insert(now);
+            }
+            h.window_bytes += moved;
+            h.window_busy &= s.busy;
+            if let (Some(e), true, false) = (elapsed, s.busy && s.bulk, slept) {
+                let rate = moved as f64 / e.as_secs_f64().max(1e-3);
+                h.rate = if h.rate == 0.0 { rate } else { 0.7 * h.rate + 0.3 * rate };
+                advice.push(Advice::Rate(s.conn, h.rate as u64));
+            }
+        }
+        self.paths(now, seen, &mut advice);
+        self.windows(now, slept, seen, &mut advice);
+        advice
+    }
+
+    fn paths(&mut self, now: Instant, seen: &[Seen], advice: &mut Vec<Advice>) {
+        let since = |t: Option<Instant>| t.map(|t| now.saturating_duration_since(t));
+        let any_stalled = self.conns.values().any(|h| h.stalled.is_some());
+        let live: Vec<u64> = (self.conns.iter())
+            .filter(|(_, h)| since(h.progress).is_some_and(|t| t <= LIVE_WITHIN) && h.stalled.is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        for s in seen {
+            let Some(h) = self.conns.get_mut(&s.conn) else { continue };
+            let others_live = live.iter().any(|&id| id != s.conn);
+            let stalled = since(h.stalled).unwrap_or_default();
+            let suspect = stalled >= SUSPECT_AFTER;
+            if suspect != h.suspect {
+                h.suspect = suspect;
+                advice.push(Advice::Suspect(s.conn, suspect));
+            }
+            if stalled >= DEAD_AFTER && others_live {
+                advice.push(Advice::PathDead(s.conn, stalled));
+                continue;
+            }
+            let silent = since(h.progress).is_none_or(|t| t >= TICK);
+            let asked = since(h.pinged).is_some_and(|t| t < PING_EVERY);
+            if silent && !s.unacked && !asked && (s.waited_for || any_stalled) {
+                h.pinged = Some(now);
+                advice.push(Advice::Ping(s.conn));
+            }
+        }
+    }
+
+    fn windows(&mut self, now: Instant, slept: bool, seen: &[Seen], advice: &mut Vec<Advice>) {
+        let began = *self.window_began.get_or_insert(now);
+        if !slept && now.saturating_duration_since(began) < WINDOW {
+            return;
+        }
+        self.window_began = Some(now);
+        let held_off = self.hold_off_until.is_some_and(|t| now < t);
+        let mut worst: Option<(u64, u64)> = None;
+        for s in seen.iter().filter(|s| s.bulk) {
+            let beside = seen.iter().filter(|o| o.bulk && o.rail == s.rail && o.conn != s.conn);
+            let busy_bytes = |id: u64| self.conns.get(&id).filter(|h| h.window_busy).map(|h| h.window_bytes);
+            let fastest = beside.filter_map(|o| busy_bytes(o.conn)).max();
+            let mine = busy_bytes(s.conn);
+            let Some(h) = self.conns.get_mut(&s.conn) else { continue };
+            match (mine, fastest) {
+                (Some(mine), Some(fastest)) if mine < fastest / 2 && !slept => h.slow_windows += 1,
+                // A window without load says nothing.
+                (None, _) | (_, None) => {}
+                _ => h.slow_windows = 0,
+            }
+            let enough = if s.waited_for { SLOW_WINDOWS } else { SLOW_WINDOWS_QUIET };
+            if h.slow_windows >= enough && worst.is_none_or(|(_, bytes)| h.window_bytes < bytes) {
+                worst = Some((s.conn, h.window_bytes));
+            }
+        }
+        for h in self.conns.values_mut() {
+            (h.window_bytes, h.window_busy) = (0, true);
+        }
+        if let (Some((conn, _)), false) = (worst, held_off) {
+            self.hold_off_until = Some(now + HOLD_OFF);
+            if let Some(h) = self.conns.get_mut(&conn) {
+                h.slow_windows = 0;
+            }
+            advice.push(Advice::Replace(conn));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bench {
+        watch: Watch,
+        now: Instant,
+        seen: Vec<Seen>,
+    }
+
+    impl Bench {
+        fn new(conns: u64) -> Bench {
+            let seen = |conn| Seen { conn, bulk: true, ..Seen::default() };
+            let mut bench =
+                Bench { watch: Watch::default(), now: Instant::now(), seen: (1..=conns).map(seen).collect() };
+            bench.run(2, |_| {});
+            bench
+        }
+        fn run(&mut self, ticks: u32, mut change: impl FnMut(&mut [Seen])) -> Vec<Advice> {
+            let mut all = Vec::new();
+            for _ in 0..ticks {
+                change(&mut self.seen);
+                self.now += TICK;
+                all.extend(self.watch.look(self.now, &self.seen));
+            }
+            all
+        }
+        fn load(rates: &[u64]) -> impl FnMut(&mut [Seen]) {
+            move |seen| {
+                for (s, rate) in seen.iter_mut().zip(rates) {
+                    s.received += rate / 5;
+                    (s.waited_for, s.busy) = (true, true);
+                }
+            }
+        }
+    }
+
+    fn dead(advice: &[Advice]) -> Vec<u64> {
+        let conn = |a: &Advice| if let Advice::PathDead(c, _) = a { Some(*c) } else { None };
+        advice.iter().filter_map(conn).collect()
+    }
+
+    #[test]
+    fn a_cut_path_is_found_within_a_second_when_another_gets_through() {
+        let mut b = Bench::new(2);
+        b.run(5, Bench::load(&[1 << 20, 1 << 20]));
+        let advice = b.run(5, |seen| {
+            Bench::load(&[1 << 20, 0])(seen);
+            seen[1].unacked = true;
+        });
+        assert_eq!(dead(&advice).first(), Some(&2), "{advice:?}");
+        assert!(advice.contains(&Advice::Suspect(2, true)));
+        assert!(!dead(&advice).contains(&1));
+    }
+
+    #[test]
+    fn a_reader_that_waits_finds_the_cut_by_asking() {
+        let mut b = Bench::new(2);
+        b.run(5, Bench::load(&[1 << 20, 1 << 20]));
+        let mut asked = false;
+        let mut found = 0;
+        for tick in 1..=7 {
+            let advice = b.run(1, |seen| {
+                Bench::load(&[1 << 20, 0])(seen);
+                seen[1].unacked = asked;
+            });
+            asked |= advice.contains(&Advice::Ping(2));
+            if !dead(&advice).is_empty() {
+                found = tick;
+                break;
+            }
+        }
+        assert!((1..=7).contains(&found));
+    }
+
+    #[test]
+    fn a_slow_peer_or_a_lost_network_is_no_dead_path() {
+        let mut b = Bench::new(2);
+        // Acknowledged and silent: the peer thinks.
+        let advice = b.run(50, |seen| seen.iter_mut().for_each(|s| (s.waited_for, s.busy) = (true, true)));
+        assert!(dead(&advice).is_empty() && advice.contains(&Advice::Ping(1)));
+        // Nothing gets through anywhere: nothing to move to.
+        let advice = b.run(50, |seen| seen.iter_mut().for_each(|s| s.unacked = true));
+        assert!(dead(&advice).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_looks_before_it_judges() {
+        let mut b = Bench::new(2);
+        b.run(3, |seen| {
+            Bench::load(&[1 << 20, 0])(seen);
+            seen[1].unacked = true;
+        });
+        b.now += Duration::from_secs(20);
+        assert!(dead(&b.run(1, Bench::load(&[1 << 20, 0]))).is_empty());
+    }
+
+    #[test]
+    fn rates_are_of_busy_time_only() {
+        let mut b = Bench::new(2);
+        let advice = b.run(40, |seen| {
+            Bench::load(&[500 << 20, 100 << 20])(seen);
+            seen[1].busy = false;
+        });
+        let rate = |advice: &[Advice], conn| {
+            advice.iter().rev().find_map(|a| match a {
+                Advice::Rate(c, r) if *c == conn => Some(*r),
+                _ => None,
+            })
+        };
+        assert!(rate(&advice, 1).unwrap().abs_diff(500 << 20) < 5 << 20);
+        assert_eq!(rate(&advice, 2), None);
+    }
+
+    #[test]
+    fn one_much_slower_than_the_fastest_is_replaced_once_in_a_while() {
+        let mut b = Bench::new(3);
+        let replaced = |advice: &[Advice]| advice.iter().filter(|a| matches!(a, Advice::Replace(_))).count();
+        let advice = b.run(5 * 20, Bench::load(&[100, 100, 240].map(|m| m << 20)));
+        assert_eq!(replaced(&advice), 1, "hold-off");
+        let advice = b.run(5 * 60, Bench::load(&[100, 100, 150].map(|m| m << 20)));
+        assert_eq!(replaced(&advice), 0, "not much slower");
+        // On another rail a connection may be slower.
+        let mut b = Bench::new(2);
+        b.seen[1].rail = 1;
+        assert_eq!(replaced(&b.run(5 * 60, Bench::load(&[100 << 20, 10 << 20]))), 0);
+        // At a quiet moment it takes less to be replaced.
+        let mut b = Bench::new(2);
+        b.run(5 * 5, Bench::load(&[100 << 20, 10 << 20]));
+        let advice = b.run(10, |seen| seen.iter_mut().for_each(|s| (s.waited_for, s.busy) = (false, false)));
+        assert!(advice.contains(&Advice::Replace(2)), "{advice:?}");
+    }
+}
