@@ -47,7 +47,8 @@ fn write_until_killed(file: &File, writer: usize, record: &mut Record, random: &
     while !stop.load(Ordering::Relaxed) {
         let mut written = Vec::new();
         for _ in 0..1 + random.below(4) {
-            let count = 1 + random.below(if random.below(4) == 0 { 300 } else { 8 });
+            let units_max = if random.below(4) == 0 { 300 } else { 8 };
+            let count = 1 + random.below(units_max);
             let first = random.below(FILE_UNITS - count);
             let value = record.next;
             record.next += 1;
@@ -65,8 +66,8 @@ fn write_until_killed(file: &File, writer: usize, record: &mut Record, random: &
             return;
         }
         // The last write of this round to each unit is acknowledged now.
-        for (unit, value) in written {
-            let unit = &mut record.units[unit as usize];
+        for (index, value) in written {
+            let unit = &mut record.units[index as usize];
             unit.acked = unit.acked.max(value);
             unit.since.retain(|&v| v > value);
         }
