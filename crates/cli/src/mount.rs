@@ -75,13 +75,12 @@ pub fn process_name(mountpoint: &Path) -> String {
 
 /// A directory that can be mounted on, as an absolute path.
 pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
+    // A mount whose process was killed answers nothing but ENOTCONN; it is cleared.
+    if fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        clear_dead_mount(mountpoint)?;
+    }
     let path = match mountpoint.canonicalize() {
         Ok(path) => path,
-        // A mount whose process was killed answers nothing but ENOTCONN; it is cleared when mounting.
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-            clear_dead_mount(mountpoint)?;
-            mountpoint.canonicalize().with_context(|| format!("mount point {}", mountpoint.display()))?
-        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             bail!("mount point {} does not exist; create it: mkdir -p {}", mountpoint.display(), mountpoint.display())
         }

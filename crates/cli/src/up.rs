@@ -39,6 +39,7 @@ pub fn up(args: &Up) -> Result<()> {
     start_servers(&dir, &mut started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
+        let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
         if mount::is_mounted(mountpoint) && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some() {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {

@@ -85,6 +85,7 @@ fn the_manager_dies_and_returns_under_load() {
     let bytes = fs::read(&path).unwrap();
     assert_eq!(bytes.len(), 900_000);
     assert!(bytes.chunks(300_000).enumerate().all(|(i, c)| c.iter().all(|&b| b == i as u8 + 1)));
+    drop(file);
     cluster.down();
 }
 
