@@ -122,7 +122,7 @@ fn a_pdisk_that_another_process_has_open_is_refused() {
         fs::create_dir(copy.path().join(sub)).unwrap();
     }
     let error = refused(&["serve", "--dir", copy.path().to_str().unwrap(), "--name", "n1"]);
-    assert!(error.contains("pdisk1") && error.contains("use"), "{error}");
+    assert!(error.contains("pdisk1") && error.contains("open in another process"), "{error}");
     cluster.down();
 }
 
