@@ -138,7 +138,12 @@ impl Client {
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
         match reply? {
-            MgrReply::Created { attr, new: true } => Ok((self.core.changed_attr(*attr), true)),
+            MgrReply::Created { attr, new: true } => {
+                let ino = attr.ino;
+                let attr = self.core.changed_attr(*attr);
+                self.core.inode(ino).lock().born_here = true;
+                Ok((attr, true))
+            }
             MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr), false)),
             other => Err(unexpected("Create", &other)),
         }

@@ -58,6 +58,12 @@ pub(crate) struct FileState {
     pub size_committed: u64,
     /// The manager keeps the content in the inode.
     pub inline: bool,
+    /// Bytes of it.
+    pub inline_len: u64,
+    /// Made in this session: nothing of it can be on the pdisks that is not known here.
+    pub born_here: bool,
+    /// Blocks cut off or punched in this session: their strips are deleted some time later.
+    pub dropped: BlockSet,
     /// What the manager keeps in the inode is dirty here, on its way to the pdisks.
     pub leaving: bool,
     pub alloc_known: bool,
@@ -121,6 +127,9 @@ impl Inode {
             attr_generation: 0,
             size_committed: 0,
             inline: false,
+            inline_len: 0,
+            born_here: false,
+            dropped: BlockSet::default(),
             leaving: false,
             alloc_known: false,
             committed: BlockSet::default(),
@@ -258,12 +267,23 @@ impl FileState {
     }
     /// Whether the manager holds bytes of this block in the inode.
     pub fn in_inode(&self, block: u64) -> bool {
-        self.inline && block == 0 && self.size_committed > 0 && !self.pending.contains(0)
+        self.inline && block == 0 && self.inline_len > 0 && !self.pending.contains(0)
+    }
+
+    /// Takes over whether and how much the manager keeps in the inode.
+    pub fn set_inline(&mut self, attr: &Attr) {
+        self.inline = attr.inline;
+        self.inline_len = if attr.inline { attr.stored } else { 0 };
+    }
+
+    /// Whether the pdisks may hold something of a block that is not allocated.
+    pub fn may_be_left(&self, block: u64) -> bool {
+        !self.born_here || self.dropped.contains(block)
     }
 
     /// Units that content in the inode can have.
     pub fn inode_units(&self) -> u32 {
-        let bytes = self.attr.size.min(self.size_committed).min(INLINE_LEN_MAX as u64);
+        let bytes = self.attr.size.min(self.inline_len).min(INLINE_LEN_MAX as u64);
         (bytes as u32).div_ceil(UNIT as u32)
     }
 
@@ -334,7 +354,7 @@ impl FileState {
         let unsettled = self.attr_known && self.unsettled();
         if !self.attr_known || !unsettled {
             self.size_committed = new.size;
-            self.inline = new.inline;
+            self.set_inline(&new);
             if new.inline || new.stored == 0 && !self.alloc_known {
                 self.alloc_known = true;
             }

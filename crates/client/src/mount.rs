@@ -287,6 +287,33 @@ impl Blocks for StripeBlocks {
         })
     }
 
+    fn leftover(&self, stripe: StripeId, pool: PoolId) -> BoxFuture<'_, Result<u32, BlockError>> {
+        Box::pin(async move {
+            let view = self.io.view();
+            let Some(geometry) = view.pool(pool).map(|p| p.geometry) else {
+                return Err(block_error(StripeError::NoSuchPool { pool }));
+            };
+            let deadline = Instant::now() + self.io.config().attempt;
+            let states = self.io.states(stripe, pool, OpClass::Write, |s| s.written(), deadline);
+            let states = states.await.map_err(block_error)?;
+            let mut bytes = 0;
+            for (i, state) in states.iter().enumerate() {
+                match state {
+                    Some(Ok(state)) if i < geometry.k() || geometry.replicated() => {
+                        let versions = [&state.adopted, &state.prepared];
+                        let len = versions.into_iter().flatten().map(|v| v.len).max();
+                        bytes = len.map_or(bytes, |len| bytes.max(geometry.start(i) + len));
+                    }
+                    // Parity is written with every version; what it held before does not matter.
+                    Some(Ok(_)) | None => {}
+                    // No answer: whatever it may hold is replaced.
+                    Some(Err(_)) => bytes = geometry.block_len(),
+                }
+            }
+            Ok(bytes)
+        })
+    }
+
     fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move { self.io.adopt_all(deadline).await.map_err(block_error) })
     }

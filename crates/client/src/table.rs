@@ -213,12 +213,9 @@ impl Core {
             };
             core.return_room(room);
             drop(hold);
-            let kind = inode.lock().attr.kind;
             core.drop_inode(inode.ino);
-            if kind != wire::mgr::FileKind::Directory {
-                core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
-                core.wake.notify_one();
-            }
+            core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
+            core.wake.notify_one();
         });
     }
 }
