@@ -215,6 +215,7 @@ impl Core {
         }
         match &result {
             Ok(attr) => {
+                state.retry_at = None;
                 for extent in &commit.allocated {
                     state.pending.remove_extent(*extent);
                     state.committed.insert_extent(*extent);
@@ -236,8 +237,7 @@ impl Core {
                 }
             }
             Err(error) => {
-                state.failures += 1;
-                state.error = Some(*error);
+                state.failed(*error);
                 state.meta_since = Some(Instant::now());
             }
         }

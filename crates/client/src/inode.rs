@@ -14,8 +14,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, Weak},
-    time::Instant,
+    sync::{Arc, Mutex, MutexGuard, Weak, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 
 use base::{InodeNo, units::UNIT};
@@ -36,6 +36,8 @@ pub(crate) struct Inode {
     pub commit: Arc<tokio::sync::Mutex<()>>,
     /// A flush ended, a hold was lifted.
     pub changed: Notify,
+    /// Since the last look for idle inodes.
+    pub used: AtomicBool,
     state: Mutex<FileState>,
     pool: Pool,
 }
@@ -93,6 +95,8 @@ pub(crate) struct FileState {
     /// Failures of writing so far, and the last.
     pub failures: u64,
     pub error: Option<Errno>,
+    /// After a failure: not before this time in the background.
+    pub retry_at: Option<Instant>,
     pub run: Run,
     /// While above 0 no flush begins.
     pub hold: u32,
@@ -147,6 +151,7 @@ impl Inode {
             storing: false,
             failures: 0,
             error: None,
+            retry_at: None,
             run: Run::default(),
             hold: 0,
             flights: 0,
@@ -157,6 +162,7 @@ impl Inode {
             io: tokio::sync::RwLock::new(()),
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
+            used: AtomicBool::new(true),
             state: Mutex::new(state),
             pool,
         })
@@ -247,6 +253,8 @@ impl Locked<'_> {
     }
 }
 
+/// Pause of background work on an inode after a failure.
+const RETRY: Duration = Duration::from_secs(1);
 /// Blocks of one inode kept without data, for their versions.
 const BLOCKS_IDLE_MAX: usize = 1024;
 
@@ -299,6 +307,13 @@ impl FileState {
             && self.pending.is_empty()
             && self.dirty.range(1..).next().is_none()
             && self.flights == 0
+    }
+
+    /// Something could not be written or committed.
+    pub fn failed(&mut self, error: Errno) {
+        self.failures += 1;
+        self.error = Some(error);
+        self.retry_at = Some(Instant::now() + RETRY);
     }
 
     /// A write or truncate happened: times move.

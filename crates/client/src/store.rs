@@ -12,14 +12,7 @@ use bytes::Bytes;
 use stripe::BlockMeta;
 use wire::strip::Range;
 
-use crate::{
-    block::Frozen,
-    core::Core,
-    error::Errno,
-    inode::Inode,
-    load::UnitRange,
-    parts::WriteStripe,
-};
+use crate::{block::Frozen, core::Core, error::Errno, inode::Inode, load::UnitRange, parts::WriteStripe};
 
 /// A block whose data up to `seq` must be stored.
 struct Target {
@@ -52,10 +45,21 @@ impl Core {
     /// Stores everything that is dirty now in blocks `first..end`: on the pdisks, or in the inode where
     /// the file fits there.
     pub async fn store(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
+        self.store_but(inode, first, end, None).await
+    }
+
+    /// The same without one block (that is being filled in sequence).
+    pub async fn store_but(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        first: u64,
+        end: u64,
+        but: Option<u64>,
+    ) -> Result<(), Errno> {
         let mut targets: VecDeque<Target> = {
             let state = inode.lock();
             let unstored = state.blocks_from(first).take_while(|(n, _)| *n < end);
-            let unstored = unstored.filter(|(_, b)| b.stored_seq < b.dirty_seq);
+            let unstored = unstored.filter(|(n, b)| b.stored_seq < b.dirty_seq && Some(*n) != but);
             unstored.map(|(block, b)| Target { block, seq: b.dirty_seq, failures: b.failures }).collect()
         };
         let window = self.tunables.flushes_max as usize * 2;
@@ -145,6 +149,7 @@ impl Core {
         state.flights -= 1;
         match result {
             Ok(meta) => {
+                state.retry_at = None;
                 let mut stored = 0;
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
@@ -165,9 +170,7 @@ impl Core {
                     b.not_written();
                     b.failures += 1;
                 });
-                state.failures += 1;
-                state.error = Some(error);
-                state.dirty_since = Some(std::time::Instant::now());
+                state.failed(error);
             }
         }
         drop(state);
@@ -179,7 +182,7 @@ impl Core {
         let mut state = inode.lock();
         let (pool, block_size) = (state.attr.pool, state.attr.block_size);
         let on_disk = state.on_disk(block);
-        let may_be_left = !on_disk && state.may_be_left(block);
+        let may_be_left = (!on_disk || state.in_inode(block)) && state.may_be_left(block);
         let strip_units = state.strip_units;
         let data_strips = self.blocks.geometry(pool).map_or(1, |g| g.data_strips);
         let hold = state.hold > 0;
@@ -205,7 +208,20 @@ impl Core {
                 absent.clear();
             }
             let meta = if whole || !on_disk { None } else { b.meta.clone() };
-            Some(Job { frozen, clean, absent, on_disk, whole, stored_to, meta, data_strips, pool, block_size, may_be_left, strip_units })
+            Some(Job {
+                frozen,
+                clean,
+                absent,
+                on_disk,
+                whole,
+                stored_to,
+                meta,
+                data_strips,
+                pool,
+                block_size,
+                may_be_left,
+                strip_units,
+            })
         });
         let job = job.flatten()?;
         state.flights += 1;

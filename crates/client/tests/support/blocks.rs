@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, atomic::{AtomicBool, AtomicU64, Ordering::SeqCst}},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Instant,
 };
 
@@ -31,6 +34,7 @@ pub struct FakeBlocks {
     pub failing: AtomicBool,
     /// Writes wait while it is set.
     pub stuck: AtomicBool,
+    /// Reads so far.
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     /// Payload sizes of the last write.
@@ -68,8 +72,8 @@ impl FakeBlocks {
         self.stripes.lock().unwrap().contains_key(&stripe)
     }
 
-    pub fn count(&self) -> usize {
-        self.stripes.lock().unwrap().len()
+    pub fn exists_any(&self, ino: base::InodeNo) -> bool {
+        self.stripes.lock().unwrap().keys().any(|id| id.inode == ino)
     }
 
     /// Removes strips of blocks `first..end` of a file whose version is at most `highest`, some time later.
@@ -149,7 +153,10 @@ impl FakeBlocks {
         assert!(new.meta.parity < Some(write.version), "{id}: version does not grow");
         let claimed = write.previous.as_ref().map_or(0, |m| m.len);
         let len = write.len;
-        assert!(len >= claimed && len <= self.block_size && len % 4096 == 0, "{id}: length {len}, {claimed}");
+        assert!(
+            len >= claimed && len <= self.block_size && len.is_multiple_of(4096),
+            "{id}: length {len}, {claimed}"
+        );
         let mut end = 0;
         for (offset, bytes) in &write.pieces {
             let last = offset + bytes.len() as u32;
@@ -289,7 +296,8 @@ impl Blocks for FakeBlocks {
             self.questions.fetch_add(1, SeqCst);
             self.dawdle().await;
             let strip = |i: usize| (i as u32 + 1) * self.strip_len();
-            let held = |s: &Stripe| (0..self.k.into()).filter(|&i| s.meta.data[i] != Some(Version::ZERO)).max();
+            let held =
+                |s: &Stripe| (0..self.k.into()).filter(|&i| s.meta.data[i] != Some(Version::ZERO)).max();
             let bytes = self.stripes.lock().unwrap().get(&stripe).and_then(held).map_or(0, strip);
             self.dawdle().await;
             self.reap(false);

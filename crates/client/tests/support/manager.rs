@@ -2,15 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::{AtomicU64, Ordering::SeqCst}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Instant,
 };
 
 use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
 use client::{BoxFuture, CallError, Manager};
-use wire::mgr::{
-    Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId,
-};
+use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
 
 use super::FakeBlocks;
 
