@@ -14,8 +14,6 @@ use crate::{calls::MANY_MAX, core::Core, inode::Inode};
 
 /// How often age is looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// After a failure the same inode is not tried again before this time.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
@@ -44,11 +42,11 @@ impl Core {
             let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
             unsettled.retain(|_, inode| self.look(inode, pressure, &mut commits, &mut stores));
         }
-        for inode in stores {
+        for (inode, filling) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
                 // A failure is kept in the inode for its handles, and its data stays dirty.
-                let _ = core.store(&inode, 0, u64::MAX).await;
+                let _ = core.store_but(&inode, 0, u64::MAX, filling).await;
                 let mut state = inode.lock();
                 state.storing = false;
                 if !state.dirty.is_empty() {
@@ -69,24 +67,25 @@ impl Core {
         inode: &Arc<Inode>,
         pressure: bool,
         commits: &mut Vec<Arc<Inode>>,
-        stores: &mut Vec<Arc<Inode>>,
+        stores: &mut Vec<(Arc<Inode>, Option<u64>)>,
     ) -> bool {
         let mut state = inode.lock();
         if state.gone && state.opens == 0 || !state.unsettled() {
             state.soon = false;
             return false;
         }
-        let aged =
-            |since: Option<Instant>, age: Duration| since.is_some_and(|since| since.elapsed() >= age);
-        let failing = state.error.is_some() && !aged(state.dirty_since.or(state.meta_since), RETRY);
-        if failing {
+        let aged = |since: Option<Instant>, age: Duration| since.is_some_and(|since| since.elapsed() >= age);
+        if state.retry_at.is_some_and(|at| Instant::now() < at) {
             return true;
         }
         let fits = state.fits_inode(self.tunables.inline_data_max);
-        let data_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon || pressure;
+        let whole_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon;
+        let data_due = whole_due || pressure;
         if !state.dirty.is_empty() && !fits && data_due && !state.storing && state.hold == 0 {
             state.storing = true;
-            stores.push(inode.clone());
+            // A block that is being filled goes out when it is full: alone it would cost a second version.
+            let filling = (!whole_due).then(|| state.run.end / state.block_size());
+            stores.push((inode.clone(), filling));
         }
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.

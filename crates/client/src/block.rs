@@ -18,8 +18,8 @@ use std::{
 
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
-use tokio::sync::Notify;
 use stripe::BlockMeta;
+use tokio::sync::Notify;
 use wire::strip::Range;
 
 use crate::{
@@ -352,8 +352,7 @@ impl Block {
         let exact = stop - unit;
         // Room only where nothing is: pieces behind would end it anyway.
         let free_end = self.pieces.range(stop..).next().map_or(limit, |(&s, _)| s.min(limit));
-        let OwnBuf { mut buf, charge } =
-            memory(exact, exact.max(grow_units).min(free_end.max(stop) - unit));
+        let OwnBuf { mut buf, charge } = memory(exact, exact.max(grow_units).min(free_end.max(stop) - unit));
         let room = (buf.capacity() / UNIT) as u32;
         debug_assert!(room >= exact);
         buf.set_len(buf.capacity());
@@ -568,11 +567,7 @@ impl Block {
     }
 
     /// Waits of loads that cover something of `from..to`, and what neither is here nor on its way.
-    pub fn loading(
-        &self,
-        from: u32,
-        to: u32,
-    ) -> (Vec<Arc<LoadWait>>, Vec<std::ops::Range<u32>>) {
+    pub fn loading(&self, from: u32, to: u32) -> (Vec<Arc<LoadWait>>, Vec<std::ops::Range<u32>>) {
         let mut waits = Vec::new();
         let mut gaps = self.missing(from, to);
         for load in &self.loads {
@@ -626,8 +621,7 @@ impl Block {
         }
         for units in load.units {
             for part in self.fresh(units, &load.poisoned) {
-                let piece =
-                    Piece { units: part.end - part.start, state: State::Clean, data: Data::Zeros };
+                let piece = Piece { units: part.end - part.start, state: State::Clean, data: Data::Zeros };
                 self.add(part.start, piece);
             }
         }

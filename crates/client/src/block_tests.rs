@@ -1,3 +1,5 @@
+#![allow(clippy::single_range_in_vec_init)] // one range of units is one range
+
 use std::sync::Weak;
 
 use proptest::prelude::*;

@@ -138,7 +138,12 @@ impl Client {
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
         match reply? {
-            MgrReply::Created { attr, new: true } => Ok((self.core.changed_attr(*attr), true)),
+            MgrReply::Created { attr, new: true } => {
+                let ino = attr.ino;
+                let attr = self.core.changed_attr(*attr);
+                self.core.inode(ino).lock().born_here = true;
+                Ok((attr, true))
+            }
             MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr), false)),
             other => Err(unexpected("Create", &other)),
         }
@@ -195,7 +200,17 @@ impl Client {
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
         self.core.invalidate_attr(new_parent);
-        self.unlinked("Rename", reply?).await
+        self.unlinked("Rename", reply?).await?;
+        // The moved inode's change time is the manager's.
+        let moved: &[(InodeNo, &[u8])] =
+            if exchange { &[(new_parent, new_name), (parent, name)] } else { &[(new_parent, new_name)] };
+        for (parent, name) in moved {
+            let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
+            if let Ok(MgrReply::Attr(attr)) = self.core.calls.ask(ask).await {
+                self.core.changed_attr(*attr);
+            }
+        }
+        Ok(())
     }
 
     async fn unlinked(&self, what: &'static str, reply: MgrReply) -> Result<(), Errno> {
@@ -208,13 +223,7 @@ impl Client {
     }
 
     /// Entries of a directory after `cookie` (0: from the start), with `plus` their attributes too.
-    pub async fn readdir(
-        &self,
-        ino: InodeNo,
-        cookie: u64,
-        limit: u32,
-        plus: bool,
-    ) -> Result<Listing, Errno> {
+    pub async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
@@ -374,8 +383,7 @@ impl Client {
     /// data needs them.
     pub async fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<(), Errno> {
         let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
-        self.core.store(&inode, 0, u64::MAX).await?;
-        self.core.settle(&inode, data_only).await
+        self.core.make_durable(&inode, 0, u64::MAX, data_only).await
     }
 
     /// The same for a handle, which is also told of earlier errors of writing behind.
@@ -462,10 +470,9 @@ impl Client {
                 .iter()
                 .map(|inode| {
                     let (core, inode) = (self.core.clone(), inode.clone());
-                    self.core.runtime.spawn(async move {
-                        core.store(&inode, 0, u64::MAX).await?;
-                        core.settle(&inode, false).await
-                    })
+                    self.core
+                        .runtime
+                        .spawn(async move { core.make_durable(&inode, 0, u64::MAX, false).await })
                 })
                 .collect();
             for store in stores {

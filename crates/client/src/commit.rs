@@ -123,11 +123,9 @@ impl Core {
             }
         }
         let allocated = state.pending.extents(EXTENTS_MAX);
-        if state.inline && state.size_committed > 0 && !state.pending.contains(0) {
+        if state.in_inode(0) && (!allocated.is_empty() || state.attr.size > state.size_committed) {
             // The content would be lost: the first block goes to the pdisks before the file leaves its inode.
-            if !allocated.is_empty() || state.attr.size > state.size_committed {
-                return Plan::Nothing;
-            }
+            return Plan::Nothing;
         }
         let size = state.size_stored();
         if allocated.is_empty() && size == state.size_committed && !state.times_dirty {
@@ -217,14 +215,14 @@ impl Core {
         }
         match &result {
             Ok(attr) => {
+                state.retry_at = None;
                 for extent in &commit.allocated {
                     state.pending.remove_extent(*extent);
                     state.committed.insert_extent(*extent);
                 }
                 state.size_committed = commit.size;
-                state.inline = commit.inline.is_some() || state.inline && state.committed.is_empty();
                 if let Some(attr) = attr {
-                    state.inline = attr.inline;
+                    state.set_inline(attr);
                     state.attr.ctime = state.attr.ctime.max(attr.ctime);
                 }
                 if state.times_count == commit.times_count {
@@ -239,8 +237,7 @@ impl Core {
                 }
             }
             Err(error) => {
-                state.failures += 1;
-                state.error = Some(*error);
+                state.failed(*error);
                 state.meta_since = Some(Instant::now());
             }
         }

@@ -59,7 +59,7 @@ impl Tunables {
     /// Refuses what cannot work. Nothing is changed silently.
     pub fn validate(&self) -> Result<(), MountError> {
         let bad = |name, value: u64, reason| Err(MountError::Config { name, value, reason });
-        if self.pagepool < 4 * MIB || self.pagepool % UNIT as u64 != 0 {
+        if self.pagepool < 4 * MIB || !self.pagepool.is_multiple_of(UNIT as u64) {
             return bad("pagepool", self.pagepool, "at least 4m, a multiple of 4k");
         }
         if !(1..=90).contains(&self.dirty_pct) {

@@ -25,6 +25,7 @@ use crate::{
     inode::Inode,
     parts::{Blocks, Geometry},
     pool::Pool,
+    table::Table,
 };
 
 /// The session under which everything is done.
@@ -45,7 +46,7 @@ pub(crate) struct Core {
     pub pool: Pool,
     pub session: SessionInfo,
     pub tunables: Tunables,
-    pub inodes: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+    pub inodes: Mutex<Table>,
     pub handles: RwLock<HashMap<u64, Arc<OpenFile>>>,
     pub handle_next: AtomicU64,
     /// Inodes with something to write out or commit, by the order in which they came.
@@ -72,12 +73,7 @@ struct Room {
 }
 
 impl Core {
-    pub fn new(
-        calls: Calls,
-        blocks: Arc<dyn Blocks>,
-        session: SessionInfo,
-        tunables: Tunables,
-    ) -> Arc<Core> {
+    pub fn new(calls: Calls, blocks: Arc<dyn Blocks>, session: SessionInfo, tunables: Tunables) -> Arc<Core> {
         Arc::new(Core {
             calls,
             blocks,

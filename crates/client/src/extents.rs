@@ -41,13 +41,8 @@ impl BlockSet {
         if from >= to {
             return;
         }
-        let overlapping: Vec<(u64, u64)> = self
-            .runs
-            .range(..to)
-            .rev()
-            .take_while(|&(_, &end)| end > from)
-            .map(|(&s, &e)| (s, e))
-            .collect();
+        let overlapping: Vec<(u64, u64)> =
+            self.runs.range(..to).rev().take_while(|&(_, &end)| end > from).map(|(&s, &e)| (s, e)).collect();
         for (start, end) in overlapping {
             self.runs.remove(&start);
             if start < from {

@@ -14,8 +14,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, Weak},
-    time::Instant,
+    sync::{Arc, Mutex, MutexGuard, Weak, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 
 use base::{InodeNo, units::UNIT};
@@ -36,6 +36,8 @@ pub(crate) struct Inode {
     pub commit: Arc<tokio::sync::Mutex<()>>,
     /// A flush ended, a hold was lifted.
     pub changed: Notify,
+    /// Since the last look for idle inodes.
+    pub used: AtomicBool,
     state: Mutex<FileState>,
     pool: Pool,
 }
@@ -58,6 +60,12 @@ pub(crate) struct FileState {
     pub size_committed: u64,
     /// The manager keeps the content in the inode.
     pub inline: bool,
+    /// Bytes of it.
+    pub inline_len: u64,
+    /// Made in this session: nothing of it can be on the pdisks that is not known here.
+    pub born_here: bool,
+    /// Blocks cut off or punched in this session: their strips are deleted some time later.
+    pub dropped: BlockSet,
     /// What the manager keeps in the inode is dirty here, on its way to the pdisks.
     pub leaving: bool,
     pub alloc_known: bool,
@@ -87,6 +95,8 @@ pub(crate) struct FileState {
     /// Failures of writing so far, and the last.
     pub failures: u64,
     pub error: Option<Errno>,
+    /// After a failure: not before this time in the background.
+    pub retry_at: Option<Instant>,
     pub run: Run,
     /// While above 0 no flush begins.
     pub hold: u32,
@@ -121,6 +131,9 @@ impl Inode {
             attr_generation: 0,
             size_committed: 0,
             inline: false,
+            inline_len: 0,
+            born_here: false,
+            dropped: BlockSet::default(),
             leaving: false,
             alloc_known: false,
             committed: BlockSet::default(),
@@ -138,6 +151,7 @@ impl Inode {
             storing: false,
             failures: 0,
             error: None,
+            retry_at: None,
             run: Run::default(),
             hold: 0,
             flights: 0,
@@ -148,6 +162,7 @@ impl Inode {
             io: tokio::sync::RwLock::new(()),
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
+            used: AtomicBool::new(true),
             state: Mutex::new(state),
             pool,
         })
@@ -238,6 +253,8 @@ impl Locked<'_> {
     }
 }
 
+/// Pause of background work on an inode after a failure.
+const RETRY: Duration = Duration::from_secs(1);
 /// Blocks of one inode kept without data, for their versions.
 const BLOCKS_IDLE_MAX: usize = 1024;
 
@@ -258,12 +275,23 @@ impl FileState {
     }
     /// Whether the manager holds bytes of this block in the inode.
     pub fn in_inode(&self, block: u64) -> bool {
-        self.inline && block == 0 && self.size_committed > 0 && !self.pending.contains(0)
+        self.inline && block == 0 && self.inline_len > 0 && !self.pending.contains(0)
+    }
+
+    /// Takes over whether and how much the manager keeps in the inode.
+    pub fn set_inline(&mut self, attr: &Attr) {
+        self.inline = attr.inline;
+        self.inline_len = if attr.inline { attr.stored } else { 0 };
+    }
+
+    /// Whether the pdisks may hold something of a block that is not allocated.
+    pub fn may_be_left(&self, block: u64) -> bool {
+        !self.born_here || self.dropped.contains(block)
     }
 
     /// Units that content in the inode can have.
     pub fn inode_units(&self) -> u32 {
-        let bytes = self.attr.size.min(self.size_committed).min(INLINE_LEN_MAX as u64);
+        let bytes = self.attr.size.min(self.inline_len).min(INLINE_LEN_MAX as u64);
         (bytes as u32).div_ceil(UNIT as u32)
     }
 
@@ -279,6 +307,13 @@ impl FileState {
             && self.pending.is_empty()
             && self.dirty.range(1..).next().is_none()
             && self.flights == 0
+    }
+
+    /// Something could not be written or committed.
+    pub fn failed(&mut self, error: Errno) {
+        self.failures += 1;
+        self.error = Some(error);
+        self.retry_at = Some(Instant::now() + RETRY);
     }
 
     /// A write or truncate happened: times move.
@@ -334,7 +369,7 @@ impl FileState {
         let unsettled = self.attr_known && self.unsettled();
         if !self.attr_known || !unsettled {
             self.size_committed = new.size;
-            self.inline = new.inline;
+            self.set_inline(&new);
             if new.inline || new.stored == 0 && !self.alloc_known {
                 self.alloc_known = true;
             }

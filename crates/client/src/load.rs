@@ -189,13 +189,7 @@ impl Core {
     }
 
     /// Logs a failed block operation and names it for the caller.
-    pub fn block_error(
-        &self,
-        what: &'static str,
-        inode: &Inode,
-        block: u64,
-        error: &BlockError,
-    ) -> Errno {
+    pub fn block_error(&self, what: &'static str, inode: &Inode, block: u64, error: &BlockError) -> Errno {
         tracing::error!(inode = %inode.ino, block, %error, "{what} block");
         match error {
             BlockError::NoSpace => Errno::ENOSPC,

@@ -13,8 +13,8 @@ use std::{
 use base::{Epoch, OpClass, PoolId, SessionId, StripeId};
 use net::Endpoint;
 use stripe::{
-    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, Registered, Registrar,
-    RegistrarError, StripeError, StripeIo,
+    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, Registered,
+    Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
     mgr::{MgrReply, MgrRequest, ProcessIdent},
@@ -22,8 +22,8 @@ use wire::{
 };
 
 use crate::{
-    BlockError, BlockMeta, BlockRead, Blocks, BoxFuture, CallError, Client, Geometry, Manager, MountError, SessionInfo,
-    Tunables, WriteStripe,
+    BlockError, BlockMeta, BlockRead, Blocks, BoxFuture, CallError, Client, Geometry, Manager, MountError,
+    SessionInfo, Tunables, WriteStripe,
 };
 
 /// What to mount, and as whom.
@@ -47,10 +47,15 @@ impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
         let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
-        let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None), busy: Mutex::new(None) });
-        let membership = Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
-            .await
-            .map_err(|error| registrar.refusal(error))?;
+        let registrar = Arc::new(SessionOpener {
+            config: config.clone(),
+            granted: Mutex::new(None),
+            busy: Mutex::new(None),
+        });
+        let membership =
+            Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
+                .await
+                .map_err(|error| registrar.refusal(error))?;
         let Some(granted) = registrar.granted() else {
             return Err(MountError::Manager(CallError::Unexpected("OpenSession")));
         };
@@ -60,8 +65,13 @@ impl Client {
 
         let transport = Arc::new(NetTransport::new(endpoint.clone()));
         let io_config = IoConfig { deadline: tunables.deadline, ..IoConfig::default() };
-        let io =
-            StripeIo::new(transport, membership.views(), membership.session_cell(), membership.reporter(), io_config);
+        let io = StripeIo::new(
+            transport,
+            membership.views(),
+            membership.session_cell(),
+            membership.reporter(),
+            io_config,
+        );
         if granted.resolve {
             resolve(&membership, &io, &granted, tunables.deadline).await?;
         }
@@ -155,7 +165,12 @@ impl SessionOpener {
                     let info = SessionInfo { session, grant, fs };
                     *self.granted.lock().unwrap_or_else(|e| e.into_inner()) =
                         Some(Granted { session: info, resolve, config });
-                    return Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map });
+                    return Ok(Registered {
+                        session,
+                        sent,
+                        lease: Duration::from_micros(lease_us),
+                        map: *map,
+                    });
                 }
                 Ok(MgrReply::SessionBusy { holder, process, mount }) => {
                     if proven_dead != Some(holder) && is_gone(&self.config.process, &process) {
@@ -185,7 +200,10 @@ impl SessionOpener {
 struct Opener(Arc<SessionOpener>);
 
 impl Registrar for Opener {
-    fn register(&self, link: Arc<dyn ManagerLink>) -> net::BoxFuture<'static, Result<Registered, RegistrarError>> {
+    fn register(
+        &self,
+        link: Arc<dyn ManagerLink>,
+    ) -> net::BoxFuture<'static, Result<Registered, RegistrarError>> {
         let opener = Arc::clone(&self.0);
         Box::pin(async move {
             if opener.granted().is_some() {
@@ -200,7 +218,9 @@ impl Registrar for Opener {
 /// Whether `other` is a process of this boot that has ended: proof that it does nothing any more.
 /// (A process of another boot is left to its lease.)
 fn is_gone(own: &ProcessIdent, other: &ProcessIdent) -> bool {
-    !own.boot_id.is_empty() && own.boot_id == other.boot_id && start_ticks(other.pid) != Some(other.start_ticks)
+    !own.boot_id.is_empty()
+        && own.boot_id == other.boot_id
+        && start_ticks(other.pid) != Some(other.start_ticks)
 }
 
 /// When a process started, in clock ticks since boot, if it lives (field 22 of /proc/PID/stat).
@@ -282,8 +302,33 @@ impl Blocks for StripeBlocks {
         ranges: Vec<Range>,
         class: OpClass,
     ) -> BoxFuture<'_, Result<BlockRead, BlockError>> {
+        Box::pin(async move { self.io.read(stripe, pool, &ranges, class).await.map_err(block_error) })
+    }
+
+    fn leftover(&self, stripe: StripeId, pool: PoolId) -> BoxFuture<'_, Result<u32, BlockError>> {
         Box::pin(async move {
-            self.io.read(stripe, pool, &ranges, class).await.map_err(block_error)
+            let view = self.io.view();
+            let Some(geometry) = view.pool(pool).map(|p| p.geometry) else {
+                return Err(block_error(StripeError::NoSuchPool { pool }));
+            };
+            let deadline = Instant::now() + self.io.config().attempt;
+            let states = self.io.states(stripe, pool, OpClass::Write, |s| s.written(), deadline);
+            let states = states.await.map_err(block_error)?;
+            let mut bytes = 0;
+            for (i, state) in states.iter().enumerate() {
+                match state {
+                    Some(Ok(state)) if i < geometry.k() || geometry.replicated() => {
+                        let versions = [&state.adopted, &state.prepared];
+                        let len = versions.into_iter().flatten().map(|v| v.len).max();
+                        bytes = len.map_or(bytes, |len| bytes.max(geometry.start(i) + len));
+                    }
+                    // Parity is written with every version; what it held before does not matter.
+                    Some(Ok(_)) | None => {}
+                    // No answer: whatever it may hold is replaced.
+                    Some(Err(_)) => bytes = geometry.block_len(),
+                }
+            }
+            Ok(bytes)
         })
     }
 

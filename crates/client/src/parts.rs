@@ -77,6 +77,10 @@ pub trait Blocks: Send + Sync {
         class: OpClass,
     ) -> BoxFuture<'_, Result<BlockRead, BlockError>>;
 
+    /// How many bytes of a block that is not allocated the pdisks may hold all the same: deletes come
+    /// late, and an unclean end leaves blocks that nobody was told of. 0: nothing is there.
+    fn leftover(&self, stripe: StripeId, pool: PoolId) -> BoxFuture<'_, Result<u32, BlockError>>;
+
     /// Makes all complete versions the adopted ones.
     fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>>;
 }

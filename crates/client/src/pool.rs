@@ -311,8 +311,8 @@ enum Victim {
 
 impl Queues {
     fn victim(&mut self) -> Victim {
-        let from_entry = self.main.is_empty()
-            || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
+        let from_entry =
+            self.main.is_empty() || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
         let popped = if from_entry {
             self.entry.pop_front().inspect(|tag| self.entry_bytes -= tag.bytes)
         } else {

@@ -47,12 +47,7 @@ enum Got {
 
 impl Core {
     /// Up to `len` bytes from `offset`; short only at the end of the file.
-    pub async fn read(
-        self: &Arc<Core>,
-        file: &OpenFile,
-        offset: u64,
-        len: usize,
-    ) -> Result<ReadData, Errno> {
+    pub async fn read(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) -> Result<ReadData, Errno> {
         let inode = &file.inode;
         self.ensure_alloc(inode).await?;
         let data = self.read_inode(inode, offset, len).await?;

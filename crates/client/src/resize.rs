@@ -82,12 +82,15 @@ impl Core {
             self.commit_locked(inode).await?;
         }
         let now = now();
-        let (on_pdisks, size_there) = {
+        let (only_here, size_there) = {
             let state = inode.lock();
-            (!state.committed.is_empty() || !state.inline, state.size_committed)
+            // Content that stays in the inode goes with the next commit as a whole.
+            let inode_only = state.inline && state.committed.is_empty() && state.pending.is_empty();
+            let fits = state.attr.size <= u64::from(self.tunables.inline_data_max);
+            (inode_only && fits, state.size_committed)
         };
         let mut told = false;
-        if on_pdisks && size < size_there {
+        if !only_here && size < size_there {
             let change = Change::SetAttr {
                 ino: inode.ino,
                 mode: None,
@@ -103,13 +106,16 @@ impl Core {
                 MgrReply::Attr(attr) => {
                     let mut state = inode.lock();
                     state.size_committed = attr.size;
-                    state.inline = attr.inline;
+                    state.set_inline(&attr);
                     told = true;
                 }
                 other => return Err(unexpected("SetAttr", &other)),
             }
         } else {
-            let end = inode.lock().committed.end();
+            let end = {
+                let state = inode.lock();
+                state.committed.end().max(state.pending.end())
+            };
             if end > first_gone {
                 let beyond = Extent { first: BlockIndex(first_gone), count: end - first_gone };
                 self.deallocate(inode, beyond).await?;
@@ -125,6 +131,7 @@ impl Core {
                 b.stored_to = b.stored_to.min(inside);
             });
             state.forget_idle(size / block_size);
+            state.dropped.insert(first_gone, u64::MAX);
             state.committed.remove(first_gone, u64::MAX);
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
@@ -148,7 +155,10 @@ impl Core {
         let highest = self.next_version();
         let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
         match self.calls.mutate(change).await? {
-            MgrReply::Attr(_) | MgrReply::Done => Ok(()),
+            MgrReply::Attr(attr) => {
+                inode.lock().set_inline(&attr);
+                Ok(())
+            }
             other => Err(unexpected("Deallocate", &other)),
         }
     }
@@ -221,13 +231,18 @@ impl Core {
         if inode.lock().pending.any_in(first, end) {
             self.commit_locked(inode).await?;
         }
-        if inode.lock().committed.any_in(first, end) {
+        let stored = {
+            let state = inode.lock();
+            state.committed.any_in(first, end) || state.pending.any_in(first, end)
+        };
+        if stored {
             self.deallocate(inode, Extent { first: BlockIndex(first), count: end - first }).await?;
         }
         let room = {
             let mut state = inode.lock();
             let inline = state.in_inode(0) && first == 0;
             let room = state.drop_blocks(first, end);
+            state.dropped.insert(first, end);
             state.committed.remove(first, end);
             state.pending.remove(first, end);
             if inline {

@@ -12,14 +12,7 @@ use bytes::Bytes;
 use stripe::BlockMeta;
 use wire::strip::Range;
 
-use crate::{
-    block::Frozen,
-    core::Core,
-    error::Errno,
-    inode::Inode,
-    load::UnitRange,
-    parts::WriteStripe,
-};
+use crate::{block::Frozen, core::Core, error::Errno, inode::Inode, load::UnitRange, parts::WriteStripe};
 
 /// A block whose data up to `seq` must be stored.
 struct Target {
@@ -36,9 +29,12 @@ struct Job {
     /// Units that parity needs and that are not here.
     absent: Vec<UnitRange>,
     on_disk: bool,
+    /// Not allocated, and yet something of it may be on the pdisks.
+    may_be_left: bool,
     whole: bool,
     /// Bytes of the block that count, of the file's size at this time.
     stored_to: u32,
+    strip_units: u32,
     meta: Option<BlockMeta>,
     data_strips: u8,
     pool: base::PoolId,
@@ -49,10 +45,21 @@ impl Core {
     /// Stores everything that is dirty now in blocks `first..end`: on the pdisks, or in the inode where
     /// the file fits there.
     pub async fn store(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
+        self.store_but(inode, first, end, None).await
+    }
+
+    /// The same without one block (that is being filled in sequence).
+    pub async fn store_but(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        first: u64,
+        end: u64,
+        but: Option<u64>,
+    ) -> Result<(), Errno> {
         let mut targets: VecDeque<Target> = {
             let state = inode.lock();
             let unstored = state.blocks_from(first).take_while(|(n, _)| *n < end);
-            let unstored = unstored.filter(|(_, b)| b.stored_seq < b.dirty_seq);
+            let unstored = unstored.filter(|(n, b)| b.stored_seq < b.dirty_seq && Some(*n) != but);
             unstored.map(|(block, b)| Target { block, seq: b.dirty_seq, failures: b.failures }).collect()
         };
         let window = self.tunables.flushes_max as usize * 2;
@@ -142,6 +149,7 @@ impl Core {
         state.flights -= 1;
         match result {
             Ok(meta) => {
+                state.retry_at = None;
                 let mut stored = 0;
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
@@ -162,9 +170,7 @@ impl Core {
                     b.not_written();
                     b.failures += 1;
                 });
-                state.failures += 1;
-                state.error = Some(error);
-                state.dirty_since = Some(std::time::Instant::now());
+                state.failed(error);
             }
         }
         drop(state);
@@ -176,6 +182,8 @@ impl Core {
         let mut state = inode.lock();
         let (pool, block_size) = (state.attr.pool, state.attr.block_size);
         let on_disk = state.on_disk(block);
+        let may_be_left = (!on_disk || state.in_inode(block)) && state.may_be_left(block);
+        let strip_units = state.strip_units;
         let data_strips = self.blocks.geometry(pool).map_or(1, |g| g.data_strips);
         let hold = state.hold > 0;
         let block_start = block * u64::from(block_size);
@@ -200,7 +208,20 @@ impl Core {
                 absent.clear();
             }
             let meta = if whole || !on_disk { None } else { b.meta.clone() };
-            Some(Job { frozen, clean, absent, on_disk, whole, stored_to, meta, data_strips, pool, block_size })
+            Some(Job {
+                frozen,
+                clean,
+                absent,
+                on_disk,
+                whole,
+                stored_to,
+                meta,
+                data_strips,
+                pool,
+                block_size,
+                may_be_left,
+                strip_units,
+            })
         });
         let job = job.flatten()?;
         state.flights += 1;
@@ -226,7 +247,18 @@ impl Core {
             }
         }
         pieces.sort_by_key(|(offset, _)| *offset);
-        let dirty_end = job.frozen.dirty.last().map_or(0, |r| r.end());
+        let mut dirty = job.frozen.dirty;
+        if job.may_be_left && !job.whole {
+            let left = self.blocks.leftover(self.stripe(inode.ino, block), job.pool).await;
+            let left = left.map_err(|error| self.block_error("look for", inode, block, &error))?;
+            if left > 0 {
+                // Everything there is replaced, with zeros where nothing is written.
+                let end = left.max(dirty.last().map_or(0, |r| r.end()));
+                pieces = fill_gaps(pieces, end, job.strip_units * UNIT as u32);
+                dirty = vec![Range { offset: 0, len: end }];
+            }
+        }
+        let dirty_end = dirty.last().map_or(0, |r| r.end());
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),
             pool: job.pool,
@@ -234,7 +266,7 @@ impl Core {
             version: self.next_version(),
             // Never shorter than before: strips that this version does not touch keep their length.
             len: dirty_end.max(previous.as_ref().map_or(0, |m| m.len)),
-            dirty: job.frozen.dirty,
+            dirty,
             pieces,
             previous,
         };
@@ -248,6 +280,32 @@ impl Core {
         self.wait_inode(inode, "blocks in flight", || (inode.lock().flights == 0).then_some(())).await?;
         Ok(hold)
     }
+}
+
+/// Sorted pieces with zeros between them, up to `end`; none crosses a strip boundary.
+fn fill_gaps(pieces: Vec<(u32, Bytes)>, end: u32, strip: u32) -> Vec<(u32, Bytes)> {
+    let mut filled = Vec::with_capacity(pieces.len() * 2);
+    let mut at = 0;
+    let fill = |filled: &mut Vec<(u32, Bytes)>, from: u32, to: u32| {
+        let mut at = from;
+        while at < to {
+            let stop = to.min((at / strip + 1) * strip);
+            let mut slices = Vec::new();
+            crate::block::zeros((stop - at) as usize, &mut slices);
+            for slice in slices {
+                let len = slice.len() as u32;
+                filled.push((at, slice));
+                at += len;
+            }
+        }
+    };
+    for (offset, bytes) in pieces {
+        fill(&mut filled, at, offset);
+        at = offset + bytes.len() as u32;
+        filled.push((offset, bytes));
+    }
+    fill(&mut filled, at, end);
+    filled
 }
 
 /// While it lives no flush of the inode begins.

@@ -3,7 +3,10 @@
 //! An inode's entry is made when it is first named in an answer or used; here its tokens will be asked
 //! for. Idle entries beyond `maxFilesToCache` are dropped, their clean pages with them.
 
-use std::sync::{Arc, MutexGuard};
+use std::{
+    collections::HashMap,
+    sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
+};
 
 use base::InodeNo;
 use wire::mgr::{Attr, Change, MgrReply, MgrRequest, Timestamp};
@@ -34,10 +37,12 @@ pub struct SetAttrs {
     pub ctime: Option<Timestamp>,
 }
 
-/// Idle entries looked at for one that is added above the bound.
-const SWEEP: usize = 64;
-
-type Table = std::collections::HashMap<InodeNo, Arc<Inode>>;
+/// The entries, and when to look for idle ones.
+#[derive(Default)]
+pub(crate) struct Table {
+    entries: HashMap<InodeNo, Arc<Inode>>,
+    sweep_at: usize,
+}
 
 impl Core {
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -47,30 +52,27 @@ impl Core {
     /// The entry of an inode, made if it is not there.
     pub fn inode(&self, ino: InodeNo) -> Arc<Inode> {
         let mut table = self.table();
-        if let Some(inode) = table.get(&ino) {
+        if let Some(inode) = table.entries.get(&ino) {
+            inode.used.store(true, Relaxed);
             return inode.clone();
         }
-        if table.len() >= self.tunables.files_to_cache_max as usize {
-            sweep(&mut table);
+        let max = self.tunables.files_to_cache_max as usize;
+        if table.entries.len() >= max.max(table.sweep_at) {
+            table.sweep(max / 8 + 1);
         }
         let inode = Inode::new(ino, self.pool.clone());
-        table.insert(ino, inode.clone());
+        table.entries.insert(ino, inode.clone());
         inode
     }
 
     /// The entry of an inode, if there is one.
     pub fn inode_known(&self, ino: InodeNo) -> Option<Arc<Inode>> {
-        self.table().get(&ino).cloned()
+        self.table().entries.get(&ino).cloned()
     }
 
     /// Drops the entry of an inode that does not exist any more.
     pub fn drop_inode(&self, ino: InodeNo) {
-        self.table().remove(&ino);
-    }
-
-    /// All entries.
-    pub fn inodes_all(&self) -> Vec<Arc<Inode>> {
-        self.table().values().cloned().collect()
+        self.table().entries.remove(&ino);
     }
 
     /// Takes in attributes that the manager gave as the result of a change: they are the newest.
@@ -113,11 +115,7 @@ impl Core {
         let generation = {
             let state = inode.lock();
             if state.attr_known {
-                return if state.gone && state.opens == 0 {
-                    Err(Errno::ENOENT)
-                } else {
-                    Ok(state.visible())
-                };
+                return if state.gone && state.opens == 0 { Err(Errno::ENOENT) } else { Ok(state.visible()) };
             }
             state.attr_generation
         };
@@ -213,27 +211,33 @@ impl Core {
             };
             core.return_room(room);
             drop(hold);
-            let kind = inode.lock().attr.kind;
             core.drop_inode(inode.ino);
-            if kind != wire::mgr::FileKind::Directory {
-                core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
-                core.wake.notify_one();
-            }
+            core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
+            core.wake.notify_one();
         });
     }
 }
 
-/// Drops some idle entries.
-fn sweep(table: &mut Table) {
-    let idle = |inode: &Arc<Inode>| {
-        let state = inode.lock();
-        Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
-    };
-    let victims: Vec<InodeNo> =
-        table.iter().take(4 * SWEEP).filter(|(_, i)| idle(i)).take(SWEEP).map(|(&n, _)| n).collect();
-    for ino in victims {
-        if let Some(inode) = table.remove(&ino) {
-            inode.lock().drop_blocks(0, u64::MAX);
+impl Table {
+    /// Drops up to `count` idle entries that were not used since the last sweep. Where all are in use the
+    /// next sweep comes later, so that a full table does not cost a scan for each new entry.
+    fn sweep(&mut self, count: usize) {
+        let idle = |inode: &Arc<Inode>| {
+            let state = inode.lock();
+            Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
+        };
+        let victims: Vec<InodeNo> = self
+            .entries
+            .iter()
+            .filter(|(_, inode)| !inode.used.swap(false, Relaxed) && idle(inode))
+            .take(count)
+            .map(|(&ino, _)| ino)
+            .collect();
+        for ino in &victims {
+            if let Some(inode) = self.entries.remove(ino) {
+                inode.lock().drop_blocks(0, u64::MAX);
+            }
         }
+        self.sweep_at = if victims.len() < count { self.entries.len() + count } else { 0 };
     }
 }

@@ -18,6 +18,9 @@ use crate::{
 /// Bytes copied under one hold of the file's lock.
 const STEP_MAX: usize = 4 << 20;
 
+/// Rounds of storing and committing, each of which other writers may undo.
+const DURABLE_TRIES: u32 = 100;
+
 const UNIT64: u64 = UNIT as u64;
 
 /// Who is in the file beside us.
@@ -38,24 +41,19 @@ enum PartStep {
 
 impl Core {
     /// Writes at `offset`, or at the end for append handles.
-    pub async fn write(
-        self: &Arc<Core>,
-        file: &OpenFile,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<usize, Errno> {
+    pub async fn write(self: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         if !file.flags.write {
             return Err(Errno::EBADF);
         }
         let inode = &file.inode;
         let mut done = 0;
-        let mut touched = u64::MAX..0;
+        let (mut first, mut last) = (u64::MAX, 0);
         while done < data.len() {
             let step = &data[done..data.len().min(done + STEP_MAX)];
             let at = if file.flags.append { None } else { Some(offset + done as u64) };
             match self.write_step(inode, at, step).await {
                 Ok(at) => {
-                    touched = touched.start.min(at)..touched.end.max(at + step.len() as u64);
+                    (first, last) = (first.min(at), last.max(at + step.len() as u64));
                     done += step.len();
                 }
                 Err(error) if done == 0 => return Err(error),
@@ -63,9 +61,7 @@ impl Core {
             }
         }
         if file.flags.sync || file.flags.dsync {
-            let block_size = inode.lock().block_size();
-            self.store(inode, touched.start / block_size, touched.end.div_ceil(block_size)).await?;
-            self.settle(inode, !file.flags.sync).await?;
+            self.make_durable(inode, first, last, !file.flags.sync).await?;
         }
         Ok(done)
     }
@@ -293,9 +289,13 @@ impl Core {
                         let mut partial = |b: &mut crate::block::Block, from: u32, to: u32| {
                             // Absent here means that it is zeros already, or beyond the end of the file.
                             if from < to && b.missing(from / unit, from / unit + 1).is_empty() {
-                                b.write(from, &ZEROS[..(to - from) as usize], seq, 1, &mut |exact, wanted| {
-                                    own_buf(&pool, &mut charge, exact, wanted)
-                                });
+                                b.write(
+                                    from,
+                                    &ZEROS[..(to - from) as usize],
+                                    seq,
+                                    1,
+                                    &mut |exact, wanted| own_buf(&pool, &mut charge, exact, wanted),
+                                );
                             }
                         };
                         if first > last {
@@ -349,14 +349,41 @@ impl Core {
         }
     }
 
-    /// After the data is stored: tells the manager, where that is needed for what was promised.
-    pub async fn settle(self: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Result<(), Errno> {
-        let needed = {
+    /// Bytes `from..to` as they are now, and what is needed to find them again, are durable when this
+    /// returns: stored on the pdisks and known to the manager.
+    pub async fn make_durable(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        data_only: bool,
+    ) -> Result<(), Errno> {
+        for _ in 0..DURABLE_TRIES {
+            let (first, end) = {
+                let state = inode.lock();
+                let block_size = state.block_size();
+                // The size covers stored bytes only: what lies between the manager's and ours goes too.
+                let below = if state.in_inode(0) { 0 } else { state.size_committed };
+                (from.min(below) / block_size, to.min(state.attr.size).div_ceil(block_size))
+            };
+            self.store(inode, first, end).await?;
+            let wanted = {
+                let state = inode.lock();
+                let size = to.min(state.attr.size);
+                let data = !state.pending.is_empty() || state.attr.size != state.size_committed;
+                if !data && (data_only || !state.times_dirty) {
+                    return Ok(());
+                }
+                size
+            };
+            self.commit(inode).await?;
             let state = inode.lock();
-            let data = !state.pending.is_empty() || state.attr.size != state.size_committed;
-            data || !data_only && state.times_dirty
-        };
-        if needed { self.commit(inode).await } else { Ok(()) }
+            if state.size_committed >= wanted.min(state.attr.size) && !state.pending.any_in(first, end) {
+                return Ok(());
+            }
+        }
+        tracing::error!(inode = %inode.ino, "a file changes too fast to be made durable");
+        Err(Errno::EIO)
     }
 
     /// An error of writing that this handle has not yet reported.

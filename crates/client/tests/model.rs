@@ -1,9 +1,13 @@
 //! Random operations on files against plain byte arrays: what is read is always what was written, also
 //! after a remount; after a crash what was fsynced is there and nothing else is mixed in.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod support;
 
-use std::{collections::BTreeMap, time::{Duration, Instant}};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, OpenFlags, SetAttrs};
@@ -71,16 +75,8 @@ impl Run {
         let client = world.mount(small());
         let model = (0..FILES).map(|f| (f, ModelFile::default())).collect();
         let rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        let mut run = Run {
-            rng,
-            seed,
-            world,
-            client,
-            handles: BTreeMap::new(),
-            model,
-            step: 0,
-            log: Vec::new(),
-        };
+        let mut run =
+            Run { rng, seed, world, client, handles: BTreeMap::new(), model, step: 0, log: Vec::new() };
         for f in 0..FILES {
             run.create(f).await;
         }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, atomic::{AtomicBool, AtomicU64, Ordering::SeqCst}},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Instant,
 };
 
@@ -31,10 +34,14 @@ pub struct FakeBlocks {
     pub failing: AtomicBool,
     /// Writes wait while it is set.
     pub stuck: AtomicBool,
+    /// Reads so far.
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     /// Payload sizes of the last write.
     pub last_pieces: Mutex<Vec<usize>>,
+    deletes: Mutex<Vec<(StripeId, u64, Version)>>,
+    /// Questions for leftovers.
+    pub questions: AtomicU64,
 }
 
 impl FakeBlocks {
@@ -51,6 +58,8 @@ impl FakeBlocks {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             last_pieces: Mutex::default(),
+            deletes: Mutex::default(),
+            questions: AtomicU64::new(0),
         }
     }
 
@@ -59,29 +68,40 @@ impl FakeBlocks {
         self.writing.lock().unwrap().clear();
     }
 
-    /// What resolution leaves after an unclean end: blocks that the manager never heard of are gone.
-    pub fn resolve(&self, known: impl Fn(StripeId) -> bool) {
-        self.stripes.lock().unwrap().retain(|&id, _| known(id));
-    }
-
     pub fn exists(&self, stripe: StripeId) -> bool {
         self.stripes.lock().unwrap().contains_key(&stripe)
     }
 
-    pub fn count(&self) -> usize {
-        self.stripes.lock().unwrap().len()
+    pub fn exists_any(&self, ino: base::InodeNo) -> bool {
+        self.stripes.lock().unwrap().keys().any(|id| id.inode == ino)
     }
 
-    /// Removes blocks `first..end` of a file whose version is at most `highest`.
+    /// Removes strips of blocks `first..end` of a file whose version is at most `highest`, some time later.
     pub fn delete(&self, of: StripeId, end: u64, highest: Version) {
-        self.stripes.lock().unwrap().retain(|id, stripe| {
-            let hit = id.fs == of.fs && id.inode == of.inode && (of.block.0..end).contains(&id.block.0);
-            let newest = stripe.meta.data.iter().flatten().chain(&stripe.meta.parity).max().copied();
-            if hit && newest > Some(highest) {
-                panic!("{id}: a delete up to {highest} leaves {newest:?}");
-            }
-            !hit
-        });
+        self.deletes.lock().unwrap().push((of, end, highest));
+        self.reap(false);
+    }
+
+    /// Deletes some of what is to be deleted, or all.
+    pub fn reap(&self, all: bool) {
+        let mut deletes = self.deletes.lock().unwrap();
+        let mut stripes = self.stripes.lock().unwrap();
+        let strip = self.strip_len() as usize;
+        while !deletes.is_empty() && (all || self.rng.lock().unwrap().below(3) == 0) {
+            let (of, end, highest) = deletes.remove(0);
+            stripes.retain(|id, stripe| {
+                if !(id.fs == of.fs && id.inode == of.inode && (of.block.0..end).contains(&id.block.0)) {
+                    return true;
+                }
+                for (i, version) in stripe.meta.data.iter_mut().enumerate() {
+                    if version.is_some_and(|v| v <= highest) {
+                        *version = Some(Version::ZERO);
+                        stripe.bytes[i * strip..(i + 1) * strip].fill(0);
+                    }
+                }
+                stripe.meta.parity > Some(highest)
+            });
+        }
     }
 
     fn strip_len(&self) -> u32 {
@@ -102,25 +122,41 @@ impl FakeBlocks {
         let mut stripes = self.stripes.lock().unwrap();
         let old = stripes.get(&write.stripe).cloned();
         let id = write.stripe;
-        let whole = write.dirty == [Range { offset: 0, len: self.block_size }];
         match (&write.previous, &old) {
             (Some(previous), Some(old)) if previous.is_complete(self.k.into()) => {
                 assert_eq!(*previous, old.meta, "{id}: wrong previous version")
             }
             (Some(_), Some(_)) => {}
             (Some(_), None) => panic!("{id}: a previous version is named where none is"),
-            (None, Some(_)) => assert!(whole, "{id}: the previous version is not named"),
-            (None, None) => {}
+            (None, _) => {}
         }
         let mut new = old.unwrap_or_else(|| Stripe {
             bytes: vec![0; self.block_size as usize],
             parity: vec![0; self.strip_len() as usize],
             meta: BlockMeta::empty(self.k.into()),
         });
+        if write.previous.is_none() {
+            // A new block: strips that have bytes are replaced as a whole, the others stay as they were.
+            let strip = self.strip_len() as usize;
+            new.parity.fill(0);
+            for (offset, _) in &write.pieces {
+                let i = *offset as usize / strip;
+                if new.meta.data[i] != Some(write.version) {
+                    new.meta.data[i] = Some(write.version);
+                    new.bytes[i * strip..(i + 1) * strip].fill(0);
+                }
+            }
+            let stale = new.meta.data.iter().any(|v| *v != Some(write.version) && *v != Some(Version::ZERO));
+            assert!(!stale, "{id}: what an older life of the block left would show through");
+            new.meta.len = 0;
+        }
         assert!(new.meta.parity < Some(write.version), "{id}: version does not grow");
         let claimed = write.previous.as_ref().map_or(0, |m| m.len);
         let len = write.len;
-        assert!(len >= claimed && len <= self.block_size && len % 4096 == 0, "{id}: length {len}, {claimed}");
+        assert!(
+            len >= claimed && len <= self.block_size && len.is_multiple_of(4096),
+            "{id}: length {len}, {claimed}"
+        );
         let mut end = 0;
         for (offset, bytes) in &write.pieces {
             let last = offset + bytes.len() as u32;
@@ -252,6 +288,20 @@ impl Blocks for FakeBlocks {
                 _ => found.meta,
             };
             Ok(BlockRead { pieces, meta })
+        })
+    }
+
+    fn leftover(&self, stripe: StripeId, _: PoolId) -> BoxFuture<'_, Result<u32, BlockError>> {
+        Box::pin(async move {
+            self.questions.fetch_add(1, SeqCst);
+            self.dawdle().await;
+            let strip = |i: usize| (i as u32 + 1) * self.strip_len();
+            let held =
+                |s: &Stripe| (0..self.k.into()).filter(|&i| s.meta.data[i] != Some(Version::ZERO)).max();
+            let bytes = self.stripes.lock().unwrap().get(&stripe).and_then(held).map_or(0, strip);
+            self.dawdle().await;
+            self.reap(false);
+            Ok(bytes)
         })
     }
 

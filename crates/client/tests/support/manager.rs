@@ -2,15 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::{AtomicU64, Ordering::SeqCst}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Instant,
 };
 
 use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
 use client::{BoxFuture, CallError, Manager};
-use wire::mgr::{
-    Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId,
-};
+use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
 
 use super::FakeBlocks;
 
@@ -86,10 +87,6 @@ impl FakeManager {
         for ino in orphans {
             self.reclaim(&mut state, ino, Version::MAX);
         }
-        let known = |id: StripeId| {
-            state.nodes.get(&id.inode).is_some_and(|n| n.blocks.contains_key(&id.block.0))
-        };
-        self.blocks.resolve(known);
     }
 
     /// The record of a file: size, whether it is inline, allocated blocks.
@@ -219,9 +216,6 @@ impl FakeManager {
                     node.blocks.retain(|&b, _| b < first);
                     node.inline.truncate(size as usize);
                     node.attr.size = size;
-                    if size == 0 {
-                        node.attr.inline = true;
-                    }
                 }
                 node.attr.mode = mode.unwrap_or(node.attr.mode);
                 node.attr.mtime = mtime.unwrap_or(node.attr.mtime);
@@ -240,13 +234,13 @@ impl FakeManager {
                     assert!(allocated.is_empty() && node.blocks.is_empty());
                     assert!(content.len() as u64 == size && size <= INLINE_MAX);
                     node.inline = content;
-                    node.attr.inline = true;
                 } else if !allocated.is_empty() {
                     if node.attr.inline && !node.inline.is_empty() {
                         assert!(node.blocks.contains_key(&0), "{ino}: content left behind in the inode");
                     }
                     node.inline.clear();
-                    node.attr.inline = false;
+                } else if node.blocks.is_empty() && size < node.attr.size {
+                    return errno(22);
                 }
                 node.attr.size = size;
                 node.attr.mtime = mtime;
@@ -265,6 +259,7 @@ impl FakeManager {
     }
 
     fn attr(&self, node: &mut Node) -> MgrReply {
+        node.attr.inline = node.blocks.is_empty();
         node.attr.stored = if node.attr.inline {
             node.inline.len() as u64
         } else {

@@ -1,5 +1,6 @@
 //! In-memory parts under the client: pdisks that check every rule a writer must keep, and a manager with
 //! one directory. Both outlive a client, so that a crash is a client that is dropped.
+#![allow(clippy::unwrap_used, dead_code)] // test support: several test programs use parts of it
 
 pub mod blocks;
 pub mod manager;

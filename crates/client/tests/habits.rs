@@ -1,0 +1,267 @@
+//! What the client promises besides the right bytes: when it asks the manager, what it sends to the
+//! pdisks, how errors come out, and that its bounds hold.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
+
+use base::InodeNo;
+use client::{Client, Errno, Handle, OpenFlags, SetAttrs, Tunables};
+use support::{BLOCK, World, small};
+use wire::mgr::{FileKind, Timestamp};
+
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    direct: false,
+    sync: false,
+    dsync: false,
+    truncate: false,
+};
+
+/// Nothing happens by age.
+fn calm() -> Tunables {
+    let never = Duration::from_secs(3600);
+    Tunables { writeback_age: never, commit_age: never, ..small() }
+}
+
+async fn new_file(client: &Client, name: &[u8], flags: OpenFlags) -> (InodeNo, Handle) {
+    let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    let ino = made.unwrap().0.ino;
+    (ino, client.open(ino, flags).await.unwrap())
+}
+
+async fn until(what: &str, ready: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        assert!(Instant::now() < end, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn full_blocks_go_out_at_once_as_whole_strips() {
+    let mut world = World::new(4, 1);
+    let client = world.mount(calm());
+    let (_, handle) = new_file(&client, b"a", RW).await;
+    for i in 0..u64::from(BLOCK) / 8192 {
+        client.write(handle, i * 8192, &[7; 8192]).await.unwrap();
+    }
+    until("the block is written", || world.blocks.writes.load(SeqCst) == 1).await;
+    // Small at first, then as long as a strip.
+    let pieces = world.blocks.last_pieces.lock().unwrap().clone();
+    assert!(pieces.len() < 10 && pieces[pieces.len() - 3..] == [BLOCK as usize / 4; 3], "{pieces:?}");
+    assert_eq!(world.blocks.reads.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn small_files_live_in_the_inode_and_move_out_when_they_grow() {
+    let mut world = World::new(4, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    client.write(handle, 0, b"hello").await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(world.manager.record(ino), Some((5, true, vec![])));
+    assert_eq!(world.blocks.writes.load(SeqCst), 0);
+    client.write(handle, u64::from(BLOCK) * 2, b"far").await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(world.manager.record(ino), Some((u64::from(BLOCK) * 2 + 3, false, vec![0, 2])));
+    let client = world.mount(calm());
+    let handle = client.open(ino, RW).await.unwrap();
+    assert_eq!(client.read(handle, 0, 6).await.unwrap().to_vec(), b"hello\0");
+}
+
+#[tokio::test]
+async fn fdatasync_asks_the_manager_only_where_the_data_needs_it() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    client.write(handle, 0, &[1; 100_000]).await.unwrap();
+    client.fsync(ino, true).await.unwrap();
+    let calls = world.manager.calls.load(SeqCst);
+    client.write(handle, 5000, &[2; 5000]).await.unwrap();
+    client.fsync(ino, true).await.unwrap();
+    assert_eq!(world.manager.calls.load(SeqCst), calls, "nothing but times has changed");
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(world.manager.calls.load(SeqCst), calls + 1);
+}
+
+#[tokio::test]
+async fn a_dsync_write_is_there_after_a_crash_with_all_before_it() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    let sync = client.open(ino, OpenFlags { dsync: true, ..RW }).await.unwrap();
+    client.write(handle, 0, &vec![1; 2 * BLOCK as usize + 77]).await.unwrap();
+    client.write(sync, 3 * u64::from(BLOCK) + 5, &[2; 1000]).await.unwrap();
+    let client = world.mount(calm());
+    let handle = client.open(ino, RW).await.unwrap();
+    let end = 3 * u64::from(BLOCK) + 5;
+    assert_eq!(client.getattr(ino).await.unwrap().size, end + 1000);
+    assert_eq!(client.read(handle, end, 1000).await.unwrap().to_vec(), [2; 1000]);
+}
+
+#[tokio::test]
+async fn an_error_of_writing_behind_reaches_every_handle_once_and_the_data_is_kept() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, a) = new_file(&client, b"a", RW).await;
+    let b = client.open(ino, RW).await.unwrap();
+    world.blocks.failing.store(true, SeqCst);
+    client.write(a, 0, &vec![3; BLOCK as usize]).await.unwrap();
+    assert_eq!(client.fsync_handle(a, false).await, Err(Errno::EIO));
+    assert_eq!(client.flush(b).await, Err(Errno::EIO));
+    assert_eq!(client.flush(b).await, Ok(()));
+    world.blocks.failing.store(false, SeqCst);
+    assert_eq!(client.fsync_handle(a, false).await, Ok(()));
+    let client = world.mount(calm());
+    let handle = client.open(ino, RW).await.unwrap();
+    let got = client.read(handle, 0, BLOCK as usize).await.unwrap().to_vec();
+    assert!(got.len() == BLOCK as usize && got.iter().all(|&x| x == 3));
+}
+
+#[tokio::test]
+async fn a_full_file_system_refuses_the_write_and_stays_readable_and_deletable() {
+    let mut world = World::new(2, 1);
+    world.manager.room.store(3 << 20, SeqCst);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    let mut end = 0;
+    let error = loop {
+        match client.write(handle, end, &[5; 100_000]).await {
+            Ok(n) => end += n as u64,
+            Err(error) => break error,
+        }
+        assert!(end < 10 << 20, "room is never asked for");
+    };
+    assert_eq!(error, Errno::ENOSPC);
+    assert!(end > 1 << 20);
+    client.fsync(ino, false).await.unwrap();
+    // Writing over what is there needs no room.
+    client.write(handle, 0, &[6; 100_000]).await.unwrap();
+    assert_eq!(client.read(handle, end - 10, 20).await.unwrap().to_vec(), [5; 10]);
+    client.unlink(InodeNo::ROOT, b"a", false).await.unwrap();
+    client.release(handle);
+    until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
+    world.blocks.reap(true);
+    assert!(!world.blocks.exists_any(ino), "strips of a deleted file are left");
+}
+
+#[tokio::test]
+async fn writers_wait_when_too_much_is_dirty_and_give_up_at_the_deadline() {
+    let mut world = World::new(2, 1);
+    let tunables = Tunables { deadline: Duration::from_millis(300), ..calm() };
+    let limit = tunables.pagepool * u64::from(tunables.dirty_pct) / 100;
+    let client = world.mount(tunables);
+    let (_, handle) = new_file(&client, b"a", RW).await;
+    world.blocks.stuck.store(true, SeqCst);
+    let mut end = 0;
+    let error = loop {
+        match client.write(handle, end, &[5; 65536]).await {
+            Ok(n) => end += n as u64,
+            Err(error) => break error,
+        }
+        assert!(end < 64 << 20, "never stopped");
+    };
+    assert_eq!(error, Errno::EIO);
+    let dirty = client.pool_use().dirty;
+    assert!(dirty <= limit + 65536 && client.pool_use().used <= client.pool_use().bytes_max);
+    // What is in memory is still served.
+    assert_eq!(client.read(handle, 0, 4096).await.unwrap().to_vec(), [5; 4096]);
+    world.blocks.stuck.store(false, SeqCst);
+}
+
+#[tokio::test]
+async fn the_pool_is_bounded_while_far_more_is_read() {
+    let mut world = World::new(4, 1);
+    let tunables = small();
+    let client = world.mount(tunables.clone());
+    let (ino, handle) = new_file(&client, b"big", RW).await;
+    let size = 5 * tunables.pagepool;
+    for offset in (0..size).step_by(1 << 20) {
+        client.write(handle, offset, &vec![(offset >> 20) as u8 + 1; 1 << 20]).await.unwrap();
+        let held = client.pool_use();
+        assert!(held.used <= held.bytes_max + 64 * u64::from(BLOCK), "{held:?}");
+    }
+    client.fsync(ino, false).await.unwrap();
+    for offset in (0..size).step_by(128 << 10) {
+        let got = client.read(handle, offset, 128 << 10).await.unwrap().to_vec();
+        assert!(got.len() == 128 << 10 && got.iter().all(|&b| b == (offset >> 20) as u8 + 1));
+        assert!(client.pool_use().used <= tunables.pagepool);
+    }
+}
+
+#[tokio::test]
+async fn a_random_reader_reads_only_what_it_asks_for() {
+    let mut world = World::new(4, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    client.write(handle, 0, &vec![9; 4 * BLOCK as usize]).await.unwrap();
+    client.fsync(ino, false).await.unwrap();
+    client.shutdown(Instant::now() + Duration::from_secs(10)).await.unwrap();
+    let client = world.mount(calm());
+    let handle = client.open(ino, RW).await.unwrap();
+    for offset in [700_000u64, 4096, 300_000, 90_000] {
+        assert!(client.try_read_cached(handle, offset, 4096).is_none());
+        client.read(handle, offset, 4096).await.unwrap();
+        assert!(client.try_read_cached(handle, offset, 4096).is_some());
+    }
+    assert!(client.pool_use().used <= 4 * 8192, "{:?}", client.pool_use());
+}
+
+#[tokio::test]
+async fn explicit_times_win_over_those_of_earlier_writes() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    client.write(handle, 0, &[1; 50_000]).await.unwrap();
+    let mtime = Timestamp { secs: 1_000_000, nanos: 123_456_789 };
+    let set = SetAttrs { mtime: Some(mtime), mode: Some(0o600), ..SetAttrs::default() };
+    let attr = client.setattr(ino, set).await.unwrap();
+    assert_eq!((attr.mtime, attr.size, attr.mode), (mtime, 50_000, 0o600));
+    client.fsync(ino, false).await.unwrap();
+    let client = world.mount(calm());
+    let attr = client.getattr(ino).await.unwrap();
+    assert_eq!((attr.mtime, attr.size, attr.mode), (mtime, 50_000, 0o600));
+}
+
+#[tokio::test]
+async fn appends_of_several_handles_do_not_overlap() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(small());
+    let (ino, _) = new_file(&client, b"log", RW).await;
+    let append = OpenFlags { append: true, ..RW };
+    let mut writers = Vec::new();
+    for id in 1..=4u8 {
+        let (client, handle) = (client.clone(), client.open(ino, append).await.unwrap());
+        writers.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                client.write(handle, 0, &[id; 997]).await.unwrap();
+            }
+        }));
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let handle = client.open(ino, RW).await.unwrap();
+    let all = client.read(handle, 0, 1 << 20).await.unwrap().to_vec();
+    assert_eq!(all.len(), 4 * 100 * 997);
+    assert!(all.chunks(997).all(|record| record.iter().all(|b| b == &record[0])));
+}
+
+#[tokio::test]
+async fn a_dead_session_stops_everything() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    client.write(handle, 0, &vec![1; BLOCK as usize]).await.unwrap();
+    let other = world.mount(calm());
+    assert_eq!(client.fsync(ino, false).await, Err(Errno::EIO));
+    assert_eq!(client.write(handle, 0, b"x").await, Err(Errno::EIO));
+    assert_eq!(other.getattr(ino).await.unwrap().size, 0);
+}
