@@ -192,7 +192,7 @@ pub fn run_mount(
             tunables: client::Tunables::default(),
         };
         let client = client::Client::mount(&endpoint, config).await?;
-        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint) };
+        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
             Ok(mount) => mount,
             Err(error) => {
