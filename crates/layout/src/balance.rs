@@ -1,11 +1,12 @@
 //! How even a table is: measured, never assumed.
 
 use base::PdiskId;
+use serde::Serialize;
 
 use crate::table::LayoutTable;
 
 /// Evenness of a table. Ratios are in thousandths: 1000 is exactly the mean, 1050 is 5 % above it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Evenness {
     /// Groups per capacity: the largest and smallest of any pdisk against the mean. They differ from
     /// 1000 by design where failure domains leave no room for shares by capacity.
@@ -64,7 +65,9 @@ impl LayoutTable {
             let local = |p: usize| locals.binary_search(&p).ok();
             let mut shared = vec![0u64; n * n];
             for group in members.chunks_exact(width) {
-                let Some(_) = local(group[0]) else { continue };
+                if self.arrays[group[0]] != array {
+                    continue;
+                }
                 let group: Vec<usize> = group.iter().filter_map(|&p| local(p)).collect();
                 for &a in &group {
                     group.iter().filter(|&&b| b != a).for_each(|&b| shared[a * n + b] += 1);
