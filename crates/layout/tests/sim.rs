@@ -70,6 +70,21 @@ fn rebuild_load_is_within_a_fifth_of_the_mean_and_moves_within_a_twentieth_of_th
     }
 }
 
+/// Three copies over a large array give each pdisk six strips of work: the choice of the copies to read
+/// has to be good.
+#[test]
+fn few_strips_a_pdisk_are_even_as_well() {
+    let setup = setup("3way", 128, 4);
+    let pdisks: Vec<_> = (0..512).map(|i| pdisk(i + 1, i / 4 + 1)).collect();
+    let groups = layout::default_groups(setup.code, 512);
+    let table = LayoutTable::build(setup.code, &pdisks, 0, groups, setup.seed).unwrap();
+    let (next, _) = table.change(&Change { lose: vec![PdiskId(9)], ..Change::default() }).unwrap();
+    let load: Vec<u32> = table.rebuild_load(PdiskId(9), &next).iter().map(|(r, w)| r + w).collect();
+    assert_eq!(load[8], 0);
+    let (most, sum) = (load.iter().max().unwrap(), load.iter().sum::<u32>());
+    assert!(most * 511 * 10 <= sum * 12, "{most} of {sum}");
+}
+
 #[test]
 fn a_group_on_every_node_confines_the_rebuild_and_the_report_says_so() {
     let report = run(&setup("8+2p", 10, 4));
