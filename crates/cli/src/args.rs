@@ -238,7 +238,7 @@ pub enum Lab {
     /// Simulate a declustered array: evenness, data moved on changes, rebuild against a conventional array
     #[command(after_help = "Examples:
   ropewalk lab array --nodes 16 --pdisks 8 --code 8+2p
-  ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks: a minute or so
+  ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks in 20 arrays; takes longer
   ropewalk lab array --nodes 4 --pdisks 2 --code 4+2p --pdisk-size 1g --rate 20 --json")]
     Array(Array),
 }
