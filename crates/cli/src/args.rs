@@ -1,6 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -235,6 +235,34 @@ pub enum Lab {
         #[arg(long)]
         json: bool,
     },
+    /// Simulate a declustered array: evenness, data moved on changes, rebuild against a conventional array
+    #[command(after_help = "Examples:
+  ropewalk lab array --nodes 16 --pdisks 8 --code 8+2p
+  ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks in 20 arrays; takes longer
+  ropewalk lab array --nodes 4 --pdisks 2 --code 4+2p --pdisk-size 1g --rate 20 --json")]
+    Array(Array),
+}
+
+#[derive(Args)]
+pub struct Array {
+    /// Server nodes
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub nodes: u32,
+    /// Pdisks of each node; from 513 pdisks in all on there are several arrays
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub pdisks: u32,
+    /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p
+    #[arg(long, default_value = "8+2p")]
+    pub code: String,
+    /// Data on each pdisk, all of which a rebuild gets again
+    #[arg(long, default_value = "4t")]
+    pub pdisk_size: ByteSize,
+    /// MB/s (10^6 bytes a second) that each pdisk gives to a rebuild, reads and writes together
+    #[arg(long, default_value = "100")]
+    pub rate: NonZeroU32,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -1,13 +1,20 @@
 //! `ropewalk lab` and `ropewalk advise`.
 
-use std::{path::Path, time::Duration};
+use std::{
+    num::NonZeroU64,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use base::ByteSize;
 use lab::ceiling;
 use serde::Serialize;
 
-use crate::{args::Advise, output};
+use crate::{
+    args::{Advise, Array},
+    output,
+};
 
 #[derive(Serialize)]
 struct Ceilings {
@@ -56,6 +63,29 @@ pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
             row(format!("disk under {}, read {size} ({direct})", dir.display()), result.disk_read_gb_per_second),
         ],
     );
+    Ok(())
+}
+
+/// `ropewalk lab array`.
+pub fn array(args: &Array) -> Result<()> {
+    let setup = layout::sim::Setup {
+        nodes: args.nodes,
+        pdisks_per_node: args.pdisks,
+        code: args.code.parse()?,
+        groups: None,
+        spare: 0,
+        seed: 1,
+        pdisk_bytes: args.pdisk_size.0,
+        pdisk_bytes_per_second: NonZeroU64::new(u64::from(args.rate.get()) * 1_000_000).context("a rate of zero")?,
+    };
+    let bar = output::spinner("building the layout table");
+    let start = Instant::now();
+    let report = layout::sim::simulate(&setup, || start.elapsed())?;
+    bar.finish_and_clear();
+    if args.json {
+        return output::json(&report);
+    }
+    output::line(report.to_string().trim_end());
     Ok(())
 }
 

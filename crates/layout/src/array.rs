@@ -10,6 +10,7 @@
 use crate::{
     domains::Domains,
     hash::{fold, mix, scale},
+    pick::{Pick, Schedule},
     table::PdiskDesc,
 };
 
@@ -39,24 +40,18 @@ pub(crate) struct Array {
     /// Groups in which a pdisk holds parity.
     parity: Vec<u32>,
     data: usize,
-    inverse: Vec<u64>,
-    random: Vec<u64>,
-    seed: u64,
+    /// The largest target over each pdisk's, × [`INVERSE_ONE`].
+    pub inverse: Vec<u32>,
+    /// A random number of each pdisk, to choose among equals.
+    pub random: Vec<u64>,
+    pub seed: u64,
     /// Work that a change has given to each pdisk so far, in strips × [`LOAD_ONE`].
-    load: Vec<u64>,
+    pub load: Vec<u64>,
+    pick: Pick,
 }
 
 /// Scale of [`Array::load`].
 pub(crate) const LOAD_ONE: u64 = 256;
-
-/// How far along a schedule the placement is: a pdisk should now be in `done`/`of` of its groups, or
-/// above that by `slack` at most.
-#[derive(Clone, Copy)]
-pub(crate) struct Schedule {
-    pub done: u32,
-    pub of: u32,
-    pub slack: fn(u32) -> u32,
-}
 
 /// What a move of a strip would cost; less is better.
 type Cost = (i64, i64);
@@ -71,7 +66,7 @@ impl Array {
         let largest = target.iter().copied().max().unwrap_or(1).max(1);
         let inverse = target
             .iter()
-            .map(|&t| (u64::from(largest) * INVERSE_ONE / u64::from(t.max(1))).min(INVERSE_MAX))
+            .map(|&t| (u64::from(largest) * INVERSE_ONE / u64::from(t.max(1))).min(INVERSE_MAX) as u32)
             .collect();
         let random = pdisks.iter().map(|p| fold(mix(seed), p.id.0.into())).collect();
         let mut array = Array {
@@ -88,6 +83,7 @@ impl Array {
             random,
             seed,
             load: vec![0; n],
+            pick: Pick::default(),
         };
         for (slot, &member) in members.iter().enumerate() {
             if member != HOLE {
@@ -107,6 +103,12 @@ impl Array {
 
     pub fn group(&self, g: usize) -> &[u16] {
         &self.members[g * self.width..(g + 1) * self.width]
+    }
+
+    /// Groups shared with each other pdisk.
+    pub fn pairs_of(&self, p: usize) -> &[u32] {
+        let n = self.pdisks();
+        &self.pair[p * n..(p + 1) * n]
     }
 
     pub fn put(&mut self, slot: usize, pdisk: u16) {
@@ -143,8 +145,14 @@ impl Array {
     pub fn fill(&mut self, g: usize, schedule: Schedule) {
         let slots = g * self.width..(g + 1) * self.width;
         let holes: Vec<usize> = slots.filter(|&slot| self.members[slot] == HOLE).collect();
-        let mut pick = Pick::new(self, g);
-        let chosen: Vec<u16> = holes.iter().map_while(|_| pick.next(self, schedule)).collect();
+        if holes.is_empty() {
+            return;
+        }
+        let mut pick = std::mem::take(&mut self.pick);
+        pick.start(self, g, schedule);
+        let chosen: Vec<u16> =
+            (1..=holes.len()).map_while(|nth| pick.next(self, nth < holes.len())).collect();
+        self.pick = pick;
         self.seat(&holes, &chosen);
     }
 
@@ -168,7 +176,7 @@ impl Array {
             let (p, i) = (usize::from(pdisk), slot % self.width);
             let parity = if i >= self.data { u64::from(self.parity[p]) * 2 } else { 0 };
             // Both terms are of the order of the pdisk's groups / width.
-            (u64::from(self.position[p * self.width + i]) * 2 + parity + 1) * self.inverse[p]
+            (u64::from(self.position[p * self.width + i]) * 2 + parity + 1) * u64::from(self.inverse[p])
         };
         let mut seats: Vec<u16> = chosen.to_vec();
         for (first, &hole) in holes.iter().enumerate().take(chosen.len()) {
@@ -219,8 +227,8 @@ impl Array {
                 to_node += u32::from(d.node[m] == d.node[q]);
                 from_enclosure += u32::from(d.enclosure[m] == d.enclosure[p]);
                 to_enclosure += u32::from(d.enclosure[m] == d.enclosure[q]);
-                from_pairs += u64::from(self.pair[p * n + m]) * self.inverse[m];
-                to_pairs += u64::from(self.pair[q * n + m]) * self.inverse[m];
+                from_pairs += u64::from(self.pair[p * n + m]) * u64::from(self.inverse[m]);
+                to_pairs += u64::from(self.pair[q * n + m]) * u64::from(self.inverse[m]);
             }
         }
         let enclosure_fits = to_enclosure < d.enclosure_cap || to_enclosure <= from_enclosure;
@@ -228,7 +236,8 @@ impl Array {
             return None;
         }
         let spread = i64::from(to_node * 64 + to_enclosure) - i64::from(from_node * 64 + from_enclosure);
-        let pairs = (to_pairs * self.inverse[q]) as i64 - (from_pairs * self.inverse[p]) as i64;
+        let pairs =
+            (to_pairs * u64::from(self.inverse[q])) as i64 - (from_pairs * u64::from(self.inverse[p])) as i64;
         Some((spread, pairs))
     }
 
@@ -291,98 +300,5 @@ impl Array {
             self.put(a, q as u16);
             self.put(b, p as u16);
         }
-    }
-}
-
-/// The choice of the pdisks of one group, one after the other.
-struct Pick {
-    group: u64,
-    in_group: Vec<bool>,
-    node_count: Vec<u32>,
-    enclosure_count: Vec<u32>,
-    /// Weighted sum of what each pdisk shares with those in the group.
-    shared: Vec<u64>,
-    members: usize,
-}
-
-impl Pick {
-    fn new(array: &Array, g: usize) -> Pick {
-        let n = array.pdisks();
-        let count = |domain: &[u16]| vec![0; domain.iter().map(|d| usize::from(*d) + 1).max().unwrap_or(0)];
-        let mut pick = Pick {
-            group: fold(array.seed, g as u64) | 1,
-            in_group: vec![false; n],
-            node_count: count(&array.domains.node),
-            enclosure_count: count(&array.domains.enclosure),
-            shared: vec![0; n],
-            members: 0,
-        };
-        for &m in array.group(g) {
-            if m != HOLE {
-                pick.add(array, usize::from(m));
-            }
-        }
-        pick
-    }
-
-    fn add(&mut self, array: &Array, p: usize) {
-        let n = array.pdisks();
-        self.in_group[p] = true;
-        self.members += 1;
-        self.node_count[usize::from(array.domains.node[p])] += 1;
-        self.enclosure_count[usize::from(array.domains.enclosure[p])] += 1;
-        let row = &array.pair[p * n..(p + 1) * n];
-        for (sum, &pair) in self.shared.iter_mut().zip(row) {
-            *sum += u64::from(pair) * array.inverse[p];
-        }
-    }
-
-    fn next(&mut self, array: &Array, schedule: Schedule) -> Option<u16> {
-        let mut best: Option<(u64, usize)> = None;
-        for p in 0..array.pdisks() {
-            if let Some(key) = self.key(array, schedule, p)
-                && best.is_none_or(|(least, _)| key < least)
-            {
-                best = Some((key, p));
-            }
-        }
-        let (_, p) = best?;
-        self.add(array, p);
-        Some(p as u16)
-    }
-
-    /// The rank of a candidate, less is better: class, spread over domains, pairs, a random number.
-    fn key(&self, array: &Array, schedule: Schedule, p: usize) -> Option<u64> {
-        let d = &array.domains;
-        let node = self.node_count[usize::from(d.node[p])];
-        let enclosure = self.enclosure_count[usize::from(d.enclosure[p])];
-        if self.in_group[p] || node >= d.node_cap {
-            return None;
-        }
-        let over = enclosure >= d.enclosure_cap;
-        if over && d.enclosure_cap_holds() {
-            return None;
-        }
-        // In groups × `of`: how many groups this pdisk is behind its schedule.
-        let (used, target) = (i64::from(array.used[p]), i64::from(array.target[p]));
-        let lag = target * i64::from(schedule.done) - used * i64::from(schedule.of);
-        let slack = i64::from((schedule.slack)(array.target[p])) * i64::from(schedule.of);
-        let last_chance = target - used > i64::from(schedule.of - schedule.done);
-        let must = last_chance && schedule.of > 1;
-        let class = match () {
-            _ if must => 0u64,
-            _ if lag > -slack => 1,
-            _ => 2,
-        };
-        let class = (class + if over { 4 } else { 0 }) << 58;
-        let spread = u64::from(node.min(31) * 32 + enclosure.min(31)) << 48;
-        let measure = if self.members == 0 || class >> 58 == 2 {
-            (1i64 << 31).saturating_sub(lag * 256 / i64::from(schedule.of)).max(0) as u64
-        } else {
-            // A strip of work outweighs what pairs usually differ by.
-            ((self.shared[p] * array.inverse[p]) >> 8) + ((array.load[p] * array.inverse[p]) >> 6)
-        };
-        let tie = array.random[p].wrapping_mul(self.group) >> 48;
-        Some(class | spread | measure.min((1 << 32) - 1) << 16 | tie)
     }
 }

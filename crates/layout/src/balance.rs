@@ -1,11 +1,15 @@
 //! How even a table is: measured, never assumed.
 
 use base::PdiskId;
+use serde::Serialize;
 
 use crate::table::LayoutTable;
 
+/// How often the reads of a rebuild are chosen anew.
+const READ_PASSES: u32 = 4;
+
 /// Evenness of a table. Ratios are in thousandths: 1000 is exactly the mean, 1050 is 5 % above it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Evenness {
     /// Groups per capacity: the largest and smallest of any pdisk against the mean. They differ from
     /// 1000 by design where failure domains leave no room for shares by capacity.
@@ -64,7 +68,9 @@ impl LayoutTable {
             let local = |p: usize| locals.binary_search(&p).ok();
             let mut shared = vec![0u64; n * n];
             for group in members.chunks_exact(width) {
-                let Some(_) = local(group[0]) else { continue };
+                if self.arrays[group[0]] != array {
+                    continue;
+                }
                 let group: Vec<usize> = group.iter().filter_map(|&p| local(p)).collect();
                 for &a in &group {
                     group.iter().filter(|&&b| b != a).for_each(|&b| shared[a * n + b] += 1);
@@ -87,7 +93,8 @@ impl LayoutTable {
     }
 
     /// What the loss of `lost` asks of each other pdisk: strips to read, strips to write, parallel to
-    /// [`LayoutTable::pdisks`]. Of the strips that are left, the K on the pdisks with least to do are read.
+    /// [`LayoutTable::pdisks`]. Of the strips that are left, the K on the pdisks with least to do are read;
+    /// the choice is gone over a few times, as later groups make it known what earlier ones should spare.
     pub fn rebuild_load(&self, lost: PdiskId, next: &LayoutTable) -> Vec<(u32, u32)> {
         let mut load = vec![(0u32, 0u32); self.pdisks.len()];
         for step in self.moves_to(next).iter().filter(|step| step.from == lost) {
@@ -95,15 +102,21 @@ impl LayoutTable {
                 load[to].1 += 1;
             }
         }
-        for (group, _) in self.groups_on(lost) {
-            let mut left: Vec<usize> = self
-                .members(group)
-                .iter()
-                .filter(|&&m| m != lost)
-                .filter_map(|&m| self.index_of(m))
-                .collect();
-            left.sort_by_key(|&p| (load[p].0 + load[p].1, p));
-            left.iter().take(self.code.data().into()).for_each(|&p| load[p].0 += 1);
+        let left_of = |group| {
+            let left = self.members(group).iter().filter(|&&m| m != lost);
+            left.filter_map(|&m| self.index_of(m)).collect::<Vec<usize>>()
+        };
+        let mut groups: Vec<Vec<usize>> = self.groups_on(lost).map(|(group, _)| left_of(group)).collect();
+        let k = usize::from(self.code.data());
+        for pass in 0..READ_PASSES {
+            for left in &mut groups {
+                let k = k.min(left.len());
+                if pass > 0 {
+                    left[..k].iter().for_each(|&p| load[p].0 -= 1);
+                }
+                left.sort_by_key(|&p| (load[p].0 + load[p].1, p));
+                left[..k].iter().for_each(|&p| load[p].0 += 1);
+            }
         }
         load
     }

@@ -1,15 +1,15 @@
 //! Builds a layout table from nothing, and settles an array whose groups are off their shares.
 
-use std::collections::BTreeSet;
-
 use base::PdiskId;
 
 use crate::{
-    array::{Array, HOLE, Schedule},
+    array::{Array, HOLE},
+    arrays::{arrays_of, deal, interleave, owned_groups},
     code::Code,
-    domains::{Share, share_out},
     error::LayoutError,
     hash::fold,
+    parallel::for_each_array,
+    pick::Schedule,
     table::{LayoutTable, PdiskDesc},
 };
 
@@ -38,10 +38,6 @@ pub fn default_groups(code: Code, pdisks: u32) -> u32 {
     u32::try_from(groups).unwrap_or(GROUPS_MAX).clamp(1, GROUPS_MAX)
 }
 
-pub(crate) fn arrays_of(pdisks: u32) -> u32 {
-    pdisks.div_ceil(ARRAY_PDISKS_MAX).max(1)
-}
-
 impl LayoutTable {
     /// Builds the table of a pool. `spare` is spare space in pdisks; `groups` the number of groups
     /// ([`default_groups`] if nothing speaks against it). The order of `pdisks` does not matter.
@@ -59,39 +55,27 @@ impl LayoutTable {
         if groups == 0 || groups > GROUPS_MAX {
             return Err(LayoutError::Groups { groups, max: GROUPS_MAX, default });
         }
-        let arrays = deal(&sorted, arrays_of(sorted.len() as u32));
-        let blank = LayoutTable { code, seed, spare, pdisks: sorted, arrays, members: Vec::new() };
-        let owners = interleave(&blank.array_shares(groups));
-        let mut members = vec![PdiskId(0); groups as usize * usize::from(code.width())];
-        for array in 0..arrays_of(blank.pdisks.len() as u32) as u16 {
+        let usable = sorted.iter().filter(|p| p.weight > 0).count() as u32;
+        let dealt = deal(&sorted, arrays_of(usable));
+        let blank = LayoutTable { code, seed, spare, pdisks: sorted, arrays: dealt, members: Vec::new() };
+        let arrays = blank.array_numbers();
+        let owned = owned_groups(&interleave(&blank.array_shares(groups)), arrays);
+        let width = usize::from(code.width());
+        let placed = for_each_array(arrays, |array| {
             let locals: Vec<PdiskDesc> = blank.local(array).into_iter().map(|i| blank.pdisks[i]).collect();
-            let own: Vec<usize> = (0..owners.len()).filter(|&g| owners[g] == array).collect();
-            let holes = vec![HOLE; own.len() * usize::from(code.width())];
-            let array_seed = fold(seed, array.into());
-            let mut placed = Array::new(&locals, code.data(), code.width(), holes, array_seed);
-            place_all(&mut placed);
-            for (local, &g) in own.iter().enumerate() {
-                let to = &mut members[g * placed.width..(g + 1) * placed.width];
-                let from = placed.group(local).iter();
-                to.iter_mut().zip(from).for_each(|(to, &from)| *to = locals[usize::from(from)].id);
+            let holes = vec![HOLE; owned[usize::from(array)].len() * width];
+            let mut placed = Array::new(&locals, code.data(), code.width(), holes, fold(seed, array.into()));
+            placed.place_all();
+            let ids = placed.members.iter().map(|&m| locals[usize::from(m)].id);
+            ids.collect::<Vec<PdiskId>>()
+        });
+        let mut members = vec![PdiskId(0); groups as usize * width];
+        for (own, placed) in owned.iter().zip(&placed) {
+            for (&g, from) in own.iter().zip(placed.chunks_exact(width)) {
+                members[g * width..(g + 1) * width].copy_from_slice(from);
             }
         }
         Ok(LayoutTable { members, ..blank })
-    }
-
-    /// The pdisks of one array that have a capacity, as indices into `pdisks`.
-    pub(crate) fn local(&self, array: u16) -> Vec<usize> {
-        (0..self.pdisks.len()).filter(|&i| self.arrays[i] == array && self.pdisks[i].weight > 0).collect()
-    }
-
-    /// How many of `groups` groups each array should have: by capacity.
-    pub(crate) fn array_shares(&self, groups: u32) -> Vec<u64> {
-        let arrays = self.arrays.iter().copied().max().map_or(1, |a| usize::from(a) + 1);
-        let mut shares = vec![Share { weight: 0, cap: u64::MAX }; arrays];
-        for (p, array) in self.pdisks.iter().zip(&self.arrays) {
-            shares[usize::from(*array)].weight += u128::from(p.weight);
-        }
-        share_out(groups.into(), &shares)
     }
 }
 
@@ -115,42 +99,22 @@ pub(crate) fn check(code: Code, pdisks: &[PdiskDesc], spare: u32) -> Result<(), 
     Ok(())
 }
 
-/// Deals pdisks to arrays node by node, so that every array reaches as many nodes as there are.
-fn deal(pdisks: &[PdiskDesc], arrays: u32) -> Vec<u16> {
-    let order: BTreeSet<_> =
-        pdisks.iter().enumerate().map(|(i, p)| (p.weight == 0, p.node, p.id, i)).collect();
-    let mut dealt = vec![0; pdisks.len()];
-    for (turn, (_, _, _, i)) in (0u32..).zip(order) {
-        dealt[i] = (turn % arrays) as u16;
-    }
-    dealt
-}
-
-/// A sequence in which owner a occurs `shares[a]` times, as evenly spread as possible.
-fn interleave(shares: &[u64]) -> Vec<u16> {
-    let total: u64 = shares.iter().sum();
-    let mut given = vec![0u64; shares.len()];
-    (1..=total)
-        .map(|done| {
-            let behind = |a: &usize| (shares[*a] * done) as i128 - (given[*a] * total) as i128;
-            let next = (0..shares.len()).rev().max_by_key(behind).unwrap_or(0);
-            given[next] += 1;
-            next as u16
-        })
-        .collect()
-}
-
-/// Fills all groups of an empty array in order.
-fn place_all(array: &mut Array) {
-    let groups = array.groups() as u32;
-    for g in 0..groups {
-        array.fill(g as usize, Schedule { done: g + 1, of: groups, slack: |_| 0 });
-    }
-    array.settle(|_| 2);
-    array.refine();
-}
-
 impl Array {
+    /// Places all groups of an array that holds nothing yet.
+    pub fn place_all(&mut self) {
+        self.fill_in_order();
+        self.settle(|_| 2);
+        self.refine();
+    }
+
+    /// Fills all holes, group by group, so that any run of groups is even.
+    pub fn fill_in_order(&mut self) {
+        let of = self.groups() as u32;
+        for g in 0..of {
+            self.fill(g as usize, Schedule { done: g + 1, of, slack: |_| 0 });
+        }
+    }
+
     /// Moves strips until every pdisk is in its share of groups. A pdisk is given a strip only if it and
     /// the giver are together off by `tolerance` of the receiver or more. Gives the number of moves.
     pub fn settle(&mut self, tolerance: impl Fn(usize) -> i64) -> usize {

@@ -5,10 +5,13 @@
 use base::{GroupId, PdiskId, StripIndex};
 
 use crate::{
-    array::{Array, HOLE, Schedule},
-    build::{ARRAY_PDISKS_MAX, check},
+    array::{Array, HOLE},
+    arrays::{choose, owned_groups},
+    build::check,
     error::LayoutError,
     hash::fold,
+    parallel::for_each_array,
+    pick::Schedule,
     table::{LayoutTable, PdiskDesc},
 };
 
@@ -42,36 +45,60 @@ impl LayoutTable {
     /// The table after `change`, and what moves, in order of groups.
     pub fn change(&self, change: &Change) -> Result<(LayoutTable, Vec<Move>), LayoutError> {
         let mut next = self.with_pdisks(change)?;
-        let old_indices: Vec<Option<usize>> = self.members.iter().map(|&id| next.index_of(id)).collect();
+        let index = next.index();
+        let old: Vec<Option<usize>> = self.members.iter().map(|&id| index.get(id)).collect();
         let width = usize::from(self.code.width());
-        let owners = next.owners(&old_indices);
-        for array in 0..=next.arrays.iter().copied().max().unwrap_or(0) {
-            let globals = next.local(array);
-            let locals: Vec<PdiskDesc> = globals.iter().map(|&i| next.pdisks[i]).collect();
-            let own: Vec<usize> = (0..owners.len()).filter(|&g| owners[g] == array).collect();
-            if own.is_empty() {
-                continue;
-            }
-            let local_of = |old: &Option<usize>| {
-                old.and_then(|global| globals.binary_search(&global).ok()).map_or(HOLE, |local| local as u16)
-            };
-            let members: Vec<u16> =
-                own.iter().flat_map(|g| &old_indices[g * width..(g + 1) * width]).map(local_of).collect();
-            let seed = fold(self.seed, array.into());
-            let mut placed = Array::new(&locals, self.code.data(), self.code.width(), members, seed);
-            placed.rearrange();
-            for (local, &g) in own.iter().enumerate() {
-                for (i, &member) in placed.group(local).iter().enumerate() {
-                    if member == HOLE {
-                        let pdisks = locals.len() as u32;
-                        return Err(LayoutError::DoesNotFit { code: self.code, need: width as u32, pdisks });
-                    }
-                    next.members[g * width + i] = locals[usize::from(member)].id;
-                }
+        let arrays = next.array_numbers();
+        let owned = owned_groups(&next.owners(&old), arrays);
+        let before = owned_groups(&self.owners_now(), arrays.max(self.array_numbers()));
+        let placed = for_each_array(arrays, |array| {
+            let own = &owned[usize::from(array)];
+            let same = *own == before[usize::from(array)] && self.descs(array) == next.descs(array);
+            if own.is_empty() || same { Ok(None) } else { next.rearranged(array, own, &old).map(Some) }
+        });
+        for (own, placed) in owned.iter().zip(placed) {
+            for (&g, from) in own.iter().zip(placed?.iter().flat_map(|members| members.chunks_exact(width))) {
+                next.members[g * width..(g + 1) * width].copy_from_slice(from);
             }
         }
         let moves = self.moves_to(&next);
         Ok((next, moves))
+    }
+
+    /// The members of the groups `own` of one array of this table, placed; `old` is where all were.
+    fn rearranged(
+        &self,
+        array: u16,
+        own: &[usize],
+        old: &[Option<usize>],
+    ) -> Result<Vec<PdiskId>, LayoutError> {
+        let (globals, width) = (self.local(array), usize::from(self.code.width()));
+        let locals: Vec<PdiskDesc> = globals.iter().map(|&i| self.pdisks[i]).collect();
+        let local_of = |old: &Option<usize>| {
+            old.and_then(|global| globals.binary_search(&global).ok()).map_or(HOLE, |local| local as u16)
+        };
+        let members = own.iter().flat_map(|g| &old[g * width..(g + 1) * width]).map(local_of).collect();
+        let seed = fold(self.seed, array.into());
+        let mut placed = Array::new(&locals, self.code.data(), self.code.width(), members, seed);
+        placed.rearrange();
+        let ids = placed.members.iter().map(|&m| locals.get(usize::from(m)).map(|p| p.id));
+        ids.collect::<Option<Vec<PdiskId>>>().ok_or(LayoutError::DoesNotFit {
+            code: self.code,
+            need: width as u32,
+            pdisks: locals.len() as u32,
+        })
+    }
+
+    /// The pdisks of one array that have a capacity.
+    fn descs(&self, array: u16) -> Vec<PdiskDesc> {
+        self.local(array).into_iter().map(|i| self.pdisks[i]).collect()
+    }
+
+    /// The array of each group.
+    fn owners_now(&self) -> Vec<u16> {
+        let index = self.index();
+        let first = self.members.iter().step_by(self.code.width().into());
+        first.map(|&id| index.get(id).map_or(0, |i| self.arrays[i])).collect()
     }
 
     /// What has to move from this table to `next`, a table of the same pool.
@@ -111,60 +138,27 @@ impl LayoutTable {
                 None => list.push((*new, None)),
             }
         }
-        self.choose_arrays(&mut list)?;
         list.sort_unstable_by_key(|(p, _)| p.id);
         let spare = change.spare.unwrap_or(self.spare.saturating_sub(change.lose.len() as u32));
-        let (pdisks, arrays): (Vec<_>, Vec<_>) = list.into_iter().map(|(p, a)| (p, a.unwrap_or(0))).unzip();
+        let pdisks: Vec<PdiskDesc> = list.iter().map(|(p, _)| *p).collect();
         check(self.code, &pdisks, spare)?;
+        let arrays = choose(self.code, &list)?;
+        // Its members are replaced, array by array.
         Ok(LayoutTable { spare, pdisks, arrays, ..self.clone() })
-    }
-
-    /// New pdisks go to the array with the fewest.
-    fn choose_arrays(&self, list: &mut [(PdiskDesc, Option<u16>)]) -> Result<(), LayoutError> {
-        let arrays = self.arrays.iter().copied().max().map_or(1, |a| usize::from(a) + 1);
-        let mut sizes = vec![0u32; arrays];
-        list.iter().filter_map(|(_, a)| *a).for_each(|a| sizes[usize::from(a)] += 1);
-        for (_, array) in list.iter_mut().filter(|(_, a)| a.is_none()) {
-            let smallest = (0..arrays).min_by_key(|&a| (sizes[a], a)).unwrap_or(0);
-            if sizes[smallest] >= ARRAY_PDISKS_MAX {
-                let max = ARRAY_PDISKS_MAX * arrays as u32;
-                return Err(LayoutError::TooManyPdisks { pdisks: max + 1, max });
-            }
-            sizes[smallest] += 1;
-            *array = Some(smallest as u16);
-        }
-        Ok(())
-    }
-
-    /// Which array each group belongs to from now on. A group stays where most of its strips are, unless
-    /// its array has more than its share by capacity.
-    fn owners(&self, old: &[Option<usize>]) -> Vec<u16> {
-        let width = usize::from(self.code.width());
-        let mut owners: Vec<u16> = old
-            .chunks_exact(width)
-            .map(|group| group.iter().flatten().next().map_or(0, |&i| self.arrays[i]))
-            .collect();
-        let shares = self.array_shares(owners.len() as u32);
-        let mut sizes = vec![0u64; shares.len()];
-        owners.iter().for_each(|&a| sizes[usize::from(a)] += 1);
-        // Rounding alone moves nothing.
-        let over = |sizes: &[u64], a: usize| sizes[a] > shares[a] + 1 + shares[a] / 256;
-        for owner in &mut owners {
-            let from = usize::from(*owner);
-            let to = (0..shares.len()).max_by_key(|&a| shares[a] as i64 - sizes[a] as i64).unwrap_or(from);
-            if over(&sizes, from) && sizes[to] < shares[to] {
-                sizes[from] -= 1;
-                sizes[to] += 1;
-                *owner = to as u16;
-            }
-        }
-        owners
     }
 }
 
 impl Array {
     /// Fills the holes, ends what breaks the caps, then levels the shares.
     fn rearrange(&mut self) {
+        let holes = self.members.iter().filter(|m| **m == HOLE).count();
+        if holes == self.members.len() {
+            return self.place_all();
+        }
+        if holes * 2 > self.members.len() {
+            // Mostly new: in order, as when a table is built.
+            self.fill_in_order();
+        }
         let now = Schedule { done: 1, of: 1, slack };
         let new: Vec<bool> = self.used.iter().map(|&used| used == 0).collect();
         let incomplete: Vec<usize> = (0..self.groups()).filter(|&g| self.group(g).contains(&HOLE)).collect();

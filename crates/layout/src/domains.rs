@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use base::NodeId;
+
 use crate::table::PdiskDesc;
 
 /// How enclosures lie relative to nodes.
@@ -117,6 +119,14 @@ impl Domains {
     }
 }
 
+/// The most strips of a group that some node must hold, given the node of each pdisk.
+pub(crate) fn least_node_cap(nodes: impl Iterator<Item = NodeId>, width: u32) -> u32 {
+    let mut counts: BTreeMap<NodeId, u32> = BTreeMap::new();
+    nodes.for_each(|node| *counts.entry(node).or_default() += 1);
+    let counts: Vec<u32> = counts.into_values().collect();
+    least_cap(width, |cap| sum_capped(&counts, cap))
+}
+
 /// One claimant of [`share_out`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
@@ -202,7 +212,7 @@ fn two_levels(outer: (&[u16], u32), inner: (&[u16], u32)) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{NodeId, PdiskId};
+    use base::PdiskId;
 
     fn pdisks(shape: &[(u32, Option<u32>, u64)]) -> Vec<PdiskDesc> {
         let desc = |(id, &(node, enclosure, weight))| PdiskDesc {

@@ -76,6 +76,19 @@ pub enum LayoutError {
         /// Which one.
         pdisk: PdiskId,
     },
+    /// All arrays are full, and too few pdisks are added to open another.
+    #[error(
+        "{pdisks} more pdisk(s) do not fit this pool's arrays, which have room for {room}, and are too few \
+         to open another; add at most {room} or at least {need} at once"
+    )]
+    ArraysFull {
+        /// New pdisks.
+        pdisks: u32,
+        /// What the arrays can still take.
+        room: u32,
+        /// New pdisks that would open the array or arrays.
+        need: u32,
+    },
     /// More pdisks than a table may have.
     #[error("{pdisks} pdisks are more than the {max} a pool may span; make a second pool")]
     TooManyPdisks {

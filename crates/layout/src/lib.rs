@@ -5,12 +5,14 @@
 //! - [`Codec`]: encodes a block into strips and gets lost strips back.
 //! - [`LayoutTable`]: which pdisks hold the strips of which group; [`LayoutTable::group_of`] says which
 //!   group a stripe belongs to. Building one is in `build`, changing one in `change`.
+//! - [`sim`]: simulates whole arrays, for `ropewalk lab array`.
 //!
 //! The matrix of the codes, the hash and the table's construction are an on-disk contract, written down
 //! in `docs/format-layout.md` and held by golden vectors in the tests.
 #![forbid(unsafe_code)]
 
 mod array;
+mod arrays;
 mod balance;
 mod build;
 mod change;
@@ -19,6 +21,9 @@ mod codec;
 mod domains;
 mod error;
 mod hash;
+mod parallel;
+mod pick;
+pub mod sim;
 mod table;
 
 pub use balance::Evenness;

@@ -243,10 +243,37 @@ impl LayoutTable {
         self.pdisks.binary_search_by_key(&id, |p| p.id).ok()
     }
 
+    /// For finding many pdisks.
+    pub(crate) fn index(&self) -> Index<'_> {
+        let last = self.pdisks.last().map_or(0, |p| p.id.0 as usize);
+        let mut dense = Vec::new();
+        if last < 4 * self.pdisks.len() + 1024 {
+            dense.resize(last + 1, u32::MAX);
+            self.pdisks.iter().enumerate().for_each(|(i, p)| dense[p.id.0 as usize] = i as u32);
+        }
+        Index { table: self, dense }
+    }
+
     /// Members as indices into `pdisks`, groups one after the other.
     pub(crate) fn member_indices(&self) -> impl Iterator<Item = usize> + '_ {
         // A checked table names only pdisks it has.
-        self.members.iter().map(|&id| self.index_of(id).expect("members are pdisks of the table"))
+        let index = self.index();
+        self.members.iter().map(move |&id| index.get(id).expect("members are pdisks of the table"))
+    }
+}
+
+/// Finds pdisks by number; a vector where numbers are close together, as they mostly are.
+pub(crate) struct Index<'a> {
+    table: &'a LayoutTable,
+    dense: Vec<u32>,
+}
+
+impl Index<'_> {
+    pub fn get(&self, id: PdiskId) -> Option<usize> {
+        if self.dense.is_empty() {
+            return self.table.index_of(id);
+        }
+        self.dense.get(id.0 as usize).filter(|i| **i != u32::MAX).map(|i| *i as usize)
     }
 }
 
