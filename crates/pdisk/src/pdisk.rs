@@ -22,7 +22,7 @@ use crate::{
     error::PdiskError,
     files,
     index::Strip,
-    io::{self, IoNode},
+    io::{self, IoNode, Op, Request},
     keeper,
     log::ReadAt,
     options::{CreateOptions, OpenOptions},
@@ -108,12 +108,15 @@ struct Running {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl ReadAt for io::IoFile {
+/// Recovery reads through the node, so that faults reach it as well.
+struct Through<'a>(&'a IoNode, &'a io::IoFile);
+
+impl ReadAt for Through<'_> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, offset)
+        self.0.read_now(self.1, buf, offset)
     }
     fn size(&self) -> std::io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        self.0.size(self.1)
     }
 }
 
@@ -138,13 +141,19 @@ impl Pdisk {
         let recovered = {
             let at = |f: &'static str| dir.join(f);
             let (crc, i0, i1) = (at("crc"), at("index.0"), at("index.1"));
+            let through = |file| Through(node, file);
             recover(&Image {
                 label: &files.label,
-                log: (&*files.log, &files.log.path),
-                crc: (&*files.crc, &crc),
-                index: [(&*files.index[0], &i0), (&*files.index[1], &i1)],
+                log: (&through(&files.log), &files.log.path),
+                crc: (&through(&files.crc), &crc),
+                index: [(&through(&files.index[0]), &i0), (&through(&files.index[1]), &i1)],
             })?
         };
+        // If only the process died, what was read here may still be in the disk's cache alone, and the order
+        // of what comes next relies on it.
+        let all = [&files.data, &files.crc, &files.log, &files.index[0], &files.index[1]];
+        let flushes = all.map(|file| Request { file: Arc::clone(file), op: Op::Flush, offset: 0, tag: 0 });
+        node.submit_and_wait(0, flushes.into()).map_err(PdiskError::io("flush", dir))?;
         let log_bytes_replayed = recovered.replayed_bytes;
         let damaged = recovered.damage.clone();
         let incarnation = Incarnation(recovered.index.incarnation.0 + 1);
