@@ -10,11 +10,16 @@ use base::{StripId, Version, units::UNIT};
 use bytes::Bytes;
 use wire::crc::crc32c;
 
+use super::{
+    explore::open,
+    image::{Disk, Patches, View},
+};
 use crate::{
     crcmap::Salt,
     extent::unit_at,
+    files::Label,
     index::{Strip, Ver},
-    io::lock,
+    io::{fault::FileKind, lock},
     log::ReadAt,
     random::Random,
     read::zero_crc,
@@ -58,9 +63,29 @@ impl Operations {
     pub fn told(&self, mark: u64, told: (u64, u64)) {
         lock(&self.0)[mark as usize / 2].told = told;
     }
+    /// The content of every version of every strip ever asked for.
+    pub fn versions(&self) -> HashMap<(StripId, Version), Content> {
+        let list = lock(&self.0);
+        let models = list.iter().flat_map(|o| &o.changes);
+        let contents = models.flat_map(|(id, m)| m.adopted.iter().chain(&m.prepared).map(|c| (*id, c)));
+        contents.map(|(id, c)| ((id, c.version), c.clone())).collect()
+    }
     fn get(&self, mark: u64) -> Operation {
         lock(&self.0)[mark as usize / 2].clone()
     }
+}
+
+/// How damage showed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Outcome {
+    /// Not at all: another copy served, or nothing was there.
+    Whole,
+    /// Some strip is marked damaged, or does not match its CRCs.
+    StripLost,
+    /// The log ends before the position that was told.
+    Behind,
+    /// It does not open.
+    PdiskDamaged,
 }
 
 #[derive(Clone, Default)]
@@ -89,6 +114,50 @@ impl Oracle {
             self.under_way.remove(&strip);
             self.answered.insert(strip, model);
         }
+    }
+
+    /// Compares what a damaged disk gives. `Err`: wrong bytes, or a strip gone without a word.
+    pub fn check_damaged(
+        &self,
+        label: &Label,
+        disk: &Disk,
+        versions: &HashMap<(StripId, Version), Content>,
+    ) -> Result<Outcome, String> {
+        let patches = Patches::default();
+        let Ok(found) = open(label, disk, &patches) else { return Ok(Outcome::PdiskDamaged) };
+        let behind = found.head.position < self.log_position;
+        let mut lost = !found.damage.strips.is_empty();
+        let data = View::new(disk, &patches, FileKind::Data);
+        let mut contents = Contents::default();
+        for (id, strip) in found.index.iter_after(None) {
+            for v in strip.versions() {
+                let content =
+                    versions.get(&(id, v.version)).ok_or_else(|| format!("{id} has {}", v.version))?;
+                if v.damaged {
+                    lost = true;
+                } else {
+                    lost |= !same_content(id, v, content, &found, &data, &mut contents, true)?;
+                }
+            }
+        }
+        if !behind {
+            let shape_of = |id: &StripId| {
+                let strip = found.index.get(*id);
+                strip.map(|s| (s.adopted.as_ref().map(|v| v.version), s.prepared.as_ref().map(|v| v.version)))
+            };
+            for (id, model) in &self.answered {
+                let version = |c: &Option<Content>| c.as_ref().map(|c| c.version);
+                let expected = (version(&model.adopted), version(&model.prepared));
+                if shape_of(id).unwrap_or_default() != expected {
+                    return Err(format!("{id} is {:?}, not {expected:?}", shape_of(id)));
+                }
+            }
+        }
+        Ok(match (behind, lost) {
+            (true, _) => Outcome::Behind,
+            (_, true) => Outcome::StripLost,
+            _ => Outcome::Whole,
+        })
     }
 
     /// Compares. Returns each strip as it was found to be.
@@ -122,7 +191,7 @@ impl Oracle {
             })?;
             if let Some(strip) = strip {
                 for (v, content) in strip.versions().zip(model.adopted.iter().chain(&model.prepared)) {
-                    same_content(*id, v, content, found, data, contents)?;
+                    same_content(*id, v, content, found, data, contents, false)?;
                 }
             }
             settled.insert(*id, model.clone());
@@ -149,6 +218,8 @@ fn same_shape(strip: Option<&Strip>, model: &StripModel) -> bool {
     same(&s.adopted, &model.adopted) && same(&s.prepared, &model.prepared) && s.sealed_below.0 == model.sealed
 }
 
+/// Whether a version's bytes are the expected ones. `Err`: they are not, though they match their CRCs
+/// (or, unless `damage_is_known`, though they do not).
 fn same_content(
     id: StripId,
     v: &Ver,
@@ -156,7 +227,8 @@ fn same_content(
     found: &Recovered,
     data: &dyn ReadAt,
     contents: &mut Contents,
-) -> Result<(), String> {
+    damage_is_known: bool,
+) -> Result<bool, String> {
     let salt = Salt::of(id);
     let mut bytes = [0; UNIT];
     for (unit, seed) in (0u32..).zip(&content.units) {
@@ -171,12 +243,15 @@ fn same_content(
             bytes.fill(0);
             zero_crc()
         };
+        if damage_is_known && crc32c(&bytes) != crc {
+            return Ok(false);
+        }
         if bytes[..] != expected[..] || crc != expected_crc {
             let what = if bytes[..] == expected[..] { "CRC" } else { "bytes" };
             return Err(format!("{id} {}: wrong {what} in unit {unit}", v.version));
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The bytes of seeds, made once.
