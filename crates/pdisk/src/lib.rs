@@ -28,6 +28,7 @@ mod record;
 mod recover;
 pub mod rules;
 mod space;
+mod stats;
 mod store;
 
 pub use error::PdiskError;

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(test)]
 pub(crate) use held::SECTOR;
 use held::{Held, overlay, write_sectors};
 use plan::{Action, On, Rule};
