@@ -3,7 +3,7 @@
 //! the waiters are answered. While one group is on its way the next gathers: that is the group commit.
 //! On an error of any of these steps the pdisk is latched failed; no flush is tried twice.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 
@@ -54,6 +54,7 @@ fn next_group(store: &Store) -> Option<Vec<Entry>> {
 }
 
 fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::io::Error)> {
+    let start = Instant::now();
     let queue = store.queues[0];
     if entries.iter().any(|e| e.data) {
         let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };
@@ -91,6 +92,9 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
     for (_, waiter) in ready {
         waiter(true);
     }
+    store.stats.commit.record(start.elapsed());
+    store.stats.commit_records.add(entries.len() as u64);
+    store.stats.commit_bytes.add(after.position - head.position);
     Ok(())
 }
 

@@ -92,6 +92,14 @@ pub enum PdiskError {
         /// What is allowed.
         rule: &'static str,
     },
+    /// A fault plan that cannot be read.
+    #[error("fault plan: {statement:?}: {reason}")]
+    BadFault {
+        /// The statement that is wrong.
+        statement: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// No I/O engine could be started.
     #[error("start the I/O engine {engine}")]
     Engine {

@@ -2,7 +2,11 @@
 //! versions from memory to their place (`clean`), and makes checkpoints so that the log has room and
 //! recovery stays short. On a write or flush error the pdisk is latched failed.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::{AlignedBuf, StripId, units::UNIT};
 use bytes::Bytes;
@@ -150,6 +154,7 @@ fn flush(store: &Store, file: &Arc<IoFile>) -> io::Result<()> {
 
 /// Writes the state of now to the slot that does not hold the newest checkpoint.
 pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
+    let start = Instant::now();
     let queue = store.queues[0];
     let (slot, mut head) = {
         let mut state = store.lock();
@@ -205,6 +210,7 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
     let mut state = store.lock();
     state.tail = state.checkpoint.1.log.position;
     state.checkpoint = (slot, head);
+    store.stats.checkpoint.record(start.elapsed());
     wake_room_waiters(&mut state);
     Ok(())
 }

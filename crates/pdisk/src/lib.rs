@@ -9,6 +9,8 @@
 mod checkpoint;
 mod codec;
 mod commit;
+#[cfg(test)]
+mod crash;
 mod crcmap;
 mod error;
 mod extent;
@@ -20,15 +22,20 @@ mod log;
 mod options;
 mod pdisk;
 mod put;
+mod random;
 mod read;
 mod record;
 mod recover;
 pub mod rules;
 mod space;
+mod stats;
 mod store;
 
 pub use error::PdiskError;
-pub use io::{Engine, IoNode};
-pub use options::{CreateOptions, EngineChoice, FaultPlan, IoConfig, OpenOptions};
+pub use io::{
+    Engine, IoNode,
+    fault::{FaultPlan, FileKind, Trace, TraceEvent},
+};
+pub use options::{CreateOptions, EngineChoice, IoConfig, OpenOptions};
 pub use pdisk::{OpenReport, Pdisk, PdiskStats, VerifyReport};
 pub use recover::Damage;

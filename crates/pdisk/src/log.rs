@@ -5,14 +5,14 @@
 //! A position counts bytes since the pdisk was made and never wraps; `position % ring` is the place in
 //! the ring. Group (docs/format-pdisk.md "Groups"), a multiple of 4096 bytes:
 //! ```text
-//! header (96), meta, payload, meta again, zeros, header again in the last 96 bytes
+//! header (96), meta, payload, zeros, meta again, header again in the last 96 bytes
 //! header: 0 "RWLG"  4 u16 format  6 u16 0  8 uuid[16]  24 u64 position  32 u64 sequence
 //!   40 u64 first record number  48 u64 group bytes  56 u32 records  60 u32 meta bytes
 //!   64 u64 payload bytes  72 u32 CRC of meta  76 u32 header CRC of the group before
 //!   80 u64 0  88 u32 0  92 u32 CRC-32C of bytes 0..92
 //! ```
-//! Header and meta stand there twice, so that one damaged place loses nothing; a damaged payload unit
-//! is told by its record's CRC and costs that strip's version only.
+//! Header and meta stand there twice, in different units, so that one damaged place loses nothing; a
+//! damaged payload unit is told by its record's CRC and costs that strip's version only.
 
 use std::{io, path::Path};
 
@@ -46,9 +46,10 @@ pub(crate) fn group_max(ring: u64) -> usize {
     (ring / 4).min(8 << 20) as usize / UNIT * UNIT
 }
 
-/// Bytes a group takes.
+/// Bytes a group takes: the second copy begins in a later unit than the first ends.
 pub(crate) fn group_len(meta: usize, payload: usize) -> usize {
-    (2 * HEADER + 2 * meta + payload).next_multiple_of(UNIT)
+    let copy = HEADER + meta;
+    (copy + payload.max(copy.next_multiple_of(UNIT) - copy) + copy).next_multiple_of(UNIT)
 }
 
 /// Builds a group. Returns the point after it.
@@ -93,8 +94,9 @@ pub(crate) fn encode_group(
     for bytes in payload {
         put(&mut to, bytes);
     }
+    to = len - HEADER - meta.len();
     put(&mut to, meta);
-    put(&mut (len - HEADER), &header);
+    put(&mut to, &header);
     (group, LogPoint { position: at.position + len as u64, sequence: at.sequence + 1, chain: crc })
 }
 
@@ -165,7 +167,7 @@ pub(crate) struct Ring<'a> {
 
 impl<'a> Ring<'a> {
     pub fn new(file: &'a dyn ReadAt, path: &'a Path, uuid: [u8; 16], bytes: u64) -> Ring<'a> {
-        let window = AlignedBuf::zeroed((bytes as usize).min(1 << 20));
+        let window = AlignedBuf::zeroed((bytes as usize / 8 / UNIT * UNIT).clamp(UNIT, 1 << 20));
         Ring { file, path, uuid, bytes, window, window_at: None }
     }
 
@@ -272,7 +274,7 @@ pub(crate) struct Group {
 /// `None` if neither copy of the meta is good.
 fn parse(header: &Header, bytes: &[u8], units: u64) -> Option<Group> {
     let (meta, payload) = (header.meta, header.payload);
-    let second = HEADER + meta + payload;
+    let second = bytes.len() - HEADER - meta;
     let copies = [&bytes[HEADER..HEADER + meta], &bytes[second..second + meta]];
     let good = copies.map(|c| crc32c(c) == header.meta_crc);
     let meta = copies[good.iter().position(|g| *g)?];
@@ -280,7 +282,7 @@ fn parse(header: &Header, bytes: &[u8], units: u64) -> Option<Group> {
     let mut whole = good == [true, true] && tail[HEADER - 4..] == header.crc.to_le_bytes();
     whole = whole && bytes[..HEADER - 4] == tail[..HEADER - 4] && crc32c(&bytes[..HEADER - 4]) == header.crc;
 
-    let payload = Bytes::copy_from_slice(&bytes[HEADER + header.meta..second]);
+    let payload = Bytes::copy_from_slice(&bytes[HEADER + header.meta..][..payload]);
     let mut r = Reader(meta);
     let mut records = Vec::new();
     let mut at = 0;

@@ -7,7 +7,7 @@ use base::{
     units::{MIB, UNIT},
 };
 
-use crate::error::PdiskError;
+use crate::{error::PdiskError, io::fault::FaultPlan};
 
 /// Which I/O engine to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,21 +56,12 @@ impl Default for IoConfig {
 
 impl IoConfig {
     pub(crate) fn check(&self) -> Result<(), PdiskError> {
-        if self.fault.is_some() {
-            let rule = "this build has no fault engine yet";
-            return Err(PdiskError::BadOption { name: "fault", value: 1, rule });
-        }
         range("num_io_queues", self.num_io_queues.into(), 1..=16, "1 to 16")?;
         range("io_coalesce_count", self.io_coalesce_count.into(), 1..=1024, "1 to 1024")?;
         range("io_coalesce_us", self.io_coalesce_us.into(), 0..=100_000, "0 to 100000")?;
         range("queue_depth", self.queue_depth.into(), 1..=4096, "1 to 4096")
     }
 }
-
-/// Faults to inject below the stores of a node. (The fault engine is not part of this build yet; a plan
-/// is refused, not ignored.)
-#[derive(Clone, Debug, Default)]
-pub struct FaultPlan {}
 
 /// How a new pdisk is made.
 #[derive(Clone, Debug)]

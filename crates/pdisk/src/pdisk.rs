@@ -22,7 +22,7 @@ use crate::{
     error::PdiskError,
     files,
     index::Strip,
-    io::{self, IoNode},
+    io::{self, IoNode, Request},
     keeper,
     log::ReadAt,
     options::{CreateOptions, OpenOptions},
@@ -30,6 +30,7 @@ use crate::{
     record::Record,
     recover::{Damage, Image, recover},
     rules::{self, Action},
+    stats::Op,
     store::{State, Store, log_cost},
 };
 
@@ -108,12 +109,15 @@ struct Running {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl ReadAt for io::IoFile {
+/// Recovery reads through the node, so that faults reach it as well.
+struct Through<'a>(&'a IoNode, &'a io::IoFile);
+
+impl ReadAt for Through<'_> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, offset)
+        self.0.read_now(self.1, buf, offset)
     }
     fn size(&self) -> std::io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        self.0.size(self.1)
     }
 }
 
@@ -138,13 +142,20 @@ impl Pdisk {
         let recovered = {
             let at = |f: &'static str| dir.join(f);
             let (crc, i0, i1) = (at("crc"), at("index.0"), at("index.1"));
+            let through = |file| Through(node, file);
             recover(&Image {
                 label: &files.label,
-                log: (&*files.log, &files.log.path),
-                crc: (&*files.crc, &crc),
-                index: [(&*files.index[0], &i0), (&*files.index[1], &i1)],
+                log: (&through(&files.log), &files.log.path),
+                crc: (&through(&files.crc), &crc),
+                index: [(&through(&files.index[0]), &i0), (&through(&files.index[1]), &i1)],
             })?
         };
+        // If only the process died, what was read here may still be in the disk's cache alone, and the order
+        // of what comes next relies on it.
+        let all = [&files.data, &files.crc, &files.log, &files.index[0], &files.index[1]];
+        let flushes =
+            all.map(|file| Request { file: Arc::clone(file), op: io::Op::Flush, offset: 0, tag: 0 });
+        node.submit_and_wait(0, flushes.into()).map_err(PdiskError::io("flush", dir))?;
         let log_bytes_replayed = recovered.replayed_bytes;
         let damaged = recovered.damage.clone();
         let incarnation = Incarnation(recovered.index.incarnation.0 + 1);
@@ -194,30 +205,40 @@ impl Pdisk {
 
     /// Stores new versions beside the adopted ones. Answered when all of them are durable.
     pub async fn prepare(&self, batch: Vec<(PrepareStrip, Bytes)>) -> Vec<Refused<()>> {
-        put::put(self.store(), batch, false).await
+        let (start, strips) = (Instant::now(), batch.len());
+        let bytes = batch.iter().map(|(_, payload)| payload.len()).sum();
+        let answers = put::put(self.store(), batch, false).await;
+        self.store().stats.done(Op::Prepare, start, strips, bytes);
+        answers
     }
 
     /// Stores a version that exists elsewhere, adopted at once (repair, catch-up): only over something
     /// older, or over a lost copy of the same version.
     pub async fn install(&self, request: PrepareStrip, payload: Bytes) -> Refused<()> {
-        put::put(self.store(), vec![(request, payload)], true)
-            .await
-            .pop()
-            .unwrap_or(Err(StripRefusal::Failed))
+        let (start, bytes) = (Instant::now(), payload.len());
+        let answer = put::put(self.store(), vec![(request, payload)], true).await.pop();
+        self.store().stats.done(Op::Install, start, 1, bytes);
+        answer.unwrap_or(Err(StripRefusal::Failed))
     }
 
     /// Makes prepared versions the current ones. `Ok` also where the version is adopted already.
     pub async fn adopt(&self, batch: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
-        self.by_version(batch, rules::adopt, |strip, version| Record::Adopt { strip, version }).await
+        self.by_version(Op::Adopt, batch, rules::adopt, |strip, version| Record::Adopt { strip, version })
+            .await
     }
 
     /// Drops prepared versions. `Ok` also where it is gone already.
     pub async fn discard(&self, batch: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
-        self.by_version(batch, rules::discard, |strip, version| Record::Discard { strip, version }).await
+        self.by_version(Op::Discard, batch, rules::discard, |strip, version| Record::Discard {
+            strip,
+            version,
+        })
+        .await
     }
 
     async fn by_version(
         &self,
+        op: Op,
         batch: Vec<(StripId, Version)>,
         rule: fn(&StripState, Version) -> Refused<Action>,
         record: fn(StripId, Version) -> Record,
@@ -243,7 +264,7 @@ impl Pdisk {
                 .collect();
             (last, results)
         };
-        self.logged(n, change).await.unwrap_or_else(|e| vec![Err(e); n])
+        self.logged(Some(op), n, change).await.unwrap_or_else(|e| vec![Err(e); n])
     }
 
     /// Refuses, durably, all versions with a grant below `below` on these strips, those included that are
@@ -265,7 +286,7 @@ impl Pdisk {
             }
             (last, Ok(states))
         };
-        self.logged(batch.len(), change).await?
+        self.logged(Some(Op::Seal), batch.len(), change).await?
     }
 
     /// Removes versions of a file's strips. Durable. Returns how many strips lost a version.
@@ -280,7 +301,7 @@ impl Pdisk {
             }
             (state.rsn, Ok(deleted))
         };
-        self.logged(batch.len(), change).await?
+        self.logged(Some(Op::Delete), batch.len(), change).await?
     }
 
     /// The states of strips, each as it durably is. An absent strip has neither version.
@@ -316,9 +337,11 @@ impl Pdisk {
 
     /// Reads ranges of strips.
     pub async fn read(&self, batch: Vec<ReadStrip>) -> Vec<Refused<(StripRead, Bytes)>> {
-        let n = batch.len();
+        let (start, n) = (Instant::now(), batch.len());
         let verify = self.store().options.verify_reads;
         let answer = read::read(self.store(), batch, verify).await;
+        let ok = answer.iter().flatten().flatten();
+        self.store().stats.done(Op::Read, start, n, ok.map(|(_, payload)| payload.len()).sum());
         answer.unwrap_or_else(|_| vec![Err(StripRefusal::Failed); n])
     }
 
@@ -341,7 +364,7 @@ impl Pdisk {
                 Err(e) => (0, Err(e)),
             }
         };
-        self.logged(1, change).await?
+        self.logged(None, 1, change).await?
     }
 
     fn adopted_of(&self, strip: StripId) -> Option<Version> {
@@ -424,10 +447,11 @@ impl Pdisk {
     /// Applies a change under the lock; its result, when the record it names is durable.
     async fn logged<T>(
         &self,
+        op: Option<Op>,
         records: usize,
         change: impl FnOnce(&Store, &mut State) -> (u64, T),
     ) -> Refused<T> {
-        let store = self.store();
+        let (start, store) = (Instant::now(), self.store());
         let reserve = store.reserve_log(records as u64 * log_cost(64, 0)).await?;
         let (durable, result) = {
             let mut state = store.lock();
@@ -435,7 +459,11 @@ impl Pdisk {
             (store.durable(state, rsn), result)
         };
         drop(reserve);
-        if durable.await == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
+        let durable = durable.await;
+        if let Some(op) = op {
+            store.stats.done(op, start, records, 0);
+        }
+        if durable == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
     }
 
     async fn listed<T>(&self, list: impl FnOnce(&State) -> (u64, T)) -> Refused<T> {

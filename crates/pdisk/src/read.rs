@@ -167,6 +167,7 @@ fn finish(
 ) -> ReadResult {
     if let Some((_, error)) = errors.iter().find(|(t, _)| *t == tag) {
         tracing::warn!(dir = %store.files.dir.display(), %error, "read error: the strip counts as lost");
+        store.stats.lost.inc();
         return Err(StripRefusal::Lost);
     }
     for span in plan.zeros {
@@ -176,6 +177,7 @@ fn finish(
         buf[at..at + UNIT].copy_from_slice(&bytes);
     }
     if verify && buf.chunks_exact(UNIT).zip(&plan.answer.crcs).any(|(unit, crc)| crc32c(unit) != *crc) {
+        store.stats.lost.inc();
         return Err(StripRefusal::Lost);
     }
     Ok((plan.answer, buf.freeze()))

@@ -31,6 +31,7 @@ use crate::{
     options::OpenOptions,
     record::Record,
     space::Space,
+    stats::Stats,
 };
 
 /// Called once, with whether the record has become durable (false: the pdisk failed).
@@ -103,6 +104,7 @@ pub(crate) struct Store {
     /// Largest payload that goes to the log.
     pub fast_write_max: usize,
     pub buffers: BufPool,
+    pub stats: Stats,
     state: Mutex<State>,
     /// Closed generations wait for readers.
     pub draining: AtomicBool,
@@ -152,7 +154,10 @@ impl Store {
             failed: None,
             stopping: false,
         };
+        let stats = Stats::new(files.label.pdisk);
+        stats.failed.set(0);
         Store {
+            stats,
             fast_write_max: (options.fast_write_limit as usize).min(group_max / 4),
             files,
             node,
@@ -243,6 +248,8 @@ impl Store {
             return;
         }
         tracing::error!(pdisk = %self.files.label.pdisk, dir = %self.files.dir.display(), %reason, "pdisk failed");
+        self.stats.failed.set(1);
+        self.stats.failures.inc();
         state.failed = Some(reason);
         for (_, waiter) in state.waiters.drain(..) {
             // Waiters only send on channels.

@@ -3,6 +3,7 @@
 //! The last completion of a batch runs the batch's finish function on the queue's thread.
 //! Errors are handed to that function; queues themselves never fail a request of their own accord.
 
+pub(crate) mod fault;
 mod psync;
 mod uring;
 mod window;
@@ -20,7 +21,7 @@ use std::{
 };
 
 use bytes::Bytes;
-
+use fault::FaultPlan;
 pub(crate) use window::{Window, split};
 
 use crate::{
@@ -133,6 +134,7 @@ struct Node {
     engine: Engine,
     coalesce: Arc<Coalesce>,
     why_psync: Option<String>,
+    fault: Option<fault::Layer>,
 }
 
 impl IoNode {
@@ -164,7 +166,16 @@ impl IoNode {
                 (Engine::Psync, started.map_err(|source| PdiskError::Engine { engine: "psync", source })?)
             }
         };
-        Ok(IoNode(Arc::new(Node { queues, next_queue: AtomicUsize::new(0), engine, coalesce, why_psync })))
+        let fault = match &config.fault {
+            Some(plan) => {
+                tracing::warn!(?plan, "faults are injected below the pdisks of this node");
+                let layer = fault::Layer::start(plan);
+                Some(layer.map_err(|source| PdiskError::Engine { engine: "faults", source })?)
+            }
+            None => None,
+        };
+        let next_queue = AtomicUsize::new(0);
+        Ok(IoNode(Arc::new(Node { queues, next_queue, engine, coalesce, why_psync, fault })))
     }
 
     /// The engine in use.
@@ -183,6 +194,28 @@ impl IoNode {
     pub fn set_coalesce(&self, count: u32, us: u32) {
         self.0.coalesce.count.store(count.max(1), Ordering::Relaxed);
         self.0.coalesce.us.store(us, Ordering::Relaxed);
+    }
+
+    /// New fault rules from now on, on a node that was started with a plan. What the first plan says of
+    /// `volatile` and `noflush` stays. False: the node has no fault engine.
+    pub fn change_faults(&self, plan: &FaultPlan) -> bool {
+        self.0.fault.as_ref().map(|layer| layer.change_rules(plan)).is_some()
+    }
+
+    /// Reads at once and waits: for recovery, before the queues are used.
+    pub(crate) fn read_now(&self, file: &IoFile, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.0.fault {
+            Some(layer) => layer.read_now(file, buf, offset),
+            None => std::os::unix::fs::FileExt::read_exact_at(&file.file, buf, offset),
+        }
+    }
+
+    /// Bytes of a file.
+    pub(crate) fn size(&self, file: &IoFile) -> io::Result<u64> {
+        match &self.0.fault {
+            Some(layer) => layer.size(file),
+            None => Ok(file.file.metadata()?.len()),
+        }
     }
 
     /// The queues for a pdisk that wants `count`: the next ones in turn.
@@ -207,6 +240,16 @@ impl IoNode {
             left: AtomicUsize::new(requests.len()),
             end: Mutex::new((Vec::new(), Some(Box::new(finish)))),
         });
+        if let Some(layer) = &self.0.fault {
+            for (queue, request) in requests {
+                let inbox = &self.0.queues[queue].inbox;
+                let job = Job { request, batch: Arc::clone(&batch) };
+                if let Some(job) = layer.take(job, inbox) {
+                    inbox.push(job);
+                }
+            }
+            return;
+        }
         let mut requests = requests.into_iter().peekable();
         while let Some((queue, request)) = requests.next() {
             let inbox = &self.0.queues[queue].inbox;
@@ -258,6 +301,11 @@ impl Inbox {
         })
     }
 
+    fn push(&self, job: Job) {
+        lock(&self.jobs).push_back(job);
+        self.ring();
+    }
+
     fn ring(&self) {
         match &self.eventfd {
             Some(fd) => {
@@ -273,6 +321,9 @@ impl Inbox {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if let Some(layer) = &mut self.fault {
+            layer.stop();
+        }
         for q in &self.queues {
             q.inbox.stop.store(true, Ordering::SeqCst);
             q.inbox.sleeping.store(true, Ordering::SeqCst);
@@ -282,13 +333,18 @@ impl Drop for Node {
             q.inbox.wake.notify_all();
             drop(jobs);
         }
-        let me = std::thread::current().id();
         for q in &mut self.queues {
-            for t in q.threads.drain(..) {
-                if t.thread().id() != me && t.join().is_err() {
-                    tracing::error!("an I/O thread panicked");
-                }
-            }
+            join_all(&mut q.threads);
+        }
+    }
+}
+
+/// Joins threads, but not the one that runs this: the last clone of a node may go on a queue's thread.
+fn join_all(threads: &mut Vec<JoinHandle<()>>) {
+    let me = std::thread::current().id();
+    for t in threads.drain(..) {
+        if t.thread().id() != me && t.join().is_err() {
+            tracing::error!("an I/O thread panicked");
         }
     }
 }

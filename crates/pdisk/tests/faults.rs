@@ -1,0 +1,186 @@
+//! Faults below a running pdisk, on both engines. Named by the story.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use pdisk::{EngineChoice, FaultPlan, IoConfig, IoNode, PdiskError, Trace, TraceEvent};
+use wire::strip::{ReadVersion, StripRefusal};
+
+const ADOPTED: ReadVersion = ReadVersion::Adopted;
+const ENGINES: [EngineChoice; 2] = [EngineChoice::Auto, EngineChoice::Psync];
+
+fn plan(text: &str) -> FaultPlan {
+    text.parse().unwrap()
+}
+
+fn faulty(engine: EngineChoice, plan: FaultPlan) -> IoNode {
+    IoNode::start(IoConfig { engine, fault: Some(plan), ..IoConfig::default() }).unwrap()
+}
+
+#[tokio::test]
+async fn an_error_on_write_or_flush_latches_the_pdisk_once() {
+    for engine in ENGINES {
+        for spoil in [
+            "eio on=write file=data",
+            "eio on=flush file=data",
+            "eio on=write file=log",
+            "eio on=flush file=log",
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            create(dir.path(), 4 << 20);
+            let trace = Trace::default();
+            let node = faulty(engine, FaultPlan::default().traced(&trace));
+            let (p, _) = open(dir.path(), &node);
+            write(&p, strip(1), v(1, 1), &content(1, 40)).await;
+            assert!(node.change_faults(&plan(spoil)));
+            trace.take();
+            let batch = (2..6).map(|i| whole(strip(i), v(1, 1), &content(i, 40))).collect();
+            assert_eq!(p.prepare(batch).await, vec![Err(StripRefusal::Failed); 4], "{spoil}");
+            let failed = p.stats().failed.unwrap();
+            assert!(failed.contains(&spoil[7..12]), "{spoil}: {failed}");
+            // Nothing is tried again, nothing is answered from then on.
+            node.change_faults(&FaultPlan::default());
+            let refused = Err(StripRefusal::Failed);
+            assert_eq!(prepare(&p, whole(strip(9), v(1, 1), &content(9, 1))).await, refused);
+            assert_eq!(p.adopt(vec![(strip(1), v(1, 1))]).await, [Err(StripRefusal::Failed)]);
+            assert_eq!(read(&p, strip(1), ADOPTED).await, Err(StripRefusal::Failed));
+            assert_eq!(p.stats().failed.unwrap(), failed, "the first reason stays");
+            assert!(matches!(p.close().await, Err(PdiskError::Failed { .. })));
+            let bad = |e: &&TraceEvent| matches!(e, TraceEvent::Done { ok: false, .. });
+            let events = trace.take();
+            let after = events.iter().position(|e| bad(&e)).unwrap();
+            let late = events[after..].iter().any(|e| matches!(e, TraceEvent::Flush { .. }));
+            assert!(!late, "{spoil}: no flush after the one that failed");
+            let (p, _) = open(dir.path(), &node);
+            assert_eq!(read(&p, strip(1), ADOPTED).await.unwrap(), content(1, 40));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_on_read_costs_that_strip_only() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path(), 4 << 20);
+        let node = faulty(engine, FaultPlan::default());
+        let (p, _) = open(dir.path(), &node);
+        for i in 1..4 {
+            write(&p, strip(i), v(1, 1), &content(i, 40)).await;
+        }
+        node.change_faults(&plan("eio on=read file=data times=1"));
+        assert_eq!(read(&p, strip(1), ADOPTED).await, Err(StripRefusal::Lost));
+        for i in 1..4 {
+            assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(i, 40), "and it may pass");
+        }
+        assert_eq!(p.stats().failed, None);
+        node.change_faults(&plan("eio on=read file=data"));
+        assert_eq!(p.mark_lost(strip(2)).await, Ok(true));
+        node.change_faults(&FaultPlan::default());
+        assert_eq!(read(&p, strip(2), ADOPTED).await, Err(StripRefusal::Lost));
+        assert_eq!(read(&p, strip(3), ADOPTED).await.unwrap(), content(3, 40));
+    }
+}
+
+#[tokio::test]
+async fn a_torn_write_is_latched_and_leaves_nothing_wrong() {
+    for engine in ENGINES {
+        for file in ["data", "log", "index", "crc"] {
+            let dir = tempfile::tempdir().unwrap();
+            create(dir.path(), 4 << 20);
+            let node = faulty(engine, FaultPlan::default());
+            let (p, _) = open(dir.path(), &node);
+            for i in 1..9 {
+                write(&p, strip(i), v(1, 1), &content(i, 40)).await;
+            }
+            node.change_faults(&plan(&format!("seed 3; torn on=write file={file}")));
+            let answer = prepare(&p, whole(strip(1), v(1, 2), &content(100, 40))).await;
+            assert_eq!(answer.is_err(), file == "data" || file == "log");
+            let closed = p.close().await;
+            assert!(closed.is_err(), "{file}: {closed:?}");
+            node.change_faults(&FaultPlan::default());
+            let (p, report) = open(dir.path(), &node);
+            assert!(report.damaged.is_none(), "{file}: {report:?}");
+            for i in 1..9 {
+                assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(i, 40));
+            }
+            assert_eq!(p.verify().await.unwrap().damaged, []);
+        }
+    }
+}
+
+#[tokio::test]
+async fn slow_disks_only_take_longer() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path(), 4 << 20);
+        let node = faulty(engine, plan("delay 20ms on=any p=0.3"));
+        let (p, _) = open(dir.path(), &node);
+        let batch = (1..9).map(|i| whole(strip(i), v(1, 1), &content(i, 20))).collect();
+        assert!(p.prepare(batch).await.iter().all(Result::is_ok));
+        for i in 1..9 {
+            assert_eq!(read(&p, strip(i), ReadVersion::Exactly(v(1, 1))).await.unwrap(), content(i, 20));
+        }
+        p.close().await.unwrap();
+    }
+}
+
+/// Strips written and answered before the power goes, and what is there after it.
+async fn power_cut(plan_text: &str, engine: EngineChoice) -> Vec<bool> {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 16 << 20);
+    let mut whole_after = Vec::new();
+    {
+        let node = faulty(engine, plan(plan_text));
+        let (p, _) = open(dir.path(), &node);
+        for i in 0..20 {
+            prepare(&p, whole(strip(i), v(1, 1), &content(i, if i % 2 == 0 { 3 } else { 40 })))
+                .await
+                .unwrap();
+        }
+        // A reader sees what is held.
+        for i in 0..20 {
+            assert!(read(&p, strip(i), ReadVersion::Exactly(v(1, 1))).await.is_ok());
+        }
+        drop(p);
+        // The process alone dies: what the disk's cache holds is still there.
+        let (p, report) = open(dir.path(), &node);
+        assert_eq!((report.strips, report.damaged.is_none()), (20, true));
+        drop(p);
+        // With the node the cache goes.
+    }
+    let Ok((p, _)) = try_open(dir.path(), &node(engine)) else { return vec![false; 20] };
+    for i in 0..20 {
+        let read = read(&p, strip(i), ReadVersion::Exactly(v(1, 1))).await;
+        whole_after.push(read == Ok(content(i, if i % 2 == 0 { 3 } else { 40 })));
+    }
+    whole_after
+}
+
+#[tokio::test]
+async fn a_power_cut_takes_only_what_was_not_answered() {
+    for engine in ENGINES {
+        for plan in ["volatile", "volatile leak=0.4", "volatile max=64k leak=0.1"] {
+            assert_eq!(power_cut(plan, engine).await, [true; 20], "{plan}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_flushes_a_power_cut_shows() {
+    for plan in ["volatile; noflush", "volatile leak=0.5; noflush"] {
+        let there = power_cut(plan, EngineChoice::Auto).await;
+        assert!(there.contains(&false), "{plan}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_log_or_index_is_an_error_that_names_it() {
+    for file in ["log", "index"] {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path(), 4 << 20);
+        let node = faulty(EngineChoice::Auto, plan(&format!("eio on=read file={file}")));
+        let error = try_open(dir.path(), &node).unwrap_err().to_string();
+        assert!(error.contains(file), "{error}");
+    }
+}
