@@ -45,10 +45,14 @@ pub enum Command {
   ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
-    #[command(after_help = "Examples:\n  ropewalk umount /mnt/rope\n  ropewalk umount /mnt/rope --force    also when files are open")]
+    #[command(
+        after_help = "Examples:\n  ropewalk umount /mnt/rope\n  ropewalk umount /mnt/rope --force    also when files are open"
+    )]
     Umount(Umount),
     /// What runs, and whether it is well
-    #[command(after_help = "Examples:\n  ropewalk status --dir /data/rope\n  ropewalk status --dir /data/rope --json | jq .pdisks")]
+    #[command(
+        after_help = "Examples:\n  ropewalk status --dir /data/rope\n  ropewalk status --dir /data/rope --json | jq .pdisks"
+    )]
     Status(Listing),
     /// File systems
     #[command(subcommand)]

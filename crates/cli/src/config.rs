@@ -64,6 +64,8 @@ async fn read(link: &Link) -> Result<Tunables> {
         bail!("unexpected answer from the manager to ConfigGet");
     };
     let mut tunables = Tunables::default();
-    tunables.apply(pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()))).context("the cluster's stored tunables")?;
+    tunables
+        .apply(pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+        .context("the cluster's stored tunables")?;
     Ok(tunables)
 }

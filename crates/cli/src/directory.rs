@@ -66,7 +66,9 @@ pub struct PdiskFile {
 impl ClusterFile {
     /// The identity as a number.
     pub fn cluster_id(&self) -> Result<ClusterId> {
-        u128::from_str_radix(&self.id, 16).map(ClusterId).with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
+        u128::from_str_radix(&self.id, 16)
+            .map(ClusterId)
+            .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
     }
 }
 
@@ -82,7 +84,11 @@ impl ClusterDir {
     /// Opens the directory of an existing cluster.
     pub fn open(path: &Path) -> Result<ClusterDir> {
         let Some(dir) = ClusterDir::open_if_made(path)? else {
-            bail!("{} holds no cluster (no cluster.toml); make one with `ropewalk up --dir {}`", path.display(), path.display());
+            bail!(
+                "{} holds no cluster (no cluster.toml); make one with `ropewalk up --dir {}`",
+                path.display(),
+                path.display()
+            );
         };
         Ok(dir)
     }
@@ -92,12 +98,19 @@ impl ClusterDir {
         let file = path.join("cluster.toml");
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
         };
-        let parsed: ClusterFile = toml::from_str(&text).with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
+        let parsed: ClusterFile = toml::from_str(&text)
+            .with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
         if parsed.format != FORMAT {
-            bail!("{} has format {}, this program knows {FORMAT}; use the matching version of ropewalk", file.display(), parsed.format);
+            bail!(
+                "{} has format {}, this program knows {FORMAT}; use the matching version of ropewalk",
+                file.display(),
+                parsed.format
+            );
         }
         let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
         Ok(Some(ClusterDir { path, file: parsed }))
@@ -109,16 +122,24 @@ impl ClusterDir {
             Ok(_) if path.join(MARKER).exists() => clear(path)?,
             Ok(mut entries) => {
                 if entries.next().is_some() {
-                    bail!("{} is not empty and holds no cluster; name an empty or new directory", path.display());
+                    bail!(
+                        "{} is not empty and holds no cluster; name an empty or new directory",
+                        path.display()
+                    );
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
             }
-            Err(e) => return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display())),
+            Err(e) => {
+                return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display()));
+            }
         }
-        fs::write(path.join(MARKER), "an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
-            .with_context(|| format!("write into {}", path.display()))?;
+        fs::write(
+            path.join(MARKER),
+            "an interrupted `ropewalk up` leaves this; the next one clears the directory\n",
+        )
+        .with_context(|| format!("write into {}", path.display()))?;
         path.canonicalize().with_context(|| format!("resolve {}", path.display()))
     }
 
@@ -187,7 +208,11 @@ fn clear(path: &Path) -> Result<()> {
         if entry.file_name() == MARKER {
             continue;
         }
-        let removed = if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        let removed = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        };
         removed.with_context(|| format!("remove {}", entry.path().display()))?;
     }
     Ok(())

@@ -13,7 +13,11 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 pub fn down(args: &Down) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
     stop(&dir, args.force)?;
-    output::line(format!("cluster {} is down; `ropewalk up --dir {}` brings it back", dir.file.name, dir.path.display()));
+    output::line(format!(
+        "cluster {} is down; `ropewalk up --dir {}` brings it back",
+        dir.file.name,
+        dir.path.display()
+    ));
     Ok(())
 }
 
@@ -29,7 +33,10 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         process::terminate(pid);
         if !process::wait_gone(&file, END_PATIENCE) {
             if !force {
-                bail!("{name} (process {pid}) has not ended after {END_PATIENCE:?}; look at {}, or use --force", dir.log_file(&name).display());
+                bail!(
+                    "{name} (process {pid}) has not ended after {END_PATIENCE:?}; look at {}, or use --force",
+                    dir.log_file(&name).display()
+                );
             }
             process::kill(pid);
         }

@@ -58,9 +58,18 @@ pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
     output::table(
         &["RAW CEILING", "GB/s"],
         vec![
-            row(format!("loopback TCP, best of 1, 2, 4 connections ({connections})"), result.loopback_tcp_gb_per_second),
-            row(format!("disk under {}, write {size} and flush ({direct})", dir.display()), result.disk_write_gb_per_second),
-            row(format!("disk under {}, read {size} ({direct})", dir.display()), result.disk_read_gb_per_second),
+            row(
+                format!("loopback TCP, best of 1, 2, 4 connections ({connections})"),
+                result.loopback_tcp_gb_per_second,
+            ),
+            row(
+                format!("disk under {}, write {size} and flush ({direct})", dir.display()),
+                result.disk_write_gb_per_second,
+            ),
+            row(
+                format!("disk under {}, read {size} ({direct})", dir.display()),
+                result.disk_read_gb_per_second,
+            ),
         ],
     );
     Ok(())
@@ -76,7 +85,8 @@ pub fn array(args: &Array) -> Result<()> {
         spare: 0,
         seed: 1,
         pdisk_bytes: args.pdisk_size.0,
-        pdisk_bytes_per_second: NonZeroU64::new(u64::from(args.rate.get()) * 1_000_000).context("a rate of zero")?,
+        pdisk_bytes_per_second: NonZeroU64::new(u64::from(args.rate.get()) * 1_000_000)
+            .context("a rate of zero")?,
     };
     let bar = output::spinner("building the layout table");
     let start = Instant::now();

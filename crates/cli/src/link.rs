@@ -27,7 +27,8 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        let config = EndpointConfig { cluster: dir.file.cluster_id()?, conns_max: 1, ..EndpointConfig::default() };
+        let config =
+            EndpointConfig { cluster: dir.file.cluster_id()?, conns_max: 1, ..EndpointConfig::default() };
         Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
     }
 
@@ -36,7 +37,9 @@ impl Link {
         let body = self
             .call(self.manager, Service::Manager, frame::encode(request), PATIENCE)
             .await
-            .with_context(|| format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager))?;
+            .with_context(|| {
+                format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
+            })?;
         match frame::decode(&body).context("decode the manager's answer")? {
             MgrReply::Error(error) => bail!("the manager refused: {error}"),
             reply => Ok(reply),
@@ -52,12 +55,23 @@ impl Link {
     }
 
     /// Asks any process about itself.
-    pub async fn admin(&self, addr: SocketAddr, request: &AdminRequest, patience: Duration) -> Result<AdminReply> {
+    pub async fn admin(
+        &self,
+        addr: SocketAddr,
+        request: &AdminRequest,
+        patience: Duration,
+    ) -> Result<AdminReply> {
         let body = self.call(addr, Service::Admin, frame::encode(request), patience).await?;
         frame::decode(&body).context("decode the answer")
     }
 
-    async fn call(&self, addr: SocketAddr, service: Service, body: Vec<u8>, patience: Duration) -> Result<bytes::Bytes> {
+    async fn call(
+        &self,
+        addr: SocketAddr,
+        service: Service,
+        body: Vec<u8>,
+        patience: Duration,
+    ) -> Result<bytes::Bytes> {
         let call = Call {
             lane: Lane::Control,
             idempotent: true,
@@ -70,7 +84,11 @@ impl Link {
 
 /// Runs a future of one command on a small runtime.
 pub fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?
+        .block_on(future)
 }
 
 /// Waits for SIGTERM or Ctrl-C.

@@ -18,7 +18,10 @@ use crate::{
     output, process,
 };
 
-fn with_report<T>(listing: &Listing, show: impl AsyncFnOnce(ClusterDir, Link, ClusterReport) -> Result<T>) -> Result<T> {
+fn with_report<T>(
+    listing: &Listing,
+    show: impl AsyncFnOnce(ClusterDir, Link, ClusterReport) -> Result<T>,
+) -> Result<T> {
     let dir = ClusterDir::open(&listing.dir.dir)?;
     link::run(async {
         let link = Link::new(&dir)?;
@@ -40,24 +43,36 @@ struct FsRow {
 /// `ropewalk fs list`.
 pub fn fs_list(listing: &Listing) -> Result<()> {
     with_report(listing, async |_, _, report| {
-        let rows: Vec<FsRow> = (report.map.filesystems.iter().zip(report.inodes.iter().copied().chain(std::iter::repeat(0))))
-            .filter_map(|(fs, inodes)| {
-                let pool = report.map.pool(fs.pool)?;
-                Some(FsRow {
-                    name: fs.name.clone(),
-                    id: fs.id.0,
-                    pool: pool.name.clone(),
-                    code: pool.code.clone(),
-                    block_size: pool.block_size,
-                    inodes,
+        let rows: Vec<FsRow> =
+            (report.map.filesystems.iter().zip(report.inodes.iter().copied().chain(std::iter::repeat(0))))
+                .filter_map(|(fs, inodes)| {
+                    let pool = report.map.pool(fs.pool)?;
+                    Some(FsRow {
+                        name: fs.name.clone(),
+                        id: fs.id.0,
+                        pool: pool.name.clone(),
+                        code: pool.code.clone(),
+                        block_size: pool.block_size,
+                        inodes,
+                    })
                 })
-            })
-            .collect();
+                .collect();
         if listing.json {
             return output::json(&rows);
         }
-        let cells = |r: FsRow| vec![r.name, r.pool, r.code, base::ByteSize(r.block_size.into()).to_string(), r.inodes.to_string()];
-        output::table(&["FILE SYSTEM", "POOL", "CODE", "BLOCK", "INODES"], rows.into_iter().map(cells).collect());
+        let cells = |r: FsRow| {
+            vec![
+                r.name,
+                r.pool,
+                r.code,
+                base::ByteSize(r.block_size.into()).to_string(),
+                r.inodes.to_string(),
+            ]
+        };
+        output::table(
+            &["FILE SYSTEM", "POOL", "CODE", "BLOCK", "INODES"],
+            rows.into_iter().map(cells).collect(),
+        );
         Ok(())
     })
 }
@@ -76,19 +91,37 @@ pub fn fs_df(listing: &Listing) -> Result<()> {
     with_report(listing, async |_, link, report| {
         let mut rows = Vec::new();
         for fs in &report.map.filesystems {
-            let MgrReply::StatFs { total, free, inodes } = link.manager(&MgrRequest::StatFs { fs: fs.id }).await? else {
+            let MgrReply::StatFs { total, free, inodes } =
+                link.manager(&MgrRequest::StatFs { fs: fs.id }).await?
+            else {
                 bail!("unexpected answer from the manager to StatFs");
             };
-            rows.push(DfRow { name: fs.name.clone(), size_bytes: total, used_bytes: total.saturating_sub(free), free_bytes: free, inodes });
+            rows.push(DfRow {
+                name: fs.name.clone(),
+                size_bytes: total,
+                used_bytes: total.saturating_sub(free),
+                free_bytes: free,
+                inodes,
+            });
         }
         if listing.json {
             return output::json(&rows);
         }
         let cells = |r: DfRow| {
             let percent = r.used_bytes as f64 * 100.0 / (r.size_bytes.max(1)) as f64;
-            vec![r.name, human_size(r.size_bytes), human_size(r.used_bytes), human_size(r.free_bytes), format!("{percent:.1} %"), r.inodes.to_string()]
+            vec![
+                r.name,
+                human_size(r.size_bytes),
+                human_size(r.used_bytes),
+                human_size(r.free_bytes),
+                format!("{percent:.1} %"),
+                r.inodes.to_string(),
+            ]
         };
-        output::table(&["FILE SYSTEM", "SIZE", "USED", "FREE", "USE", "INODES"], rows.into_iter().map(cells).collect());
+        output::table(
+            &["FILE SYSTEM", "SIZE", "USED", "FREE", "USE", "INODES"],
+            rows.into_iter().map(cells).collect(),
+        );
         Ok(())
     })
 }
@@ -109,7 +142,8 @@ struct PdiskRow {
 fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
     let row = |usage: &wire::mgr::PdiskUse| {
         let entry = report.map.pdisk(usage.id)?;
-        let node = entry.nodes.first().and_then(|&n| report.map.node(n)).map(|n| n.name.clone()).unwrap_or_default();
+        let node =
+            entry.nodes.first().and_then(|&n| report.map.node(n)).map(|n| n.name.clone()).unwrap_or_default();
         Some(PdiskRow {
             name: entry.name.clone(),
             id: usage.id.0,
@@ -133,10 +167,22 @@ pub fn pdisk_list(listing: &Listing) -> Result<()> {
             return output::json(&rows);
         }
         let cells = |r: PdiskRow| {
-            let age = r.last_report_ms.map_or("never".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
-            vec![r.name, r.node, r.state.to_owned(), human_size(r.size_bytes), human_size(r.used_bytes), human_size(r.free_bytes), age]
+            let age =
+                r.last_report_ms.map_or("never".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
+            vec![
+                r.name,
+                r.node,
+                r.state.to_owned(),
+                human_size(r.size_bytes),
+                human_size(r.used_bytes),
+                human_size(r.free_bytes),
+                age,
+            ]
         };
-        output::table(&["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "LAST REPORT"], rows.into_iter().map(cells).collect());
+        output::table(
+            &["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "LAST REPORT"],
+            rows.into_iter().map(cells).collect(),
+        );
         Ok(())
     })
 }
@@ -158,7 +204,8 @@ fn group_health(map: &ClusterMap, pool: &PoolEntry) -> (usize, usize, usize) {
     let data = pool.code.parse::<layout::Code>().map(|c| c.data()).unwrap_or(1);
     let mut health = (0, 0, 0);
     for members in pool.table.chunks_exact(usize::from(pool.width.max(1))) {
-        let ok = members.iter().filter(|&&id| map.pdisk(id).is_some_and(|p| p.state == PdiskState::Ok)).count();
+        let ok =
+            members.iter().filter(|&&id| map.pdisk(id).is_some_and(|p| p.state == PdiskState::Ok)).count();
         health.0 += 1;
         health.1 += usize::from(ok < members.len());
         health.2 += usize::from(ok < usize::from(data));
@@ -169,7 +216,8 @@ fn group_health(map: &ClusterMap, pool: &PoolEntry) -> (usize, usize, usize) {
 /// How many whole nodes, any of them, a pool can lose and still be read.
 fn node_losses_survived(map: &ClusterMap, pool: &PoolEntry) -> u32 {
     let parity = pool.code.parse::<layout::Code>().map(|c| c.parity()).unwrap_or(0);
-    let node_of = |id: base::PdiskId| map.pdisk(id).and_then(|p| p.nodes.first().copied()).unwrap_or_default();
+    let node_of =
+        |id: base::PdiskId| map.pdisk(id).and_then(|p| p.nodes.first().copied()).unwrap_or_default();
     let survives = |members: &[base::PdiskId]| {
         // The worst case takes the nodes with most strips first.
         let mut strips: std::collections::HashMap<base::NodeId, u32> = Default::default();
@@ -265,9 +313,18 @@ pub fn status(listing: &Listing) -> Result<()> {
         output::line(format!("  store: {}\n", status.store));
         let cells = |p: &ProcessRow| {
             let answer = if p.status.is_some() { "answers" } else { "does not answer" };
-            vec![p.name.clone(), p.role.to_owned(), p.pid.map_or("-".to_owned(), |p| p.to_string()), p.address.clone(), answer.to_owned()]
+            vec![
+                p.name.clone(),
+                p.role.to_owned(),
+                p.pid.map_or("-".to_owned(), |p| p.to_string()),
+                p.address.clone(),
+                answer.to_owned(),
+            ]
         };
-        output::table(&["PROCESS", "ROLE", "PID", "ADDRESS", "STATE"], status.processes.iter().map(cells).collect());
+        output::table(
+            &["PROCESS", "ROLE", "PID", "ADDRESS", "STATE"],
+            status.processes.iter().map(cells).collect(),
+        );
         Ok(())
     })
 }
@@ -303,8 +360,11 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
     for pool in &report.map.pools {
         match group_health(&report.map, pool) {
             (_, 0, 0) => {}
-            (groups, degraded, 0) => remarks.push(format!("pool {}: {degraded} of {groups} groups degraded, all readable", pool.name)),
-            (groups, _, dead) => remarks.push(format!("pool {}: {dead} of {groups} groups cannot be read", pool.name)),
+            (groups, degraded, 0) => remarks
+                .push(format!("pool {}: {degraded} of {groups} groups degraded, all readable", pool.name)),
+            (groups, _, dead) => {
+                remarks.push(format!("pool {}: {dead} of {groups} groups cannot be read", pool.name))
+            }
         }
     }
     StatusReport {

@@ -23,7 +23,8 @@ use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG").unwrap_or_else(|_| default_log_level(&cli.command).into());
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG")
+        .unwrap_or_else(|_| default_log_level(&cli.command).into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,7 +68,8 @@ fn run(command: &Command) -> Result<()> {
         }
         Command::Man { dir } => {
             std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-            clap_mangen::generate_to(Cli::command(), dir).with_context(|| format!("write manual pages into {}", dir.display()))
+            clap_mangen::generate_to(Cli::command(), dir)
+                .with_context(|| format!("write manual pages into {}", dir.display()))
         }
     }
 }

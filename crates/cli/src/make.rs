@@ -67,16 +67,32 @@ fn plan(args: &Up) -> Result<Plan> {
     let size = pdisk_size(args, nodes * per_node)?;
 
     let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
-        .map(|i| PdiskDesc { id: PdiskId(i + 1), node: NodeId(i / per_node + 1), enclosure: None, weight: size.0 })
+        .map(|i| PdiskDesc {
+            id: PdiskId(i + 1),
+            node: NodeId(i / per_node + 1),
+            enclosure: None,
+            weight: size.0,
+        })
         .collect();
     let seed = random_u64()?;
-    let table = LayoutTable::build(code, &descriptions, 0, layout::default_groups(code, descriptions.len() as u32), seed)
-        .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
+    let table = LayoutTable::build(
+        code,
+        &descriptions,
+        0,
+        layout::default_groups(code, descriptions.len() as u32),
+        seed,
+    )
+    .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
 
     let listeners = reserve_ports(args.port, nodes)?;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
-    let name = args.dir.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
+    let name = args
+        .dir
+        .dir
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_else(|| "rope".to_owned());
     let node = |n: u32| -> Result<NodeFile> {
         Ok(NodeFile {
             id: NodeId(n + 1),
@@ -125,7 +141,12 @@ fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
     }
     let fits = free / 2 / u64::from(count) / (64 * units::MIB) * (64 * units::MIB);
     if fits < smallest {
-        bail!("{} has only {} free: too little for {count} pdisks of {}", args.dir.dir.display(), units::human_size(free), ByteSize(smallest));
+        bail!(
+            "{} has only {} free: too little for {count} pdisks of {}",
+            args.dir.dir.display(),
+            units::human_size(free),
+            ByteSize(smallest)
+        );
     }
     Ok(ByteSize(fits.min(16 * units::GIB)))
 }
@@ -160,7 +181,8 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
                 let bar = &bar;
                 scope.spawn(move || -> Result<()> {
                     let options = pdisk::CreateOptions::new(cluster, p.id, p.size.0);
-                    pdisk::Pdisk::create(&dir, options).with_context(|| format!("make {} in {}", p.id, dir.display()))?;
+                    pdisk::Pdisk::create(&dir, options)
+                        .with_context(|| format!("make {} in {}", p.id, dir.display()))?;
                     bar.inc(1);
                     Ok(())
                 })
@@ -178,7 +200,12 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             .file
             .nodes
             .iter()
-            .map(|n| wire::map::NodeEntry { id: n.id, name: n.name.clone(), addrs: vec![n.addr.to_string()], session: None })
+            .map(|n| wire::map::NodeEntry {
+                id: n.id,
+                name: n.name.clone(),
+                addrs: vec![n.addr.to_string()],
+                session: None,
+            })
             .collect(),
         pdisks: plan
             .file
@@ -212,7 +239,8 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
 
 fn random_u64() -> Result<u64> {
     let mut bytes = [0u8; 8];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("draw random bytes")?;
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("draw random bytes")?;
     if got != bytes.len() {
         bail!("the system gave too few random bytes");
     }

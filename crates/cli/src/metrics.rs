@@ -7,8 +7,11 @@ use axum::{Router, http::header, routing::get};
 
 /// Serves until the process ends.
 pub async fn serve(addr: SocketAddr) -> Result<()> {
-    let listener = tokio::net::TcpListener::bind(addr).await.with_context(|| format!("--metrics {addr}: listen"))?;
-    let text = || async { ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], base::stats::registry().prometheus_text()) };
+    let listener =
+        tokio::net::TcpListener::bind(addr).await.with_context(|| format!("--metrics {addr}: listen"))?;
+    let text = || async {
+        ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], base::stats::registry().prometheus_text())
+    };
     let app = Router::new().route("/metrics", get(text));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, app).await {

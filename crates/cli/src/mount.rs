@@ -34,9 +34,19 @@ pub fn mount(args: &args::Mount) -> Result<()> {
 }
 
 /// Starts the mount's process and waits until the file system is there.
-pub fn start(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, read_only: bool, metrics: Option<SocketAddr>) -> Result<Child> {
+pub fn start(
+    dir: &ClusterDir,
+    fs_name: &str,
+    mountpoint: &Path,
+    read_only: bool,
+    metrics: Option<SocketAddr>,
+) -> Result<Child> {
     if is_mounted(mountpoint) {
-        bail!("{} is a mount point already; unmount it first: ropewalk umount {}", mountpoint.display(), mountpoint.display());
+        bail!(
+            "{} is a mount point already; unmount it first: ropewalk umount {}",
+            mountpoint.display(),
+            mountpoint.display()
+        );
     }
     let log = dir.log_file(&process_name(mountpoint));
     let from = fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
@@ -56,11 +66,19 @@ pub fn start(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, read_only: bool
     let ready = dir.ready_file(&process_name(mountpoint));
     while !(is_mounted(mountpoint) && ready.exists()) {
         if let Some(status) = child.try_wait().context("look after the mount process")? {
-            bail!("mounting {fs_name} on {} failed ({status}):\n{}", mountpoint.display(), process::log_tail(&log, from));
+            bail!(
+                "mounting {fs_name} on {} failed ({status}):\n{}",
+                mountpoint.display(),
+                process::log_tail(&log, from)
+            );
         }
         if Instant::now() > end {
             process::terminate(child.id());
-            bail!("mounting {fs_name} on {} took longer than {MOUNT_PATIENCE:?}; the log is {}", mountpoint.display(), log.display());
+            bail!(
+                "mounting {fs_name} on {} took longer than {MOUNT_PATIENCE:?}; the log is {}",
+                mountpoint.display(),
+                log.display()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -82,7 +100,11 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
     let path = match mountpoint.canonicalize() {
         Ok(path) => path,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            bail!("mount point {} does not exist; create it: mkdir -p {}", mountpoint.display(), mountpoint.display())
+            bail!(
+                "mount point {} does not exist; create it: mkdir -p {}",
+                mountpoint.display(),
+                mountpoint.display()
+            )
         }
         Err(e) => return Err(e).with_context(|| format!("mount point {}", mountpoint.display())),
     };
@@ -92,15 +114,24 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
     if let Ok(cluster) = cluster.canonicalize()
         && path.starts_with(&cluster)
     {
-        bail!("mount point {} lies inside the cluster's own directory {}", mountpoint.display(), cluster.display());
+        bail!(
+            "mount point {} lies inside the cluster's own directory {}",
+            mountpoint.display(),
+            cluster.display()
+        );
     }
     Ok(path)
 }
 
 /// Detaches a mount whose process is gone.
 fn clear_dead_mount(mountpoint: &Path) -> Result<()> {
-    rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH)
-        .with_context(|| format!("{} is a dead mount; clear it as root: umount -l {}", mountpoint.display(), mountpoint.display()))
+    rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).with_context(|| {
+        format!(
+            "{} is a dead mount; clear it as root: umount -l {}",
+            mountpoint.display(),
+            mountpoint.display()
+        )
+    })
 }
 
 /// Whether something of ours is mounted there.
@@ -126,7 +157,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        let octal = tail
+            .get(..3)
+            .and_then(|d| std::str::from_utf8(d).ok())
+            .and_then(|d| u8::from_str_radix(d, 8).ok());
         match octal {
             Some(value) if byte == b'\\' => {
                 out.push(value);
@@ -154,7 +188,8 @@ pub fn umount(args: &args::Umount) -> Result<()> {
 /// Unmounts, and waits until the mount's process has written everything and ended.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     let pid = mount_pid(mountpoint);
-    let flags = if force { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
+    let flags =
+        if force { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => {}
         Err(rustix::io::Errno::BUSY) => bail!(
@@ -173,7 +208,11 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     let end = Instant::now() + UMOUNT_PATIENCE;
     while process::start_ticks(pid.0) == Some(pid.1) {
         if Instant::now() > end {
-            bail!("{} is unmounted, but its process {} still writes after {UMOUNT_PATIENCE:?}; see its log", mountpoint.display(), pid.0);
+            bail!(
+                "{} is unmounted, but its process {} still writes after {UMOUNT_PATIENCE:?}; see its log",
+                mountpoint.display(),
+                pid.0
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -209,7 +248,6 @@ pub fn mounts_of(dir: &ClusterDir) -> Vec<PathBuf> {
     mounts().into_iter().filter(|m| dir.pid_file(&process_name(m)).exists()).collect()
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +264,8 @@ mod tests {
         let inside = dir.path().join("mnt");
         fs::create_dir(&inside).unwrap();
         assert!(check_mountpoint(&inside, dir.path()).unwrap_err().to_string().contains("inside"));
-        let missing = check_mountpoint(&dir.path().join("no"), Path::new("/nowhere")).unwrap_err().to_string();
+        let missing =
+            check_mountpoint(&dir.path().join("no"), Path::new("/nowhere")).unwrap_err().to_string();
         assert!(missing.contains("mkdir -p"), "{missing}");
     }
 }

@@ -11,7 +11,10 @@ use serde::Serialize;
 /// Prints rows under a header; columns whose every cell starts with a digit are set to the right.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
     let numeric: Vec<bool> = (0..header.len())
-        .map(|c| rows.iter().filter_map(|r| r.get(c)).all(|cell| cell.starts_with(|ch: char| ch.is_ascii_digit())) && !rows.is_empty())
+        .map(|c| {
+            rows.iter().filter_map(|r| r.get(c)).all(|cell| cell.starts_with(|ch: char| ch.is_ascii_digit()))
+                && !rows.is_empty()
+        })
         .collect();
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);

@@ -42,7 +42,8 @@ pub fn own_ident() -> ProcessIdent {
 /// Writes this process's pid file.
 pub fn write_pid_file(path: &Path) -> Result<()> {
     let pid = std::process::id();
-    fs::write(path, format!("{pid}\n{}\n", start_ticks(pid).unwrap_or(0))).with_context(|| format!("write {}", path.display()))
+    fs::write(path, format!("{pid}\n{}\n", start_ticks(pid).unwrap_or(0)))
+        .with_context(|| format!("write {}", path.display()))
 }
 
 /// The live process that a pid file names.
@@ -56,7 +57,11 @@ pub fn live_pid(path: &Path) -> Option<u32> {
 
 /// Starts this program again with `args`, in a session of its own, its output in `log`.
 pub fn spawn_detached(args: &[&std::ffi::OsStr], log: &Path) -> Result<Child> {
-    let file = fs::OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("open log {}", log.display()))?;
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("open log {}", log.display()))?;
     let program = std::env::current_exe().context("find this program's own file")?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);

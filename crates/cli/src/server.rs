@@ -74,7 +74,12 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
-    let config = EndpointConfig { cluster: dir.file.cluster_id()?, node, listen: vec![listen], ..EndpointConfig::default() };
+    let config = EndpointConfig {
+        cluster: dir.file.cluster_id()?,
+        node,
+        listen: vec![listen],
+        ..EndpointConfig::default()
+    };
     Ok(Endpoint::start(config)?)
 }
 
@@ -99,7 +104,8 @@ fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
                     Ok(AdminRequest::Waiters) => {
-                        let waiters: Vec<String> = endpoint.waiters().iter().map(|w| format!("{w:?}")).collect();
+                        let waiters: Vec<String> =
+                            endpoint.waiters().iter().map(|w| format!("{w:?}")).collect();
                         let json = serde_json::json!({ "name": &*name, "waiters": waiters });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -137,8 +143,8 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
         let options = pdisk::OpenOptions::new(cluster, p.id);
-        let (pdisk, report) =
-            pdisk::Pdisk::open(&path, options, &io).with_context(|| format!("open {} in {}", p.id, path.display()))?;
+        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io)
+            .with_context(|| format!("open {} in {}", p.id, path.display()))?;
         tracing::info!("{}: {report:?}", p.id);
         pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
     }

@@ -40,7 +40,9 @@ pub fn up(args: &Up) -> Result<()> {
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
         let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
-        if mount::is_mounted(mountpoint) && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some() {
+        if mount::is_mounted(mountpoint)
+            && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
+        {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
             let child = mount::start(&dir, "fs1", mountpoint, false, None)?;
@@ -103,7 +105,11 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         differs("pdisks", first.pdisks.len().to_string(), pdisks.to_string())?;
     }
     if let Some(size) = args.pdisk_size {
-        differs("pdisk-size", first.pdisks.first().map(|p| p.size).unwrap_or_default().to_string(), size.to_string())?;
+        differs(
+            "pdisk-size",
+            first.pdisks.first().map(|p| p.size).unwrap_or_default().to_string(),
+            size.to_string(),
+        )?;
     }
     if let Some(port) = args.port {
         differs("port", dir.file.manager.port().to_string(), port.to_string())?;
@@ -131,8 +137,11 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     let mut addresses = vec![dir.file.manager];
     addresses.extend(dir.file.nodes.iter().map(|n| n.addr));
     let names = dir.servers();
-    let absent: Vec<(&String, SocketAddr)> =
-        names.iter().zip(addresses).filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none()).collect();
+    let absent: Vec<(&String, SocketAddr)> = names
+        .iter()
+        .zip(addresses)
+        .filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none())
+        .collect();
     for (name, addr) in &absent {
         check_port(name, *addr)?;
     }
@@ -140,7 +149,8 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     for (name, _) in &absent {
         let log = dir.log_file(name);
         let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
-        let args: [&OsStr; 5] = ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
+        let args: [&OsStr; 5] =
+            ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
         started.0.push(process::spawn_detached(&args, &log)?);
         logs.push((name.to_string(), log, from));
     }
@@ -154,7 +164,11 @@ pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
         .with_context(|| format!("{addr} for {name} is not free; stop the program that has it (`ss -ltnp` shows which), or choose other ports with --port for a new cluster"))
 }
 
-fn wait_until_serving(dir: &ClusterDir, started: &mut Started, logs: &[(String, std::path::PathBuf, u64)]) -> Result<()> {
+fn wait_until_serving(
+    dir: &ClusterDir,
+    started: &mut Started,
+    logs: &[(String, std::path::PathBuf, u64)],
+) -> Result<()> {
     let end = Instant::now() + START_PATIENCE;
     let bar = output::spinner("starting");
     link::run(async {
@@ -175,7 +189,11 @@ fn wait_until_serving(dir: &ClusterDir, started: &mut Started, logs: &[(String, 
                 return Ok(());
             }
             if Instant::now() > end {
-                bail!("only {nodes} of {} nodes serve after {START_PATIENCE:?}; the logs are in {}", dir.file.nodes.len(), dir.path.join("log").display());
+                bail!(
+                    "only {nodes} of {} nodes serve after {START_PATIENCE:?}; the logs are in {}",
+                    dir.file.nodes.len(),
+                    dir.path.join("log").display()
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -184,12 +202,15 @@ fn wait_until_serving(dir: &ClusterDir, started: &mut Started, logs: &[(String, 
 
 /// A node serves if it is registered under the address it has now and its process lives.
 fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
-    node.session.is_some() && process::live_pid(&dir.pid_file(&node.name)).is_some() && dir.ready_file(&node.name).exists()
+    node.session.is_some()
+        && process::live_pid(&dir.pid_file(&node.name)).is_some()
+        && dir.ready_file(&node.name).exists()
 }
 
 /// Free space of the file system that a path is (or will be) on.
 pub fn free_space(path: &Path) -> Result<u64> {
     let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    let stat = rustix::fs::statvfs(existing).with_context(|| format!("ask for the free space under {}", existing.display()))?;
+    let stat = rustix::fs::statvfs(existing)
+        .with_context(|| format!("ask for the free space under {}", existing.display()))?;
     Ok(stat.f_bavail * stat.f_frsize)
 }

@@ -46,8 +46,11 @@ fn sources(dir: &Path, into: &mut String) {
 fn the_picture_shows_the_real_dependencies() {
     let picture = picture();
     let parts: BTreeSet<String> = picture.iter().map(|(part, _)| part.clone()).collect();
-    let real: BTreeSet<String> =
-        fs::read_dir(root().join("crates")).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
+    let real: BTreeSet<String> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .flatten()
+        .map(|e| e.file_name().into_string().unwrap())
+        .collect();
     assert_eq!(parts, real, "parts in the picture and crates on disk");
     for (part, imports) in &picture {
         assert_eq!(imports, &declared(part, &parts), "{part}: picture and Cargo.toml");
@@ -69,10 +72,14 @@ fn every_dependency_is_imported() {
 #[test]
 fn imports_only_go_downwards() {
     let picture = picture();
-    let place: BTreeMap<&str, usize> = picture.iter().enumerate().map(|(i, (part, _))| (part.as_str(), i)).collect();
+    let place: BTreeMap<&str, usize> =
+        picture.iter().enumerate().map(|(i, (part, _))| (part.as_str(), i)).collect();
     for (part, imports) in &picture {
         for import in imports {
-            assert!(place[part.as_str()] < place[import.as_str()], "{part} imports {import}, which is not below it");
+            assert!(
+                place[part.as_str()] < place[import.as_str()],
+                "{part} imports {import}, which is not below it"
+            );
         }
     }
 }

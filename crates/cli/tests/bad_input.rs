@@ -11,7 +11,10 @@ use common::{Cluster, ok, refused};
 fn up_refused(options: &[&str], words: &[&str]) {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("cluster");
-    let args: Vec<&str> = ["up", "--detach", "--dir", dir.to_str().unwrap()].into_iter().chain(options.iter().copied()).collect();
+    let args: Vec<&str> = ["up", "--detach", "--dir", dir.to_str().unwrap()]
+        .into_iter()
+        .chain(options.iter().copied())
+        .collect();
     let error = refused(&args);
     for word in words {
         assert!(error.contains(word), "{options:?}: {word:?} is not in: {error}");
@@ -58,9 +61,18 @@ fn an_existing_cluster_is_not_bent_to_other_options() {
     let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "256m"]);
     let dir = cluster.dir();
     let dir = dir.to_str().unwrap();
-    for (option, value) in [("--nodes", "5"), ("--pdisks", "2"), ("--code", "3way"), ("--block-size", "1m"), ("--pdisk-size", "1g")] {
+    for (option, value) in [
+        ("--nodes", "5"),
+        ("--pdisks", "2"),
+        ("--code", "3way"),
+        ("--block-size", "1m"),
+        ("--pdisk-size", "1g"),
+    ] {
         let error = refused(&["up", "--detach", "--dir", dir, option, value]);
-        assert!(error.contains(&format!("{option} {value}")) && error.contains("leave the option out"), "{error}");
+        assert!(
+            error.contains(&format!("{option} {value}")) && error.contains("leave the option out"),
+            "{error}"
+        );
     }
 
     // A second process for the same place.
@@ -117,7 +129,8 @@ fn a_pdisk_that_another_process_has_open_is_refused() {
     let copy = tempfile::tempdir().unwrap();
     let toml = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     let absolute = cluster.dir().join("nodes/n1/pdisk1");
-    fs::write(copy.path().join("cluster.toml"), toml.replace("nodes/n1/pdisk1", absolute.to_str().unwrap())).unwrap();
+    fs::write(copy.path().join("cluster.toml"), toml.replace("nodes/n1/pdisk1", absolute.to_str().unwrap()))
+        .unwrap();
     for sub in ["run", "log"] {
         fs::create_dir(copy.path().join(sub)).unwrap();
     }
@@ -128,7 +141,9 @@ fn a_pdisk_that_another_process_has_open_is_refused() {
 
 #[test]
 fn help_shows_examples() {
-    for command in [vec!["up"], vec!["down"], vec!["serve"], vec!["mount"], vec!["umount"], vec!["status"], vec![]] {
+    for command in
+        [vec!["up"], vec!["down"], vec!["serve"], vec!["mount"], vec!["umount"], vec!["status"], vec![]]
+    {
         let mut args = command.clone();
         args.push("--help");
         assert!(ok(&args).contains("Example"), "{command:?}");

@@ -10,8 +10,18 @@ use common::{Cluster, Random, same_tree, write_tree};
 fn works(nodes: u32, pdisks: u32, code: &str, block: &str) {
     println!("{code} on {nodes} x {pdisks}, blocks of {block}");
     let (nodes_text, pdisks_text) = (nodes.to_string(), pdisks.to_string());
-    let cluster =
-        Cluster::up(&["--nodes", &nodes_text, "--pdisks", &pdisks_text, "--code", code, "--block-size", block, "--pdisk-size", "256m"]);
+    let cluster = Cluster::up(&[
+        "--nodes",
+        &nodes_text,
+        "--pdisks",
+        &pdisks_text,
+        "--code",
+        code,
+        "--block-size",
+        block,
+        "--pdisk-size",
+        "256m",
+    ]);
     let mut random = Random(7);
     let local = tempfile::tempdir().unwrap();
     write_tree(local.path(), 15, &mut random);
@@ -55,7 +65,18 @@ fn wide_erasure_codes() {
 
 #[test]
 fn a_full_file_system_says_so_and_stays_usable() {
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "256m", "--block-size", "1m"]);
+    let cluster = Cluster::up(&[
+        "--nodes",
+        "3",
+        "--pdisks",
+        "1",
+        "--code",
+        "2+1p",
+        "--pdisk-size",
+        "256m",
+        "--block-size",
+        "1m",
+    ]);
     let mnt = cluster.mnt();
     fs::write(mnt.join("before"), vec![1; 3 << 20]).unwrap();
     let mut written = 0u64;
@@ -84,7 +105,9 @@ fn a_full_file_system_says_so_and_stays_usable() {
         fs::remove_file(mnt.join(format!("fill{i}"))).unwrap();
     }
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while let Err(error) = fs::write(mnt.join("after"), vec![2; 32 << 20]).and_then(|()| fs::File::open(mnt.join("after"))?.sync_all()) {
+    while let Err(error) = fs::write(mnt.join("after"), vec![2; 32 << 20])
+        .and_then(|()| fs::File::open(mnt.join("after"))?.sync_all())
+    {
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
         assert!(std::time::Instant::now() < end, "no room after deleting everything");
         std::thread::sleep(std::time::Duration::from_millis(200));

@@ -43,7 +43,13 @@ fn content(writer: usize, unit: u64, value: u64) -> Vec<u8> {
 }
 
 /// Writes and fsyncs until told to stop or the file system goes away.
-fn write_until_killed(file: &File, writer: usize, record: &mut Record, random: &mut Random, stop: &AtomicBool) {
+fn write_until_killed(
+    file: &File,
+    writer: usize,
+    record: &mut Record,
+    random: &mut Random,
+    stop: &AtomicBool,
+) {
     while !stop.load(Ordering::Relaxed) {
         let mut written = Vec::new();
         for _ in 0..1 + random.below(4) {
@@ -90,7 +96,10 @@ fn check(file: &File, writer: usize, record: &mut Record, round: usize) {
             unit.acked,
             unit.since
         );
-        assert!(bytes == content(writer, index as u64, value), "round {round}, writer {writer}, unit {index}: mixed bytes");
+        assert!(
+            bytes == content(writer, index as u64, value),
+            "round {round}, writer {writer}, unit {index}: mixed bytes"
+        );
         *unit = Unit { acked: value, since: Vec::new() };
     }
 }
@@ -113,7 +122,13 @@ fn nothing_fsynced_is_lost_when_everything_is_killed() {
                 let (stop, path) = (&stop, path(writer));
                 scope.spawn(move || {
                     let mut record = record.lock().unwrap();
-                    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open");
+                    let file = OpenOptions::new()
+                        .read(true)
+                        .write(true)
+                        .create(true)
+                        .truncate(false)
+                        .open(path)
+                        .expect("open");
                     check(&file, writer, &mut record, round);
                     write_until_killed(&file, writer, &mut record, &mut Random(seed), stop);
                 });

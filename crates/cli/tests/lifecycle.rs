@@ -12,7 +12,12 @@ fn data_is_there_again_after_down_and_up() {
     let cluster = Cluster::up(&["--pdisk-size", "512m"]);
     let local = tempfile::tempdir().unwrap();
     let bytes = write_tree(local.path(), 120, &mut random);
-    let copy = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(cluster.mnt().join("tree")).status().unwrap();
+    let copy = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(local.path())
+        .arg(cluster.mnt().join("tree"))
+        .status()
+        .unwrap();
     assert!(copy.success());
     same_tree(local.path(), &cluster.mnt().join("tree"));
 
@@ -46,7 +51,12 @@ fn a_server_dies_and_returns_under_load() {
     write_tree(local.path(), 60, &mut random);
     let tree = cluster.mnt().join("tree");
     let copy = |to: &str| {
-        let status = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(cluster.mnt().join(to)).status().unwrap();
+        let status = std::process::Command::new("cp")
+            .arg("-a")
+            .arg(local.path())
+            .arg(cluster.mnt().join(to))
+            .status()
+            .unwrap();
         assert!(status.success(), "cp to {to}");
     };
     copy("tree");
@@ -96,7 +106,15 @@ fn metrics_are_served_over_http() {
     common::ok(&["umount", mnt.to_str().unwrap()]);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = port.to_string();
-    common::ok(&["mount", "--dir", cluster.dir().to_str().unwrap(), "fs1", mnt.to_str().unwrap(), "--metrics", &address]);
+    common::ok(&[
+        "mount",
+        "--dir",
+        cluster.dir().to_str().unwrap(),
+        "fs1",
+        mnt.to_str().unwrap(),
+        "--metrics",
+        &address,
+    ]);
     fs::write(mnt.join("f"), vec![7; 1 << 20]).unwrap();
     let mut stream = std::net::TcpStream::connect(port).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();

@@ -31,6 +31,6 @@ pub use build::{ARRAY_PDISKS_MAX, default_groups};
 pub use change::{Change, Move};
 pub use code::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, Code};
 pub use codec::{Codec, DecodePlan, TooFewStrips};
-pub use hash::group_of;
 pub use error::{BadTable, LayoutError, UnknownCode};
+pub use hash::group_of;
 pub use table::{LayoutTable, PdiskDesc};

@@ -22,7 +22,12 @@ pub fn ropewalk(args: &[&str]) -> Output {
 /// Runs ropewalk, which must succeed; returns its stdout.
 pub fn ok(args: &[&str]) -> String {
     let output = ropewalk(args);
-    assert!(output.status.success(), "ropewalk {args:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "ropewalk {args:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -30,7 +35,11 @@ pub fn ok(args: &[&str]) -> String {
 pub fn refused(args: &[&str]) -> String {
     let output = ropewalk(args);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "ropewalk {args:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        !output.status.success(),
+        "ropewalk {args:?} succeeded: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     assert!(!stderr.contains("panicked"), "{stderr}");
     stderr
 }
@@ -59,7 +68,8 @@ impl Cluster {
     /// `ropewalk up --detach` (again).
     pub fn start(&self) {
         let (dir, mnt) = (self.dir(), self.mnt());
-        let mut args = vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
+        let mut args =
+            vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
         args.extend(self.options.iter().map(String::as_str));
         let output = ropewalk(&args);
         assert!(
@@ -89,7 +99,8 @@ impl Cluster {
     /// A command with `--dir` of this cluster and `--json`, parsed.
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
         let dir = self.dir();
-        let args: Vec<&str> = words.iter().copied().chain(["--dir", dir.to_str().unwrap(), "--json"]).collect();
+        let args: Vec<&str> =
+            words.iter().copied().chain(["--dir", dir.to_str().unwrap(), "--json"]).collect();
         serde_json::from_str(&ok(&args)).expect("JSON")
     }
 
@@ -102,7 +113,9 @@ impl Cluster {
             let Some(name) = name.strip_suffix(".pid") else { continue };
             let Ok(text) = fs::read_to_string(entry.path()) else { continue };
             let mut lines = text.lines();
-            let (Some(Ok(pid)), Some(ticks)) = (lines.next().map(str::parse::<i32>), lines.next()) else { continue };
+            let (Some(Ok(pid)), Some(ticks)) = (lines.next().map(str::parse::<i32>), lines.next()) else {
+                continue;
+            };
             if start_ticks(pid).as_deref() == Some(ticks) {
                 found.push((name.to_owned(), pid));
             }
@@ -112,7 +125,8 @@ impl Cluster {
 
     /// SIGKILL to the processes whose name passes the filter; waits until they are gone.
     pub fn kill(&self, filter: impl Fn(&str) -> bool) {
-        let victims: Vec<(String, i32)> = self.processes().into_iter().filter(|(name, _)| filter(name)).collect();
+        let victims: Vec<(String, i32)> =
+            self.processes().into_iter().filter(|(name, _)| filter(name)).collect();
         for &(_, pid) in &victims {
             let pid = rustix::process::Pid::from_raw(pid).expect("positive");
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -126,7 +140,11 @@ impl Cluster {
 
     /// Starts one server process again, as an administrator would.
     pub fn start_server(&self, name: &str) {
-        let log = fs::OpenOptions::new().append(true).create(true).open(self.dir().join("log").join(format!("{name}.log"))).unwrap();
+        let log = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.dir().join("log").join(format!("{name}.log")))
+            .unwrap();
         Command::new(ROPEWALK)
             .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
             .stdin(std::process::Stdio::null())
@@ -141,7 +159,8 @@ impl Cluster {
         let end = Instant::now() + patience;
         loop {
             let list = self.json(&["pdisk", "list"]);
-            let states: Vec<&str> = list.as_array().unwrap().iter().map(|p| p["state"].as_str().unwrap()).collect();
+            let states: Vec<&str> =
+                list.as_array().unwrap().iter().map(|p| p["state"].as_str().unwrap()).collect();
             if states.iter().all(|&s| s == "ok") {
                 return;
             }
@@ -157,7 +176,11 @@ impl Cluster {
         for entry in entries.flatten() {
             let log = fs::read_to_string(entry.path()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            text += &format!("--- {}\n{}\n", entry.path().display(), lines[lines.len().saturating_sub(25)..].join("\n"));
+            text += &format!(
+                "--- {}\n{}\n",
+                entry.path().display(),
+                lines[lines.len().saturating_sub(25)..].join("\n")
+            );
         }
         text
     }
@@ -240,6 +263,12 @@ pub fn write_tree(root: &Path, count: u64, random: &mut Random) -> u64 {
 
 /// Byte-for-byte comparison of two trees.
 pub fn same_tree(a: &Path, b: &Path) {
-    let output = Command::new("diff").args(["-r", "--no-dereference"]).arg(a).arg(b).output().expect("run diff");
-    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        Command::new("diff").args(["-r", "--no-dereference"]).arg(a).arg(b).output().expect("run diff");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
