@@ -8,4 +8,6 @@ if [ ! -w /dev/fuse ]; then
   echo "test: /dev/fuse cannot be opened for writing; the tests of the mount need it (run as root, or with FUSE allowed)" >&2
   exit 1
 fi
+# Examples are programs that the tests of the mount call.
+cargo build --workspace --examples
 exec cargo test --workspace "$@"

@@ -12,7 +12,7 @@ verify() {
     local name=$1
     shift
     step "$name" fio --name="$name" --directory="$WORK" --size="$size" --verify=crc32c --verify_fatal=1 \
-        --do_verify=1 --group_reporting --randseed=1 --output-format=terse "$@"
+        --do_verify=1 --verify_state_save=0 --group_reporting --randseed=1 --output-format=terse "$@"
     rm -f "$WORK"/*
 }
 
