@@ -14,6 +14,7 @@ mod ops;
 mod repair;
 mod server;
 mod settle;
+mod statistics;
 mod status;
 
 pub use config::{ServedPdisk, ServerConfig, Tuning};

@@ -26,6 +26,7 @@ use crate::{
     gate::Gate,
     ops::{self, Found},
     repair::Repairs,
+    statistics::Statistics,
     status::{PdiskStatus, ServerStatus},
 };
 
@@ -51,6 +52,7 @@ struct Inner {
     catch_up: HashMap<PdiskId, Arc<CatchUp>>,
     repairs: Arc<Repairs>,
     map_wait: Duration,
+    statistics: Statistics,
 }
 
 /// What this server says of itself to the manager.
@@ -147,7 +149,7 @@ impl Server {
             catch_up.insert(pdisk.id, one);
         }
         tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes)));
-        let inner = Arc::new(Inner { served, membership, gate, catch_up, repairs, map_wait });
+        let inner = Arc::new(Inner { served, membership, gate, catch_up, repairs, map_wait, statistics: Statistics::new() });
         let following = (Arc::clone(&inner.gate), inner.membership.clone());
         tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
         endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));
@@ -223,13 +225,16 @@ impl Inner {
             Ok(pass) => pass,
             Err(refusal) => return Response::ok(frame::encode(&NsdReply::Refused(refusal))),
         };
-        let pdisk = message.pdisk();
+        let (pdisk, counted) = (message.pdisk(), self.statistics.of(&message));
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
         let (reply, payload, found) = ops::carry_out(&served.pdisk, message, request.payload.clone()).await;
         if let Found::Lost(strip) = found {
             self.repairs.found(pdisk, strip);
+        }
+        if let Some(counted) = counted {
+            counted.done(request.received, request.payload.len(), payload.len());
         }
         Response::with_payload(frame::encode(&reply), payload)
     }

@@ -123,22 +123,23 @@ impl NsdRequest {
             NsdRequest::Suspect { .. } => 11,
         }
     }
+    /// The names of all operations, in the order of their numbers from 1.
+    pub const NAMES: [&'static str; 11] = [
+        "prepare",
+        "adopt",
+        "discard",
+        "seal",
+        "read",
+        "delete",
+        "state",
+        "list_group",
+        "list_prepared",
+        "install",
+        "suspect",
+    ];
     /// Its name, for statistics and messages.
     pub fn name(&self) -> &'static str {
-        [
-            "",
-            "prepare",
-            "adopt",
-            "discard",
-            "seal",
-            "read",
-            "delete",
-            "state",
-            "list_group",
-            "list_prepared",
-            "install",
-            "suspect",
-        ][self.op() as usize]
+        Self::NAMES[usize::from(self.op()) - 1]
     }
     /// The pdisk it is for.
     pub fn pdisk(&self) -> PdiskId {

@@ -9,7 +9,7 @@ use super::{
     Change::{Live, Reopen, Restart},
     IoEngine, Row,
     Scope::{Cluster, Mount, Node},
-    Status::Planned,
+    Status::{Planned, Used},
     setting::{Allowed, Setting},
 };
 use crate::units::{ByteSize, GIB, KIB, MIB};
@@ -113,7 +113,7 @@ tunables! {
     /// `nsdBufSpace` caches strips. At least 4 blocks of `maxblocksize` must fit.
     pagepool = "pagepool": ByteSize {
         default: ByteSize(GIB), range: sizes(16 * MIB, 16 * TIB),
-        unit: "bytes", scope: Node, change: Live, status: Planned
+        unit: "bytes", scope: Node, change: Reopen, status: Used
     }
     /// How much the client does at once: the master knob from which several below follow. A "thread"
     /// is one operation in progress, not a thread of the operating system.
@@ -152,7 +152,7 @@ tunables! {
     }
     /// The share of the page pool that read-ahead and write-behind may fill. 0 turns read-ahead off.
     prefetch_pct = "prefetchPct": u32 {
-        default: 20, range: 0..=60, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+        default: 20, range: 0..=60, unit: "% of pagepool", scope: Node, change: Reopen, status: Used
     }
     /// The rate one node is expected to move, in decimal MB/s; it sizes read-ahead and write-behind. Set
     /// it to twice the rate needed: a smaller value limits throughput, a larger one only costs page pool.
@@ -161,7 +161,7 @@ tunables! {
     }
     /// The share of the page pool that may be dirty; a writer beyond it waits for write-behind.
     dirty_limit_pct = "dirty_limit_pct": u32 {
-        default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+        default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Reopen, status: Used
     }
     /// Blocks of a file above this size leave the page pool soon after they were read in sequence. Raise
     /// it above the size of files that are read again and again.
@@ -183,7 +183,7 @@ tunables! {
     }
     /// Inodes a client keeps with their tokens after the files were closed; open files are not limited.
     max_files_to_cache = "maxFilesToCache": u32 {
-        default: 4000, range: 1..=100_000_000, unit: "files", scope: Node, change: Live, status: Planned
+        default: 4000, range: 1..=100_000_000, unit: "files", scope: Node, change: Reopen, status: Used
     }
     /// Inodes of which a client keeps only the attributes.
     max_stat_cache = "maxStatCache": u32 {
@@ -192,12 +192,12 @@ tunables! {
     /// Every operation fails after this time without progress.
     operation_deadline = "operationDeadline": Duration {
         default: Duration::from_secs(60), range: ms(1_000, 3_600_000),
-        unit: "time", scope: Mount, change: Live, status: Planned
+        unit: "time", scope: Mount, change: Reopen, status: Used
     }
     /// Files up to this size are kept inside their inode, with their CRC; larger ones in strips.
     inline_data_max = "inlineDataMax": ByteSize {
-        default: ByteSize(3584), range: sizes(0, 64 * KIB),
-        unit: "bytes", scope: Cluster, change: Live, status: Planned
+        default: ByteSize(4 * KIB), range: sizes(0, 16 * KIB),
+        unit: "bytes", scope: Cluster, change: Reopen, status: Used
     }
 }
 "Network" {
@@ -285,7 +285,7 @@ tunables! {
     /// at most this time.
     lease_duration = "leaseDuration": Duration {
         default: Duration::from_secs(10), range: ms(1_000, 300_000),
-        unit: "time", scope: Cluster, change: Restart, status: Planned
+        unit: "time", scope: Cluster, change: Restart, status: Used
     }
     /// How often a lease is renewed; at most a third of `leaseDuration`, so that two renewals may be lost.
     lease_renew_interval = "leaseRenewInterval": Duration {
