@@ -3,7 +3,7 @@
 //! Owns: the local truth of a file. Attributes here overlay the manager's until they are committed.
 //! Invariants: `pending` are blocks stored on pdisks that the manager does not know of yet; the size
 //! committed never covers bytes that are not stored.
-//! While issue-wide tokens do not exist, holding the file system's session stands for holding all
+//! As long as there are no tokens for parts of files, holding the file system's session stands for holding all
 //! tokens; an inode's state is made in [`crate::table`], where its tokens will be asked for.
 //!
 //! Locks, in the order they are taken: `io`, `commit`, state. `io` is exclusive for what changes the

@@ -17,7 +17,7 @@ use stripe::{
     Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
-    mgr::{MgrReply, MgrRequest, ProcessIdent},
+    mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
     strip::Range,
 };
 
@@ -248,6 +248,13 @@ impl Manager for MemberCalls {
             loop {
                 match self.membership.call(request.clone(), deadline).await {
                     Ok(reply) => return Ok(reply),
+                    // A manager whose store failed stops; the next one answers, each change once.
+                    Err(LinkError::Refused(MgrError::Store(error)))
+                        if Instant::now() + CALL_PAUSE < deadline =>
+                    {
+                        tracing::warn!(%error, "the manager stops; the call is repeated");
+                        tokio::time::sleep(CALL_PAUSE).await;
+                    }
                     Err(LinkError::Refused(error)) => return Ok(MgrReply::Error(error)),
                     Err(LinkError::Protocol) => return Err(CallError::Unexpected("a request")),
                     Err(error) if Instant::now() + CALL_PAUSE >= deadline => {
