@@ -197,6 +197,44 @@ pub enum Fs {
 pub enum Pdisk {
     /// Pdisks with state and use
     List(Listing),
+    /// Read everything in a pdisk that is not in use, and name whatever does not fit together
+    #[command(after_help = "Example:\n  ropewalk pdisk verify /data/rope/n1/p1")]
+    Verify(PdiskDir),
+    /// Show what the files of a pdisk that is not in use say: label, checkpoints, log records, strips
+    #[command(after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'")]
+    Dump(PdiskDir),
+    /// Measure the strip store on the disk under a directory
+    #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]
+    Bench(PdiskBench),
+}
+
+#[derive(Args)]
+pub struct PdiskDir {
+    /// The pdisk's directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Where its log is, if not where it was when the pdisk was made
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PdiskBench {
+    /// A directory on the disk to measure; a pdisk is made in it and removed
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Size of that pdisk; half of it is filled
+    #[arg(long, default_value = "2g")]
+    pub size: ByteSize,
+    /// Seconds for each load
+    #[arg(long, default_value_t = 5)]
+    pub seconds: u64,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]

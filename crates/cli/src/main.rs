@@ -11,6 +11,7 @@ mod make;
 mod metrics;
 mod mount;
 mod output;
+mod pdisk_commands;
 mod process;
 mod server;
 mod up;
@@ -55,6 +56,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
+        Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
+        Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
+        Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),

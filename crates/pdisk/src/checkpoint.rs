@@ -1,6 +1,6 @@
 //! Checkpoints: the whole index as of one record, in the files `index.0` and `index.1` in turn, so that
-//! the log before it is not needed. The header is written and flushed last; a slot without a matching
-//! header is no checkpoint. If the newest one is damaged the other serves, with more log to replay: the
+//! the log before it is not needed. The slot's old header is cleared and flushed first, the new one written
+//! and flushed last: a slot without a matching header is no checkpoint, one with it must be whole. If the newest one is damaged the other serves, with more log to replay: the
 //! log is kept back to the older of the two.
 //!
 //! ```text

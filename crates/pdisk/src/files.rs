@@ -117,7 +117,7 @@ impl Label {
         if sane { Ok(label) } else { Err(damaged("label values out of range")) }
     }
 
-    fn log_path(&self, dir: &Path, options: Option<&Path>) -> PathBuf {
+    pub fn log_path(&self, dir: &Path, options: Option<&Path>) -> PathBuf {
         match options.or(self.log_dir.as_deref()) {
             None => dir.join("log"),
             Some(log_dir) => {
@@ -127,7 +127,7 @@ impl Label {
         }
     }
 
-    fn crc_bytes(&self) -> u64 {
+    pub fn crc_bytes(&self) -> u64 {
         self.units.div_ceil(ENTRIES_PER_PAGE as u64) * UNIT as u64
     }
 }
@@ -246,7 +246,7 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Files, PdiskErro
     }
     let lock = take_lock(dir)?;
     let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
-        let file = open_direct(&path)?;
+        let file = open_direct(&path, true)?;
         let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
         if found < bytes {
             return Err(PdiskError::damaged(path, format!("it has {found} bytes, it must have {bytes}")));
@@ -288,7 +288,7 @@ fn refuse_used(dir: &Path) -> Result<(), PdiskError> {
     Ok(())
 }
 
-fn take_lock(dir: &Path) -> Result<File, PdiskError> {
+pub(crate) fn take_lock(dir: &Path) -> Result<File, PdiskError> {
     let path = dir.join(LOCK);
     let file = FileOptions::new()
         .create(true)
@@ -324,8 +324,8 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// O_DIRECT, or buffered where the file system refuses that.
-fn open_direct(path: &Path) -> Result<IoFile, PdiskError> {
-    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(flags).open(path);
+pub(crate) fn open_direct(path: &Path, write: bool) -> Result<IoFile, PdiskError> {
+    let open = |flags| FileOptions::new().read(true).write(write).custom_flags(flags).open(path);
     let file = match open(libc::O_DIRECT) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             tracing::info!(file = %path.display(), "no O_DIRECT here: buffered");

@@ -95,6 +95,13 @@ impl Strip {
     fn extents(&self) -> Vec<Extent> {
         self.versions().flat_map(|v| v.map.iter().copied()).filter(|e| !e.is_hole()).collect()
     }
+    /// Every extent of its versions, once.
+    pub fn own_extents(&self) -> Vec<Extent> {
+        match (&self.adopted, &self.prepared) {
+            (Some(_), Some(_)) => released(&self.extents(), &[]),
+            _ => self.extents(),
+        }
+    }
     fn pending_bytes(&self) -> usize {
         self.versions().map(|v| v.pending.len() * UNIT).sum()
     }
@@ -184,11 +191,7 @@ impl Index {
     pub fn used_extents(&self) -> Vec<Extent> {
         let mut used = Vec::with_capacity(self.strips.len());
         for s in self.strips.values() {
-            match (&s.adopted, &s.prepared) {
-                (Some(v), None) | (None, Some(v)) => used.extend(v.map.iter().filter(|e| !e.is_hole())),
-                (Some(_), Some(_)) => used.extend(released(&s.extents(), &[])),
-                (None, None) => {}
-            }
+            used.extend(s.own_extents());
         }
         used
     }

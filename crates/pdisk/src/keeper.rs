@@ -171,6 +171,9 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
         (1 - slot, head)
     };
     let file = &store.files.index[slot];
+    // While pages are written over the old ones no header may vouch for them.
+    store.node.submit_and_wait(queue, vec![write(file, 0, AlignedBuf::zeroed(UNIT))])?;
+    flush(store, file)?;
     let mut bytes = Vec::with_capacity(2 * WALK_BYTES);
     let mut more = true;
     while more || !bytes.is_empty() {

@@ -30,6 +30,7 @@ pub mod rules;
 mod space;
 mod stats;
 mod store;
+pub mod tools;
 
 pub use error::PdiskError;
 pub use io::{

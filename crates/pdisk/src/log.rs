@@ -263,6 +263,8 @@ fn follows_on(group: &Header, next: &Header) -> bool {
 
 /// A group as read.
 pub(crate) struct Group {
+    pub position: u64,
+    pub sequence: u64,
     pub first_rsn: u64,
     /// The records, each with its inline bytes and whether these are as they were written.
     pub records: Vec<(Record, Bytes, bool)>,
@@ -303,6 +305,8 @@ fn parse(header: &Header, bytes: &[u8], units: u64) -> Option<Group> {
     }
     r.end().ok()?;
     (at == payload.len()).then(|| Group {
+        position: header.position,
+        sequence: header.sequence,
         first_rsn: header.first_rsn,
         records,
         after: header.after(),

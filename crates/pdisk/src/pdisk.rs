@@ -199,6 +199,11 @@ impl Pdisk {
         Ok((pdisk, report))
     }
 
+    /// The node whose queues it uses.
+    pub fn node(&self) -> &IoNode {
+        &self.store().node
+    }
+
     fn store(&self) -> &Arc<Store> {
         &self.0.store
     }

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use base::{AlignedBuf, StripId, Version, units::UNIT};
+use bytes::Bytes;
 
 use crate::{
     checkpoint::{self, Head, Slot},
@@ -12,7 +13,7 @@ use crate::{
     error::PdiskError,
     files::Label,
     index::{Index, Misfit},
-    log::{LogPoint, ReadAt, Ring},
+    log::{Group, LogPoint, ReadAt, Ring},
     record::Record,
     space::{Overlap, Space},
 };
@@ -65,33 +66,10 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
     let mut damage = Damage::default();
     let (slot, head, mut index, tail) = newest_checkpoint(image, &mut damage)?;
     let mut crcs = read_crcs(image)?;
-    let mut ring = Ring::new(image.log.0, image.log.1, label.uuid, label.log_bytes);
-
-    let mut at = head.log;
-    let mut rsn = head.rsn;
-    while let Some(group) = ring.group(at, label.units)? {
-        damage.log_groups += u64::from(!group.whole);
-        for (n, (record, payload, intact)) in (group.first_rsn..).zip(group.records) {
-            if n > rsn {
-                if n != rsn + 1 {
-                    return Err(PdiskError::damaged(image.log.1, format!("record {n} follows {rsn}")));
-                }
-                let applied = index.apply(n, &record, &payload, &mut crcs);
-                applied.map_err(|Misfit(what)| {
-                    PdiskError::damaged(image.log.1, format!("record {n} does not fit: {what}"))
-                })?;
-                rsn = n;
-                if let (Record::Put(put), false) = (&record, intact) {
-                    index.mark_damaged(put.strip, put.info.version);
-                    damage.strips.push((put.strip, put.info.version));
-                }
-            }
-        }
-        at = group.after;
-        if at.position - head.log.position > label.log_bytes {
-            return Err(PdiskError::damaged(image.log.1, "the log is longer than its ring"));
-        }
-    }
+    let mut replay = Replay::new(image, head.rsn, u64::MAX);
+    replay.damage = damage;
+    let at = replay.run(&head, &mut index, &mut crcs, |_| {})?;
+    let Replay { rsn, damage, .. } = replay;
     let space = Space::from_used(label.units, index.used_extents()).map_err(|Overlap(unit)| {
         PdiskError::damaged(image.index[slot].1, format!("two strips claim unit {unit} of the data file"))
     })?;
@@ -108,7 +86,75 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
     })
 }
 
-fn newest_checkpoint(
+/// The log applied to an index, record by record.
+pub(crate) struct Replay<'a> {
+    label: &'a Label,
+    log: (&'a dyn ReadAt, &'a Path),
+    /// The last record applied.
+    pub rsn: u64,
+    until: u64,
+    pub damage: Damage,
+}
+
+impl<'a> Replay<'a> {
+    /// Goes on after record `rsn`, up to record `until`.
+    pub fn new(image: &Image<'a>, rsn: u64, until: u64) -> Replay<'a> {
+        Replay { label: image.label, log: image.log, rsn, until, damage: Damage::default() }
+    }
+
+    /// Applies what is behind the checkpoint `head`. Returns the end of the log.
+    pub fn run(
+        &mut self,
+        head: &Head,
+        index: &mut Index,
+        crcs: &mut CrcMap,
+        mut see: impl FnMut(&Group),
+    ) -> Result<LogPoint, PdiskError> {
+        let (log, path) = self.log;
+        let mut ring = Ring::new(log, path, self.label.uuid, self.label.log_bytes);
+        let mut at = head.log;
+        while self.rsn < self.until {
+            let Some(group) = ring.group(at, self.label.units)? else { break };
+            self.damage.log_groups += u64::from(!group.whole);
+            see(&group);
+            for (n, (record, payload, intact)) in (group.first_rsn..).zip(group.records) {
+                if n > self.rsn && n <= self.until {
+                    self.apply(n, &record, &payload, intact, index, crcs)?;
+                }
+            }
+            at = group.after;
+            if at.position - head.log.position > self.label.log_bytes {
+                return Err(PdiskError::damaged(path, "the log is longer than its ring"));
+            }
+        }
+        Ok(at)
+    }
+
+    fn apply(
+        &mut self,
+        n: u64,
+        record: &Record,
+        payload: &Bytes,
+        intact: bool,
+        index: &mut Index,
+        crcs: &mut CrcMap,
+    ) -> Result<(), PdiskError> {
+        if n != self.rsn + 1 {
+            return Err(PdiskError::damaged(self.log.1, format!("record {n} follows {}", self.rsn)));
+        }
+        index.apply(n, record, payload, crcs).map_err(|Misfit(what)| {
+            PdiskError::damaged(self.log.1, format!("record {n} does not fit: {what}"))
+        })?;
+        self.rsn = n;
+        if let (Record::Put(put), false) = (record, intact) {
+            index.mark_damaged(put.strip, put.info.version);
+            self.damage.strips.push((put.strip, put.info.version));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn newest_checkpoint(
     image: &Image<'_>,
     damage: &mut Damage,
 ) -> Result<(usize, Head, Index, u64), PdiskError> {
@@ -127,18 +173,14 @@ fn newest_checkpoint(
                 return Ok((*slot, *head, index, tail));
             }
             Err(what) => {
-                // A checkpoint cut off by a crash looks like this as well: its slot's old header may
-                // still stand over new pages. It is older than the other slot then.
-                if i == 0 {
-                    damage.checkpoint = Some(what);
-                }
+                damage.checkpoint.get_or_insert(what);
             }
         }
     }
     Err(PdiskError::damaged(image.index[0].1, "neither checkpoint is whole"))
 }
 
-fn read_crcs(image: &Image<'_>) -> Result<CrcMap, PdiskError> {
+pub(crate) fn read_crcs(image: &Image<'_>) -> Result<CrcMap, PdiskError> {
     let (file, path) = image.crc;
     let mut crcs = CrcMap::new(image.label.units);
     let step = (1 << 20) / UNIT;

@@ -19,7 +19,11 @@ use crate::{
     io::fault::{FileKind, SECTOR, TraceEvent},
     random::Random,
     recover::{Image, Recovered, recover},
+    tools::{Verification, check_image},
 };
+
+/// One state of so many is verified as well.
+const VERIFY_EVERY: u64 = 100;
 
 /// A write that no flush covers yet.
 #[derive(Clone)]
@@ -180,7 +184,20 @@ impl<'a> Explorer<'a> {
     fn check(&self, patches: &Patches<'_>) -> Result<Models, String> {
         let found = open(self.label, &self.disk, patches)?;
         let data = View::new(&self.disk, patches, FileKind::Data);
+        if self.states.is_multiple_of(VERIFY_EVERY) {
+            self.verify(patches, &data)?;
+        }
         self.oracle.check(&found, &data, &mut self.contents.borrow_mut())
+    }
+
+    /// The offline verification must see nothing wrong either.
+    fn verify(&self, patches: &Patches<'_>, data: &View<'_>) -> Result<(), String> {
+        let mut report = Verification::default();
+        let checked = with_image(self.label, &self.disk, patches, |image| {
+            check_image(image, (data, Path::new("data")), &mut report, &mut |_, _| {})
+        });
+        checked.map_err(|e| format!("verify: {e}"))?;
+        if report.is_consistent() { Ok(()) } else { Err(format!("verify: {:?}", report.findings)) }
     }
 
     /// The power goes: a random state of now, and the strips as they are in it.
@@ -217,8 +234,12 @@ impl<'a> Explorer<'a> {
 
 /// Recovery from a state.
 pub(super) fn open(label: &Label, disk: &Disk, patches: &Patches<'_>) -> Result<Recovered, String> {
+    with_image(label, disk, patches, recover).map_err(|e| format!("it does not open: {e}"))
+}
+
+fn with_image<T>(label: &Label, disk: &Disk, patches: &Patches<'_>, run: impl FnOnce(&Image<'_>) -> T) -> T {
     let view = |file| View::new(disk, patches, file);
-    let image = Image {
+    run(&Image {
         label,
         log: (&view(FileKind::Log), Path::new("log")),
         crc: (&view(FileKind::Crc), Path::new("crc")),
@@ -226,8 +247,7 @@ pub(super) fn open(label: &Label, disk: &Disk, patches: &Patches<'_>) -> Result<
             (&view(FileKind::Index0), Path::new("index.0")),
             (&view(FileKind::Index1), Path::new("index.1")),
         ],
-    };
-    recover(&image).map_err(|e| format!("it does not open: {e}"))
+    })
 }
 
 fn patches<'f>(

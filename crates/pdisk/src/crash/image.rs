@@ -4,6 +4,8 @@
 use std::{io, path::Path};
 
 use crate::{
+    checkpoint::{Slot, read_head},
+    files::Label,
     io::fault::{FileKind, SECTOR},
     log::ReadAt,
 };
@@ -45,6 +47,15 @@ impl Disk {
     /// A flipped bit.
     pub fn flip(&mut self, file: FileKind, bit: usize) {
         self.0[file as usize][bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Whether the headers of both checkpoints match.
+    pub fn both_checkpoints(&self, label: &Label) -> bool {
+        let patches = Patches::default();
+        [FileKind::Index0, FileKind::Index1].into_iter().all(|file| {
+            let slot = read_head(&View::new(self, &patches, file), Path::new("index"), &label.uuid);
+            matches!(slot, Ok(Slot::Head(_)))
+        })
     }
 
     pub fn len(&self, file: FileKind) -> usize {

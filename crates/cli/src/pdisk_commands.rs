@@ -1,0 +1,99 @@
+//! `ropewalk pdisk verify|dump|bench`: the tools of one pdisk, without a cluster.
+
+use std::{io::Write, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use base::ByteSize;
+use pdisk::tools::{self, bench};
+
+use crate::{
+    args::{PdiskBench, PdiskDir},
+    output,
+};
+
+/// `ropewalk pdisk verify`: exit status 0 only if nothing is wrong.
+pub fn verify(args: &PdiskDir) -> Result<()> {
+    let bar = output::progress("comparing", 0);
+    let report = tools::verify(&args.dir, args.log_dir.as_deref(), &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    if args.json {
+        output::json(&report)?;
+    } else {
+        report.findings.iter().for_each(|finding| output::line(finding.to_string()));
+        report.notes.iter().for_each(|note| output::line(format!("note: {note}")));
+        output::line(format!(
+            "{} strips ({} seals alone), {} of {} used, {} compared, {} of log behind the checkpoint",
+            report.strips,
+            report.tombstones,
+            ByteSize(report.used_bytes),
+            ByteSize(report.data_bytes),
+            ByteSize(report.compared_bytes),
+            ByteSize(report.log_bytes),
+        ));
+    }
+    if !report.is_consistent() {
+        bail!("{}: {} inconsistencies", args.dir.display(), report.findings.len() as u64 + report.not_listed);
+    }
+    Ok(())
+}
+
+/// `ropewalk pdisk dump`: a line an item; with `--json` an object a line.
+pub fn dump(args: &PdiskDir) -> Result<()> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut written = Ok(());
+    tools::dump(&args.dir, args.log_dir.as_deref(), &mut |item| {
+        if written.is_ok() {
+            written = if args.json {
+                serde_json::to_writer(&mut out, &item).map_err(Into::into).and_then(|()| out.write_all(b"\n"))
+            } else {
+                writeln!(out, "{item}")
+            };
+        }
+    })?;
+    match written.and_then(|()| out.flush()) {
+        // Whoever read it has seen enough.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("write to standard output"),
+    }
+}
+
+/// `ropewalk pdisk bench`.
+pub fn bench(args: &PdiskBench) -> Result<()> {
+    let rows = measure(&args.dir, args)?;
+    if args.json {
+        return output::json(&rows);
+    }
+    let show = |row: &bench::Row| {
+        vec![
+            row.load.clone(),
+            format!("{:.0}", row.iops()),
+            format!("{:.1}", row.mb_per_second()),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.1}", row.cpu_us()),
+        ]
+    };
+    output::table(&["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP"], rows.iter().map(show).collect());
+    Ok(())
+}
+
+fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
+    let bar = output::spinner("filling");
+    let options = bench::Options { size: args.size.0, time: Duration::from_secs(args.seconds), ..bench::Options::new(dir) };
+    let mut bench = bench::Bench::start(options)?;
+    let loads = [
+        bench::Load::Write { depth: 8 },
+        bench::Load::Read { depth: 8 },
+        bench::Load::RandomRead { depth: 32, batch: 1 },
+        bench::Load::RandomRead { depth: 32, batch: 8 },
+        bench::Load::SyncWrite { writers: 1 },
+        bench::Load::SyncWrite { writers: 32 },
+    ];
+    bar.set_message("measuring");
+    let rows = loads.into_iter().map(|load| bench.run(load)).collect::<Result<_, _>>();
+    bar.finish_and_clear();
+    Ok(rows?)
+}

@@ -1,0 +1,507 @@
+//! Bench: what the store reaches on a disk. A pdisk is made in a directory of its own, loaded, and removed
+//! at the end. Each measurement gives operations, bytes, latency and the CPU time of the whole process.
+//! Payload is kept aligned and shared, as a server's receive buffers are: nothing but the store is measured.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base::{
+    AlignedBuf, BlockIndex, ClusterId, FsId, Grant, GroupId, InodeNo, PdiskId, PoolId, StripId, StripIndex,
+    StripSet, StripeId, Version, stats::Histogram, units::UNIT,
+};
+use bytes::Bytes;
+use serde::Serialize;
+use wire::{
+    crc::unit_crcs,
+    strip::{PrepareStrip, Range, ReadStrip, ReadVersion, VersionInfo},
+};
+
+use crate::{
+    error::PdiskError,
+    io::IoNode,
+    options::{CreateOptions, IoConfig, OpenOptions},
+    pdisk::Pdisk,
+    random::Random,
+};
+
+/// What to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// Whole strips of 1 MiB, this many at a time.
+    Write {
+        /// Strips in flight.
+        depth: u32,
+    },
+    /// Whole strips of 1 MiB in order, this many at a time.
+    Read {
+        /// Strips in flight.
+        depth: u32,
+    },
+    /// 4 KiB anywhere in strips of 1 MiB.
+    RandomRead {
+        /// Reads in flight, in all batches together.
+        depth: u32,
+        /// Reads in one batch.
+        batch: u32,
+    },
+    /// 4 KiB over strips that exist, each answered when it is durable.
+    SyncWrite {
+        /// Writers, each with one write at a time.
+        writers: u32,
+    },
+}
+
+/// How and where to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A directory on the disk; `pdisk-bench` is made in it and removed.
+    pub dir: PathBuf,
+    /// Bytes of each pdisk.
+    pub size: u64,
+    /// Pdisks, each loaded alike.
+    pub pdisks: u32,
+    /// Time of each measurement.
+    pub time: Duration,
+    /// The node's queues.
+    pub io: IoConfig,
+    /// Queues of each pdisk.
+    pub queues_per_pdisk: u32,
+}
+
+impl Options {
+    /// The defaults for a disk.
+    pub fn new(dir: &Path) -> Options {
+        Options {
+            dir: dir.into(),
+            size: 2 << 30,
+            pdisks: 1,
+            time: Duration::from_secs(5),
+            io: IoConfig::default(),
+            queues_per_pdisk: 1,
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub load: String,
+    /// Operations answered.
+    pub operations: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// CPU time of the process, all threads.
+    pub cpu_seconds: f64,
+    /// Median latency of an operation in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+}
+
+impl Row {
+    /// Operations a second.
+    pub fn iops(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+    /// Decimal megabytes a second.
+    pub fn mb_per_second(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.seconds
+    }
+    /// Microseconds of CPU an operation.
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu_seconds * 1e6 / self.operations.max(1) as f64
+    }
+}
+
+/// What opening a pdisk with many strips takes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct OpenRow {
+    /// Strips in it.
+    pub strips: u64,
+    /// Seconds to open it after a clean close.
+    pub seconds: f64,
+    /// Bytes of memory that the process has more than before.
+    pub memory_bytes: u64,
+}
+
+/// Bytes of the strips measured.
+const STRIP: usize = 1 << 20;
+/// Adoptions gathered into one batch, as messages carry them.
+const ADOPT_BATCH: usize = 16;
+
+/// A directory with pdisks for measurements, removed when dropped.
+pub struct Bench {
+    dir: PathBuf,
+    options: Options,
+    runtime: tokio::runtime::Runtime,
+    pdisks: Vec<Pdisk>,
+    /// Strips of each pdisk that are loaded.
+    strips: u64,
+    payload: Bytes,
+    crcs: Arc<Vec<u32>>,
+    /// The next version.
+    version: u64,
+}
+
+impl Bench {
+    /// Makes the pdisks and fills half of each.
+    pub fn start(options: Options) -> Result<Bench, PdiskError> {
+        let dir = options.dir.join("pdisk-bench");
+        let node = IoNode::start(options.io.clone())?;
+        // One thread: the queues' own threads and this one are what a small server has.
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(PdiskError::io("start a runtime for", &dir))?;
+        let mut buf = AlignedBuf::zeroed(STRIP);
+        let mut random = Random::new(1);
+        for word in buf.chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes());
+        }
+        let payload = buf.freeze();
+        let mut bench = Bench {
+            crcs: Arc::new(unit_crcs(&payload).collect()),
+            strips: options.size / STRIP as u64 / 2,
+            dir,
+            options,
+            runtime,
+            pdisks: Vec::new(),
+            payload,
+            version: 1,
+        };
+        for n in 0..bench.options.pdisks {
+            let dir = bench.dir.join(n.to_string());
+            Pdisk::create(&dir, CreateOptions::new(ClusterId(1), PdiskId(n), bench.options.size))?;
+            let open = OpenOptions {
+                queues_per_pdisk: bench.options.queues_per_pdisk,
+                ..OpenOptions::new(ClusterId(1), PdiskId(n))
+            };
+            bench.pdisks.push(Pdisk::open(&dir, open, &node)?.0);
+        }
+        bench.load()?;
+        Ok(bench)
+    }
+
+    fn load(&mut self) -> Result<(), PdiskError> {
+        let each = (self.strips * u64::from(self.options.pdisks)).div_ceil(8);
+        let workers: Vec<_> = (0..8).map(|w| self.worker(w * each, 8)).collect();
+        let all = self.strips * u64::from(self.options.pdisks);
+        self.runtime.block_on(async {
+            let load = workers.into_iter().enumerate().map(|(w, mut worker)| {
+                tokio::spawn(async move {
+                    for n in w as u64 * each..((w as u64 + 1) * each).min(all) {
+                        worker.write(n).await?;
+                    }
+                    worker.adopt().await
+                })
+            });
+            join(load.collect()).await
+        })?;
+        self.version += 1;
+        Ok(())
+    }
+
+    fn worker(&self, at: u64, step: u64) -> Worker {
+        Worker {
+            pdisks: self.pdisks.clone(),
+            strips: self.strips,
+            payload: self.payload.clone(),
+            crcs: Arc::clone(&self.crcs),
+            version: self.version,
+            at,
+            step,
+            adopt: Vec::new(),
+            latency: Histogram::default(),
+            random: Random::new(at),
+        }
+    }
+
+    /// Measures one load.
+    pub fn run(&mut self, load: Load) -> Result<Row, PdiskError> {
+        let pdisks = u64::from(self.options.pdisks);
+        let all = self.strips * pdisks;
+        let (name, tasks, operation_bytes) = match load {
+            Load::Write { depth } => (format!("write 1 MiB, depth {depth}"), u64::from(depth), STRIP),
+            Load::Read { depth } => (format!("read 1 MiB, depth {depth}"), u64::from(depth), STRIP),
+            Load::RandomRead { depth, batch } => {
+                let name = format!("random read 4 KiB, depth {depth} in batches of {batch}");
+                (name, u64::from(depth / batch), UNIT)
+            }
+            Load::SyncWrite { writers } => {
+                (format!("synchronous write 4 KiB, {writers} writers"), u64::from(writers), UNIT)
+            }
+        };
+        let latency = Histogram::default();
+        let workers: Vec<_> =
+            (0..tasks).map(|t| Worker { latency: latency.clone(), ..self.worker(t, tasks) }).collect();
+        let end = Instant::now() + self.options.time;
+        let (start, cpu) = (Instant::now(), cpu_time());
+        self.runtime.block_on(async {
+            let run = workers.into_iter().map(|mut worker| {
+                tokio::spawn(async move {
+                    while Instant::now() < end {
+                        worker.step(load, all).await?;
+                    }
+                    worker.adopt().await
+                })
+            });
+            join(run.collect()).await
+        })?;
+        let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+        let latency = latency.snapshot();
+        let batch = if let Load::RandomRead { batch, .. } = load { u64::from(batch) } else { 1 };
+        let operations = latency.count() * batch;
+        // Above every version that a worker has given.
+        self.version += 1 << 32;
+        Ok(Row {
+            load: name,
+            operations,
+            bytes: operations * operation_bytes as u64,
+            seconds,
+            cpu_seconds,
+            p50_us: latency.quantile(0.5).as_secs_f64() * 1e6,
+            p99_us: latency.quantile(0.99).as_secs_f64() * 1e6,
+        })
+    }
+
+    /// Changes how completions are gathered, live.
+    pub fn coalesce(&self, count: u32, us: u32) {
+        if let Some(p) = self.pdisks.first() {
+            p.node().set_coalesce(count, us);
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.pdisks.clear();
+        if let Err(e) = std::fs::remove_dir_all(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), error = %e, "remove the benchmark's files");
+        }
+    }
+}
+
+/// Makes a pdisk with `strips` strips of 4 KiB in `dir`/pdisk-bench, closes it, and measures opening it.
+pub fn open(dir: &Path, strips: u64, io: IoConfig) -> Result<OpenRow, PdiskError> {
+    let dir = dir.join("pdisk-bench");
+    let result = measure_open(&dir, strips, io);
+    if let Err(e) = std::fs::remove_dir_all(&dir) {
+        tracing::warn!(dir = %dir.display(), error = %e, "remove the benchmark's files");
+    }
+    result
+}
+
+fn measure_open(dir: &Path, strips: u64, io: IoConfig) -> Result<OpenRow, PdiskError> {
+    const BATCH: u64 = 1024;
+    let node = IoNode::start(io)?;
+    let size = strips * UNIT as u64 * 9 / 8 + (64 << 20);
+    Pdisk::create(dir, CreateOptions::new(ClusterId(1), PdiskId(0), size))?;
+    let options = OpenOptions::new(ClusterId(1), PdiskId(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(PdiskError::io("start a runtime for", dir))?;
+    let pdisk = Pdisk::open(dir, options.clone(), &node)?.0;
+    let payload = AlignedBuf::zeroed(UNIT).freeze();
+    let crcs: Vec<u32> = unit_crcs(&payload).collect();
+    runtime.block_on(async {
+        for first in (0..strips).step_by(BATCH as usize) {
+            let ids = first..(first + BATCH).min(strips);
+            let version = Version { grant: Grant(1), seq: 1 };
+            let batch = ids.clone().map(|n| (whole(strip(n), version, UNIT, &crcs), payload.clone()));
+            for answer in pdisk.prepare(batch.collect()).await {
+                answer.map_err(failed)?;
+            }
+            for answer in pdisk.adopt(ids.map(|n| (strip(n), version)).collect()).await {
+                answer.map_err(failed)?;
+            }
+        }
+        pdisk.close().await
+    })?;
+    let (start, before) = (Instant::now(), resident_bytes());
+    let (pdisk, report) = Pdisk::open(dir, options, &node)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let memory_bytes = resident_bytes().saturating_sub(before);
+    drop(pdisk);
+    Ok(OpenRow { strips: report.strips, seconds, memory_bytes })
+}
+
+async fn join(tasks: Vec<tokio::task::JoinHandle<Result<(), PdiskError>>>) -> Result<(), PdiskError> {
+    let mut result = Ok(());
+    for task in tasks {
+        let ended = task.await;
+        result = result.and(
+            ended.unwrap_or_else(|e| Err(PdiskError::Failed { reason: format!("a task panicked: {e}") })),
+        );
+    }
+    result
+}
+
+fn failed(refusal: wire::strip::StripRefusal) -> PdiskError {
+    PdiskError::Failed { reason: format!("the pdisk refused: {refusal}") }
+}
+
+fn strip(n: u64) -> StripId {
+    StripeId { fs: FsId(1), inode: InodeNo(2 + n / 4096), block: BlockIndex(n % 4096) }.strip(StripIndex(0))
+}
+
+fn whole(strip: StripId, version: Version, len: usize, crcs: &[u32]) -> PrepareStrip {
+    PrepareStrip {
+        strip,
+        pool: PoolId(1),
+        group: GroupId((strip.stripe.block.0 % 64) as u32),
+        info: VersionInfo { version, touched: StripSet(1), len: len as u32, covers: Vec::new() },
+        base: None,
+        adopt: None,
+        ranges: vec![Range { offset: 0, len: len as u32 }],
+        crcs: crcs.to_vec(),
+    }
+}
+
+struct Worker {
+    pdisks: Vec<Pdisk>,
+    strips: u64,
+    payload: Bytes,
+    crcs: Arc<Vec<u32>>,
+    version: u64,
+    at: u64,
+    step: u64,
+    adopt: Vec<(u64, Version)>,
+    latency: Histogram,
+    random: Random,
+}
+
+impl Worker {
+    /// The pdisk of strip `n` of all, and its strip there.
+    fn place(&self, n: u64) -> (&Pdisk, StripId) {
+        (&self.pdisks[(n / self.strips) as usize % self.pdisks.len()], strip(n % self.strips))
+    }
+
+    async fn step(&mut self, load: Load, all: u64) -> Result<(), PdiskError> {
+        let n = self.at % all;
+        match load {
+            Load::Write { .. } => {
+                let start = Instant::now();
+                self.write(n).await?;
+                self.latency.record(start.elapsed());
+                self.next(all);
+                if self.adopt.len() >= ADOPT_BATCH {
+                    self.adopt().await?;
+                }
+                Ok(())
+            }
+            Load::Read { .. } => {
+                self.at += self.step;
+                self.read(1, STRIP as u32, |_| (n, 0)).await
+            }
+            Load::RandomRead { batch, .. } => {
+                let mut random = self.random.clone();
+                let read = self.read(batch, UNIT as u32, |_| {
+                    (random.below(all), (random.below((STRIP / UNIT) as u64) * UNIT as u64) as u32)
+                });
+                read.await?;
+                self.random = random;
+                Ok(())
+            }
+            Load::SyncWrite { .. } => self.sync_write(all).await,
+        }
+    }
+
+    fn next(&mut self, all: u64) {
+        self.at += self.step;
+        if self.at / all != (self.at - self.step) / all {
+            self.version += 1;
+        }
+    }
+
+    async fn write(&mut self, n: u64) -> Result<(), PdiskError> {
+        let version = Version { grant: Grant(1), seq: self.version };
+        let (pdisk, id) = self.place(n);
+        let request = whole(id, version, STRIP, &self.crcs);
+        let answer = pdisk.prepare(vec![(request, self.payload.clone())]).await.pop();
+        answer.unwrap_or(Ok(())).map_err(failed)?;
+        self.adopt.push((n, version));
+        Ok(())
+    }
+
+    async fn adopt(&mut self) -> Result<(), PdiskError> {
+        for pdisk in 0..self.pdisks.len() as u64 {
+            let batch: Vec<_> = self
+                .adopt
+                .iter()
+                .filter(|(n, _)| n / self.strips == pdisk)
+                .map(|(n, v)| (strip(n % self.strips), *v))
+                .collect();
+            for answer in self.pdisks[pdisk as usize].adopt(batch).await {
+                answer.map_err(failed)?;
+            }
+        }
+        self.adopt.clear();
+        Ok(())
+    }
+
+    async fn read(
+        &mut self,
+        batch: u32,
+        len: u32,
+        mut place: impl FnMut(u32) -> (u64, u32),
+    ) -> Result<(), PdiskError> {
+        let start = Instant::now();
+        let mut requests = Vec::with_capacity(batch as usize);
+        let mut pdisk = &self.pdisks[0];
+        for i in 0..batch {
+            let (n, offset) = place(i);
+            let (of, id) = self.place(n);
+            // A batch goes to one pdisk: that of its first read.
+            if i == 0 {
+                pdisk = of;
+            }
+            let ranges = vec![Range { offset, len }];
+            requests.push(ReadStrip { strip: id, version: ReadVersion::Adopted, ranges });
+        }
+        for answer in pdisk.read(requests).await {
+            let (_, bytes) = answer.map_err(failed)?;
+            debug_assert_eq!(bytes.len(), len as usize);
+        }
+        self.latency.record(start.elapsed());
+        Ok(())
+    }
+
+    /// One unit of a strip of this writer's own, over what it wrote before.
+    async fn sync_write(&mut self, all: u64) -> Result<(), PdiskError> {
+        let (pdisk, id) = self.place(self.at % all);
+        let (pdisk, id) = (pdisk.clone(), id);
+        if self.adopt.is_empty() {
+            let state = pdisk.state(vec![id]).await.map_err(failed)?;
+            let base = state[0].adopted.as_ref().map(|i| i.version).unwrap_or_default();
+            self.adopt.push((self.at % all, base));
+        }
+        let base = self.adopt[0].1;
+        let version = Version { grant: Grant(1), seq: self.version.max(base.seq + 1) };
+        let unit = self.random.below((STRIP / UNIT) as u64) as usize;
+        let range = Range { offset: (unit * UNIT) as u32, len: UNIT as u32 };
+        let mut request = whole(id, version, STRIP, &self.crcs[unit..unit + 1]);
+        (request.base, request.adopt, request.ranges) = (Some(base), Some(base), vec![range]);
+        let payload = self.payload.slice(unit * UNIT..(unit + 1) * UNIT);
+        let start = Instant::now();
+        let answer = pdisk.prepare(vec![(request, payload)]).await.pop();
+        answer.unwrap_or(Ok(())).map_err(failed)?;
+        self.latency.record(start.elapsed());
+        self.adopt[0].1 = version;
+        self.version = version.seq + 1;
+        Ok(())
+    }
+}
+
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm");
+    let pages = pages.ok().and_then(|s| s.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}
