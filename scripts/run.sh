@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 
 base=${ROPEWALK_RUN_DIR:-/var/tmp/ropewalk-run}
 bytes_wanted=$((1 << 30)) files_wanted=20000
-ropewalk=$PWD/target/release/ropewalk
+target=${CARGO_TARGET_DIR:-$PWD/target}
+ropewalk=$target/release/ropewalk
 cluster=$base/cluster mnt=$base/mnt
 export ROPEWALK_DIR=$cluster
 

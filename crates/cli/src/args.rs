@@ -201,7 +201,9 @@ pub enum Pdisk {
     #[command(after_help = "Example:\n  ropewalk pdisk verify /data/rope/n1/p1")]
     Verify(PdiskDir),
     /// Show what the files of a pdisk that is not in use say: label, checkpoints, log records, strips
-    #[command(after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'")]
+    #[command(
+        after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
+    )]
     Dump(PdiskDir),
     /// Measure the strip store on the disk under a directory
     #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]

@@ -76,13 +76,20 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
             format!("{:.1}", row.cpu_us()),
         ]
     };
-    output::table(&["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP"], rows.iter().map(show).collect());
+    output::table(
+        &["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP"],
+        rows.iter().map(show).collect(),
+    );
     Ok(())
 }
 
 fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
     let bar = output::spinner("filling");
-    let options = bench::Options { size: args.size.0, time: Duration::from_secs(args.seconds), ..bench::Options::new(dir) };
+    let options = bench::Options {
+        size: args.size.0,
+        time: Duration::from_secs(args.seconds),
+        ..bench::Options::new(dir)
+    };
     let mut bench = bench::Bench::start(options)?;
     let loads = [
         bench::Load::Write { depth: 8 },

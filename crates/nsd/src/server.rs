@@ -149,7 +149,15 @@ impl Server {
             catch_up.insert(pdisk.id, one);
         }
         tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes)));
-        let inner = Arc::new(Inner { served, membership, gate, catch_up, repairs, map_wait, statistics: Statistics::new() });
+        let inner = Arc::new(Inner {
+            served,
+            membership,
+            gate,
+            catch_up,
+            repairs,
+            map_wait,
+            statistics: Statistics::new(),
+        });
         let following = (Arc::clone(&inner.gate), inner.membership.clone());
         tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
         endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));

@@ -21,13 +21,23 @@ impl Statistics {
         let of = |(number, name): (u8, &'static str)| {
             let labels = [("op", name)];
             let statistics = OpStatistics {
-                received: stats::counter("nsd_received_bytes", "Payload bytes of requests to the NSD server", &labels),
+                received: stats::counter(
+                    "nsd_received_bytes",
+                    "Payload bytes of requests to the NSD server",
+                    &labels,
+                ),
                 sent: stats::counter("nsd_sent_bytes", "Payload bytes of the NSD server's answers", &labels),
-                seconds: stats::histogram("nsd_op_seconds", "From a request's last byte to its answer", &labels),
+                seconds: stats::histogram(
+                    "nsd_op_seconds",
+                    "From a request's last byte to its answer",
+                    &labels,
+                ),
             };
             (number, statistics)
         };
-        Statistics(NsdRequest::NAMES.iter().enumerate().map(|(i, name)| (i as u8 + 1, *name)).map(of).collect())
+        Statistics(
+            NsdRequest::NAMES.iter().enumerate().map(|(i, name)| (i as u8 + 1, *name)).map(of).collect(),
+        )
     }
 
     /// The counters of a request's operation.
