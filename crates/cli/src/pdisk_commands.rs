@@ -104,3 +104,12 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
     bar.finish_and_clear();
     Ok(rows?)
 }
+
+/// How the node's queues run. `ROPEWALK_PDISK_FAULT` holds a fault plan, or `@FILE` with one: for tests.
+pub fn io_config() -> Result<pdisk::IoConfig> {
+    let fault = match std::env::var("ROPEWALK_PDISK_FAULT") {
+        Ok(plan) => Some(pdisk::FaultPlan::load(&plan).context("read ROPEWALK_PDISK_FAULT")?),
+        Err(_) => None,
+    };
+    Ok(pdisk::IoConfig { fault, ..pdisk::IoConfig::default() })
+}

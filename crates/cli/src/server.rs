@@ -19,7 +19,7 @@ use wire::{
 use crate::{
     args::Serve,
     directory::{ClusterDir, NodeFile},
-    link, metrics, process,
+    link, metrics, pdisk_commands, process,
 };
 
 /// `ropewalk serve`.
@@ -137,7 +137,7 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 }
 
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
-    let io = pdisk::IoNode::start(pdisk::IoConfig::default()).context("start the I/O queues")?;
+    let io = pdisk::IoNode::start(pdisk_commands::io_config()?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
     let mut pdisks = Vec::new();
     for p in &node.pdisks {
