@@ -1,5 +1,6 @@
 //! The picture of the parts in ARCHITECTURE.md is the truth: it names exactly the dependencies that each
 //! crate declares, each of them is really imported, and imports only go downwards.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,6 @@
 //! Story: every redundancy code, with the smallest, the default and the largest blocks; and a full file
 //! system.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
 

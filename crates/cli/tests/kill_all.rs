@@ -1,5 +1,6 @@
 //! Story: every process of the cluster is killed at once, again and again, under a load of writers that
 //! fsync. Whatever was fsynced is there afterwards; what was in flight is old or new, never anything else.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
 

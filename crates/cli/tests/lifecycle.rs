@@ -1,4 +1,5 @@
 //! Story: a cluster is made, used, looked at, stopped and brought back; a server is lost and returns.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Story: POSIX calls and real programs on a mounted cluster. The scripts under tests/ do the work; they
 //! compare with a local directory where behaviours can be compared.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 mod common;
 

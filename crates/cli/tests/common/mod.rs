@@ -1,11 +1,13 @@
 //! A real cluster for one test: real processes, a real mount, in a temporary directory; gone afterwards,
 //! also when the test fails.
 #![allow(dead_code)] // each test file uses a part
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)] // a helper that fails is a test that fails
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -48,6 +50,8 @@ pub fn refused(args: &[&str]) -> String {
 pub struct Cluster {
     root: TempDir,
     options: Vec<String>,
+    /// Servers started by [`Cluster::start_server`], to be reaped.
+    children: Mutex<Vec<Child>>,
 }
 
 impl Cluster {
@@ -62,7 +66,7 @@ impl Cluster {
     pub fn prepare(options: &[&str]) -> Cluster {
         let root = tempfile::Builder::new().prefix("ropewalk-test-").tempdir().expect("temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("mount point");
-        Cluster { root, options: options.iter().map(|s| s.to_string()).collect() }
+        Cluster { root, options: options.iter().map(|s| s.to_string()).collect(), children: Mutex::default() }
     }
 
     /// `ropewalk up --detach` (again).
@@ -145,13 +149,14 @@ impl Cluster {
             .create(true)
             .open(self.dir().join("log").join(format!("{name}.log")))
             .unwrap();
-        Command::new(ROPEWALK)
+        let child = Command::new(ROPEWALK)
             .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .expect("start a server");
+        self.children.lock().unwrap().push(child);
     }
 
     /// Waits until every pdisk is `ok`.
@@ -193,6 +198,9 @@ impl Drop for Cluster {
         }
         let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
         self.kill(|_| true);
+        for child in self.children.get_mut().unwrap_or_else(|e| e.into_inner()) {
+            let _ = child.wait();
+        }
     }
 }
 
