@@ -30,7 +30,10 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 END
 chmod 1777 "$WORK"
-"$TOOL/bin/pjdfstest" -c "$LOCAL/config.toml" -p "$WORK" "$@" >"$LOCAL/log" 2>&1
+# A second file system, for renames and links across.
+second=()
+[ "$(stat -c %d "$LOCAL")" != "$(stat -c %d "$WORK")" ] && second=(-s "$LOCAL")
+"$TOOL/bin/pjdfstest" -c "$LOCAL/config.toml" -p "$WORK" "${second[@]}" "$@" >"$LOCAL/log" 2>&1
 status=$?
 # A test's line, and below a failed one its reason.
 grep -A1 ' FAILED$' "$LOCAL/log" | grep -v '^--'

@@ -145,7 +145,7 @@ names() {
     try cat c
     try mv c d/
     try mv d e/
-    try find . -mindepth 1 -printf '%P %y\n'
+    try sh -c 'find . -mindepth 1 -printf "%P %y\n" | sort'
     try sh -c 'find . | sort'
     try mv e e/d/inside
     try "$FSCALL" rename none e/d/c e/d/f

@@ -1,5 +1,5 @@
-//! What the kernel knows of our inodes: references per inode (nlookup), permission bits last told to
-//! it, and how many buffered handles are open.
+//! What the kernel knows of our inodes: references per inode (nlookup), owner and permissions last told
+//! to it, and how many buffered handles are open.
 //! Invariant: an inode's count is the number of answers the kernel took that carried its number, less
 //! what it forgot; at 0 the entry goes. Counts are raised before the answer leaves and lowered again
 //! if nobody took it.
@@ -21,11 +21,17 @@ const GROUP_EXECUTE: u16 = 0o0010;
 struct Known {
     references: u64,
     buffered_handles: u32,
-    /// Of regular files, 0 for others: only these lose bits on writes.
+    uid: u32,
+    gid: u32,
     mode: u16,
+    kind: FileKind,
 }
 
 impl Known {
+    fn learn(&mut self, attr: &Attr) {
+        (self.uid, self.gid, self.mode, self.kind) = (attr.uid, attr.gid, attr.mode, attr.kind);
+    }
+
     fn is_idle(&self) -> bool {
         self.references == 0 && self.buffered_handles == 0
     }
@@ -52,14 +58,22 @@ impl Inodes {
         let mut shard = self.shard(attr.ino);
         let known = shard.entry(attr.ino).or_default();
         known.references += 1;
-        known.mode = mode_of(attr);
+        known.learn(attr);
     }
 
     /// The kernel is about to get these attributes.
     pub fn note(&self, attr: &Attr) {
         if let Some(known) = self.shard(attr.ino).get_mut(&attr.ino) {
-            known.mode = mode_of(attr);
+            known.learn(attr);
         }
+    }
+
+    /// What can be said of an inode that the file system below has no more, while the kernel still
+    /// refers to it: the directory a process stands in may be removed.
+    pub fn removed(&self, ino: InodeNo) -> Option<Attr> {
+        let known = *self.shard(ino).get(&ino).filter(|k| k.references > 0)?;
+        let Known { uid, gid, mode, kind, .. } = known;
+        Some(Attr { ino, kind, mode, uid, gid, nlink: 0, ..Attr::default() })
     }
 
     /// The kernel gave up `n` references. More than it had is a fault of ours or the kernel's: it is
@@ -99,7 +113,8 @@ impl Inodes {
 
     /// The mode a write by an unprivileged process leaves, if it differs.
     pub fn mode_without_privileges(&self, ino: InodeNo) -> Option<u16> {
-        self.shard(ino).get(&ino).and_then(|k| without_privileges(k.mode))
+        let known = *self.shard(ino).get(&ino)?;
+        if known.kind == FileKind::File { without_privileges(known.mode) } else { None }
     }
 
     /// Inodes with references, and references in all.
@@ -123,10 +138,6 @@ impl Inodes {
         }
         left
     }
-}
-
-fn mode_of(attr: &Attr) -> u16 {
-    if attr.kind == FileKind::File { attr.mode } else { 0 }
 }
 
 /// What of setuid and setgid a write or change of owner takes away, as Linux does: setgid without
@@ -159,6 +170,16 @@ mod tests {
         (2..=65).for_each(|i| inodes.forget(InodeNo(i), 1));
         assert_eq!(inodes.totals(), (0, 0));
         assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn a_removed_inode_is_described_while_it_is_referred_to() {
+        let inodes = Inodes::new();
+        inodes.refer(&Attr { uid: 5, ..file(7, 0o640) });
+        let removed = inodes.removed(InodeNo(7)).unwrap();
+        assert_eq!((removed.uid, removed.mode, removed.nlink), (5, 0o640, 0));
+        inodes.forget(InodeNo(7), 1);
+        assert_eq!(inodes.removed(InodeNo(7)), None);
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl<C: Calls> Session<C> {
         let ino = header.ino;
         match operation {
             Operation::Lookup { name } => self.lookup(ino, &name).await,
-            Operation::Getattr => Ok(Answer::Attr(Box::new(self.calls.getattr(ino).await?))),
-            Operation::Statx => Ok(Answer::Statx(Box::new(self.calls.getattr(ino).await?))),
+            Operation::Getattr => Ok(Answer::Attr(Box::new(self.getattr(ino).await?))),
+            Operation::Statx => Ok(Answer::Statx(Box::new(self.getattr(ino).await?))),
             Operation::Setattr(args) => self.setattr(ino, &args).await,
             Operation::Readlink => Ok(Answer::Bytes(self.calls.readlink(ino).await?)),
             Operation::Symlink { name, target } => {
@@ -95,6 +95,13 @@ impl<C: Calls> Session<C> {
             Operation::Nothing => Ok(Answer::Done),
             Operation::Other => error(libc::ENOSYS),
             operation => self.serve_file(header, operation, payload).await,
+        }
+    }
+
+    async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
+        match self.calls.getattr(ino).await {
+            Err(Errno(libc::ENOENT)) => self.inodes.removed(ino).ok_or(Errno(libc::ENOENT)),
+            result => result,
         }
     }
 

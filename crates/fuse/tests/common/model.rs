@@ -185,7 +185,8 @@ impl State {
     }
 
     fn reclaim(&mut self, ino: InodeNo) {
-        let gone = |n: &Node| n.attr.nlink == 0 && n.references == 0 && n.handles == 0;
+        // As a client does: what the kernel alone refers to is gone.
+        let gone = |n: &Node| n.attr.nlink == 0 && n.handles == 0;
         if self.nodes.get(&ino).is_some_and(gone) {
             self.nodes.remove(&ino);
         }
