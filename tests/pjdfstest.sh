@@ -15,9 +15,13 @@ if [ ! -x "$TOOL/bin/pjdfstest" ]; then
     step "building pjdfstest $VERSION" cargo install -q --locked --root "$TOOL" --version "$VERSION" pjdfstest
 fi
 
+# A second file system, for renames and links across.
+second=
+[ "$(stat -c %d "$LOCAL")" != "$(stat -c %d "$WORK")" ] && second="secondary_fs = \"$LOCAL\""
 # What Linux has; the rest is of the BSDs. Users and groups that Debian has.
-cat >"$LOCAL/config.toml" <<'END'
+cat >"$LOCAL/config.toml" <<END
 [features]
+$second
 posix_fallocate = {}
 rename_ctime = {}
 stat_st_birthtime = {}
@@ -30,10 +34,7 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 END
 chmod 1777 "$WORK"
-# A second file system, for renames and links across.
-second=()
-[ "$(stat -c %d "$LOCAL")" != "$(stat -c %d "$WORK")" ] && second=(-s "$LOCAL")
-"$TOOL/bin/pjdfstest" -c "$LOCAL/config.toml" -p "$WORK" "${second[@]}" "$@" >"$LOCAL/log" 2>&1
+"$TOOL/bin/pjdfstest" -c "$LOCAL/config.toml" -p "$WORK" "$@" >"$LOCAL/log" 2>&1
 status=$?
 # A test's line, and below a failed one its reason.
 grep -A1 ' FAILED$' "$LOCAL/log" | grep -v '^--'
