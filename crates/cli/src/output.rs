@@ -1,9 +1,8 @@
 //! What commands print: tables for people, JSON for scripts. The only module that writes to stdout.
-#![allow(clippy::print_stdout)] // that is its job
+
+use std::{io::Write, time::Duration};
 
 use anyhow::Result;
-use std::time::Duration;
-
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -23,18 +22,18 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    println!("{}", table.trim_fmt());
+    line(table.trim_fmt());
 }
 
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    line(serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
-/// Prints a line.
+/// Prints a line. Whoever reads may stop reading (`| head -1`): what was asked is done all the same.
 pub fn line(text: impl AsRef<str>) {
-    println!("{}", text.as_ref());
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
 }
 
 /// A bar for work with a known end; shown only on a terminal.
@@ -56,5 +55,5 @@ pub fn spinner(what: &'static str) -> ProgressBar {
 
 /// Prints an error with its causes on stderr.
 pub fn error(error: &anyhow::Error) {
-    eprintln!("ropewalk: {error:#}");
+    let _ = writeln!(std::io::stderr().lock(), "ropewalk: {error:#}");
 }
