@@ -364,10 +364,12 @@ impl FileState {
             || self.attr.size != self.size_committed
     }
 
-    /// Attributes as the manager gave them now.
+    /// Attributes as the manager gave them. While the session is exclusive nobody else changes a file's
+    /// content: what is known of it here is newer than any answer, which may have been given before a
+    /// commit whose own answer came first.
     pub fn merge(&mut self, new: Attr) {
-        let unsettled = self.attr_known && self.unsettled();
-        if !self.attr_known || !unsettled {
+        let ours = self.attr_known && self.attr.kind == wire::mgr::FileKind::File;
+        if !ours {
             self.size_committed = new.size;
             self.set_inline(&new);
             if new.inline || new.stored == 0 && !self.alloc_known {
@@ -375,7 +377,7 @@ impl FileState {
             }
         }
         let old = std::mem::replace(&mut self.attr, new);
-        if unsettled {
+        if ours {
             self.attr.size = old.size;
             self.attr.stored = old.stored;
             self.attr.inline = old.inline;

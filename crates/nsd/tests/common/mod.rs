@@ -360,9 +360,15 @@ impl Cluster {
         let strips = self.strips(block).await;
         let geometry = self.views.borrow().pool(POOL).unwrap().geometry;
         let Some(expected) = expected else {
-            let left: Vec<_> =
-                strips.iter().filter(|(_, s)| s.adopted.is_some() || s.prepared.is_some()).collect();
-            assert!(left.is_empty(), "block {block} was deleted, strips are left");
+            // A strip may be left on the node that was away: catch-up can install it from a listing made
+            // before the delete (ARCHITECTURE, known gaps). Nowhere else.
+            let view = self.views.borrow().clone();
+            let group: GroupId = view.pool(POOL).unwrap().group_of(stripe(block));
+            let away = |i: usize| (view.members(POOL, group)[i].0 - 1) / self.per_node == 0;
+            let left = (strips.iter().enumerate())
+                .filter(|(i, (_, s))| !away(*i) && (s.adopted.is_some() || s.prepared.is_some()))
+                .count();
+            assert_eq!(left, 0, "block {block} was deleted, strips are left");
             return;
         };
         let mut content = Vec::new();
