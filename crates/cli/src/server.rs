@@ -48,10 +48,12 @@ struct Presence {
 
 impl Presence {
     fn claim(dir: &ClusterDir, name: &str) -> Result<Presence> {
-        let presence = Presence { pid: dir.pid_file(name), ready: dir.ready_file(name) };
-        if let Some(pid) = process::live_pid(&presence.pid) {
+        let pid_file = dir.pid_file(name);
+        // Before there is a Presence: its end would remove the files of the one that lives.
+        if let Some(pid) = process::live_pid(&pid_file) {
             bail!("{name} runs already (process {pid})");
         }
+        let presence = Presence { pid: pid_file, ready: dir.ready_file(name) };
         let _ = fs::remove_file(&presence.ready);
         process::write_pid_file(&presence.pid)?;
         Ok(presence)

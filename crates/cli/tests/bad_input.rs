@@ -79,6 +79,7 @@ fn an_existing_cluster_is_not_bent_to_other_options() {
     // A second process for the same place.
     let error = refused(&["serve", "--dir", dir, "--name", "n1"]);
     assert!(error.contains("n1 runs already"), "{error}");
+    assert!(cluster.processes().iter().any(|(name, _)| name == "n1"), "the one that runs is still known");
     let error = refused(&["serve", "--dir", dir, "--name", "n9"]);
     assert!(error.contains("n9") && error.contains("n3"), "{error}");
 
