@@ -199,7 +199,7 @@ fn tables(dir: &Path, arguments: &Arguments) {
     let time = Duration::from_secs(arguments.seconds);
     let mut bench = Bench::start(Options { time, io, size: arguments.size, ..Options::new(dir) }).unwrap();
     for (count, us) in [(1, 0), (4, 50), (8, 100), (32, 200)] {
-        bench.coalesce(count, us);
+        bench.coalesce(count, us).unwrap();
         let row = bench.run(Load::RandomRead { depth: 64, batch: 1 }).unwrap();
         show(&format!("{count}/{us}"), &row);
     }

@@ -3,13 +3,17 @@
 //! the waiters are answered. While one group is on its way the next gathers: that is the group commit.
 //! On an error of any of these steps the pdisk is latched failed; no flush is tried twice.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 
 use crate::{
     files::LOG_RING,
-    io::{Op, Request},
+    io::{Op, Request, lock},
     log::{encode_group, group_len, group_max},
     store::{Entry, Store, wake_room_waiters},
 };
@@ -22,6 +26,39 @@ pub(crate) fn run(store: &Store) {
             store.fail(&mut state, format!("{what}: {e}"));
             return;
         }
+    }
+}
+
+/// Since when a commit is under way: a disk that hangs is told of while it hangs. There is nothing else to
+/// do than to wait, for the kernel owns the buffers.
+#[derive(Default)]
+pub(crate) struct CommitWatch(Mutex<Option<(Instant, Duration)>>);
+
+/// Ends the watch of one commit.
+struct Watched<'a>(&'a CommitWatch);
+
+const SLOW: Duration = Duration::from_secs(10);
+
+impl CommitWatch {
+    fn start(&self, now: Instant) -> Watched<'_> {
+        *lock(&self.0) = Some((now, SLOW));
+        Watched(self)
+    }
+
+    /// Warns every [`SLOW`] of a commit that does not end.
+    pub fn look(&self, dir: &Path) {
+        if let Some((since, next)) = &mut *lock(&self.0)
+            && since.elapsed() >= *next
+        {
+            *next += SLOW;
+            tracing::warn!(dir = %dir.display(), seconds = since.elapsed().as_secs(), "disk I/O is outstanding");
+        }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.0) = None;
     }
 }
 
@@ -55,6 +92,7 @@ fn next_group(store: &Store) -> Option<Vec<Entry>> {
 
 fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::io::Error)> {
     let start = Instant::now();
+    let _watched = store.commit_watch.start(start);
     let queue = store.queues[0];
     if entries.iter().any(|e| e.data) {
         let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };

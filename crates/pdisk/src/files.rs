@@ -32,7 +32,7 @@ use crate::{
     codec::{Reader, Writer},
     crcmap::ENTRIES_PER_PAGE,
     error::PdiskError,
-    io::IoFile,
+    io::{IoFile, IoNode},
     options::{CreateOptions, OpenOptions},
 };
 
@@ -233,7 +233,7 @@ pub(crate) fn read_label(dir: &Path) -> Result<Label, PdiskError> {
 }
 
 /// Opens the files of a pdisk, which must be the expected one, and locks it.
-pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Files, PdiskError> {
+pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<Files, PdiskError> {
     let label = read_label(dir)?;
     if (label.cluster, label.pdisk) != (options.cluster, options.pdisk) {
         return Err(PdiskError::WrongPdisk {
@@ -246,7 +246,7 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions) -> Result<Files, PdiskErro
     }
     let lock = take_lock(dir)?;
     let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
-        let file = open_direct(&path, true)?;
+        let file = open_direct(&path, true, Some(node))?;
         let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
         if found < bytes {
             return Err(PdiskError::damaged(path, format!("it has {found} bytes, it must have {bytes}")));
@@ -324,7 +324,7 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// O_DIRECT, or buffered where the file system refuses that.
-pub(crate) fn open_direct(path: &Path, write: bool) -> Result<IoFile, PdiskError> {
+pub(crate) fn open_direct(path: &Path, write: bool, node: Option<&IoNode>) -> Result<IoFile, PdiskError> {
     let open = |flags| FileOptions::new().read(true).write(write).custom_flags(flags).open(path);
     let file = match open(libc::O_DIRECT) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
@@ -334,7 +334,7 @@ pub(crate) fn open_direct(path: &Path, write: bool) -> Result<IoFile, PdiskError
         other => other,
     };
     let file = file.map_err(PdiskError::io("open", path))?;
-    Ok(IoFile { file, path: path.into() })
+    Ok(IoFile::new(file, path, node))
 }
 
 fn sync_dir(dir: &Path) -> Result<(), PdiskError> {

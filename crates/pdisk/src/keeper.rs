@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::{
     checkpoint::{Head, PAGE_USED, encode_page, page_offset},
     extent::unit_at,
-    io::{IoFile, Op, Request},
+    io::{IoBuf, IoFile, Op, Request},
     store::{State, Store, wake_room_waiters},
 };
 
@@ -64,6 +64,7 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         }
         let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
         state = s;
+        store.commit_watch.look(&store.files.dir);
         // A quiet round: nothing was appended since the last one.
         let quiet = timeout.timed_out() && *seen == state.rsn;
         *seen = state.rsn;
@@ -133,7 +134,7 @@ fn write_units(store: &Store, units: Vec<(u64, Bytes)>) -> io::Result<()> {
     let mut rest = units.as_slice();
     while let Some((first, _)) = rest.first() {
         let run = rest.iter().zip(*first..).take_while(|((place, _), expected)| place == expected).count();
-        let mut buf = AlignedBuf::zeroed(run * UNIT);
+        let mut buf = store.node.buffer(run * UNIT);
         for (i, (_, bytes)) in rest[..run].iter().enumerate() {
             buf[i * UNIT..(i + 1) * UNIT].copy_from_slice(bytes);
         }
@@ -143,8 +144,8 @@ fn write_units(store: &Store, units: Vec<(u64, Bytes)>) -> io::Result<()> {
     store.node.submit_and_wait(store.queues[0], requests)
 }
 
-fn write(file: &Arc<IoFile>, offset: u64, buf: AlignedBuf) -> Request {
-    Request { file: Arc::clone(file), op: Op::Write(buf.freeze()), offset, tag: 0 }
+fn write(file: &Arc<IoFile>, offset: u64, buf: impl Into<IoBuf>) -> Request {
+    Request { file: Arc::clone(file), op: Op::Write(buf.into().freeze()), offset, tag: 0 }
 }
 
 fn flush(store: &Store, file: &Arc<IoFile>) -> io::Result<()> {
@@ -192,7 +193,7 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
     loop {
         let Some((first, entries)) = store.lock().crcs.take_dirty(from, 256) else { break };
         from = first + entries.len() / UNIT;
-        let mut buf = AlignedBuf::zeroed(entries.len());
+        let mut buf = store.node.buffer(entries.len());
         buf.copy_from_slice(&entries);
         store.node.submit_and_wait(queue, vec![write(&store.files.crc, (first * UNIT) as u64, buf)])?;
     }

@@ -34,9 +34,9 @@ pub mod tools;
 
 pub use error::PdiskError;
 pub use io::{
-    Engine, IoNode,
+    Engine, IoNode, QueueStats,
     fault::{FaultPlan, FileKind, Trace, TraceEvent},
 };
-pub use options::{CreateOptions, EngineChoice, IoConfig, OpenOptions};
+pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, IoConfig, OpenOptions};
 pub use pdisk::{OpenReport, Pdisk, PdiskStats, VerifyReport};
 pub use recover::Damage;

@@ -21,6 +21,11 @@ pub enum EngineChoice {
     Psync,
 }
 
+/// Requests in flight on one queue at most.
+pub(crate) const QUEUE_DEPTH_MAX: u32 = 1024;
+/// Registered memory that a queue needs, in MiB.
+pub const DMA_MIB_PER_QUEUE: u32 = 8;
+
 /// The I/O queues of a node.
 #[derive(Clone, Debug)]
 pub struct IoConfig {
@@ -30,10 +35,14 @@ pub struct IoConfig {
     pub io_coalesce_count: u32,
     /// Longest time completions are gathered, in microseconds. Live.
     pub io_coalesce_us: u32,
-    /// Registered memory of all queues, in MiB.
+    /// Registered memory of all queues, in MiB: 1..=4096. Less than [`DMA_MIB_PER_QUEUE`] for each queue:
+    /// the node runs with one queue.
     pub io_dma_mib: u32,
-    /// Requests in flight on one queue: 1..=4096. More wait.
+    /// Requests in flight on one queue: 1..=1024. More wait. Live.
     pub queue_depth: u32,
+    /// Longest time a queue's thread waits actively before it sleeps, in microseconds: 0..=1000. It does so
+    /// only while something happens more often than that. Live.
+    pub io_spin_us: u32,
     /// The engine.
     pub engine: EngineChoice,
     /// Faults to inject below the stores.
@@ -45,9 +54,10 @@ impl Default for IoConfig {
         IoConfig {
             num_io_queues: 2,
             io_coalesce_count: 1,
-            io_coalesce_us: 100,
-            io_dma_mib: 16,
-            queue_depth: 128,
+            io_coalesce_us: 0,
+            io_dma_mib: 32,
+            queue_depth: 64,
+            io_spin_us: 20,
             engine: EngineChoice::Auto,
             fault: None,
         }
@@ -59,7 +69,9 @@ impl IoConfig {
         range("num_io_queues", self.num_io_queues.into(), 1..=16, "1 to 16")?;
         range("io_coalesce_count", self.io_coalesce_count.into(), 1..=1024, "1 to 1024")?;
         range("io_coalesce_us", self.io_coalesce_us.into(), 0..=100_000, "0 to 100000")?;
-        range("queue_depth", self.queue_depth.into(), 1..=4096, "1 to 4096")
+        range("io_dma_mib", self.io_dma_mib.into(), 1..=4096, "1 to 4096")?;
+        range("io_spin_us", self.io_spin_us.into(), 0..=1000, "0 to 1000")?;
+        range("queue_depth", self.queue_depth.into(), 1..=u64::from(QUEUE_DEPTH_MAX), "1 to 1024")
     }
 }
 

@@ -138,7 +138,7 @@ impl Pdisk {
     pub fn open(dir: &Path, options: OpenOptions, node: &IoNode) -> Result<(Pdisk, OpenReport), PdiskError> {
         let start = Instant::now();
         options.check()?;
-        let files = files::open(dir, &options)?;
+        let files = files::open(dir, &options, node)?;
         let recovered = {
             let at = |f: &'static str| dir.join(f);
             let (crc, i0, i1) = (at("crc"), at("index.0"), at("index.1"));

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use base::{AlignedBuf, Version, units::UNIT};
+use base::{Version, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wire::{
@@ -232,7 +232,7 @@ fn first_step(store: &Store, state: &mut State, item: &Item) -> Step {
     if !fast {
         return Step::Write(places);
     }
-    let mut copy = AlignedBuf::zeroed(item.payload.len());
+    let mut copy = store.small.get(item.payload.len());
     copy.copy_from_slice(&item.payload);
     // The caller's memory is not kept: it may be a small part of a large buffer.
     let payload = if item.payload.is_empty() { Bytes::new() } else { copy.freeze() };
@@ -346,7 +346,7 @@ fn data_writes(
     let payload = if aligned {
         item.payload.clone()
     } else {
-        let mut copy = store.buffers.get(item.payload.len());
+        let mut copy = store.node.buffer(item.payload.len());
         copy.copy_from_slice(&item.payload);
         copy.freeze()
     };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{AlignedBuf, units::UNIT};
+use base::units::UNIT;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wire::{
@@ -17,7 +17,7 @@ use crate::{
     crcmap::{CrcMap, Salt},
     extent::pieces,
     index::{Index, Ver},
-    io::{Errors, Op, Request, split},
+    io::{Errors, IoBuf, Op, Request, split},
     store::Store,
 };
 
@@ -57,7 +57,7 @@ pub(crate) fn read(
     for (tag, (r, plan)) in batch.iter().zip(plans).enumerate() {
         buffers.push(plan.map(|plan| {
             let queue = store.queue_of(r.strip);
-            let buf = store.buffers.get(plan.bytes);
+            let buf = store.node.buffer(plan.bytes);
             let spans = plan.disk.iter().map(|(at, _, units)| *at..*at + *units as usize * UNIT);
             let (holder, windows) = split(buf, spans);
             requests.extend(windows.into_iter().zip(&plan.disk).map(|(window, (_, place, _))| {
@@ -160,7 +160,7 @@ pub(crate) fn zero_crc() -> u32 {
 fn finish(
     store: &Store,
     plan: Plan,
-    mut buf: AlignedBuf,
+    mut buf: IoBuf,
     tag: u32,
     errors: &Errors,
     verify: bool,

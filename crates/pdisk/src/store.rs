@@ -15,13 +15,18 @@ use std::{
     },
 };
 
-use base::{BufPool, StripId, units::UNIT};
+use base::{
+    BufPool, StripId,
+    events::{self, Severity},
+    units::UNIT,
+};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wire::strip::StripRefusal;
 
 use crate::{
     checkpoint::Head,
+    commit::CommitWatch,
     crcmap::CrcMap,
     extent::Extent,
     files::Files,
@@ -103,7 +108,8 @@ pub(crate) struct Store {
     pub reserve_units: u64,
     /// Largest payload that goes to the log.
     pub fast_write_max: usize,
-    pub buffers: BufPool,
+    /// Memory of small payloads that wait for their place.
+    pub small: BufPool,
     pub stats: Stats,
     state: Mutex<State>,
     /// Closed generations wait for readers.
@@ -113,10 +119,11 @@ pub(crate) struct Store {
     pub keeper_wake: Condvar,
     /// A commit has ended.
     pub committed: Condvar,
+    pub commit_watch: CommitWatch,
 }
 
-/// Idle read buffers kept by one pdisk.
-const IDLE_BUFFERS: usize = 64 << 20;
+/// Idle memory for small payloads.
+const IDLE_SMALL: usize = 8 << 20;
 
 impl Store {
     pub fn new(
@@ -125,7 +132,7 @@ impl Store {
         options: OpenOptions,
         recovered: crate::recover::Recovered,
     ) -> Store {
-        let queues = node.assign(options.queues_per_pdisk as usize);
+        let queues = node.assign(options.queues_per_pdisk as usize, &files.dir);
         let units = files.label.units;
         let reserve_units = options.reserve.map_or(units / 32, |r| r / UNIT as u64).min(units);
         let group_max = crate::log::group_max(files.label.log_bytes);
@@ -164,7 +171,8 @@ impl Store {
             queues,
             options,
             reserve_units,
-            buffers: BufPool::new(IDLE_BUFFERS),
+            small: BufPool::new(IDLE_SMALL),
+            commit_watch: CommitWatch::default(),
             state: Mutex::new(state),
             draining: AtomicBool::new(false),
             commit_wake: Condvar::new(),
@@ -248,6 +256,10 @@ impl Store {
             return;
         }
         tracing::error!(pdisk = %self.files.label.pdisk, dir = %self.files.dir.display(), %reason, "pdisk failed");
+        let subject = self.files.label.pdisk.to_string();
+        let remedy = "nothing is written to it any more; its data is rebuilt from the other pdisks";
+        let text = format!("{} in {}: {reason}; {remedy}", subject, self.files.dir.display());
+        events::raise(Severity::Error, "pdisk_failed", &subject, &text);
         self.stats.failed.set(1);
         self.stats.failures.inc();
         state.failed = Some(reason);

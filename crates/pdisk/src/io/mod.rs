@@ -4,35 +4,64 @@
 //! Errors are handed to that function; queues themselves never fail a request of their own accord.
 
 pub(crate) mod fault;
+mod buffers;
+mod inbox;
+mod numa;
 mod psync;
+mod settings;
 mod uring;
 mod window;
 
 use std::{
-    collections::VecDeque,
     fs::File,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
 };
 
+use base::events::{self, Severity};
+use buffers::Buffers;
+pub(crate) use buffers::IoBuf;
 use bytes::Bytes;
 use fault::FaultPlan;
+use inbox::Inbox;
+use settings::Settings;
 pub(crate) use window::{Window, split};
 
 use crate::{
     error::PdiskError,
-    options::{EngineChoice, IoConfig},
+    options::{DMA_MIB_PER_QUEUE, EngineChoice, IoConfig},
 };
 
 /// A file that requests go to.
 pub(crate) struct IoFile {
     pub file: File,
     pub path: PathBuf,
+    /// Names it for the rings; never used again.
+    number: u64,
+    /// The node whose rings may have it registered.
+    home: Weak<Node>,
+}
+
+impl IoFile {
+    /// `node`: whose queues it is used on.
+    pub fn new(file: File, path: &Path, node: Option<&IoNode>) -> IoFile {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let home = node.map_or_else(Weak::new, |n| Arc::downgrade(&n.0));
+        IoFile { file, path: path.into(), number: NUMBER.fetch_add(1, Ordering::Relaxed), home }
+    }
+}
+
+impl Drop for IoFile {
+    fn drop(&mut self) {
+        if let Some(node) = self.home.upgrade() {
+            node.queues.iter().for_each(|q| q.inbox.forget(self.number));
+        }
+    }
 }
 
 /// What to do with the file.
@@ -93,26 +122,11 @@ impl Job {
     }
 }
 
-/// The way into one queue.
-struct Inbox {
-    jobs: Mutex<VecDeque<Job>>,
-    wake: Condvar,
-    /// io_uring: the thread waits for completions and wants a write to `eventfd`.
-    sleeping: AtomicBool,
-    eventfd: Option<File>,
-    stop: AtomicBool,
-    done: AtomicU64,
-}
-
 struct Queue {
     inbox: Arc<Inbox>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// How completions are gathered; changes live.
-pub(crate) struct Coalesce {
-    count: AtomicU32,
-    us: AtomicU32,
+    /// The ring's thread; 0: threads that are not placed.
+    tid: i32,
 }
 
 /// The engine that was chosen.
@@ -124,47 +138,54 @@ pub enum Engine {
     Psync,
 }
 
+/// How one queue has run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueueStats {
+    /// Requests done.
+    pub requests: u64,
+    /// Times its thread slept and had to be woken for a request.
+    pub wakes: u64,
+}
+
 /// The I/O queues of a node, shared by its pdisks. Clones share them; the last one stops them.
 #[derive(Clone)]
 pub struct IoNode(Arc<Node>);
 
 struct Node {
     queues: Vec<Queue>,
-    next_queue: AtomicUsize,
+    placement: Mutex<numa::Placement>,
     engine: Engine,
-    coalesce: Arc<Coalesce>,
+    settings: Arc<Settings>,
+    buffers: Buffers,
     why_psync: Option<String>,
+    why_one_queue: Option<String>,
     fault: Option<fault::Layer>,
+}
+
+/// What an engine gave.
+struct Started {
+    queues: Vec<Queue>,
+    engine: Engine,
+    buffers: Buffers,
+    why_psync: Option<String>,
+    why_one_queue: Option<String>,
 }
 
 impl IoNode {
     /// Starts the queues. `Auto` takes io_uring where the kernel allows it, psync elsewhere.
     pub fn start(config: IoConfig) -> Result<IoNode, PdiskError> {
         config.check()?;
-        let coalesce = Arc::new(Coalesce {
-            count: AtomicU32::new(config.io_coalesce_count),
-            us: AtomicU32::new(config.io_coalesce_us),
-        });
-        let mut why_psync = None;
-        let mut queues = None;
-        if config.engine != EngineChoice::Psync {
-            match uring::start(&config, &coalesce) {
-                Ok(q) => queues = Some((Engine::IoUring, q)),
-                Err(source) if config.engine == EngineChoice::IoUring => {
+        let (count, us) = (config.io_coalesce_count, config.io_coalesce_us);
+        let settings = Arc::new(Settings::new(count, us, config.queue_depth, config.io_spin_us));
+        let started = match config.engine {
+            EngineChoice::Psync => start_psync(&config, &settings, None)?,
+            choice => match start_uring(&config, &settings) {
+                Ok(started) => started,
+                Err(source) if choice == EngineChoice::IoUring => {
                     return Err(PdiskError::Engine { engine: "io_uring", source });
                 }
-                Err(e) => {
-                    tracing::warn!(error = %e, "io_uring is not available; using psync");
-                    why_psync = Some(e.to_string());
-                }
-            }
-        }
-        let (engine, queues) = match queues {
-            Some(found) => found,
-            None => {
-                let started = psync::start(&config);
-                (Engine::Psync, started.map_err(|source| PdiskError::Engine { engine: "psync", source })?)
-            }
+                Err(e) => start_psync(&config, &settings, Some(e.to_string()))?,
+            },
         };
         let fault = match &config.fault {
             Some(plan) => {
@@ -174,8 +195,11 @@ impl IoNode {
             }
             None => None,
         };
-        let next_queue = AtomicUsize::new(0);
-        Ok(IoNode(Arc::new(Node { queues, next_queue, engine, coalesce, why_psync, fault })))
+        let Started { queues, engine, buffers, why_psync, why_one_queue } = started;
+        let placement = Mutex::new(numa::Placement::new(queues.len()));
+        let node =
+            Node { queues, placement, engine, settings, buffers, why_psync, why_one_queue, fault };
+        Ok(IoNode(Arc::new(node)))
     }
 
     /// The engine in use.
@@ -190,10 +214,37 @@ impl IoNode {
     pub fn queues(&self) -> usize {
         self.0.queues.len()
     }
-    /// Changes how completions are gathered: up to `count` of them, for at most `us` microseconds.
-    pub fn set_coalesce(&self, count: u32, us: u32) {
-        self.0.coalesce.count.store(count.max(1), Ordering::Relaxed);
-        self.0.coalesce.us.store(us, Ordering::Relaxed);
+    /// Why it runs with one queue though it was told to have more, if so.
+    pub fn why_one_queue(&self) -> Option<&str> {
+        self.0.why_one_queue.as_deref()
+    }
+
+    /// Changes, live, what of `config` is live: depth, coalescing, active waiting. Refuses values out of
+    /// range and changes nothing then; the rest of `config` counts when the node is started again.
+    pub fn reconfigure(&self, config: &IoConfig) -> Result<(), PdiskError> {
+        config.check()?;
+        let settings = &self.0.settings;
+        settings.set_coalesce(config.io_coalesce_count, config.io_coalesce_us);
+        settings.set_depth(config.queue_depth);
+        settings.set_spin(config.io_spin_us);
+        if self.engine() == Engine::Psync {
+            self.0.queues.iter().for_each(|q| q.inbox.ring(0));
+        }
+        Ok(())
+    }
+
+    /// How the queues have run so far.
+    pub fn queue_stats(&self) -> Vec<QueueStats> {
+        let numbers = |q: &Queue| QueueStats {
+            requests: q.inbox.done.load(Ordering::Relaxed),
+            wakes: q.inbox.wakes.load(Ordering::Relaxed),
+        };
+        self.0.queues.iter().map(numbers).collect()
+    }
+
+    /// Memory for I/O, registered with the rings as far as there is.
+    pub(crate) fn buffer(&self, len: usize) -> IoBuf {
+        self.0.buffers.get(len)
     }
 
     /// New fault rules from now on, on a node that was started with a plan. What the first plan says of
@@ -218,12 +269,17 @@ impl IoNode {
         }
     }
 
-    /// The queues for a pdisk that wants `count`: the next ones in turn.
-    pub(crate) fn assign(&self, count: usize) -> Vec<usize> {
-        let n = self.queues();
-        let count = count.min(n);
-        let first = self.0.next_queue.fetch_add(count, Ordering::Relaxed);
-        (0..count).map(|i| (first + i) % n).collect()
+    /// The queues for a pdisk in `dir` that wants `count`: of its device's NUMA node where there are
+    /// several, in turn among equals.
+    pub(crate) fn assign(&self, count: usize, dir: &Path) -> Vec<usize> {
+        let sys = Path::new("/sys");
+        let near = numa::device_node(sys, dir);
+        let placed = lock(&self.0.placement).assign(count, near);
+        if let Some(near) = near {
+            let tids = placed.iter().map(|q| self.0.queues[*q].tid).filter(|tid| *tid > 0);
+            numa::pin(sys, near, tids);
+        }
+        placed
     }
 
     /// Submits requests, each to the queue beside it. `finish` runs after the last of them, on a queue's
@@ -245,26 +301,25 @@ impl IoNode {
                 let inbox = &self.0.queues[queue].inbox;
                 let job = Job { request, batch: Arc::clone(&batch) };
                 if let Some(job) = layer.take(job, inbox) {
-                    inbox.push(job);
+                    inbox.push([job]);
                 }
             }
             return;
         }
-        let mut requests = requests.into_iter().peekable();
-        while let Some((queue, request)) = requests.next() {
-            let inbox = &self.0.queues[queue].inbox;
-            let mut jobs = lock(&inbox.jobs);
-            jobs.push_back(Job { request, batch: Arc::clone(&batch) });
-            while let Some((_, request)) = requests.next_if(|(q, _)| *q == queue) {
-                jobs.push_back(Job { request, batch: Arc::clone(&batch) });
-            }
-            drop(jobs);
-            inbox.ring();
+        let mut rest = requests.into_iter().peekable();
+        while let Some((queue, first)) = rest.next() {
+            let job = |request| Job { request, batch: Arc::clone(&batch) };
+            let same = std::iter::from_fn(|| rest.next_if(|(q, _)| *q == queue).map(|(_, r)| r));
+            self.0.queues[queue].inbox.push(std::iter::once(first).chain(same).map(job));
         }
     }
 
-    /// Submits and waits, on a thread that may wait.
-    pub(crate) fn submit_and_wait(&self, queue: usize, requests: Vec<Request>) -> io::Result<()> {
+    /// Submits and waits, on a thread that may wait. One request alone is done here and now: handing it to
+    /// another thread and back costs more than most of them take.
+    pub(crate) fn submit_and_wait(&self, queue: usize, mut requests: Vec<Request>) -> io::Result<()> {
+        if let ([one], None) = (&mut requests[..], &self.0.fault) {
+            return psync::perform(&one.file, &mut one.op, one.offset);
+        }
         let (tx, rx) = std::sync::mpsc::channel();
         let what = requests.first().map(|r| r.file.path.clone());
         let requests = requests.into_iter().map(|r| (queue, r)).collect();
@@ -289,54 +344,62 @@ impl IoNode {
     }
 }
 
-impl Inbox {
-    fn new(eventfd: Option<File>) -> Arc<Inbox> {
-        Arc::new(Inbox {
-            jobs: Mutex::default(),
-            wake: Condvar::new(),
-            sleeping: AtomicBool::new(false),
-            eventfd,
-            stop: AtomicBool::new(false),
-            done: AtomicU64::new(0),
-        })
-    }
-
-    fn push(&self, job: Job) {
-        lock(&self.jobs).push_back(job);
-        self.ring();
-    }
-
-    fn ring(&self) {
-        match &self.eventfd {
-            Some(fd) => {
-                if self.sleeping.swap(false, Ordering::SeqCst) {
-                    // A full eventfd counter means it is awake anyway.
-                    let _ = io::Write::write(&mut &*fd, &1u64.to_ne_bytes());
-                }
-            }
-            None => self.wake.notify_one(),
-        }
-    }
-}
-
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(layer) = &mut self.fault {
             layer.stop();
         }
-        for q in &self.queues {
-            q.inbox.stop.store(true, Ordering::SeqCst);
-            q.inbox.sleeping.store(true, Ordering::SeqCst);
-            // Under the lock, so that no psync thread is between its check and its wait.
-            let jobs = lock(&q.inbox.jobs);
-            q.inbox.ring();
-            q.inbox.wake.notify_all();
-            drop(jobs);
-        }
+        self.queues.iter().for_each(|q| q.inbox.stop());
         for q in &mut self.queues {
             join_all(&mut q.threads);
         }
     }
+}
+
+fn start_uring(config: &IoConfig, settings: &Arc<Settings>) -> io::Result<Started> {
+    let mut config = config.clone();
+    let why_one_queue = one_queue(&config);
+    if let Some(why) = &why_one_queue {
+        tracing::warn!("{why}");
+        events::raise(Severity::Warning, "io_one_queue", "io", why);
+        config.num_io_queues = 1;
+    }
+    let buffers = Buffers::new(config.io_dma_mib)?;
+    let (queues, unregistered) = uring::start(&config, settings, &buffers)?;
+    if let Some(why) = unregistered {
+        let why = format!("I/O goes unregistered, and costs more CPU: {why}; raise RLIMIT_MEMLOCK");
+        tracing::warn!("{why}");
+        events::raise(Severity::Info, "io_unregistered", "io", &why);
+    }
+    Ok(Started { queues, engine: Engine::IoUring, buffers, why_psync: None, why_one_queue })
+}
+
+/// Why only one queue can be had: registered memory for more is missing.
+fn one_queue(config: &IoConfig) -> Option<String> {
+    let (queues, dma) = (config.num_io_queues, config.io_dma_mib);
+    let need = queues * DMA_MIB_PER_QUEUE;
+    (queues > 1 && dma < need).then(|| {
+        format!(
+            "{queues} I/O queues need io_dma_mib={need}, there are {dma}: running with one queue; raise \
+             io_dma_mib or lower num_io_queues, and open the pdisks again"
+        )
+    })
+}
+
+fn start_psync(
+    config: &IoConfig,
+    settings: &Arc<Settings>,
+    why_psync: Option<String>,
+) -> Result<Started, PdiskError> {
+    if let Some(why) = &why_psync {
+        let text = format!("io_uring is not available ({why}): using psync");
+        tracing::warn!("{text}");
+        events::raise(Severity::Info, "io_psync", "io", &text);
+    }
+    let engine = |source| PdiskError::Engine { engine: "psync", source };
+    let queues = psync::start(config, settings).map_err(engine)?;
+    let buffers = Buffers::new(0).map_err(engine)?;
+    Ok(Started { queues, engine: Engine::Psync, buffers, why_psync, why_one_queue: None })
 }
 
 /// Joins threads, but not the one that runs this: the last clone of a node may go on a queue's thread.

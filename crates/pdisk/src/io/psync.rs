@@ -1,45 +1,60 @@
 //! The psync engine: pread, pwrite and fdatasync on a few threads a queue, for kernels and containers
 //! that forbid io_uring.
 
-use std::{io, os::unix::fs::FileExt, sync::Arc, sync::atomic::Ordering};
+use std::{
+    io,
+    os::unix::fs::FileExt,
+    sync::{Arc, atomic::Ordering},
+};
 
-use super::{Inbox, IoFile, Job, Op, Queue, lock};
+use super::{Inbox, IoFile, Job, Op, Queue, Settings, lock};
 use crate::options::IoConfig;
 
-/// Threads a queue: its depth, but not more than this.
-const THREADS_MAX: u32 = 8;
+/// Threads a queue; with a smaller depth some of them rest.
+const THREADS: u32 = 8;
 
-pub(super) fn start(config: &IoConfig) -> io::Result<Vec<Queue>> {
+pub(super) fn start(config: &IoConfig, settings: &Arc<Settings>) -> io::Result<Vec<Queue>> {
     (0..config.num_io_queues)
         .map(|q| {
             let inbox = Inbox::new(None);
-            let threads = (0..config.queue_depth.min(THREADS_MAX))
+            let threads = (0..THREADS)
                 .map(|t| {
-                    let inbox = Arc::clone(&inbox);
-                    std::thread::Builder::new().name(format!("io{q}.{t}")).spawn(move || run(&inbox))
+                    let (inbox, settings) = (Arc::clone(&inbox), Arc::clone(settings));
+                    let builder = std::thread::Builder::new().name(format!("io{q}.{t}"));
+                    builder.spawn(move || run(&inbox, &settings))
                 })
                 .collect::<io::Result<_>>()?;
-            Ok(Queue { inbox, threads })
+            Ok(Queue { inbox, threads, tid: 0 })
         })
         .collect()
 }
 
-fn run(inbox: &Inbox) {
-    loop {
-        let job = {
-            let mut jobs = lock(&inbox.jobs);
-            loop {
-                if let Some(job) = jobs.pop_front() {
-                    break job;
-                }
-                if inbox.stop.load(Ordering::SeqCst) {
-                    return;
-                }
-                jobs = inbox.wake.wait(jobs).unwrap_or_else(|e| e.into_inner());
-            }
-        };
+fn run(inbox: &Inbox, settings: &Settings) {
+    while let Some(job) = next(inbox, settings) {
         serve(job);
         inbox.done.fetch_add(1, Ordering::Relaxed);
+        lock(&inbox.jobs).active -= 1;
+        // Who waits for the depth alone.
+        inbox.wake.notify_one();
+    }
+}
+
+fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
+    let mut jobs = lock(&inbox.jobs);
+    loop {
+        if jobs.active < settings.depth()
+            && let Some(job) = jobs.list.pop_front()
+        {
+            jobs.active += 1;
+            inbox.queued.store(jobs.list.len(), Ordering::Relaxed);
+            return Some(job);
+        }
+        if inbox.stop.load(Ordering::SeqCst) && jobs.list.is_empty() {
+            // Those that wait for the depth end as well.
+            inbox.wake.notify_all();
+            return None;
+        }
+        jobs = inbox.wake.wait(jobs).unwrap_or_else(|e| e.into_inner());
     }
 }
 

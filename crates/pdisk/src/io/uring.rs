@@ -1,28 +1,59 @@
 //! The io_uring engine: one ring and one thread a queue.
 //! A slot owns the job (buffer, file) from submission to its last completion; short transfers are
-//! submitted again for the rest. New jobs wake the thread through an eventfd that the ring reads.
-//! The unsafe code: pushing entries whose memory the slots keep alive.
+//! submitted again for the rest. Buffers of the node's region and files go by their registered numbers.
+//! A thread that has nothing to do sleeps in the kernel, where completions and an eventfd wake it; at a fast
+//! pace it first waits actively for a moment, because being woken costs more than that (`settings`).
+//! The unsafe code: pushing entries whose memory the slots keep alive, registering the region.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fs::File,
     io,
     os::fd::{AsRawFd, FromRawFd},
     sync::{Arc, atomic::Ordering, mpsc},
+    time::Instant,
 };
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::{Coalesce, Inbox, Job, Op, Queue, lock};
-use crate::options::IoConfig;
+use super::{
+    Inbox, IoFile, Job, Op, Queue, Settings,
+    buffers::{Buffers, Region},
+    lock,
+    settings::Pace,
+};
+use crate::options::{IoConfig, QUEUE_DEPTH_MAX};
 
 const WAKE: u64 = u64::MAX;
+/// Entries handed to the kernel at once; more go in several calls.
+const SUBMIT_MAX: u32 = 256;
+/// Files in a ring's table; further ones go unregistered.
+const FILES: u32 = 256;
+/// Looks at the ring between two offers of the CPU to others.
+const LOOKS: u32 = 64;
 
-pub(super) fn start(config: &IoConfig, coalesce: &Arc<Coalesce>) -> io::Result<Vec<Queue>> {
-    (0..config.num_io_queues).map(|q| start_queue(q, config.queue_depth, Arc::clone(coalesce))).collect()
+/// Starts the queues. `Err` at the first that cannot be had. The text: why memory or files are not
+/// registered, if they are not.
+pub(super) fn start(
+    config: &IoConfig,
+    settings: &Arc<Settings>,
+    buffers: &Buffers,
+) -> io::Result<(Vec<Queue>, Option<String>)> {
+    let mut queues = Vec::new();
+    let mut unregistered = None;
+    for q in 0..config.num_io_queues {
+        let (queue, why) = start_queue(q, Arc::clone(settings), buffers.region().cloned())?;
+        queues.push(queue);
+        unregistered = unregistered.or(why);
+    }
+    Ok((queues, unregistered))
 }
 
-fn start_queue(number: u32, depth: u32, coalesce: Arc<Coalesce>) -> io::Result<Queue> {
+fn start_queue(
+    number: u32,
+    settings: Arc<Settings>,
+    region: Option<Arc<Region>>,
+) -> io::Result<(Queue, Option<String>)> {
     // SAFETY: eventfd takes no pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
@@ -36,10 +67,12 @@ fn start_queue(number: u32, depth: u32, coalesce: Arc<Coalesce>) -> io::Result<Q
         let inbox = Arc::clone(&inbox);
         std::thread::Builder::new().name(format!("io{number}")).spawn(move || {
             // Made on this thread: the kernel binds a single-issuer ring to it.
-            match build(depth) {
-                Ok(ring) => {
-                    let _ = tx.send(Ok(()));
-                    Loop::new(ring, inbox, coalesce, depth).run();
+            match Loop::new(inbox, settings, region) {
+                Ok((ring, why)) => {
+                    // SAFETY: gettid takes no arguments.
+                    let tid = unsafe { libc::gettid() };
+                    let _ = tx.send(Ok((tid, why)));
+                    ring.run();
                 }
                 Err(e) => {
                     let _ = tx.send(Err(e));
@@ -47,27 +80,45 @@ fn start_queue(number: u32, depth: u32, coalesce: Arc<Coalesce>) -> io::Result<Q
             }
         })?
     };
-    rx.recv().unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended")))?;
-    Ok(Queue { inbox, threads: vec![thread] })
+    let (tid, why) = rx.recv().unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended")))?;
+    Ok((Queue { inbox, threads: vec![thread], tid }, why))
 }
 
-fn build(depth: u32) -> io::Result<IoUring> {
-    // One entry more than the depth: the read of the eventfd.
-    let entries = (depth + 1).next_power_of_two();
+fn build() -> io::Result<IoUring> {
+    // A place for every completion that can come: all slots and the wake-up.
+    let completions = (QUEUE_DEPTH_MAX + 1).next_power_of_two();
     let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
+        .setup_taskrun_flag()
         .setup_submit_all()
-        .build(entries)
-        .or_else(|_| IoUring::builder().build(entries))?;
+        .setup_cqsize(completions)
+        .build(SUBMIT_MAX)
+        // Before Linux 6.1.
+        .or_else(|_| IoUring::builder().setup_cqsize(completions).build(SUBMIT_MAX))?;
     let mut probe = io_uring::Probe::new();
     ring.submitter().register_probe(&mut probe)?;
-    for code in [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE] {
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::ReadFixed::CODE,
+        opcode::WriteFixed::CODE,
+        opcode::Fsync::CODE,
+        opcode::PollAdd::CODE,
+    ];
+    for code in needed {
         if !probe.is_supported(code) {
             return Err(io::Error::other(format!("io_uring lacks opcode {code}")));
         }
     }
     Ok(ring)
+}
+
+/// The ring's table of files.
+#[derive(Default)]
+struct Files {
+    places: HashMap<u64, u32>,
+    free: Vec<u32>,
 }
 
 struct Slot {
@@ -78,27 +129,46 @@ struct Slot {
 struct Loop {
     ring: IoUring,
     inbox: Arc<Inbox>,
-    coalesce: Arc<Coalesce>,
+    settings: Arc<Settings>,
+    /// Registered; kept until the ring is gone.
+    region: Option<Arc<Region>>,
+    files: Files,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     waiting: VecDeque<Job>,
     wake_armed: bool,
-    wake_value: Box<[u8; 8]>,
+    pace: Pace,
 }
 
 impl Loop {
-    fn new(ring: IoUring, inbox: Arc<Inbox>, coalesce: Arc<Coalesce>, depth: u32) -> Loop {
-        let depth = depth as usize;
-        Loop {
+    fn new(
+        inbox: Arc<Inbox>,
+        settings: Arc<Settings>,
+        region: Option<Arc<Region>>,
+    ) -> io::Result<(Loop, Option<String>)> {
+        let ring = build()?;
+        let mut why = None;
+        let mut refused = |what: &str, e: io::Error| why = Some(format!("{what}: {e}"));
+        let region = region.filter(|region| {
+            // SAFETY: the region stays mapped until after the ring is gone (`run`).
+            let registered = unsafe { ring.submitter().register_buffers(&region.parts()) };
+            registered.map_err(|e| refused("register I/O memory", e)).is_ok()
+        });
+        let table = ring.submitter().register_files_sparse(FILES);
+        let places = if table.map_err(|e| refused("register files", e)).is_ok() { FILES } else { 0 };
+        let ring = Loop {
             ring,
             inbox,
-            coalesce,
-            slots: (0..depth).map(|_| None).collect(),
-            free: (0..depth).rev().collect(),
+            settings,
+            region,
+            files: Files { places: HashMap::new(), free: (0..places).rev().collect() },
+            slots: Vec::new(),
+            free: Vec::new(),
             waiting: VecDeque::new(),
             wake_armed: false,
-            wake_value: Box::new([0; 8]),
-        }
+            pace: Pace::new(Instant::now()),
+        };
+        Ok((ring, why))
     }
 
     fn in_flight(&self) -> usize {
@@ -107,20 +177,14 @@ impl Loop {
 
     fn run(mut self) {
         loop {
-            self.take_jobs();
-            if self.waiting.is_empty() && self.in_flight() == 0 && self.inbox.stop.load(Ordering::SeqCst) {
+            let came = self.take_jobs();
+            let stopping = self.inbox.stop.load(Ordering::SeqCst);
+            if stopping && self.waiting.is_empty() && self.in_flight() == 0 {
                 break;
             }
+            self.forget_closed();
             self.arm_wake();
-            self.inbox.sleeping.store(true, Ordering::SeqCst);
-            let idle = lock(&self.inbox.jobs).is_empty() && !self.inbox.stop.load(Ordering::SeqCst);
-            let result = if idle || self.in_flight() > 0 && self.free.is_empty() {
-                self.wait()
-            } else {
-                self.ring.submit().map(drop)
-            };
-            self.inbox.sleeping.store(false, Ordering::SeqCst);
-            if let Err(e) = result {
+            if let Err(e) = self.turn() {
                 let passing = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ETIME]
                     .map(Some)
                     .contains(&e.raw_os_error());
@@ -130,47 +194,99 @@ impl Loop {
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
             }
-            self.reap();
+            let completed = self.reap();
+            self.pace.add(came + completed, Instant::now());
         }
-        // The wake-up read still points to `wake_value`: the ring goes first, then the memory.
-        let Loop { ring, wake_value, .. } = self;
+        // The region goes when the ring is gone.
+        let Loop { ring, region, .. } = self;
         drop(ring);
-        drop(wake_value);
+        drop(region);
     }
 
-    fn take_jobs(&mut self) {
-        self.waiting.append(&mut lock(&self.inbox.jobs));
-        while let Some(&slot) = self.free.last() {
+    /// Puts what has come into slots, up to the depth. Returns how many came.
+    fn take_jobs(&mut self) -> u32 {
+        let mut came = 0;
+        if self.inbox.queued.load(Ordering::SeqCst) > 0 {
+            let mut jobs = lock(&self.inbox.jobs);
+            came = jobs.list.len() as u32;
+            self.waiting.append(&mut jobs.list);
+            self.inbox.queued.store(0, Ordering::SeqCst);
+        }
+        while self.in_flight() < self.settings.depth() {
             let Some(job) = self.waiting.pop_front() else { break };
-            self.free.pop();
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.slots.push(None);
+                self.slots.len() - 1
+            });
             self.slots[slot] = Some(Slot { job, done: 0 });
             self.push_slot(slot);
+        }
+        came
+    }
+
+    /// Hands over what is prepared, and waits until something can be done.
+    fn turn(&mut self) -> io::Result<()> {
+        if !self.waiting.is_empty() && self.in_flight() >= self.settings.depth() {
+            // No room: only a completion helps, new requests need not wake us.
+            return self.wait();
+        }
+        let spin = self.settings.spin();
+        if self.pace.expects_within(spin) && self.settings.start_spinning() {
+            let seen = self.ring.submit().map(|_| self.look_for(spin));
+            self.settings.stop_spinning();
+            if seen? {
+                return Ok(());
+            }
+        }
+        self.inbox.sleeping.store(true, Ordering::SeqCst);
+        let idle = self.inbox.queued.load(Ordering::SeqCst) == 0
+            && !self.inbox.stop.load(Ordering::SeqCst)
+            && lock(&self.inbox.closed).is_empty();
+        let result = if idle { self.wait() } else { self.ring.submit().map(drop) };
+        self.inbox.sleeping.store(false, Ordering::SeqCst);
+        result
+    }
+
+    /// Waits actively, for `time` at most. True: there is something to do.
+    fn look_for(&mut self, time: std::time::Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if !self.ring.completion().is_empty() || self.inbox.queued.load(Ordering::Relaxed) > 0 {
+                    return true;
+                }
+                if self.ring.submission().taskrun() {
+                    // Completions that the kernel hands over when it is entered.
+                    return self.ring.submit().is_ok();
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() >= time {
+                return false;
+            }
+            // Whoever else wants this CPU goes first.
+            std::thread::yield_now();
         }
     }
 
     fn push_slot(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
         let request = &mut slot.job.request;
-        let fd = types::Fd(request.file.file.as_raw_fd());
+        let place = place_of(&mut self.files, &self.ring, &request.file);
         let offset = request.offset + slot.done as u64;
-        let entry = match &mut request.op {
-            Op::Read(window) => {
-                let rest = &mut window.as_mut()[slot.done..];
-                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build()
-            }
-            Op::Write(bytes) => {
-                let rest = &bytes[slot.done..];
-                opcode::Write::new(fd, rest.as_ptr(), rest.len() as u32).offset(offset).build()
-            }
-            Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        let region = self.region.as_deref();
+        let (file, op, done) = (&request.file.file, &mut request.op, slot.done);
+        let entry = match place {
+            Some(place) => entry(place as i32, op, done, offset, region).flags(squeue::Flags::FIXED_FILE),
+            None => entry(file.as_raw_fd(), op, done, offset, region),
         };
         self.push(entry.user_data(index as u64));
     }
 
     fn push(&mut self, entry: squeue::Entry) {
         loop {
-            // SAFETY: buffer and file of the entry are owned by a slot (or are `wake_value` and the
-            // eventfd), which lives until its completion has been reaped.
+            // SAFETY: buffer and file of the entry are owned by a slot (or are the eventfd), which lives
+            // until its completion has been reaped.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -181,25 +297,35 @@ impl Loop {
         }
     }
 
+    /// One poll of the eventfd reports every write to it; its counter is never read.
     fn arm_wake(&mut self) {
         if self.wake_armed {
             return;
         }
         if let Some(fd) = &self.inbox.eventfd {
-            let fd = types::Fd(fd.as_raw_fd());
-            let entry = opcode::Read::new(fd, self.wake_value.as_mut_ptr(), 8).build();
-            self.push(entry.user_data(WAKE));
+            let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32);
+            self.push(entry.multi(true).build().user_data(WAKE));
             self.wake_armed = true;
+        }
+    }
+
+    /// Closed files leave the table, or the kernel would keep them open.
+    fn forget_closed(&mut self) {
+        for number in std::mem::take(&mut *lock(&self.inbox.closed)) {
+            let Some(place) = self.files.places.remove(&number) else { continue };
+            match self.ring.submitter().register_files_update(place, &[-1]) {
+                Ok(_) => self.files.free.push(place),
+                Err(error) => tracing::warn!(%error, "take a closed file out of the ring's table"),
+            }
         }
     }
 
     /// Submits what is queued and waits for completions, gathered by count and by time.
     fn wait(&mut self) -> io::Result<()> {
-        let count = self.coalesce.count.load(Ordering::Relaxed) as usize;
+        let (count, time) = self.settings.coalesce();
         let want = count.min(self.in_flight()).max(1);
         if want > 1 {
-            let us = self.coalesce.us.load(Ordering::Relaxed);
-            let time = types::Timespec::from(std::time::Duration::from_micros(us.into()));
+            let time = types::Timespec::from(time);
             let args = types::SubmitArgs::new().timespec(&time);
             match self.ring.submitter().submit_with_args(want, &args) {
                 Err(e) if e.raw_os_error() == Some(libc::ETIME) => {}
@@ -212,18 +338,20 @@ impl Loop {
         self.ring.submit_and_wait(1).map(drop)
     }
 
-    fn reap(&mut self) {
+    /// Ends what is complete. Returns how many completions there were.
+    fn reap(&mut self) -> u32 {
+        let mut count = 0;
         loop {
-            let Some((index, result)) = self.ring.completion().next().map(|c| (c.user_data(), c.result()))
-            else {
-                return;
-            };
-            if index == WAKE {
-                self.wake_armed = false;
+            let Some(c) = self.ring.completion().next() else { break };
+            if c.user_data() == WAKE {
+                self.wake_armed = cqueue::more(c.flags());
                 continue;
             }
-            self.finish(index as usize, result);
+            count += 1;
+            self.finish(c.user_data() as usize, c.result());
         }
+        self.inbox.done.fetch_add(count.into(), Ordering::Relaxed);
+        count
     }
 
     fn finish(&mut self, index: usize, result: i32) {
@@ -250,10 +378,52 @@ impl Loop {
             Some(outcome) => {
                 if let Some(slot) = self.slots[index].take() {
                     self.free.push(index);
-                    self.inbox.done.fetch_add(1, Ordering::Relaxed);
                     slot.job.complete(outcome);
                 }
             }
         }
+    }
+}
+
+/// The place of a file in the ring's table; at its first request it gets one.
+fn place_of(files: &mut Files, ring: &IoUring, file: &IoFile) -> Option<u32> {
+    if let Some(place) = files.places.get(&file.number) {
+        return Some(*place);
+    }
+    let place = files.free.pop()?;
+    match ring.submitter().register_files_update(place, &[file.file.as_raw_fd()]) {
+        Ok(_) => {
+            files.places.insert(file.number, place);
+            Some(place)
+        }
+        Err(error) => {
+            // Without the table it goes as well. The place is not tried again.
+            tracing::debug!(%error, "register a file");
+            None
+        }
+    }
+}
+
+/// The entry for what of `op` is not `done` yet. Its memory is the caller's to keep.
+fn entry(fd: i32, op: &mut Op, done: usize, offset: u64, region: Option<&Region>) -> squeue::Entry {
+    let fd = types::Fd(fd);
+    match op {
+        Op::Read(window) => {
+            let rest = &mut window.as_mut()[done..];
+            let (start, len) = (rest.as_mut_ptr(), rest.len() as u32);
+            match region.and_then(|r| r.part_of(start, rest.len())) {
+                Some(part) => opcode::ReadFixed::new(fd, start, len, part).offset(offset).build(),
+                None => opcode::Read::new(fd, start, len).offset(offset).build(),
+            }
+        }
+        Op::Write(bytes) => {
+            let rest = &bytes[done..];
+            let (start, len) = (rest.as_ptr(), rest.len() as u32);
+            match region.and_then(|r| r.part_of(start, rest.len())) {
+                Some(part) => opcode::WriteFixed::new(fd, start, len, part).offset(offset).build(),
+                None => opcode::Write::new(fd, start, len).offset(offset).build(),
+            }
+        }
+        Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
     }
 }

@@ -4,9 +4,9 @@
 
 use std::{cell::UnsafeCell, ops::Range as Span, sync::Arc};
 
-use base::AlignedBuf;
+use super::IoBuf;
 
-struct Shared(UnsafeCell<AlignedBuf>);
+struct Shared(UnsafeCell<IoBuf>);
 
 // SAFETY: the buffer is reached only through windows, which are disjoint and made before any is used,
 // or by the holder after `take` has shown that no window is left.
@@ -26,7 +26,7 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 /// Cuts `buf` into windows over `spans`, which must rise and not overlap.
-pub(crate) fn split(buf: AlignedBuf, spans: impl IntoIterator<Item = Span<usize>>) -> (Holder, Vec<Window>) {
+pub(crate) fn split(buf: IoBuf, spans: impl IntoIterator<Item = Span<usize>>) -> (Holder, Vec<Window>) {
     let len = buf.len();
     let shared = Arc::new(Shared(UnsafeCell::new(buf)));
     // SAFETY: no window exists yet, nobody else can reach the buffer.
@@ -47,7 +47,7 @@ pub(crate) fn split(buf: AlignedBuf, spans: impl IntoIterator<Item = Span<usize>
 
 impl Holder {
     /// The buffer, when the last window is gone.
-    pub fn take(self) -> Option<AlignedBuf> {
+    pub fn take(self) -> Option<IoBuf> {
         Arc::into_inner(self.0).map(|s| s.0.into_inner())
     }
 }
@@ -66,14 +66,15 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::AlignedBuf;
 
     #[test]
     fn the_buffer_returns_when_all_windows_are_gone() {
-        let (holder, mut windows) = split(AlignedBuf::zeroed(8192), [0..4096, 4096..8192]);
+        let (holder, mut windows) = split(AlignedBuf::zeroed(8192).into(), [0..4096, 4096..8192]);
         windows[1].as_mut()[0] = 9;
         drop(windows);
         assert_eq!(holder.take().unwrap()[4096], 9);
-        let (holder, windows) = split(AlignedBuf::zeroed(4096), std::iter::once(0..4096));
+        let (holder, windows) = split(AlignedBuf::zeroed(4096).into(), std::iter::once(0..4096));
         assert!(holder.take().is_none());
         drop(windows);
     }

@@ -269,10 +269,9 @@ impl Bench {
     }
 
     /// Changes how completions are gathered, live.
-    pub fn coalesce(&self, count: u32, us: u32) {
-        if let Some(p) = self.pdisks.first() {
-            p.node().set_coalesce(count, us);
-        }
+    pub fn coalesce(&mut self, count: u32, us: u32) -> Result<(), PdiskError> {
+        (self.options.io.io_coalesce_count, self.options.io.io_coalesce_us) = (count, us);
+        self.pdisks.first().map_or(Ok(()), |p| p.node().reconfigure(&self.options.io))
     }
 }
 

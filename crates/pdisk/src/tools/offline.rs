@@ -41,7 +41,7 @@ impl Offline {
     pub fn open(dir: &Path, log_dir: Option<&Path>) -> Result<Offline, PdiskError> {
         let label = read_label(dir)?;
         let lock = take_lock(dir)?;
-        let plain = |path: PathBuf| open_direct(&path, false).map(Plain);
+        let plain = |path: PathBuf| open_direct(&path, false, None).map(Plain);
         Ok(Offline {
             data: plain(dir.join("data"))?,
             log: plain(label.log_path(dir, log_dir))?,

@@ -25,7 +25,7 @@ use plan::{Action, On, Rule};
 pub use plan::{FaultPlan, FileKind};
 pub use trace::{Trace, TraceEvent};
 
-use super::{Inbox, IoFile, Job, Op, lock, psync};
+use super::{IoFile, Job, Op, inbox::Inbox, lock, psync};
 use crate::random::Random;
 
 /// Threads that do what the engine below does not.
@@ -208,7 +208,7 @@ fn run(shared: &Shared) {
             && shared.held.is_none()
             && !(shared.noflush && matches!(job.request.op, Op::Flush));
         if only_late {
-            below.push(job);
+            below.push([job]);
             continue;
         }
         let result = shared.perform(&mut job, verdict);

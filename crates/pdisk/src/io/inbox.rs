@@ -1,0 +1,94 @@
+//! The way into one queue: requests in, and one wake-up for as many of them as have come meanwhile.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use super::{Job, lock};
+
+#[derive(Default)]
+pub(super) struct Jobs {
+    pub list: VecDeque<Job>,
+    /// psync: threads that serve a request.
+    pub active: usize,
+}
+
+pub(super) struct Inbox {
+    pub jobs: Mutex<Jobs>,
+    /// Length of the list, to be looked at without the lock.
+    pub queued: AtomicUsize,
+    /// psync: threads wait here.
+    pub wake: Condvar,
+    /// io_uring: the thread waits for completions and wants a write to `eventfd`.
+    pub sleeping: AtomicBool,
+    pub eventfd: Option<File>,
+    /// Files that are closed: their numbers, to be taken out of the ring's table.
+    pub closed: Mutex<Vec<u64>>,
+    pub stop: AtomicBool,
+    pub done: AtomicU64,
+    /// Times the thread had to be woken.
+    pub wakes: AtomicU64,
+}
+
+impl Inbox {
+    pub fn new(eventfd: Option<File>) -> Arc<Inbox> {
+        Arc::new(Inbox {
+            jobs: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            wake: Condvar::new(),
+            sleeping: AtomicBool::new(false),
+            eventfd,
+            closed: Mutex::default(),
+            stop: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+        })
+    }
+
+    pub fn push(&self, more: impl IntoIterator<Item = Job>) {
+        let mut jobs = lock(&self.jobs);
+        let before = jobs.list.len();
+        jobs.list.extend(more);
+        let added = jobs.list.len() - before;
+        self.queued.store(jobs.list.len(), Ordering::SeqCst);
+        drop(jobs);
+        self.ring(added);
+    }
+
+    /// Wakes who has something to do now, if he sleeps.
+    pub fn ring(&self, jobs: usize) {
+        match &self.eventfd {
+            Some(fd) => {
+                if self.sleeping.swap(false, Ordering::SeqCst) {
+                    self.wakes.fetch_add(1, Ordering::Relaxed);
+                    // A full eventfd counter means it is awake anyway.
+                    let _ = io::Write::write(&mut &*fd, &1u64.to_ne_bytes());
+                }
+            }
+            None if jobs == 1 => self.wake.notify_one(),
+            None => self.wake.notify_all(),
+        }
+    }
+
+    /// A file of a pdisk is closed.
+    pub fn forget(&self, file: u64) {
+        lock(&self.closed).push(file);
+        self.ring(0);
+    }
+
+    /// Everything queued so far is still served; then the threads end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.sleeping.store(true, Ordering::SeqCst);
+        // Under the lock, so that no psync thread is between its check and its wait.
+        let jobs = lock(&self.jobs);
+        self.ring(0);
+        drop(jobs);
+    }
+}
