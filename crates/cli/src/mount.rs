@@ -247,7 +247,8 @@ pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
 /// as its process's command line names it.
 pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
     let path = crate::perf::resolved(file)?;
-    let mountpoint = mounts().into_iter().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
+    let mountpoint =
+        mounts().into_iter().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
     let cluster = mount_pid(&mountpoint).and_then(|(pid, _)| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let mut words = line.split(|&b| b == 0).skip_while(|w| *w != b"--dir");

@@ -18,11 +18,17 @@ fn perf_through_the_mount_and_through_the_client_library() {
 
     let made = ok(&["perf", "create", "seq", file, "-r", "256k", "-n", "32m", "-th", "2", "-fsync", "-V"]);
     assert!(made.contains("  recSize 256K nBytes 32M fileSize 32M\n"), "{made}");
-    assert!(made.contains("  nProcesses 1 nThreadsPerProcess 2\n") && made.contains("  fsync at end of test\n"));
-    assert!(made.contains("bytesTransferred 33554432") && made.contains("CPU-seconds per GB: client "), "{made}");
+    assert!(
+        made.contains("  nProcesses 1 nThreadsPerProcess 2\n") && made.contains("  fsync at end of test\n")
+    );
+    assert!(
+        made.contains("bytesTransferred 33554432") && made.contains("CPU-seconds per GB: client "),
+        "{made}"
+    );
     assert!(made.contains(", servers ") && !made.contains("servers unknown"), "{made}");
 
-    let read = json(&["perf", "read", "strided", file, "-r", "64k", "-s", "1m", "-th", "4", "-V", "-repeat", "2"]);
+    let read =
+        json(&["perf", "read", "strided", file, "-r", "64k", "-s", "1m", "-th", "4", "-V", "-repeat", "2"]);
     assert_eq!(read["runs"].as_array().unwrap().len(), 2);
     for run in read["runs"].as_array().unwrap() {
         assert_eq!((run["bytes"].as_u64(), run["reads"]["operations"].as_u64()), (Some(32 << 20), Some(512)));
@@ -40,11 +46,15 @@ fn perf_through_the_mount_and_through_the_client_library() {
 
     ok(&["umount", cluster.mnt().to_str().unwrap()]);
     let direct = ["--direct-client", "--dir", dir];
-    let other = [&["perf", "create", "rand", "/g", "-r", "4k", "-n", "8m", "-osync", "-th", "8"], &direct[..]].concat();
+    let other =
+        [&["perf", "create", "rand", "/g", "-r", "4k", "-n", "8m", "-osync", "-th", "8"], &direct[..]]
+            .concat();
     assert_eq!(json(&other)["runs"][0]["writes"]["operations"].as_u64(), Some(2048));
-    let again = [&["perf", "create", "seq", "/h", "-r", "1m", "-n", "16m", "-V", "-fsync"], &direct[..]].concat();
+    let again =
+        [&["perf", "create", "seq", "/h", "-r", "1m", "-n", "16m", "-V", "-fsync"], &direct[..]].concat();
     assert!(ok(&again).contains("bytesTransferred 16777216"));
-    let back = [&["perf", "read", "rand", "/h", "-r", "4k", "-n", "4000R", "-V", "-th", "16"], &direct[..]].concat();
+    let back =
+        [&["perf", "read", "rand", "/h", "-r", "4k", "-n", "4000R", "-V", "-th", "16"], &direct[..]].concat();
     let back = json(&back);
     assert_eq!(back["runs"][0]["reads"]["operations"].as_u64(), Some(4000));
     assert!(back["runs"][0]["cpu"]["server_seconds"].is_number(), "{back}");

@@ -63,9 +63,7 @@ pub enum BadJob {
         reason: String,
     },
     /// Neither bytes nor records.
-    #[error(
-        "bad amount {input:?}; write bytes as 4096, 256k, 1m, 10g (binary), or records as 100R"
-    )]
+    #[error("bad amount {input:?}; write bytes as 4096, 256k, 1m, 10g (binary), or records as 100R")]
     Amount {
         /// As given.
         input: String,
@@ -211,9 +209,8 @@ impl Spec {
     /// of `block_size`.
     pub fn over(&self, file_len: Option<u64>, block_size: u64) -> Result<Job, BadJob> {
         let makes = self.operation == Operation::Create;
-        let bad = |option, value, reason: &str| {
-            Err(BadJob::Value { option, value, reason: reason.to_owned() })
-        };
+        let bad =
+            |option, value, reason: &str| Err(BadJob::Value { option, value, reason: reason.to_owned() });
         let record = self.record.unwrap_or(block_size);
         if !(1..=RECORD_MAX).contains(&record) {
             return bad("-r", record, "a record has 1 byte to 64m");
@@ -251,7 +248,9 @@ impl Spec {
         let stride = self.stride.map_or(threads_wide, |stride| stride.bytes(record));
         if self.pattern == Pattern::Strided {
             if !stride.is_multiple_of(record) || stride < threads_wide {
-                let why = format!("a stride is a multiple of the record and at least threads x record, {threads_wide}");
+                let why = format!(
+                    "a stride is a multiple of the record and at least threads x record, {threads_wide}"
+                );
                 return bad("-s", stride, &why);
             }
             if stride > records * record {
@@ -330,7 +329,8 @@ mod tests {
         assert!(fails(|s| s.read_ratio = 101).starts_with("-readratio: 101"));
         assert!(fails(|s| s.record = Some(16 << 20)).contains("less than one record"));
         assert!(fails(|s| s.amount = Some(Amount::Bytes(5))).starts_with("-n: 5"));
-        let strided = |stride| Spec { stride: Some(Amount::Bytes(stride)), ..spec(Operation::Read, Pattern::Strided) };
+        let strided =
+            |stride| Spec { stride: Some(Amount::Bytes(stride)), ..spec(Operation::Read, Pattern::Strided) };
         assert!(strided(2 << 20).over(Some(64 << 20), 1).unwrap_err().to_string().starts_with("-s: 2097152"));
         assert!(strided(4 << 20).over(Some(64 << 20), 1).is_ok());
         let makes = Spec { amount: None, ..spec(Operation::Create, Pattern::Seq) };

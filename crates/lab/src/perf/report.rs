@@ -191,7 +191,8 @@ impl Report {
             out += "  file cache flushed\n";
             return out;
         }
-        let yes = |on: bool, what: &'static str, not: &'static str| format!("  {}\n", if on { what } else { not });
+        let yes =
+            |on: bool, what: &'static str, not: &'static str| format!("  {}\n", if on { what } else { not });
         let size = |bytes| short(bytes);
         out += &format!(
             "  recSize {} nBytes {} fileSize {}\n",
@@ -338,11 +339,16 @@ mod tests {
         // 200 GiB in 8 MiB records at 606.68 operations a second, 19.350 ms, 12 threads: utilization 0.978.
         let new = report(8 << 20, 25_600, 25_600.0 / 606.68, 19.350, 12).lines("x", Style::New);
         assert!(new.contains("Op Rate was 606.68 Ops/sec, Avg Latency was 19.350 milliseconds, thread utilization 0.978, bytesTransferred 214748364800"), "{new}");
-        let kbytes: f64 = new.split("Data rate was ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        let kbytes: f64 =
+            new.split("Data rate was ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!((kbytes - 5_089_216.97).abs() < 30.0, "Kbytes of 1000: {kbytes}");
         let mid = report(8 << 20, 25_600, 25_600.0 / 284.47, 1.0, 1).lines("x", Style::Mid);
-        let kbytes: f64 = mid.split("Data rate was ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        assert!((kbytes - 2_330_376.56).abs() < 30.0 && mid.contains("iops was 284.47"), "Kbytes of 1024: {mid}");
+        let kbytes: f64 =
+            mid.split("Data rate was ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!(
+            (kbytes - 2_330_376.56).abs() < 30.0 && mid.contains("iops was 284.47"),
+            "Kbytes of 1024: {mid}"
+        );
         let old = report(8 << 20, 100, 1.0, 1.0, 1).lines("x", Style::Old);
         assert!(old.ends_with("Kbytes/sec, thread utilization 0.100\n"), "{old}");
     }

@@ -287,12 +287,7 @@ fn check(buffer: &[u8], offset: u64, path: &Path) -> Result<(), PerfError> {
         let at = offset + i as u64 * 8;
         let found = word.iter().rev().fold(0, |found, &byte| found << 8 | u64::from(byte));
         if found != word_at(at) {
-            return Err(PerfError::Wrong {
-                path: path.to_owned(),
-                offset: at,
-                expected: word_at(at),
-                found,
-            });
+            return Err(PerfError::Wrong { path: path.to_owned(), offset: at, expected: word_at(at), found });
         }
     }
     Ok(())
