@@ -54,6 +54,11 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk status --dir /data/rope\n  ropewalk status --dir /data/rope --json | jq .pdisks"
     )]
     Status(Listing),
+    /// What happened: pdisks that failed, queues that were not to be had, ... newest last
+    #[command(
+        after_help = "Examples:\n  ropewalk events --dir /data/rope\n  ropewalk events --dir /data/rope --json | jq '.[] | select(.severity == \"error\")'"
+    )]
+    Events(Listing),
     /// File systems
     #[command(subcommand)]
     Fs(Fs),

@@ -1,5 +1,7 @@
 //! `ropewalk config`: the table of tunables, with the cluster's values.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use base::tunables::{self, Tunables};
 use wire::mgr::{MgrReply, MgrRequest};
@@ -59,7 +61,20 @@ pub fn set(dir: &Dir, pairs: &[String]) -> Result<()> {
     Ok(())
 }
 
-async fn read(link: &Link) -> Result<Tunables> {
+/// The cluster's tunables, as soon as the manager answers: a server has nothing to do before.
+pub async fn wait_for(dir: &ClusterDir) -> Result<Tunables> {
+    let link = Link::new(dir)?;
+    loop {
+        match read(&link).await {
+            Ok(tunables) => return Ok(tunables),
+            Err(error) => tracing::warn!("waiting for the tunables: {error:#}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The cluster's tunables.
+pub async fn read(link: &Link) -> Result<Tunables> {
     let MgrReply::Config(pairs) = link.manager(&MgrRequest::ConfigGet).await? else {
         bail!("unexpected answer from the manager to ConfigGet");
     };

@@ -4,6 +4,7 @@ mod args;
 mod config;
 mod directory;
 mod down;
+mod events;
 mod lab_commands;
 mod link;
 mod listing;
@@ -54,6 +55,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => mount::umount(args),
         Command::Status(listing) => listing::status(listing),
+        Command::Events(listing) => events::list(listing),
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),

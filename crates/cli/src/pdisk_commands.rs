@@ -3,8 +3,14 @@
 use std::{io::Write, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use base::ByteSize;
-use pdisk::tools::{self, bench};
+use base::{
+    ByteSize, ClusterId, PdiskId,
+    tunables::{IoEngine, Tunables},
+};
+use pdisk::{
+    EngineChoice, IoConfig, OpenOptions,
+    tools::{self, bench},
+};
 
 use crate::{
     args::{PdiskBench, PdiskDir},
@@ -106,10 +112,34 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
 }
 
 /// How the node's queues run. `ROPEWALK_PDISK_FAULT` holds a fault plan, or `@FILE` with one: for tests.
-pub fn io_config() -> Result<pdisk::IoConfig> {
+pub fn io_config(tunables: &Tunables) -> Result<IoConfig> {
     let fault = match std::env::var("ROPEWALK_PDISK_FAULT") {
         Ok(plan) => Some(pdisk::FaultPlan::load(&plan).context("read ROPEWALK_PDISK_FAULT")?),
         Err(_) => None,
     };
-    Ok(pdisk::IoConfig { fault, ..pdisk::IoConfig::default() })
+    let t = tunables;
+    Ok(IoConfig {
+        num_io_queues: t.num_io_queues(),
+        io_coalesce_count: t.io_coalesce_count(),
+        io_coalesce_us: t.io_coalesce_us(),
+        io_dma_mib: t.io_dma_mib(),
+        queue_depth: t.queue_depth_max(),
+        io_spin_us: t.io_spin_us(),
+        engine: match t.io_engine() {
+            IoEngine::Auto => EngineChoice::Auto,
+            IoEngine::IoUring => EngineChoice::IoUring,
+            IoEngine::Psync => EngineChoice::Psync,
+        },
+        fault,
+    })
+}
+
+/// How a server opens a pdisk.
+pub fn open_options(tunables: &Tunables, cluster: ClusterId, id: PdiskId) -> OpenOptions {
+    OpenOptions {
+        queues_per_pdisk: tunables.queues_per_pdisk(),
+        // The table allows no more than the option takes.
+        fast_write_limit: tunables.fast_write_limit().0 as u32,
+        ..OpenOptions::new(cluster, id)
+    }
 }

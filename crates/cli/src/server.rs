@@ -18,6 +18,7 @@ use wire::{
 
 use crate::{
     args::Serve,
+    config,
     directory::{ClusterDir, NodeFile},
     link, metrics, pdisk_commands, process,
 };
@@ -104,6 +105,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                             "pid": std::process::id(),
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
+                            "events": base::events::events().after(0),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -141,12 +143,17 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 }
 
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
-    let io = pdisk::IoNode::start(pdisk_commands::io_config()?).context("start the I/O queues")?;
+    let tunables = tokio::select! {
+        // Nothing is open yet: whichever comes first.
+        tunables = config::wait_for(dir) => tunables?,
+        signal = link::stop_signal() => return signal,
+    };
+    let io = pdisk::IoNode::start(pdisk_commands::io_config(&tunables)?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
     let mut pdisks = Vec::new();
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
-        let options = pdisk::OpenOptions::new(cluster, p.id);
+        let options = pdisk_commands::open_options(&tunables, cluster, p.id);
         let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io)
             .with_context(|| format!("open {} in {}", p.id, path.display()))?;
         tracing::info!("{}: {report:?}", p.id);
@@ -167,7 +174,11 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
-    link::stop_signal().await?;
+    tokio::select! {
+        // The first ends only with an error; the pdisks are closed either way.
+        end = follow_tunables(dir, &io) => end?,
+        signal = link::stop_signal() => signal?,
+    }
     server.stop();
     for served in pdisks {
         served.pdisk.close().await.with_context(|| format!("close {}", served.id))?;
@@ -189,6 +200,33 @@ pub fn client_config(
         process: process::own_ident(),
         admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
         tunables: client::Tunables::default(),
+    }
+}
+
+/// How often a server asks for changed tunables.
+const TUNABLES_ROUND: Duration = Duration::from_secs(2);
+
+/// Brings live changes of tunables to the I/O queues. A manager that does not answer changes nothing.
+async fn follow_tunables(dir: &ClusterDir, io: &pdisk::IoNode) -> Result<()> {
+    let link = link::Link::new(dir)?;
+    let mut last = None;
+    loop {
+        if let Ok(tunables) = config::read(&link).await {
+            let config = pdisk_commands::io_config(&tunables)?;
+            let live =
+                [config.io_coalesce_count, config.io_coalesce_us, config.queue_depth, config.io_spin_us];
+            if last.replace(live).is_some_and(|before| before != live) {
+                io.reconfigure(&config)?;
+                tracing::info!(
+                    "I/O queues: coalesce {}/{} us, depth {}, spin {} us",
+                    live[0],
+                    live[1],
+                    live[2],
+                    live[3]
+                );
+            }
+        }
+        tokio::time::sleep(TUNABLES_ROUND).await;
     }
 }
 

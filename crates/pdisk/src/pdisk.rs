@@ -436,6 +436,13 @@ impl Pdisk {
         }
     }
 
+    /// Strips with an adopted version, and pieces of the data file that these versions lie in.
+    pub(crate) fn extents(&self) -> (u64, u64) {
+        let state = self.store().lock();
+        let adopted = state.index.iter_after(None).filter_map(|(_, s)| s.adopted.as_ref());
+        adopted.fold((0, 0), |(strips, extents), v| (strips + 1, extents + v.map.len() as u64))
+    }
+
     /// Ends all operations, brings everything to its place, makes a last checkpoint and closes the files.
     /// Other clones refuse from then on.
     pub async fn close(self) -> Result<(), PdiskError> {

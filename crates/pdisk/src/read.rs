@@ -157,14 +157,7 @@ pub(crate) fn zero_crc() -> u32 {
     *ZERO.get_or_init(|| crc32c(&[0; UNIT]))
 }
 
-fn finish(
-    store: &Store,
-    plan: Plan,
-    mut buf: IoBuf,
-    tag: u32,
-    errors: &Errors,
-    verify: bool,
-) -> ReadResult {
+fn finish(store: &Store, plan: Plan, mut buf: IoBuf, tag: u32, errors: &Errors, verify: bool) -> ReadResult {
     if let Some((_, error)) = errors.iter().find(|(t, _)| *t == tag) {
         tracing::warn!(dir = %store.files.dir.display(), %error, "read error: the strip counts as lost");
         store.stats.lost.inc();

@@ -237,41 +237,47 @@ tunables! {
     /// How pdisks do their I/O. `auto` takes io_uring where it is allowed, else psync (pread and pwrite).
     io_engine = "io_engine": IoEngine {
         default: IoEngine::Auto, range: [IoEngine::Auto, IoEngine::IoUring, IoEngine::Psync], unit: "word",
-        scope: Node, change: Reopen, status: Planned
+        scope: Node, change: Reopen, status: Used
     }
     /// io_uring rings of a node, each with its thread. More than one helps only if several pdisks are busy
     /// or `queues_per_pdisk` is raised, and needs the memory of `io_dma_mib`.
     num_io_queues = "num_io_queues": u32 {
-        default: 2, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Planned
+        default: 2, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Used
     }
     /// Rings that one pdisk uses, at most `num_io_queues`; a strip always uses the same one. Raise it for a
     /// fast NVMe.
     queues_per_pdisk = "queues_per_pdisk": u32 {
-        default: 1, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Planned
+        default: 1, range: 1..=16, unit: "rings", scope: Node, change: Reopen, status: Used
     }
-    /// Registered I/O memory of a node, shared by its rings. If it is too small for the number of rings,
-    /// the node runs with one ring and says so in an event.
+    /// Registered I/O memory of a node, shared by its rings, each of which needs 8. If it is too small for
+    /// the number of rings, the node runs with one ring and says so in an event.
     io_dma_mib = "io_dma_mib": u32 {
-        default: 64, range: 8..=4096, unit: "MiB", scope: Node, change: Reopen, status: Planned
+        default: 32, range: 8..=4096, unit: "MiB", scope: Node, change: Reopen, status: Used
     }
-    /// I/Os in flight on one pdisk; more wait in its queue.
+    /// I/Os in flight on one ring; more wait.
     queue_depth_max = "queue_depth_max": u32 {
-        default: 64, range: 1..=1024, unit: "I/Os", scope: Node, change: Live, status: Planned
+        default: 64, range: 1..=1024, unit: "I/Os", scope: Node, change: Live, status: Used
     }
     /// A ring's thread is woken when this many I/Os are complete, or after `io_coalesce_us`. Higher values
     /// save CPU and cost latency; 1 wakes at every completion.
     io_coalesce_count = "io_coalesce_count": u32 {
-        default: 1, range: 1..=256, unit: "I/Os", scope: Node, change: Live, status: Planned
+        default: 1, range: 1..=256, unit: "I/Os", scope: Node, change: Live, status: Used
     }
     /// The longest a complete I/O waits for others before the ring's thread is woken. 0 does not wait.
     io_coalesce_us = "io_coalesce_us": u32 {
-        default: 0, range: 0..=25_500, unit: "µs", scope: Node, change: Live, status: Planned
+        default: 0, range: 0..=25_500, unit: "µs", scope: Node, change: Live, status: Used
+    }
+    /// The longest a ring's thread waits actively before it sleeps. It does so only while requests and
+    /// completions come more often than that, on half of the CPUs at most, and not while completions are
+    /// gathered. Higher values save the cost of being woken; 0 always sleeps.
+    io_spin_us = "io_spin_us": u32 {
+        default: 20, range: 0..=1000, unit: "µs", scope: Node, change: Live, status: Used
     }
     /// Overwrites up to this size go through the pdisk's log and are applied later; larger ones to new
     /// space.
     fast_write_limit = "fast_write_limit": ByteSize {
         default: ByteSize(64 * KIB), range: sizes(0, MIB),
-        unit: "bytes", scope: Node, change: Live, status: Planned
+        unit: "bytes", scope: Node, change: Reopen, status: Used
     }
     /// A complete version is adopted by a message of its own if no other message has carried its adoption
     /// within this time.

@@ -144,6 +144,11 @@ impl Cluster {
 
     /// Starts one server process again, as an administrator would.
     pub fn start_server(&self, name: &str) {
+        self.start_server_with(name, &[]);
+    }
+
+    /// The same with further variables in its environment.
+    pub fn start_server_with(&self, name: &str, variables: &[(&str, &str)]) {
         let log = fs::OpenOptions::new()
             .append(true)
             .create(true)
@@ -151,6 +156,7 @@ impl Cluster {
             .unwrap();
         let child = Command::new(ROPEWALK)
             .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
+            .envs(variables.iter().copied())
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

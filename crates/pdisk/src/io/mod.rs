@@ -3,8 +3,8 @@
 //! The last completion of a batch runs the batch's finish function on the queue's thread.
 //! Errors are handed to that function; queues themselves never fail a request of their own accord.
 
-pub(crate) mod fault;
 mod buffers;
+pub(crate) mod fault;
 mod inbox;
 mod numa;
 mod psync;
@@ -197,8 +197,7 @@ impl IoNode {
         };
         let Started { queues, engine, buffers, why_psync, why_one_queue } = started;
         let placement = Mutex::new(numa::Placement::new(queues.len()));
-        let node =
-            Node { queues, placement, engine, settings, buffers, why_psync, why_one_queue, fault };
+        let node = Node { queues, placement, engine, settings, buffers, why_psync, why_one_queue, fault };
         Ok(IoNode(Arc::new(node)))
     }
 

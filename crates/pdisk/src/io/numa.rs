@@ -33,7 +33,8 @@ impl Placement {
             let nodes = &self.nodes;
             // A node gets its fair share of the queues before it shares one among its pdisks.
             let mine = nodes.iter().filter(|node| **node == near).count();
-            let known: Vec<u32> = nodes.iter().flatten().copied().filter(|node| Some(*node) != near).collect();
+            let known: Vec<u32> =
+                nodes.iter().flatten().copied().filter(|node| Some(*node) != near).collect();
             let others = known.iter().collect::<std::collections::BTreeSet<_>>().len();
             let wants_more = mine < n.div_ceil(others + 1).max(count);
             order.sort_by_key(|q| match nodes[*q] {
@@ -116,7 +117,10 @@ mod tests {
     #[test]
     fn on_one_node_queues_go_in_turn() {
         let mut p = Placement::new(4);
-        assert_eq!([p.assign(1, None), p.assign(2, None), p.assign(2, None)], [vec![0], vec![1, 2], vec![0, 3]]);
+        assert_eq!(
+            [p.assign(1, None), p.assign(2, None), p.assign(2, None)],
+            [vec![0], vec![1, 2], vec![0, 3]]
+        );
         assert_eq!(p.assign(16, None), [0, 1, 2, 3], "never more than there are");
     }
 

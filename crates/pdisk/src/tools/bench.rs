@@ -13,7 +13,7 @@ use base::{
     StripSet, StripeId, Version, stats::Histogram, units::UNIT,
 };
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wire::{
     crc::unit_crcs,
     strip::{PrepareStrip, Range, ReadStrip, ReadVersion, VersionInfo},
@@ -120,20 +120,41 @@ impl Row {
 }
 
 /// What opening a pdisk with many strips takes.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OpenRow {
     /// Strips in it.
     pub strips: u64,
+    /// Bytes of its data file.
+    pub data_bytes: u64,
     /// Seconds to open it after a clean close.
     pub seconds: f64,
-    /// Bytes of memory that the process has more than before.
+    /// Bytes of memory that the process has more than before, when it is open.
     pub memory_bytes: u64,
+    /// The same at its highest while it opened.
+    pub peak_bytes: u64,
+}
+
+/// What random overwrites make of a pdisk.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Aging {
+    /// Bytes overwritten, at random places in pieces of random length.
+    pub overwritten_bytes: u64,
+    /// Pieces a strip of 1 MiB lies in, on average, before and after.
+    pub extents_before: f64,
+    /// After.
+    pub extents_after: f64,
+    /// Sequential read before and after.
+    pub read_before: Row,
+    /// After.
+    pub read_after: Row,
 }
 
 /// Bytes of the strips measured.
 const STRIP: usize = 1 << 20;
 /// Adoptions gathered into one batch, as messages carry them.
 const ADOPT_BATCH: usize = 16;
+/// What is made in the directory.
+const NAME: &str = "pdisk-bench";
 
 /// A directory with pdisks for measurements, removed when dropped.
 pub struct Bench {
@@ -152,7 +173,7 @@ pub struct Bench {
 impl Bench {
     /// Makes the pdisks and fills half of each.
     pub fn start(options: Options) -> Result<Bench, PdiskError> {
-        let dir = options.dir.join("pdisk-bench");
+        let dir = options.dir.join(NAME);
         let node = IoNode::start(options.io.clone())?;
         // One thread: the queues' own threads and this one are what a small server has.
         let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -268,6 +289,39 @@ impl Bench {
         })
     }
 
+    /// Ages the pdisks: overwrites random ranges of up to 256 KiB until `bytes` have been written, with a
+    /// sequential read before and after.
+    pub fn age(&mut self, bytes: u64) -> Result<Aging, PdiskError> {
+        const WRITERS: u64 = 8;
+        let read = Load::Read { depth: 8 };
+        let (read_before, extents_before) = (self.run(read)?, self.extents_a_strip());
+        let all = self.strips * u64::from(self.options.pdisks);
+        let workers: Vec<_> = (0..WRITERS).map(|w| self.worker(w, WRITERS)).collect();
+        let written = self.runtime.block_on(async {
+            let tasks = workers.into_iter().map(|mut worker| {
+                tokio::spawn(async move {
+                    let mut written = 0;
+                    while written < bytes / WRITERS {
+                        written += worker.overwrite(all).await?;
+                    }
+                    Ok(written)
+                })
+            });
+            join(tasks.collect()).await
+        })?;
+        self.version += 1 << 32;
+        let overwritten_bytes = written.into_iter().sum();
+        let extents_after = self.extents_a_strip();
+        let read_after = self.run(read)?;
+        Ok(Aging { overwritten_bytes, extents_before, extents_after, read_before, read_after })
+    }
+
+    fn extents_a_strip(&self) -> f64 {
+        let (strips, extents) =
+            self.pdisks.iter().map(Pdisk::extents).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        extents as f64 / strips.max(1) as f64
+    }
+
     /// Changes how completions are gathered, live.
     pub fn coalesce(&mut self, count: u32, us: u32) -> Result<(), PdiskError> {
         (self.options.io.io_coalesce_count, self.options.io.io_coalesce_us) = (count, us);
@@ -284,18 +338,11 @@ impl Drop for Bench {
     }
 }
 
-/// Makes a pdisk with `strips` strips of 4 KiB in `dir`/pdisk-bench, closes it, and measures opening it.
-pub fn open(dir: &Path, strips: u64, io: IoConfig) -> Result<OpenRow, PdiskError> {
-    let dir = dir.join("pdisk-bench");
-    let result = measure_open(&dir, strips, io);
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        tracing::warn!(dir = %dir.display(), error = %e, "remove the benchmark's files");
-    }
-    result
-}
-
-fn measure_open(dir: &Path, strips: u64, io: IoConfig) -> Result<OpenRow, PdiskError> {
+/// Makes a pdisk with `strips` strips of 4 KiB in `dir`/pdisk-bench and closes it, for [`open`] to measure.
+/// Who calls removes it.
+pub fn fill(dir: &Path, strips: u64, io: IoConfig) -> Result<(), PdiskError> {
     const BATCH: u64 = 1024;
+    let dir = &dir.join(NAME);
     let node = IoNode::start(io)?;
     let size = strips * UNIT as u64 * 9 / 8 + (64 << 20);
     Pdisk::create(dir, CreateOptions::new(ClusterId(1), PdiskId(0), size))?;
@@ -319,23 +366,33 @@ fn measure_open(dir: &Path, strips: u64, io: IoConfig) -> Result<OpenRow, PdiskE
         }
         pdisk.close().await
     })?;
-    let (start, before) = (Instant::now(), resident_bytes());
-    let (pdisk, report) = Pdisk::open(dir, options, &node)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let memory_bytes = resident_bytes().saturating_sub(before);
-    drop(pdisk);
-    Ok(OpenRow { strips: report.strips, seconds, memory_bytes })
+    Ok(())
 }
 
-async fn join(tasks: Vec<tokio::task::JoinHandle<Result<(), PdiskError>>>) -> Result<(), PdiskError> {
-    let mut result = Ok(());
+/// Opens the pdisk that [`fill`] made, in a process that has done nothing else before.
+pub fn open(dir: &Path, io: IoConfig) -> Result<OpenRow, PdiskError> {
+    let node = IoNode::start(io)?;
+    let dir = dir.join(NAME);
+    let (start, before) = (Instant::now(), memory("VmRSS:"));
+    let (pdisk, report) = Pdisk::open(&dir, OpenOptions::new(ClusterId(1), PdiskId(0)), &node)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let more = |now: u64| now.saturating_sub(before);
+    Ok(OpenRow {
+        strips: report.strips,
+        data_bytes: pdisk.stats().capacity,
+        seconds,
+        memory_bytes: more(memory("VmRSS:")),
+        peak_bytes: more(memory("VmHWM:")),
+    })
+}
+
+async fn join<T>(tasks: Vec<tokio::task::JoinHandle<Result<T, PdiskError>>>) -> Result<Vec<T>, PdiskError> {
+    let mut results = Vec::with_capacity(tasks.len());
     for task in tasks {
-        let ended = task.await;
-        result = result.and(
-            ended.unwrap_or_else(|e| Err(PdiskError::Failed { reason: format!("a task panicked: {e}") })),
-        );
+        let panicked = |e| Err(PdiskError::Failed { reason: format!("a task panicked: {e}") });
+        results.push(task.await.unwrap_or_else(panicked));
     }
-    result
+    results.into_iter().collect()
 }
 
 fn failed(refusal: wire::strip::StripRefusal) -> PdiskError {
@@ -468,6 +525,29 @@ impl Worker {
         Ok(())
     }
 
+    /// A random range of a random strip of this writer's own. Returns its bytes.
+    async fn overwrite(&mut self, all: u64) -> Result<u64, PdiskError> {
+        let units = (STRIP / UNIT) as u64;
+        let n = self.random.below(all.div_ceil(self.step)) * self.step + self.at;
+        let (pdisk, id) = self.place(n % all);
+        let (pdisk, id) = (pdisk.clone(), id);
+        let mine = n < all;
+        let state = pdisk.state(vec![id]).await.map_err(failed)?;
+        let now = state[0].prepared.as_ref().or(state[0].adopted.as_ref()).map(|i| i.version);
+        let Some(base) = now.filter(|_| mine) else { return Ok(0) };
+        let count = 1 + self.random.below(64);
+        let first = self.random.below(units - count) as usize;
+        let span = first..first + count as usize;
+        let version = Version { grant: base.grant, seq: base.seq + 1 };
+        let mut request = whole(id, version, STRIP, &self.crcs[span.clone()]);
+        let range = Range { offset: (first * UNIT) as u32, len: (span.len() * UNIT) as u32 };
+        (request.base, request.adopt, request.ranges) = (Some(base), Some(base), vec![range]);
+        let payload = self.payload.slice(span.start * UNIT..span.end * UNIT);
+        let answer = pdisk.prepare(vec![(request, payload)]).await.pop();
+        answer.unwrap_or(Ok(())).map_err(failed)?;
+        Ok(range.len.into())
+    }
+
     /// One unit of a strip of this writer's own, over what it wrote before.
     async fn sync_write(&mut self, all: u64) -> Result<(), PdiskError> {
         let (pdisk, id) = self.place(self.at % all);
@@ -499,8 +579,10 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm");
-    let pages = pages.ok().and_then(|s| s.split(' ').nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
+/// A line of this process's status, which is in KiB, in bytes.
+fn memory(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let found =
+        status.lines().find_map(|l| l.strip_prefix(line)?.trim().split(' ').next()?.parse::<u64>().ok());
+    found.unwrap_or(0) * 1024
 }

@@ -1,0 +1,76 @@
+//! `ropewalk events`: what happened in the processes of a cluster. Each keeps its newest events until it ends.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use base::events::Event;
+use serde::{Deserialize, Serialize};
+use wire::admin::{AdminReply, AdminRequest};
+
+use crate::{
+    args::Listing,
+    directory::ClusterDir,
+    link::{self, Link},
+    output,
+};
+
+/// An event with the process it happened in.
+#[derive(Serialize)]
+struct EventRow {
+    process: String,
+    #[serde(flatten)]
+    event: Event,
+}
+
+/// What of a process's status is used here.
+#[derive(Deserialize)]
+struct Status {
+    events: Vec<Event>,
+}
+
+/// `ropewalk events`.
+pub fn list(listing: &Listing) -> Result<()> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let mut rows = link::run(async {
+        let link = Link::new(&dir)?;
+        let mut targets = vec![("manager".to_owned(), dir.file.manager)];
+        targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), n.addr)));
+        // Without a manager the mounts are not known.
+        if let Ok(report) = link.cluster().await {
+            let mounts = report.clients.iter();
+            targets.extend(mounts.filter_map(|c| Some((c.mount.clone(), c.admin_addr.parse().ok()?))));
+        }
+        let mut rows = Vec::new();
+        for (process, addr) in targets {
+            let answer = link.admin(addr, &AdminRequest::Status, Duration::from_secs(2)).await;
+            let Ok(AdminReply::Json(text)) = answer else {
+                eprintln!("{process} does not answer at {addr}: its events are not shown");
+                continue;
+            };
+            let Status { events } = serde_json::from_str(&text)?;
+            rows.extend(events.into_iter().map(|event| EventRow { process: process.clone(), event }));
+        }
+        Ok(rows)
+    })?;
+    rows.sort_by_key(|r| r.event.at_us);
+    if listing.json {
+        return output::json(&rows);
+    }
+    let cells = |r: &EventRow| {
+        let e = &r.event;
+        let severity = format!("{:?}", e.severity).to_lowercase();
+        vec![ago(e.at_us), severity, r.process.clone(), e.name.clone(), e.text.clone()]
+    };
+    output::table(&["WHEN", "SEVERITY", "PROCESS", "EVENT", "WHAT"], rows.iter().map(cells).collect());
+    Ok(())
+}
+
+fn ago(at_us: u64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.saturating_sub(Duration::from_micros(at_us)).as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        _ => format!("{} h ago", seconds / 3600),
+    }
+}
