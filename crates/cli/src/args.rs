@@ -213,8 +213,11 @@ pub enum Pdisk {
         after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
     )]
     Dump(PdiskDir),
-    /// Measure the strip store on the disk under a directory
-    #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]
+    /// Measure the strip store on the disk under a directory against fio
+    #[command(after_help = "Examples:
+  ropewalk pdisk bench /data --size 4g --json
+  ropewalk pdisk bench /data /dev/shm --tables --aging --strips 1000000
+  ropewalk pdisk bench /data --no-fio --seconds 1 --rounds 1")]
     Bench(PdiskBench),
 }
 
@@ -233,15 +236,33 @@ pub struct PdiskDir {
 
 #[derive(Args)]
 pub struct PdiskBench {
-    /// A directory on the disk to measure; a pdisk is made in it and removed
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub dir: PathBuf,
+    /// Directories on the disks to measure; a pdisk is made in each and removed
+    #[arg(value_hint = ValueHint::DirPath, required = true)]
+    pub dirs: Vec<PathBuf>,
     /// Size of that pdisk; half of it is filled
     #[arg(long, default_value = "2g")]
     pub size: ByteSize,
-    /// Seconds for each load
-    #[arg(long, default_value_t = 5)]
+    /// Seconds for each load, and for each of fio's
+    #[arg(long, default_value_t = 3)]
     pub seconds: u64,
+    /// Times each load is measured, turn by turn with fio; the median counts
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// The store alone
+    #[arg(long)]
+    pub no_fio: bool,
+    /// Also tables of 1 to 16 queues and of coalescing: IOPS, CPU, IOPS per CPU second
+    #[arg(long)]
+    pub tables: bool,
+    /// Also what random overwriting does to sequential reading
+    #[arg(long)]
+    pub aging: bool,
+    /// Also open a pdisk with so many strips
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub strips: u64,
+    /// Open the pdisk that --strips has filled: its process of its own
+    #[arg(long, hide = true)]
+    pub open_only: bool,
     /// For scripts
     #[arg(long)]
     pub json: bool,

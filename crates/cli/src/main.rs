@@ -12,6 +12,7 @@ mod make;
 mod metrics;
 mod mount;
 mod output;
+mod pdisk_bench;
 mod pdisk_commands;
 mod perf;
 mod process;
@@ -61,7 +62,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
-        Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
+        Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_bench::bench(bench),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
