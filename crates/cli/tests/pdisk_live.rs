@@ -67,11 +67,11 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
         ok(&words);
     };
     let log = |text: &str| fs::read_to_string(dir.join("log/n1.log")).unwrap().contains(text);
-    fs::write(cluster.mnt().join("f"), [7; 3_000_000]).unwrap();
+    fs::write(cluster.mnt().join("f"), vec![7; 3_000_000]).unwrap();
     set(&["io_coalesce_count=4", "io_coalesce_us=50", "queue_depth_max=2"]);
     until("the queues take the change", &cluster, || log("coalesce 4/50 us, depth 2"));
-    fs::write(cluster.mnt().join("g"), [8; 3_000_000]).unwrap();
-    assert_eq!(fs::read(cluster.mnt().join("g")).unwrap(), [8; 3_000_000]);
+    fs::write(cluster.mnt().join("g"), vec![8; 3_000_000]).unwrap();
+    assert_eq!(fs::read(cluster.mnt().join("g")).unwrap(), vec![8; 3_000_000]);
 
     set(&["num_io_queues=16", "io_dma_mib=64"]);
     assert!(events(&cluster, "io_one_queue").is_empty());
@@ -81,5 +81,5 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     let told = events(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");
-    assert_eq!(fs::read(cluster.mnt().join("f")).unwrap(), [7; 3_000_000]);
+    assert_eq!(fs::read(cluster.mnt().join("f")).unwrap(), vec![7; 3_000_000]);
 }

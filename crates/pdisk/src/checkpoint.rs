@@ -191,3 +191,110 @@ pub(crate) fn read_strips(file: &dyn ReadAt, head: &Head, units: u64) -> Result<
     }
     Ok(Index::from_strips(strips, head.incarnation))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        extent::Extent,
+        index::{Strip, Ver, encode_strip},
+    };
+    use base::{BlockIndex, FsId, Grant, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId, Version};
+
+    struct Image(Vec<u8>);
+
+    impl ReadAt for Image {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+            buf.copy_from_slice(&self.0[offset as usize..][..buf.len()]);
+            Ok(())
+        }
+        fn size(&self) -> std::io::Result<u64> {
+            Ok(self.0.len() as u64)
+        }
+    }
+
+    /// Made by another program from docs/format-pdisk.md.
+    #[test]
+    fn golden_checkpoint() {
+        let id = StripeId { fs: FsId(1), inode: InodeNo(2), block: BlockIndex(3) }.strip(StripIndex(4));
+        let ver = Ver {
+            version: Version { grant: Grant(5), seq: 6 },
+            touched: StripSet(3),
+            len: 8192,
+            covers: [].into(),
+            map: [Extent::new(100, 2)].into(),
+            pending: Vec::new(),
+            rsn: 9,
+            derived: false,
+            damaged: false,
+        };
+        let (pool, group) = (PoolId(7), GroupId(8));
+        let strip = Strip { pool, group, adopted: Some(ver), rsn: 9, ..Strip::default() };
+        let mut used = Vec::new();
+        encode_strip(id, &strip, &mut used);
+        let page = encode_page(2, 0, &used);
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let expected = concat!(
+            "52574950",
+            "00000000",
+            "0200000000000000",
+            "5c000000",
+            "b115dec4", // header of the page
+            "01000000",
+            "0200000000000000",
+            "0300000000000000",
+            "04",
+            "07000000",
+            "08000000", // strip, pool, group
+            "0000000000000000",
+            "0900000000000000",
+            "01", // sealed below, record, versions
+            "0500000000000000",
+            "0600000000000000",
+            "03000000",
+            "00200000",
+            "00", // version, touched, bytes, covers
+            "0900000000000000",
+            "00",
+            "0100",
+            "0200006400000000",
+            "0000", // record, flags, map, pending
+        );
+        assert_eq!(hex(&page[..24 + used.len()]), expected);
+        assert!(page.len() == 4096 && page[24 + used.len()..].iter().all(|b| *b == 0));
+
+        let head = Head {
+            number: 2,
+            pages: 1,
+            strips: 1,
+            rsn: 9,
+            log: LogPoint { position: 8192, sequence: 3, chain: 0x0102_0304 },
+            incarnation: Incarnation(5),
+        };
+        let bytes = head.encode(&[9; 16]);
+        let expected = concat!(
+            "5257494e44455831",
+            "0100",
+            "0000",
+            "01000000",
+            "09090909090909090909090909090909",
+            "0200000000000000",
+            "0100000000000000",
+            "0900000000000000", // number, strips, record
+            "0020000000000000",
+            "0300000000000000",
+            "04030201",
+            "00000000", // log
+            "0500000000000000",
+        );
+        assert_eq!((hex(&bytes[..88]).as_str(), hex(&bytes[4092..]).as_str()), (expected, "056b601a"));
+
+        let file = Image([&bytes[..], &page[..]].concat());
+        let Ok(Slot::Head(read)) = read_head(&file, Path::new("index.0"), &[9; 16]) else {
+            panic!("no head")
+        };
+        assert_eq!(read, head);
+        let index = read_strips(&file, &read, 1000).unwrap();
+        assert_eq!((index.len(), index.get(id)), (1, Some(&strip)));
+    }
+}

@@ -313,3 +313,73 @@ fn parse(header: &Header, bytes: &[u8], units: u64) -> Option<Group> {
         whole,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{BlockIndex, FsId, Grant, InodeNo, StripIndex, StripeId, Version};
+
+    struct Image(Vec<u8>);
+
+    impl ReadAt for Image {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            buf.copy_from_slice(&self.0[offset as usize..][..buf.len()]);
+            Ok(())
+        }
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.0.len() as u64)
+        }
+    }
+
+    /// Made by another program from docs/format-pdisk.md.
+    #[test]
+    fn golden_group() {
+        let stripe = StripeId { fs: FsId(1), inode: InodeNo(2), block: BlockIndex(3) };
+        let adopt = Record::Adopt {
+            strip: stripe.strip(StripIndex(4)),
+            version: Version { grant: Grant(5), seq: 6 },
+        };
+        let mut meta = Vec::new();
+        adopt.encode(&mut meta);
+        let at = LogPoint { position: 8192, sequence: 3, chain: 0x0102_0304 };
+        let (group, after) = encode_group(at, &[9; 16], 7, 1, &meta, &[]);
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let header = concat!(
+            "52574c47",
+            "0100",
+            "0000", // magic, format
+            "09090909090909090909090909090909",
+            "0020000000000000",
+            "0300000000000000",
+            "0700000000000000", // position, sequence, first record
+            "0020000000000000",
+            "01000000",
+            "26000000",
+            "0000000000000000", // bytes, records, meta, payload
+            "c14aa324",
+            "04030201", // CRC of meta, chain
+            "000000000000000000000000",
+            "8cb0519b",
+        );
+        let record = concat!(
+            "04",
+            "01000000",
+            "0200000000000000",
+            "0300000000000000",
+            "04", // adopt, strip
+            "0500000000000000",
+            "0600000000000000",
+        );
+        assert_eq!((group.len(), after.position, after.sequence), (8192, 16384, 4));
+        assert_eq!(hex(&group[..134]), format!("{header}{record}"));
+        assert_eq!(hex(&group[8192 - 134..]), format!("{record}{header}"), "and again at the end");
+        assert_eq!(crc32c(&group), 0x2672_0b41);
+
+        let mut log = vec![0; crate::files::LOG_RING as usize + (1 << 20)];
+        log[crate::files::LOG_RING as usize + 8192..][..8192].copy_from_slice(&group);
+        let log = Image(log);
+        let read = Ring::new(&log, Path::new("log"), [9; 16], 1 << 20).group(at, 100).unwrap().unwrap();
+        assert!(read.whole && read.first_rsn == 7 && read.after == after);
+        assert_eq!(read.records.into_iter().map(|r| r.0).collect::<Vec<_>>(), [adopt]);
+    }
+}

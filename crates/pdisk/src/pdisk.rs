@@ -345,9 +345,9 @@ impl Pdisk {
         let (start, n) = (Instant::now(), batch.len());
         let verify = self.store().options.verify_reads;
         let answer = read::read(self.store(), batch, verify).await;
-        let ok = answer.iter().flatten().flatten();
+        let ok = answer.iter().flatten();
         self.store().stats.done(Op::Read, start, n, ok.map(|(_, payload)| payload.len()).sum());
-        answer.unwrap_or_else(|_| vec![Err(StripRefusal::Failed); n])
+        answer
     }
 
     /// A reader found bad bytes: reads the strip's adopted version and marks it lost, durably, if they do
@@ -380,8 +380,7 @@ impl Pdisk {
     async fn reads_well(&self, strip: StripId, version: Version) -> Refused<bool> {
         let whole = Range { offset: 0, len: wire::strip::STRIP_LEN_MAX };
         let request = ReadStrip { strip, version: ReadVersion::Exactly(version), ranges: vec![whole] };
-        let answer = read::read(self.store(), vec![request], true).await;
-        match answer.ok().and_then(|mut list| list.pop()) {
+        match read::read(self.store(), vec![request], true).await.pop() {
             Some(Ok(_)) | Some(Err(StripRefusal::Absent)) => Ok(true),
             Some(Err(StripRefusal::Lost)) => Ok(false),
             Some(Err(e)) => Err(e),

@@ -36,12 +36,9 @@ struct Plan {
     zeros: Vec<std::ops::Range<usize>>,
 }
 
-/// Reads a batch; results in request order.
-pub(crate) fn read(
-    store: &Arc<Store>,
-    batch: Vec<ReadStrip>,
-    verify: bool,
-) -> oneshot::Receiver<Vec<ReadResult>> {
+/// Reads a batch; results in request order. The queue's thread only says that all is read: what is left to
+/// do is done here, by who asked.
+pub(crate) async fn read(store: &Arc<Store>, batch: Vec<ReadStrip>, verify: bool) -> Vec<ReadResult> {
     let (tx, rx) = oneshot::channel();
     let mut plans = Vec::with_capacity(batch.len());
     let token = {
@@ -70,18 +67,19 @@ pub(crate) fn read(
     }
     let owner = Arc::clone(store);
     store.node.submit_queues(requests, move |errors| {
-        let results = buffers.into_iter().enumerate().map(|(tag, entry)| {
-            let (plan, holder) = entry?;
-            let buf = holder.take().ok_or(StripRefusal::Lost)?;
-            finish(&owner, plan, buf, tag as u32, &errors, verify)
-        });
-        let results = results.collect();
         drop(token);
         owner.after_io();
         // Who waited may be gone.
-        let _ = tx.send(results);
+        let _ = tx.send(errors);
     });
-    rx
+    // The queues answer every batch; their end answers those that are left.
+    let Ok(errors) = rx.await else { return vec![Err(StripRefusal::Failed); batch.len()] };
+    let results = buffers.into_iter().enumerate().map(|(tag, entry)| {
+        let (plan, holder) = entry?;
+        let buf = holder.take().ok_or(StripRefusal::Lost)?;
+        finish(store, plan, buf, tag as u32, &errors, verify)
+    });
+    results.collect()
 }
 
 fn plan(index: &Index, crcs: &CrcMap, r: &ReadStrip) -> Result<Plan, StripRefusal> {

@@ -34,6 +34,10 @@ pub(super) struct Inbox {
     pub done: AtomicU64,
     /// Times the thread had to be woken.
     pub wakes: AtomicU64,
+    /// Times that it found completions.
+    pub rounds: AtomicU64,
+    /// Most requests in flight since the settings changed.
+    pub deepest: AtomicUsize,
 }
 
 impl Inbox {
@@ -48,6 +52,8 @@ impl Inbox {
             stop: AtomicBool::new(false),
             done: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+            deepest: AtomicUsize::new(0),
         })
     }
 

@@ -145,6 +145,10 @@ pub struct QueueStats {
     pub requests: u64,
     /// Times its thread slept and had to be woken for a request.
     pub wakes: u64,
+    /// Times its thread found completions; one round may end many requests.
+    pub rounds: u64,
+    /// Most requests in flight since the settings were last changed.
+    pub deepest: u64,
 }
 
 /// The I/O queues of a node, shared by its pdisks. Clones share them; the last one stops them.
@@ -226,8 +230,11 @@ impl IoNode {
         settings.set_coalesce(config.io_coalesce_count, config.io_coalesce_us);
         settings.set_depth(config.queue_depth);
         settings.set_spin(config.io_spin_us);
-        if self.engine() == Engine::Psync {
-            self.0.queues.iter().for_each(|q| q.inbox.ring(0));
+        for q in &self.0.queues {
+            q.inbox.deepest.store(0, Ordering::Relaxed);
+            if self.engine() == Engine::Psync {
+                q.inbox.ring(0);
+            }
         }
         Ok(())
     }
@@ -237,6 +244,8 @@ impl IoNode {
         let numbers = |q: &Queue| QueueStats {
             requests: q.inbox.done.load(Ordering::Relaxed),
             wakes: q.inbox.wakes.load(Ordering::Relaxed),
+            rounds: q.inbox.rounds.load(Ordering::Relaxed),
+            deepest: q.inbox.deepest.load(Ordering::Relaxed) as u64,
         };
         self.0.queues.iter().map(numbers).collect()
     }

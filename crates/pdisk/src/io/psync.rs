@@ -33,6 +33,7 @@ fn run(inbox: &Inbox, settings: &Settings) {
     while let Some(job) = next(inbox, settings) {
         serve(job);
         inbox.done.fetch_add(1, Ordering::Relaxed);
+        inbox.rounds.fetch_add(1, Ordering::Relaxed);
         lock(&inbox.jobs).active -= 1;
         // Who waits for the depth alone.
         inbox.wake.notify_one();
@@ -46,6 +47,7 @@ fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
             && let Some(job) = jobs.list.pop_front()
         {
             jobs.active += 1;
+            inbox.deepest.fetch_max(jobs.active, Ordering::Relaxed);
             inbox.queued.store(jobs.list.len(), Ordering::Relaxed);
             return Some(job);
         }
