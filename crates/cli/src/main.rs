@@ -14,6 +14,7 @@ mod output;
 mod pdisk_commands;
 mod process;
 mod server;
+mod testbed_commands;
 mod up;
 
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());
