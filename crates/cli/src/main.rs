@@ -15,6 +15,7 @@ mod pdisk_commands;
 mod perf;
 mod process;
 mod server;
+mod testbed_commands;
 mod up;
 
 use std::process::ExitCode;
@@ -67,6 +68,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());
