@@ -39,7 +39,7 @@ fn a_pdisk_fails_and_another_is_slow_under_load() {
     copy("before");
     cluster.kill(|name| name == "n2" || name == "n3");
     let fault = "ROPEWALK_PDISK_FAULT";
-    cluster.start_server_with("n2", &[(fault, "eio on=write file=data path=p1 after=20")]);
+    cluster.start_server_with("n2", &[(fault, "eio on=write file=data path=pdisk3 after=20")]);
     cluster.start_server_with("n3", &[(fault, "delay 5ms on=any p=0.2")]);
     cluster.wait_all_ok(Duration::from_secs(120));
     copy("during");

@@ -28,6 +28,7 @@ use crate::{
     checkpoint::Head,
     commit::CommitWatch,
     crcmap::CrcMap,
+    deletes::RecentDeletes,
     extent::Extent,
     files::Files,
     index::Index,
@@ -93,6 +94,7 @@ pub(crate) struct State {
     pub generations: VecDeque<Generation>,
     /// Strips whose pending units up to this record may go to their place.
     pub ready: BTreeMap<StripId, u64>,
+    pub deletes: RecentDeletes,
     /// Slot and head of the newest checkpoint.
     pub checkpoint: (usize, Head),
     pub failed: Option<String>,
@@ -106,6 +108,8 @@ pub(crate) struct Store {
     pub options: OpenOptions,
     /// Units that only strips with an adopted version may take.
     pub reserve_units: u64,
+    /// The last record of the life before this one.
+    pub inherited: u64,
     /// Largest payload that goes to the log.
     pub fast_write_max: usize,
     /// Memory of small payloads that wait for their place.
@@ -142,6 +146,7 @@ impl Store {
                 ready.insert(id, v.rsn);
             }
         }
+        let inherited = recovered.rsn;
         let state = State {
             index: recovered.index,
             crcs: recovered.crcs,
@@ -157,6 +162,7 @@ impl Store {
             room_waiters: Vec::new(),
             generations: VecDeque::from([Generation::new()]),
             ready,
+            deletes: RecentDeletes::default(),
             checkpoint: recovered.checkpoint,
             failed: None,
             stopping: false,
@@ -165,6 +171,7 @@ impl Store {
         stats.failed.set(0);
         Store {
             stats,
+            inherited,
             fast_write_max: (options.fast_write_limit as usize).min(group_max / 4),
             files,
             node,

@@ -91,6 +91,8 @@ struct Model {
     adopted: Option<Stored>,
     prepared: Option<Stored>,
     sealed: u64,
+    /// Deleted up to here in this life of the pdisk: it is not installed again.
+    deleted: Option<Version>,
 }
 
 fn at(stored: &Option<Stored>) -> Option<Version> {
@@ -201,7 +203,8 @@ impl Life {
             Op::Install { strip: s, version, units } => {
                 let bytes = self.bytes(units);
                 let model = self.strips.entry(s).or_default();
-                let newer = at(&model.adopted).max(at(&model.prepared)) < Some(version);
+                let newest = at(&model.adopted).max(at(&model.prepared)).max(model.deleted);
+                let newer = newest < Some(version);
                 let (request, payload) = whole(strip(s), version, &bytes);
                 assert_eq!(p.install(request, payload).await.is_ok(), newer);
                 if newer {
@@ -233,16 +236,16 @@ impl Life {
             }
             Op::Delete { first, last, highest } => {
                 let mut expected = 0;
-                for model in
-                    self.strips.range_mut(first..=last.max(first)).map(|m| m.1).filter(|_| first <= last)
-                {
+                for s in first..=last {
+                    let model = self.strips.entry(s).or_default();
+                    model.deleted = model.deleted.max(Some(highest));
                     let gone = [
                         model.adopted.take_if(|m| m.0 <= highest),
                         model.prepared.take_if(|m| m.0 <= highest),
                     ];
                     expected += u64::from(gone.iter().any(Option::is_some));
-                    if model.adopted.is_none() && model.prepared.is_none() && model.sealed <= highest.grant.0
-                    {
+                    let empty = model.adopted.is_none() && model.prepared.is_none();
+                    if empty && model.sealed <= highest.grant.0 {
                         model.sealed = 0;
                     }
                 }
@@ -263,6 +266,7 @@ impl Life {
                     self.node = volatile_node();
                 }
                 self.pdisk = Some(open_small(self.dir.path(), &self.node));
+                self.strips.values_mut().for_each(|m| m.deleted = None);
             }
         }
         self.compare().await;
