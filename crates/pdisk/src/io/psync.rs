@@ -31,9 +31,7 @@ pub(super) fn start(config: &IoConfig, settings: &Arc<Settings>) -> io::Result<V
 
 fn run(inbox: &Inbox, settings: &Settings) {
     while let Some(job) = next(inbox, settings) {
-        serve(job);
-        inbox.done.fetch_add(1, Ordering::Relaxed);
-        inbox.rounds.fetch_add(1, Ordering::Relaxed);
+        serve(job, inbox);
         lock(&inbox.jobs).active -= 1;
         // Who waits for the depth alone.
         inbox.wake.notify_one();
@@ -60,9 +58,12 @@ fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
     }
 }
 
-fn serve(mut job: Job) {
+fn serve(mut job: Job, inbox: &Inbox) {
     let Job { request, .. } = &mut job;
     let result = perform(&request.file, &mut request.op, request.offset);
+    // Counted before it is answered: who has the answer finds it counted.
+    inbox.done.fetch_add(1, Ordering::Relaxed);
+    inbox.rounds.fetch_add(1, Ordering::Relaxed);
     job.complete(result);
 }
 

@@ -347,11 +347,11 @@ impl Loop {
                 self.wake_armed = cqueue::more(c.flags());
                 continue;
             }
+            // Counted before it is answered: who has the answer finds it counted.
+            self.inbox.rounds.fetch_add(u64::from(count == 0), Ordering::Relaxed);
             count += 1;
             self.finish(c.user_data() as usize, c.result());
         }
-        self.inbox.done.fetch_add(count.into(), Ordering::Relaxed);
-        self.inbox.rounds.fetch_add(u64::from(count > 0), Ordering::Relaxed);
         count
     }
 
@@ -379,6 +379,7 @@ impl Loop {
             Some(outcome) => {
                 if let Some(slot) = self.slots[index].take() {
                     self.free.push(index);
+                    self.inbox.done.fetch_add(1, Ordering::Relaxed);
                     slot.job.complete(outcome);
                 }
             }
