@@ -23,6 +23,7 @@
 pub mod apply;
 pub mod cluster;
 mod error;
+mod event_log;
 pub mod format;
 pub mod keys;
 mod manager;

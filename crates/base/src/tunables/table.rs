@@ -292,6 +292,12 @@ tunables! {
         default: Duration::from_secs(1), range: ms(100, 100_000),
         unit: "time", scope: Cluster, change: Restart, status: Planned
     }
+    /// A pdisk that has been missing for this long is rebuilt on the others. Short times move data for
+    /// every restart of a node that takes longer; long ones leave groups degraded.
+    missing_rebuild_delay = "missingRebuildDelay": Duration {
+        default: Duration::from_secs(600), range: ms(0, 86_400_000),
+        unit: "time", scope: Cluster, change: Live, status: Used
+    }
 }
 }
 
