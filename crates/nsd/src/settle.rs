@@ -61,11 +61,13 @@ pub struct Place {
     pub index: StripIndex,
 }
 
-/// Asks, judges, acts.
+/// Asks, judges, acts. The strip's member is not read for it if it is to be avoided: this is it, or it does
+/// not count.
 pub async fn settle(
     io: &StripeIo,
     pdisk: &Pdisk,
     place: Place,
+    avoid: bool,
     class: OpClass,
     deadline: Instant,
 ) -> Result<Settled, Unsettled> {
@@ -105,7 +107,7 @@ pub async fn settle(
         }
         Verdict::Install(target) => {
             let (prepare, payload) =
-                io.rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, class).await?;
+                io.rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class).await?;
             let bytes = payload.iter().map(|b| b.len() as u64).sum();
             pdisk.install(prepare, joined(payload)).await?;
             Ok(Settled::Installed(bytes))

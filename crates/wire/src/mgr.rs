@@ -161,13 +161,15 @@ pub struct PdiskReport {
     pub moved: u64,
     /// Why a strip of it could not be made last, for people; empty if none waits.
     pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
 }
 
 /// Most entries of [`PdiskReport::filled`]: what the manager lets move to one pdisk at a time.
 pub const FILLED_MAX: usize = 64;
 
 /// Everything of one move is in its new place.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Filled {
     /// The pool.
     pub pool: base::PoolId,
@@ -720,6 +722,8 @@ pub struct PdiskUse {
     pub moved: u64,
     /// Why a strip of it could not be made last; empty if none waits.
     pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
 }
 
 /// One client.

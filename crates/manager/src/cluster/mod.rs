@@ -229,6 +229,8 @@ struct Disk {
     moved: u64,
     /// Why a strip of it could not be made last.
     waits: String,
+    /// Mean time of client requests at its server.
+    client_us: u64,
 }
 
 /// A client session.
@@ -423,6 +425,7 @@ impl Cluster {
                 age_ms: disk.and_then(|d| d.reported).map(age),
                 moved: disk.map(|d| d.moved).unwrap_or_default(),
                 waits: disk.map(|d| d.waits.clone()).unwrap_or_default(),
+                client_us: disk.map(|d| d.client_us).unwrap_or_default(),
             }
         });
         let clients = self.clients.iter().map(|(&session, client)| ClientReport {

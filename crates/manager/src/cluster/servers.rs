@@ -142,6 +142,7 @@ impl Cluster {
         disk.failed |= report.failed;
         disk.moved = report.moved;
         disk.waits = report.waits;
+        disk.client_us = report.client_us;
         if (moved || used) && now >= disk.stored + Duration::from_secs(1) {
             disk.stored = now;
             step.put(crate::keys::pdisk_key(report.id), &disk.record);
