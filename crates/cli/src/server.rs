@@ -85,14 +85,19 @@ fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> R
     Ok(Endpoint::start(config)?)
 }
 
-/// Answers what every process answers.
-fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+/// Answers what every process answers, and what only an NSD server does once it runs.
+fn serve_admin(
+    endpoint: &Endpoint,
+    role: &'static str,
+    name: &str,
+    nsd: Arc<std::sync::OnceLock<nsd::Server>>,
+) {
     let name: Arc<str> = name.into();
     let inner = endpoint.clone();
     endpoint.serve(
         Service::Admin,
         handler_fn(move |request| {
-            let (name, endpoint) = (Arc::clone(&name), inner.clone());
+            let (name, endpoint, nsd) = (Arc::clone(&name), inner.clone(), Arc::clone(&nsd));
             async move {
                 match frame::decode(&request.body) {
                     Ok(AdminRequest::Status) => {
@@ -111,6 +116,16 @@ fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                         let json = serde_json::json!({ "name": &*name, "waiters": waiters });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
+                    Ok(AdminRequest::Prove { pool, group, after, limit, repair }) => {
+                        let Some(server) = nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        let page = server.prove(pool, group, after, limit, repair).await;
+                        match serde_json::to_string(&page) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
+                    }
                     Ok(AdminRequest::Shutdown) => {
                         process::terminate(std::process::id());
                         Response::ok(frame::encode(&AdminReply::Done))
@@ -125,7 +140,7 @@ fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
 async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     let manager = manager::Manager::open(&dir.manager_dir()).context("open the manager's store")?;
     let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
-    serve_admin(&endpoint, "manager", "manager");
+    serve_admin(&endpoint, "manager", "manager", Arc::default());
     let running = manager.serve(&endpoint)?;
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
@@ -151,7 +166,8 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
-    serve_admin(&endpoint, "nsd", &node.name);
+    let serving = Arc::new(std::sync::OnceLock::new());
+    serve_admin(&endpoint, "nsd", &node.name, Arc::clone(&serving));
     let config = nsd::ServerConfig {
         node: node.id,
         process: process::own_ident(),
@@ -163,6 +179,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         tuning: nsd::Tuning::default(),
     };
     let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
+    let _ = serving.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     link::stop_signal().await?;
@@ -190,7 +207,7 @@ pub fn run_mount(
             metrics::serve(addr).await?;
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
-        serve_admin(&endpoint, "client", &mountpoint.display().to_string());
+        serve_admin(&endpoint, "client", &mountpoint.display().to_string(), Arc::default());
         let config = client::ClientConfig {
             manager: vec![dir.file.manager],
             fs: fs_name.to_owned(),
