@@ -205,8 +205,7 @@ struct RebuildRow {
 
 fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
     let row = |(pool, moving): (&PoolEntry, &wire::mgr::PoolMoving)| {
-        let of_pool =
-            || report.pdisks.iter().filter(|u| pool.pdisks.iter().any(|p| p.id == u.id));
+        let of_pool = || report.pdisks.iter().filter(|u| pool.pdisks.iter().any(|p| p.id == u.id));
         let running_s = moving.running_ms as f64 / 1000.0;
         let eta_s = (moving.left > 0 && moving.done > 0)
             .then(|| running_s * f64::from(moving.left) / f64::from(moving.done));
@@ -221,7 +220,10 @@ fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
             moved_bytes: of_pool().map(|u| u.moved).sum(),
             client_us: of_pool().map(|u| u.client_us).max().unwrap_or(0),
             hindered: moving.hindered.clone(),
-            waits: of_pool().filter(|u| !u.waits.is_empty()).map(|u| format!("{}: {}", name(u.id), u.waits)).collect(),
+            waits: of_pool()
+                .filter(|u| !u.waits.is_empty())
+                .map(|u| format!("{}: {}", name(u.id), u.waits))
+                .collect(),
         }
     };
     report.map.pools.iter().zip(&report.moving).map(row).collect()
@@ -307,7 +309,10 @@ fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
     let row = |(i, pool): (usize, &PoolEntry)| {
         let width = usize::from(pool.width.max(1));
         let data = pool.code.parse::<layout::Code>().map_or(width, |c| c.data().into());
-        let counts = |id: &PdiskId| report.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+        // The last copies stay `ok` in the map when their server is gone: what is not served cannot be read.
+        let counts = |id: &PdiskId| {
+            report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok)
+        };
         let mut by_missing = vec![0u32; width - data + 1];
         let mut unreadable = 0;
         for group in pool.table.chunks_exact(width) {
@@ -360,6 +365,67 @@ pub fn pool_status(listing: &Listing) -> Result<()> {
 }
 
 #[derive(Serialize)]
+struct LostRow {
+    file_system: String,
+    path: String,
+    inode: u64,
+    size_bytes: u64,
+    lost_blocks: u64,
+    lost_bytes_at_most: u64,
+    first_lost_byte: u64,
+}
+
+/// `ropewalk pool lost`: exit status 0 only if everything can be read.
+pub fn pool_lost(listing: &Listing) -> Result<()> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let rows = link::run(async {
+        let link = Link::new(&dir)?;
+        let map = link.cluster().await?.map;
+        let mut rows = Vec::new();
+        for fs in &map.filesystems {
+            let mut after = base::InodeNo(0);
+            loop {
+                let request = MgrRequest::LostFiles { fs: fs.id, after };
+                let MgrReply::LostFiles(files) = link.manager(&request).await? else {
+                    bail!("unexpected answer from the manager to LostFiles");
+                };
+                let Some(last) = files.last() else { break };
+                after = last.ino;
+                rows.extend(files.into_iter().map(|f| LostRow {
+                    file_system: fs.name.clone(),
+                    path: String::from_utf8_lossy(&f.path).into_owned(),
+                    inode: f.ino.0,
+                    size_bytes: f.size,
+                    lost_blocks: f.blocks,
+                    lost_bytes_at_most: f.blocks * u64::from(f.block_size),
+                    first_lost_byte: f.first.0 * u64::from(f.block_size),
+                }));
+            }
+        }
+        Ok(rows)
+    })?;
+    let count = rows.len();
+    if listing.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line("every file can be read");
+    } else {
+        let cells = |r: LostRow| {
+            vec![
+                r.file_system,
+                r.path,
+                human_size(r.size_bytes),
+                r.lost_blocks.to_string(),
+                r.first_lost_byte.to_string(),
+            ]
+        };
+        let header = ["FILE SYSTEM", "FILE", "SIZE", "LOST BLOCKS", "FIRST LOST BYTE"];
+        output::table(&header, rows.into_iter().map(cells).collect());
+    }
+    if count == 0 { Ok(()) } else { bail!("{count} files cannot be read as a whole") }
+}
+
+#[derive(Serialize)]
 struct Health {
     healthy: bool,
     /// What is wrong, what follows from it, what to do.
@@ -373,7 +439,10 @@ pub fn health(listing: &Listing) -> Result<()> {
     let map = &report.map;
     let mut remarks = Vec::new();
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
-        remarks.push(format!("node {} does not serve; start it: ropewalk serve --name {}", node.name, node.name));
+        remarks.push(format!(
+            "node {} does not serve; start it: ropewalk serve --name {}",
+            node.name, node.name
+        ));
     }
     for pdisk in &map.pdisks {
         let (name, word) = (&pdisk.name, map.pdisk_word(pdisk.id));
@@ -394,7 +463,7 @@ pub fn health(listing: &Listing) -> Result<()> {
         let degraded: u32 = row.by_missing.iter().skip(1).sum();
         if row.unreadable > 0 {
             remarks.push(format!(
-                "pool {}: {} of {} groups cannot be read",
+                "pool {}: {} of {} groups cannot be read; `ropewalk pool lost` names the files",
                 row.name, row.unreadable, row.groups
             ));
         }

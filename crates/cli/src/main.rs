@@ -13,8 +13,10 @@ mod metrics;
 mod mount;
 mod output;
 mod pdisk_commands;
+mod perf;
 mod process;
 mod server;
+mod testbed_commands;
 mod up;
 
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ use clap::{CommandFactory, Parser};
 use wire::mgr::PdiskWish;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG")
         .unwrap_or_else(|_| default_log_level(&cli.command).into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
@@ -68,6 +70,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Replace(pdisk)) => array_commands::pdisk_replace(pdisk),
         Command::Pdisk(args::Pdisk::Remove(pdisk)) => array_commands::pdisk_remove(pdisk),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
         Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
         Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),
         Command::Rebuild(args::Rebuild::Status(args)) => array_commands::rebuild_status(args),
@@ -76,8 +79,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

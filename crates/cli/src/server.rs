@@ -71,11 +71,13 @@ impl Drop for Presence {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+/// A runtime for a process of the cluster.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
-fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
+/// This process's end of the network.
+pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
     let config = EndpointConfig {
         cluster: dir.file.cluster_id()?,
         node,
@@ -85,8 +87,13 @@ fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> R
     Ok(Endpoint::start(config)?)
 }
 
+/// Answers what every process answers.
+pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+    serve_admin_of(endpoint, role, name, Arc::default());
+}
+
 /// Answers what every process answers, and what only an NSD server does once it runs.
-fn serve_admin(
+fn serve_admin_of(
     endpoint: &Endpoint,
     role: &'static str,
     name: &str,
@@ -140,7 +147,7 @@ fn serve_admin(
 async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     let manager = manager::Manager::open(&dir.manager_dir()).context("open the manager's store")?;
     let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
-    serve_admin(&endpoint, "manager", "manager", Arc::default());
+    serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
@@ -160,14 +167,18 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
         let options = pdisk::OpenOptions::new(cluster, p.id);
-        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io)
-            .with_context(|| format!("open {} in {}", p.id, path.display()))?;
-        tracing::info!("{}: {report:?}", p.id);
-        pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+        match pdisk::Pdisk::open(&path, options, &io) {
+            Ok((pdisk, report)) => {
+                tracing::info!("{}: {report:?}", p.id);
+                pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+            }
+            // The others of this node are served: this one is missing, and is rebuilt elsewhere.
+            Err(error) => tracing::error!("open {} in {}: {error:#}", p.id, path.display()),
+        }
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
     let serving = Arc::new(std::sync::OnceLock::new());
-    serve_admin(&endpoint, "nsd", &node.name, Arc::clone(&serving));
+    serve_admin_of(&endpoint, "nsd", &node.name, Arc::clone(&serving));
     let config = nsd::ServerConfig {
         node: node.id,
         process: process::own_ident(),
@@ -190,6 +201,23 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     Ok(())
 }
 
+/// What a client of this process mounts, shown under `name`.
+pub fn client_config(
+    dir: &ClusterDir,
+    fs_name: &str,
+    name: String,
+    endpoint: &Endpoint,
+) -> client::ClientConfig {
+    client::ClientConfig {
+        manager: vec![dir.file.manager],
+        fs: fs_name.to_owned(),
+        mount: name,
+        process: process::own_ident(),
+        admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
+        tunables: client::Tunables::default(),
+    }
+}
+
 /// How long the end of a mount may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -207,15 +235,8 @@ pub fn run_mount(
             metrics::serve(addr).await?;
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
-        serve_admin(&endpoint, "client", &mountpoint.display().to_string(), Arc::default());
-        let config = client::ClientConfig {
-            manager: vec![dir.file.manager],
-            fs: fs_name.to_owned(),
-            mount: mountpoint.display().to_string(),
-            process: process::own_ident(),
-            admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
-            tunables: client::Tunables::default(),
-        };
+        serve_admin(&endpoint, "client", &mountpoint.display().to_string());
+        let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
         let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {

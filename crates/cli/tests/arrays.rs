@@ -7,10 +7,15 @@ mod load;
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use common::{Cluster, Random, ok, refused, seed};
-use load::{Load, same};
+use load::{Load, same, survived};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -161,4 +166,216 @@ fn pairs_of_pdisks_and_nodes_are_lost_and_rebuilt_under_load() {
     same(&models);
     proved(&cluster);
     println!("health: {}", cluster.json(&["health"]));
+}
+
+/// Everything loses power at once under load from three threads: nothing fsynced is lost, nothing is mixed.
+/// The pdisks' disks keep in memory what was not flushed; the manager's store is on the real disk.
+#[test]
+fn power_cuts_lose_nothing_that_was_fsynced() {
+    let rounds = if soak() { 100 } else { 3 };
+    let mut random = Random(seed());
+    let cluster = Cluster::prepare(&["--pdisk-size", "192m", "--block-size", "256k"]);
+    cluster.start();
+    cluster.down();
+    cluster.set_env("ROPEWALK_PDISK_FAULT", "volatile leak=0.1");
+    cluster.start();
+    let mut changes = 0;
+    for round in 0..rounds {
+        let below = cluster.mnt().join(format!("round{round}"));
+        let load = Load::start(&below, 3, random.next(), true);
+        std::thread::sleep(Duration::from_millis(500 + random.below(1500)));
+        changes += load.changes();
+        cluster.kill(|_| true);
+        let models = load.end();
+        cluster.start();
+        if let Err(reason) = survived(&models) {
+            panic!("round {round}: {reason}\n{}", cluster.logs());
+        }
+        cluster.wait_all_ok(PATIENCE);
+        proved(&cluster);
+        fs::remove_dir_all(&below).unwrap();
+    }
+    assert!(changes > 10, "the load did nothing");
+    println!("{rounds} power cuts, {changes} changes");
+}
+
+/// The same with flushes that do nothing must lose something: the test above can fail.
+#[test]
+fn power_cuts_without_flushes_lose_data() {
+    let cluster = Cluster::prepare(&["--pdisk-size", "192m", "--block-size", "256k"]);
+    cluster.start();
+    cluster.down();
+    cluster.set_env("ROPEWALK_PDISK_FAULT", "volatile; noflush");
+    cluster.start();
+    let load = Load::start(&cluster.mnt(), 3, seed(), true);
+    load.goes_on();
+    std::thread::sleep(Duration::from_millis(1500));
+    cluster.kill(|_| true);
+    let models = load.end();
+    // Reads of what is lost wait for it to come back; that takes longer than anybody wants to watch.
+    set_deadline(&cluster);
+    cluster.start();
+    let lost = survived(&models).expect_err("flushes do nothing, and yet nothing fsynced is lost");
+    println!("as it should be: {lost}");
+}
+
+fn set_deadline(cluster: &Cluster) {
+    cluster.start_server("manager");
+    let end = Instant::now() + PATIENCE;
+    let dir = cluster.dir();
+    while !common::ropewalk(&["config", "set", "--dir", dir.to_str().unwrap(), "operationDeadline=2s"])
+        .status
+        .success()
+    {
+        assert!(Instant::now() < end, "the manager does not serve");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn pdisk_dir(cluster: &Cluster, node: u32, pdisk: u32) -> PathBuf {
+    cluster.dir().join(format!("nodes/n{node}/pdisk{pdisk}"))
+}
+
+/// Flips one bit in many places of what a pdisk holds.
+fn flip_bits(data: &Path, random: &mut Random, times: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(data).unwrap();
+    let len = file.metadata().unwrap().len().min(48 << 20);
+    for _ in 0..times {
+        let (mut byte, at) = ([0], random.below(len));
+        file.read_exact_at(&mut byte, at).unwrap();
+        byte[0] ^= 1 << random.below(8);
+        file.write_all_at(&byte, at).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}
+
+/// Flipped bits, a pdisk's file cut off, a pdisk's directory from an old copy: found, never returned, made
+/// good.
+#[test]
+fn damage_is_found_never_returned_and_made_good() {
+    let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
+    let mut random = Random(seed());
+    let load = Load::start(&cluster.mnt(), 2, random.next(), false);
+    load.goes_on();
+    std::thread::sleep(Duration::from_secs(2));
+    let mut models = load.end();
+    same(&models);
+
+    // Bits, on two pdisks at once: no more than M strips of a stripe.
+    cluster.down();
+    flip_bits(&pdisk_dir(&cluster, 1, 1).join("data"), &mut random, 400);
+    flip_bits(&pdisk_dir(&cluster, 2, 1).join("data"), &mut random, 400);
+    cluster.start();
+    same(&models);
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    let found = common::ropewalk(&["pool", "verify", "--dir", dir, "--repair", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    println!("flipped bits: {} found, {} made anew", found["found"], found["repaired"]);
+    let end = Instant::now() + PATIENCE;
+    while !common::ropewalk(&["pool", "verify", "--dir", dir, "--repair"]).status.success() {
+        assert!(Instant::now() < end, "not made good: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    proved(&cluster);
+
+    // Cut off.
+    cluster.down();
+    let data = fs::OpenOptions::new().write(true).open(pdisk_dir(&cluster, 3, 1).join("data")).unwrap();
+    data.set_len(1 << 20).unwrap();
+    cluster.start();
+    same(&models);
+    whole_but_for_scrub(&cluster);
+    same(&models);
+
+    // An old copy.
+    cluster.kill(|name| name == "n4");
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(&pdisk_dir(&cluster, 4, 1), &copy.path().join("old"));
+    cluster.start_server("n4");
+    cluster.wait_all_but(PATIENCE, &["n3p1"]);
+    let load = Load::start(&cluster.mnt().join("more"), 2, random.next(), false);
+    load.goes_on();
+    std::thread::sleep(Duration::from_secs(1));
+    models.extend(load.end());
+    cluster.kill(|name| name == "n4");
+    fs::remove_dir_all(pdisk_dir(&cluster, 4, 1)).unwrap();
+    copy_dir(&copy.path().join("old"), &pdisk_dir(&cluster, 4, 1));
+    cluster.start_server("n4");
+    same(&models);
+    cluster.wait_all_but(PATIENCE, &["n3p1"]);
+    let events = cluster.json(&["events"]);
+    let behind = |e: &serde_json::Value| e["text"].as_str().unwrap().contains("behind its record");
+    assert!(events.as_array().unwrap().iter().any(behind), "{events:#}");
+    whole_but_for_scrub(&cluster);
+    same(&models);
+}
+
+/// Nothing is left to move, and what scrub finds is made anew.
+fn whole_but_for_scrub(cluster: &Cluster) {
+    let dir = cluster.dir();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        whole(cluster);
+        let verified = common::ropewalk(&["pool", "verify", "--dir", dir.to_str().unwrap(), "--repair"]);
+        if verified.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+        assert!(Instant::now() < end, "not made good: {said}\n{}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// More pdisks gone than the code can bear, in some groups: which files that concerns is said, and all others
+/// are readable.
+#[test]
+fn what_is_lost_is_named_and_the_rest_is_read() {
+    let cluster = Cluster::up(&[
+        "--nodes", "4", "--pdisks", "4", "--pdisk-size", "128m", "--block-size", "256k",
+    ]);
+    let mut random = Random(seed());
+    let files: Vec<(PathBuf, Vec<u8>)> = (0..150)
+        .map(|i| {
+            let dir = cluster.mnt().join(format!("d{}", i % 5)).join("e");
+            fs::create_dir_all(&dir).unwrap();
+            let mut bytes = vec![0; 200_000 + random.below(400_000) as usize];
+            random.fill(&mut bytes);
+            let path = dir.join(format!("f{i}"));
+            fs::write(&path, &bytes).unwrap();
+            (path, bytes)
+        })
+        .collect();
+    set(&cluster, &["operationDeadline=2s"]);
+    cluster.down();
+    for node in 1..=3 {
+        fs::remove_dir_all(pdisk_dir(&cluster, node, 1)).unwrap();
+    }
+    cluster.start();
+    let dir = cluster.dir();
+    let lost = common::ropewalk(&["pool", "lost", "--dir", dir.to_str().unwrap(), "--json"]);
+    let lost: serde_json::Value = serde_json::from_slice(&lost.stdout).unwrap();
+    let lost: Vec<PathBuf> = (lost.as_array().unwrap().iter())
+        .map(|f| cluster.mnt().join(f["path"].as_str().unwrap()))
+        .collect();
+    println!("{} of {} files are lost", lost.len(), files.len());
+    assert!(!lost.is_empty() && lost.len() < files.len() / 2, "{lost:?}");
+    for (path, bytes) in &files {
+        if !lost.contains(path) {
+            assert!(fs::read(path).unwrap() == *bytes, "{} differs", path.display());
+        }
+    }
+    // What is lost is an error, never other bytes.
+    for path in lost.iter().take(2) {
+        let error = fs::read(path).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", path.display());
+    }
+    let health = common::ropewalk(&["health", "--dir", dir.to_str().unwrap()]);
+    assert!(!health.status.success());
+    assert!(String::from_utf8_lossy(&health.stdout).contains("pool lost"), "{health:?}");
 }

@@ -55,8 +55,8 @@ impl LayoutTable {
         let before = owned_groups(&self.owners_now(), arrays.max(self.array_numbers()));
         let placed = for_each_array(arrays, |array| {
             let own = &owned[usize::from(array)];
-            let same = !change.level
-                && *own == before[usize::from(array)] && self.descs(array) == next.descs(array);
+            let same =
+                !change.level && *own == before[usize::from(array)] && self.descs(array) == next.descs(array);
             if own.is_empty() || same { Ok(None) } else { next.rearranged(array, own, &old).map(Some) }
         });
         for (own, placed) in owned.iter().zip(placed) {

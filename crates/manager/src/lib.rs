@@ -26,6 +26,7 @@ mod error;
 mod event_log;
 pub mod format;
 pub mod keys;
+mod lost;
 mod manager;
 pub mod namespace;
 mod reaper;

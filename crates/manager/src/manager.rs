@@ -244,6 +244,16 @@ impl Manager {
                 let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
                 self.ask(caller, |ticket| Event::Add { ticket, entry: Box::new(entry), pools }).await
             }
+            MgrRequest::LostFiles { fs, after } => {
+                let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+                let MgrReply::Cluster(report) = reply else { return Ok(reply) };
+                let snapshot = self.snapshot();
+                // Goes over all extents: not on a thread that leases are renewed on.
+                let look = move || crate::lost::lost_files(&*snapshot, &report, fs, after);
+                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = found.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+                Ok(MgrReply::LostFiles(found))
+            }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             read => self.read(session, read).await,
         }
@@ -315,9 +325,8 @@ impl Manager {
         let stored = self.inner.writer.run(move |txn| {
             let mut tunables = tunables_of(&read_config(&*txn)?);
             let new = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let outcome = tunables
-                .apply(new)
-                .map(|()| (tunables.lease_duration(), tunables.missing_rebuild_delay()));
+            let outcome =
+                tunables.apply(new).map(|()| (tunables.lease_duration(), tunables.missing_rebuild_delay()));
             if outcome.is_ok() {
                 for (name, value) in tunables.changed() {
                     keys::write(txn, keys::config_key(name), &ConfigRecord { value });

@@ -183,7 +183,11 @@ impl CatchUp {
     }
 
     /// Settles what waits; true if nothing is left.
-    pub async fn look_again(self: &Arc<Self>, revisit: &Arc<Mutex<Revisit>>, parallel: &Arc<Semaphore>) -> bool {
+    pub async fn look_again(
+        self: &Arc<Self>,
+        revisit: &Arc<Mutex<Revisit>>,
+        parallel: &Arc<Semaphore>,
+    ) -> bool {
         let places: Vec<Place> =
             revisit.lock().unwrap_or_else(PoisonError::into_inner).places.iter().copied().collect();
         let mut tasks = JoinSet::new();

@@ -121,7 +121,9 @@ impl Work {
         let revisit = Arc::new(Mutex::new(Revisit::default()));
         loop {
             let me = usize::from(strip.0);
-            Arc::clone(&self.maker).group(pool, group, me, Arc::clone(&revisit), Arc::clone(&self.parallel)).await;
+            Arc::clone(&self.maker)
+                .group(pool, group, me, Arc::clone(&revisit), Arc::clone(&self.parallel))
+                .await;
             // Strips that wait are looked at until none does; a group that was not listed to its end, again.
             let again = || {
                 let mut left = revisit.lock().unwrap_or_else(PoisonError::into_inner);

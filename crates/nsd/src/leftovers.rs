@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -46,7 +49,8 @@ impl Leftovers {
             let here = places(&views.borrow_and_update(), self.served.id);
             if swept.as_ref() != Some(&here) {
                 // Safe to cancel: waiting changes nothing.
-                match tokio::time::timeout(QUIET, views.wait_for(|v| places(v, self.served.id) != here)).await {
+                match tokio::time::timeout(QUIET, views.wait_for(|v| places(v, self.served.id) != here)).await
+                {
                     Ok(Ok(_)) => continue,
                     Ok(Err(_)) => return,
                     Err(_) => {}
@@ -105,7 +109,8 @@ fn places(view: &ClusterView, pdisk: PdiskId) -> HashSet<(PoolId, GroupId)> {
 
 fn left_over(view: &ClusterView, here: &HashSet<(PoolId, GroupId)>, state: &StripState) -> bool {
     // A group is only judged by a map that has its pool.
-    view.pool(state.pool).is_some_and(|p| state.group.0 < p.groups) && !here.contains(&(state.pool, state.group))
+    view.pool(state.pool).is_some_and(|p| state.group.0 < p.groups)
+        && !here.contains(&(state.pool, state.group))
 }
 
 fn removal(state: &StripState) -> Option<DeleteStrips> {

@@ -3,7 +3,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -97,7 +100,8 @@ impl Scrub {
                 page.repaired += u64::from(repaired.map_err(|e| e.to_string())?);
             }
             let room = NAMED_MAX.saturating_sub(page.findings.len());
-            page.findings.extend(proof.findings.into_iter().take(room).map(|finding| Found { stripe, finding }));
+            page.findings
+                .extend(proof.findings.into_iter().take(room).map(|finding| Found { stripe, finding }));
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
         Ok(page)

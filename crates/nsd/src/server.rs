@@ -24,13 +24,13 @@ use wire::{
 
 use crate::{
     catchup::{CatchUp, Made},
-    fill::Fill,
-    leftovers::Leftovers,
-    pace::Pace,
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
+    fill::Fill,
     gate::Gate,
+    leftovers::Leftovers,
     ops::{self, Found},
+    pace::Pace,
     repair::Repairs,
     scrub::{Page, Scrub},
     statistics::Statistics,

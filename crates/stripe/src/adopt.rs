@@ -104,13 +104,15 @@ impl Adoption {
     }
 
     /// A version is complete: `stored` are the strips that hold it, `touched` all it touches. Its
-    /// prepares carried the adoption of what those strips held before.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one write")]
+    /// prepares carried the adoption of what those strips held before. Of a block begun anew (`fresh`)
+    /// nothing older counts.
+    #[allow(clippy::too_many_arguments)]
     pub fn completed(
         &self,
         stripe: StripeId,
         pool: PoolId,
         version: Version,
+        fresh: bool,
         touched: StripSet,
         stored: StripSet,
         joined: Vec<(StripIndex, PdiskId)>,
@@ -124,9 +126,9 @@ impl Adoption {
             meta: BlockMeta::default(),
         });
         entry.meta = meta;
-        entry.strips.retain(|(i, _)| !touched.contains(*i));
+        entry.strips.retain(|(i, _)| !fresh && !touched.contains(*i));
         entry.strips.extend(stored.iter().map(|i| (i, version)));
-        entry.joined.retain(|(i, ..)| !touched.contains(*i));
+        entry.joined.retain(|(i, ..)| !fresh && !touched.contains(*i));
         entry.joined.extend(joined.into_iter().map(|(i, to)| (i, to, version)));
         if let Some(abandoned) = table.abandoned.get_mut(&stripe) {
             abandoned.versions.retain(|(v, _)| *v != version);

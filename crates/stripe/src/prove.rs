@@ -206,7 +206,8 @@ impl StripeIo {
             let index = StripIndex(i as u8);
             let held = state.as_ref().filter(|s| !s.lost).and_then(|s| s.adopted.as_ref());
             let wanted = target.version_of(index);
-            let (Some(info), Some(&pdisk)) = (held.filter(|h| Some(h.version) == wanted), members.get(i)) else {
+            let (Some(info), Some(&pdisk)) = (held.filter(|h| Some(h.version) == wanted), members.get(i))
+            else {
                 let empty = state.is_some() && wanted.is_none() && held.is_none();
                 strips.push(empty.then(|| vec![0; target.len as usize]));
                 continue;
@@ -235,7 +236,12 @@ impl StripeIo {
             proof.findings.extend(compare_content(geometry, &pool_view.codec, &all));
         } else if strips.iter().flatten().count() < geometry.k() {
             let states = members.iter().map(|m| format!("{m} {}", view.state(*m).name()));
-            let reason = format!("{} of {} strips: {}", strips.iter().flatten().count(), geometry.k(), states.collect::<Vec<_>>().join(", "));
+            let reason = format!(
+                "{} of {} strips: {}",
+                strips.iter().flatten().count(),
+                geometry.k(),
+                states.collect::<Vec<_>>().join(", ")
+            );
             proof.findings.push(Finding::Unreadable { reason });
         }
         Ok(proof)
@@ -256,7 +262,8 @@ impl StripeIo {
             return Ok(Pieces::default());
         }
         let ranges = vec![Range { offset: 0, len: info.len }];
-        let read = ReadStrip { strip: stripe.strip(index), version: ReadVersion::Exactly(info.version), ranges };
+        let read =
+            ReadStrip { strip: stripe.strip(index), version: ReadVersion::Exactly(info.version), ranges };
         let (_, pieces) = read_one(&self.shared, view, pdisk, read, class, until).await?;
         Ok(Pieces::from_sorted(pieces))
     }
@@ -281,7 +288,9 @@ impl StripeIo {
             else {
                 continue;
             };
-            let (index, Some(&pdisk)) = (StripIndex(*index), members.get(usize::from(*index))) else { continue };
+            let (index, Some(&pdisk)) = (StripIndex(*index), members.get(usize::from(*index))) else {
+                continue;
+            };
             if matches!(finding, Finding::Damaged { .. }) {
                 let request = NsdRequest::Suspect { pdisk, strip: stripe.strip(index) };
                 let told = self.call(pdisk, request, Vec::new(), class, until).await;

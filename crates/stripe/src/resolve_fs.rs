@@ -156,7 +156,9 @@ pub(crate) async fn resolve_stripe(
                 for (index, to, state) in &joining {
                     let items = |version| vec![(stripe.strip(*index), version)];
                     let request = match decide_moved(geometry, &members, *index, state) {
-                        Some(Moved::Adopt(version)) => NsdRequest::Adopt { pdisk: *to, items: items(version) },
+                        Some(Moved::Adopt(version)) => {
+                            NsdRequest::Adopt { pdisk: *to, items: items(version) }
+                        }
                         Some(Moved::Discard(version)) => {
                             NsdRequest::Discard { pdisk: *to, items: items(version) }
                         }
@@ -349,7 +351,8 @@ async fn install_strip(
         if !view.state(pdisk).written() {
             return Ok(());
         }
-        let (strip, payload) = io.rebuild_strip(stripe, pool, group, index, target, true, OpClass::Rebuild).await?;
+        let (strip, payload) =
+            io.rebuild_strip(stripe, pool, group, index, target, true, OpClass::Rebuild).await?;
         let request = NsdRequest::Install { pdisk, strip };
         let attempt = until.min(Instant::now() + io.config().attempt);
         let fault = match io.call(pdisk, request, payload, OpClass::Rebuild, attempt).await {

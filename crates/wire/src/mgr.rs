@@ -350,6 +350,13 @@ pub enum MgrRequest {
         /// The pools that are to use it.
         pools: Vec<base::PoolId>,
     },
+    /// Files with blocks that cannot be read now, by rising inode number.
+    LostFiles {
+        /// Of which file system.
+        fs: FsId,
+        /// The last one already named; 0 from the start.
+        after: InodeNo,
+    },
     /// Events after a number, oldest first.
     Events {
         /// The last one already seen; 0 for all that are kept.
@@ -624,8 +631,10 @@ pub enum MgrReply {
     Many(Vec<Result<MgrReply, MgrError>>),
     /// Listing.
     Cluster(Box<ClusterReport>),
-    /// Events, and whether older ones were dropped.
+    /// Events.
     Events(Vec<ClusterEvent>),
+    /// Files with blocks that cannot be read, the first so many.
+    LostFiles(Vec<LostFile>),
     /// Tunables.
     Config(Vec<(String, String)>),
     /// Not done.
@@ -694,6 +703,23 @@ pub struct PoolMoving {
     pub hindered: String,
 }
 
+/// A file with blocks that cannot be read now.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LostFile {
+    /// Its inode.
+    pub ino: InodeNo,
+    /// A path of it below the file system's root; empty if it has no name any more.
+    pub path: Vec<u8>,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// The first block that cannot be read.
+    pub first: BlockIndex,
+    /// How many cannot.
+    pub blocks: u64,
+}
+
 /// Something that happened in the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterEvent {
@@ -718,6 +744,8 @@ pub struct PdiskUse {
     pub free: u64,
     /// Milliseconds since its server's last report; none since the manager's start.
     pub age_ms: Option<u64>,
+    /// Whether a server serves it now. The last copies stay `ok` in the map when they are gone.
+    pub served: bool,
     /// What moving and catching up have stored on it since its server's start, bytes.
     pub moved: u64,
     /// Why a strip of it could not be made last; empty if none waits.

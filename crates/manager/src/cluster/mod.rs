@@ -7,6 +7,8 @@
 
 mod clients;
 mod moves;
+#[cfg(test)]
+mod moves_tests;
 mod pdisks;
 mod servers;
 mod space;
@@ -22,8 +24,9 @@ use wire::{
     mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
 };
 
-use self::{moves::Moving, space::Space};
 pub use self::space::data_strips;
+pub(crate) use self::moves::needed;
+use self::{moves::Moving, space::Space};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},
@@ -423,6 +426,7 @@ impl Cluster {
                 capacity: disk.map(|d| d.record.capacity).unwrap_or_default(),
                 free: disk.map(|d| d.record.free).unwrap_or_default(),
                 age_ms: disk.and_then(|d| d.reported).map(age),
+                served: disk.is_some_and(|d| d.server.is_some()),
                 moved: disk.map(|d| d.moved).unwrap_or_default(),
                 waits: disk.map(|d| d.waits.clone()).unwrap_or_default(),
                 client_us: disk.map(|d| d.client_us).unwrap_or_default(),

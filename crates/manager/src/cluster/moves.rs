@@ -159,7 +159,8 @@ impl Cluster {
         let gone: Vec<PdiskId> = known.iter().map(|(p, _)| p.id).filter(|id| !keep.contains(id)).collect();
         let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state.written());
         let (remove, lose) = gone.into_iter().partition(counts);
-        let add = pool.pdisks.iter().filter(|p| p.array.is_none() && keep.contains(&p.id)).map(desc).collect();
+        let add =
+            pool.pdisks.iter().filter(|p| p.array.is_none() && keep.contains(&p.id)).map(desc).collect();
         let change = layout::Change { add, remove, lose, spare: Some(spare), level: true };
         table.change(&change).map(|(next, _)| next).map_err(|error| error.to_string())
     }
@@ -290,7 +291,10 @@ impl Cluster {
                 && (0..width).all(|i| row[i] == want[i] || blocked.contains(&i))
             {
                 // They wait for each other in a ring: one goes out of the way, or all stay.
-                match keep.iter().find(|id| counts(id) && !row.contains(id) && self.has_room(**id, ROOM_SHIFT)) {
+                match keep
+                    .iter()
+                    .find(|id| counts(id) && !row.contains(id) && self.has_room(**id, ROOM_SHIFT))
+                {
                     Some(&aside) => want[i] = aside,
                     None => want.copy_from_slice(row),
                 }
@@ -322,8 +326,7 @@ impl Cluster {
         let no = |text: String| Err(MgrError::Config(text));
         let Some(entry) = self.map.pdisk(id) else { return no(format!("{id} is not in the cluster")) };
         let name = entry.name.clone();
-        let used =
-            self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
+        let used = self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
         match wish {
             PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id) => {
                 return no(format!(
@@ -409,6 +412,6 @@ fn slot(pool: &PoolEntry, group: GroupId, strip: StripIndex) -> usize {
 }
 
 /// Data strips a group needs to be read; all of them where the code is not known.
-pub(super) fn needed(pool: &PoolEntry) -> usize {
+pub(crate) fn needed(pool: &PoolEntry) -> usize {
     usize::from(data_strips(&pool.code).unwrap_or(pool.width))
 }
