@@ -24,6 +24,8 @@ pub enum AdminRequest {
     },
     /// End cleanly.
     Shutdown,
+    /// Peers, rails and connections.
+    Net,
 }
 
 /// The answer.
