@@ -310,9 +310,8 @@ fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
         let width = usize::from(pool.width.max(1));
         let data = pool.code.parse::<layout::Code>().map_or(width, |c| c.data().into());
         // The last copies stay `ok` in the map when their server is gone: what is not served cannot be read.
-        let counts = |id: &PdiskId| {
-            report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok)
-        };
+        let counts =
+            |id: &PdiskId| report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok);
         let mut by_missing = vec![0u32; width - data + 1];
         let mut unreadable = 0;
         for group in pool.table.chunks_exact(width) {

@@ -336,9 +336,8 @@ fn whole_but_for_scrub(cluster: &Cluster) {
 /// are readable.
 #[test]
 fn what_is_lost_is_named_and_the_rest_is_read() {
-    let cluster = Cluster::up(&[
-        "--nodes", "4", "--pdisks", "4", "--pdisk-size", "128m", "--block-size", "256k",
-    ]);
+    let cluster =
+        Cluster::up(&["--nodes", "4", "--pdisks", "4", "--pdisk-size", "128m", "--block-size", "256k"]);
     let mut random = Random(seed());
     let files: Vec<(PathBuf, Vec<u8>)> = (0..150)
         .map(|i| {
@@ -360,9 +359,8 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
     let dir = cluster.dir();
     let lost = common::ropewalk(&["pool", "lost", "--dir", dir.to_str().unwrap(), "--json"]);
     let lost: serde_json::Value = serde_json::from_slice(&lost.stdout).unwrap();
-    let lost: Vec<PathBuf> = (lost.as_array().unwrap().iter())
-        .map(|f| cluster.mnt().join(f["path"].as_str().unwrap()))
-        .collect();
+    let lost: Vec<PathBuf> =
+        (lost.as_array().unwrap().iter()).map(|f| cluster.mnt().join(f["path"].as_str().unwrap())).collect();
     println!("{} of {} files are lost", lost.len(), files.len());
     assert!(!lost.is_empty() && lost.len() < files.len() / 2, "{lost:?}");
     for (path, bytes) in &files {

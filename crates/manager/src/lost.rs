@@ -59,7 +59,9 @@ pub fn lost_files(
             }
             let Some((_, inode)) = &current else { return Ok(true) };
             let lost = groups.entry(inode.pool).or_insert_with(|| unreadable(report, inode.pool));
-            let Some(pool) = report.map.pool(inode.pool).filter(|_| !lost.is_empty()) else { return Ok(true) };
+            let Some(pool) = report.map.pool(inode.pool).filter(|_| !lost.is_empty()) else {
+                return Ok(true);
+            };
             let count = (pool.table.len() / usize::from(pool.width.max(1))) as u32;
             let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
             for block in first..end {
@@ -96,7 +98,8 @@ pub fn lost_files(
 
 /// Finds a path of each file.
 fn name(from: &dyn Read, fs: FsId, files: &mut [LostFile]) -> Result<(), ReadError> {
-    let mut names: HashMap<InodeNo, (InodeNo, Vec<u8>)> = files.iter().map(|f| (f.ino, Default::default())).collect();
+    let mut names: HashMap<InodeNo, (InodeNo, Vec<u8>)> =
+        files.iter().map(|f| (f.ino, Default::default())).collect();
     if names.is_empty() {
         return Ok(());
     }

@@ -404,7 +404,8 @@ impl State {
         };
         if without == Without::BaseCheck {
             request.base = self.disks[d].adopted.as_ref().map(|a| a.version);
-            if message.adopt.is_some_and(|a| self.disks[d].prepared.as_ref().is_some_and(|p| p.version == a)) {
+            if message.adopt.is_some_and(|a| self.disks[d].prepared.as_ref().is_some_and(|p| p.version == a))
+            {
                 request.base = message.adopt;
             }
         }
@@ -414,9 +415,10 @@ impl State {
         }
         let mut decision = rules::prepare(&state, &request);
         let mut whole = None;
-        let writing = self.writer.as_ref().is_some_and(|w| {
-            w.write.as_ref().is_some_and(|write| write.version == message.version)
-        });
+        let writing = self
+            .writer
+            .as_ref()
+            .is_some_and(|w| w.write.as_ref().is_some_and(|write| write.version == message.version));
         if matches!(decision.then, Err(wire::strip::StripRefusal::WrongBase { .. })) && writing {
             // The writer reads what is missing and sends the strip whole.
             request.base = None;
@@ -466,7 +468,8 @@ impl State {
             if touched && written && !acked && without != Without::AllTouchedAnswer && !skipped {
                 return None;
             }
-            let untouched = !touched && (map.states[disk] == PdiskState::Ok || write.before.versions[slot].is_none());
+            let untouched =
+                !touched && (map.states[disk] == PdiskState::Ok || write.before.versions[slot].is_none());
             if member && (touched && written && acked || untouched) {
                 fit += 1;
             }
@@ -512,7 +515,8 @@ impl State {
         };
         let mut right = 0;
         for other in (0..WIDTH).filter(|s| *s != slot) {
-            let wanted = if other < K { target.covers.get(other).copied().flatten() } else { Some(target.version) };
+            let wanted =
+                if other < K { target.covers.get(other).copied().flatten() } else { Some(target.version) };
             match wanted {
                 None => right += 1,
                 Some(wanted) if holds(other, wanted).is_some() => right += 1,
@@ -568,7 +572,9 @@ impl State {
         let mut decision = decide(geometry(), &members);
         if without == Without::ForwardWhenAdopted
             && let Decision::Forward { version, .. } = &decision
-            && members.iter().any(|m| matches!(m, Member::Ok(s) if s.adopted.as_ref().is_some_and(|a| a.version == *version)))
+            && members.iter().any(
+                |m| matches!(m, Member::Ok(s) if s.adopted.as_ref().is_some_and(|a| a.version == *version)),
+            )
         {
             let version = *version;
             let discard = (0..WIDTH as u8).map(|i| (StripIndex(i), version)).collect();
@@ -577,7 +583,8 @@ impl State {
         match decision {
             Decision::Clean => {
                 if let (Some((slot, to, _)), true) = (map.moving, without != Without::ResolveNewPlace) {
-                    match decide_moved(geometry(), &members, StripIndex(slot as u8), &self.disks[to].state()) {
+                    match decide_moved(geometry(), &members, StripIndex(slot as u8), &self.disks[to].state())
+                    {
                         Some(Moved::Adopt(version)) => self.disks[to].adopt(version),
                         Some(Moved::Discard(version)) => self.disks[to].discard(version),
                         None => {}
@@ -692,7 +699,8 @@ impl State {
         };
         // Messages.
         for message in &self.net {
-            let label = format!("deliver {:?} to disk {} slot {}", message.version, message.disk, message.slot);
+            let label =
+                format!("deliver {:?} to disk {} slot {}", message.version, message.disk, message.slot);
             step(label, &|s| s.deliver(message, without, bounds));
         }
         // The writer.

@@ -24,8 +24,8 @@ use wire::{
     mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
 };
 
-pub use self::space::data_strips;
 pub(crate) use self::moves::needed;
+pub use self::space::data_strips;
 use self::{moves::Moving, space::Space};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
