@@ -308,10 +308,13 @@ fn damage_is_found_never_returned_and_made_good() {
     copy_dir(&copy.path().join("old"), &pdisk_dir(&cluster, 4, 1));
     cluster.start_server("n4");
     same(&models);
-    cluster.wait_all_but(PATIENCE, &["n3p1"]);
-    let events = cluster.json(&["events"]);
     let behind = |e: &serde_json::Value| e["text"].as_str().unwrap().contains("behind its record");
-    assert!(events.as_array().unwrap().iter().any(behind), "{events:#}");
+    let end = Instant::now() + PATIENCE;
+    while !cluster.json(&["events"]).as_array().unwrap().iter().any(behind) {
+        assert!(Instant::now() < end, "the old copy is not noticed: {:#}", cluster.json(&["events"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.wait_all_but(PATIENCE, &["n3p1"]);
     whole_but_for_scrub(&cluster);
     same(&models);
 }

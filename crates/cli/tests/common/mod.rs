@@ -82,7 +82,16 @@ impl Cluster {
         let mut args =
             vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
         args.extend(self.options.iter().map(String::as_str));
-        let output = Command::new(ROPEWALK).args(args).envs(self.env()).output().expect("run ropewalk");
+        let end = Instant::now() + Duration::from_secs(60);
+        let output = loop {
+            let output = Command::new(ROPEWALK).args(&args).envs(self.env()).output().expect("run ropewalk");
+            // A connection of another test can have the port of a server that was killed, for a moment.
+            let taken = String::from_utf8_lossy(&output.stderr).contains("Address already in use");
+            if !taken || Instant::now() > end {
+                break output;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
         assert!(
             output.status.success(),
             "up: {}\n{}\n{}",
