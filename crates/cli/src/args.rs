@@ -5,6 +5,8 @@ use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::lab_run;
+
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
 #[derive(Parser)]
 #[command(name = "ropewalk", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -266,6 +268,35 @@ pub enum Config {
 
 #[derive(Subcommand)]
 pub enum Lab {
+    /// The built-in plans
+    List(lab_run::ListArgs),
+    /// Print a built-in plan, to edit it and run it from a file
+    #[command(after_help = "Example:\n  ropewalk lab plan device-scaling > mine.toml")]
+    Plan {
+        /// Its name
+        name: String,
+    },
+    /// Run plans: measure every cell, say what the limit is, write a report
+    #[command(after_help = "Examples:
+  ropewalk lab run --all --short
+  ropewalk lab run device-scaling --device /dev/nvme0n1 --device /dev/nvme1n1 --out /data/lab1
+  ropewalk lab run step-load --writable /mnt/client1 --writable /mnt/client2
+  ropewalk lab run ./mine.toml
+
+Only what is named as --writable is written, beside the results directory. Where no device or pair is
+named, files in the results directory and loopback addresses stand in.")]
+    Run(lab_run::RunArgs),
+    /// Go on with a run that was stopped; cells that failed are measured again
+    #[command(after_help = "Example:\n  ropewalk lab resume ropewalk-lab-2026-11-21-1405")]
+    Resume(lab_run::Resume),
+    /// Write the report of a run again
+    #[command(after_help = "Examples:
+  ropewalk lab report lab1
+  ropewalk lab report lab1 --format csv > lab1.csv")]
+    Report(lab_run::ReportArgs),
+    /// Hold two runs against each other; fails if something became slower by more than the noise
+    #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
+    Compare(lab_run::CompareArgs),
     /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
     #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
     Ceilings {

@@ -5,6 +5,7 @@ mod config;
 mod directory;
 mod down;
 mod lab_commands;
+mod lab_run;
 mod link;
 mod listing;
 mod make;
@@ -64,6 +65,12 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
+        Command::Lab(args::Lab::List(args)) => lab_run::list(args),
+        Command::Lab(args::Lab::Plan { name }) => lab_run::plan(name),
+        Command::Lab(args::Lab::Run(args)) => lab_run::run(args),
+        Command::Lab(args::Lab::Resume(args)) => lab_run::resume(args),
+        Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
+        Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {

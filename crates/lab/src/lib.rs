@@ -1,4 +1,23 @@
-//! Measures links, disks and the file system against raw ceilings.
+//! Measures links, disks and the file system against what their single parts promise.
+//!
+//! A [`plan`] says what is stepped up. [`run`] measures its cells with [`engine`]s while [`observe`] watches what
+//! is busy, and leaves them in a [`results`] directory. [`expect`] holds each point against the single parts,
+//! [`verdict`] says what the limit was, [`report`] shows it, [`compare`] holds two runs against each other.
 #![forbid(unsafe_code)]
 
+pub mod builtin;
+pub mod calibrate;
 pub mod ceiling;
+pub mod cell;
+pub mod compare;
+pub mod engine;
+pub mod environment;
+pub mod expect;
+pub mod observe;
+pub mod plan;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod schedule;
+pub mod targets;
+pub mod verdict;

@@ -1,0 +1,465 @@
+//! The verdict: which resource is the limit, with the evidence and how sure it is; "not known" when the evidence
+//! does not say. Pure: evidence in, verdict out.
+//!
+//! Thresholds come from the same run: a CPU or thread is full at what a thread that never waits got at the start
+//! of the run; a part is at its limit when it gives what it gave alone; a link or disk that several parts share,
+//! when it carries no more than the most it carried for one. All of them less the noise between equal cells.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    calibrate::Machine,
+    cell::Record,
+    expect::{Analysis, Point},
+    observe::{CpuUse, ThreadUse, Usage, Who},
+    plan::Step,
+};
+
+/// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
+pub const SLOW: f64 = 0.667;
+/// A link that carries less than this of the busiest of its bundle is idle beside it.
+const IDLE: f64 = 0.2;
+/// Other programs' part of the CPUs from which on a verdict is doubtful.
+const FOREIGN: f64 = 0.25;
+
+/// What the limit is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// There is none within the steps: each part gives what it gives alone.
+    None,
+    /// All CPUs that the load may use.
+    Cpu,
+    /// The load may use only some of the CPUs, and those are full.
+    PinnedCpu,
+    /// One thread of the load generator, while CPUs are free.
+    LoadThread,
+    /// Too few clients, connections or writers: each gives what one alone gives, and nothing else is full.
+    Clients,
+    /// A part that is slower than others of its kind.
+    SlowDevice,
+    /// One disk under several parts.
+    Device,
+    /// A link.
+    Link,
+    /// The hash policy puts connections onto too few links.
+    HashPolicy,
+    /// One disk is served by one queue, however many there are.
+    Queue,
+    /// Memory bandwidth.
+    Memory,
+    /// The evidence does not say.
+    NotKnown,
+}
+
+/// How sure it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// The evidence points there, other things are near or the machine was not quiet.
+    Low,
+    /// It points there by elimination.
+    Medium,
+    /// It points there, and nothing else is near.
+    High,
+}
+
+/// What the limit of a series is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The limit.
+    pub limit: Limit,
+    /// Which device, link, CPU, thread.
+    pub names: Vec<String>,
+    /// How sure.
+    pub confidence: Confidence,
+    /// At which step.
+    pub step: u32,
+    /// One sentence.
+    pub text: String,
+    /// Figures that it rests on.
+    pub evidence: Vec<String>,
+}
+
+/// A part at the judged step.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PartEvidence {
+    /// Its name.
+    pub name: String,
+    /// What it gave alone.
+    pub alone: f64,
+    /// The best alone of its kind.
+    pub best_of_kind: f64,
+}
+
+/// A link or disk that parts share.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SharedEvidence {
+    /// Its name.
+    pub name: String,
+    /// Bytes a second at the judged step.
+    pub got: f64,
+    /// The most it carried at the first step, bytes a second.
+    pub alone: f64,
+}
+
+/// Everything a verdict rests on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Evidence {
+    /// What is stepped.
+    pub of: Step,
+    /// The judged step: the one after the knee, else the last.
+    pub step: u32,
+    /// The knee.
+    pub knee: Option<u32>,
+    /// Measured by the parts' sum there.
+    pub efficiency: f64,
+    /// Noise between equal cells.
+    pub noise: f64,
+    /// Part of a CPU that a thread gets that never waits.
+    pub cpu_full: f64,
+    /// Each CPU.
+    pub cpus: Vec<CpuUse>,
+    /// CPUs' worth of work of the load generators.
+    pub load_cpus: f64,
+    /// CPUs' worth of work of other programs.
+    pub foreign_cpus: f64,
+    /// The busiest threads.
+    pub threads: Vec<ThreadUse>,
+    /// Named parts that take part.
+    pub parts: Vec<PartEvidence>,
+    /// Links that carried the load.
+    pub links: Vec<SharedEvidence>,
+    /// The links the load was meant to spread over; empty if there is no bundle.
+    pub bundle: Vec<SharedEvidence>,
+    /// Disks that several parts stand on.
+    pub disks: Vec<SharedEvidence>,
+    /// Disks that the load uses, where that is stepped by queues.
+    pub queue_disks: u32,
+    /// The name and height of the lowest bound, by the measured value.
+    pub bound: (String, f64),
+    /// Intervals in which was looked.
+    pub intervals: u32,
+}
+
+impl Evidence {
+    /// From which part of its full height something counts as full.
+    fn full(&self) -> f64 {
+        1.0 - (2.0 * self.noise).clamp(0.1, 0.3)
+    }
+    fn allowed(&self) -> impl Iterator<Item = &CpuUse> {
+        self.cpus.iter().filter(|cpu| cpu.allowed)
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", part * 100.0)
+}
+
+fn rate(bytes: f64) -> String {
+    format!("{:.1} MB/s", bytes / 1e6)
+}
+
+/// Says what the limit is.
+pub fn judge(e: &Evidence) -> Verdict {
+    let full = e.full();
+    let scales = e.efficiency >= full;
+    let mut evidence = facts(e);
+    let finding = [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
+        .into_iter()
+        .flatten()
+        .find(|finding| !scales || finding.0 == Limit::SlowDevice || finding.0 == Limit::HashPolicy)
+        .or_else(|| if scales { Some(no_limit(e, full)) } else { full_thread(e, full) })
+        .or_else(|| shared(e, full));
+    let (limit, names, text) = finding.unwrap_or_else(|| {
+        let text = format!(
+            "not known: {} gives {} of what the single parts promise, and nothing that was watched is full",
+            describe(e),
+            percent(e.efficiency)
+        );
+        (Limit::NotKnown, Vec::new(), text)
+    });
+    let allowed = e.allowed().count().max(1) as f64;
+    let foreign = e.foreign_cpus / allowed;
+    let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
+    let confidence = match limit {
+        _ if foreign > FOREIGN || e.intervals < 2 => Confidence::Low,
+        Limit::NotKnown => Confidence::Low,
+        // Found by elimination: sure only if CPUs were far from full.
+        Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
+        Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
+        _ => Confidence::High,
+    };
+    if foreign > FOREIGN {
+        evidence.push(format!(
+            "other programs used {:.1} of {allowed} CPUs meanwhile; measure again on a quiet machine",
+            e.foreign_cpus
+        ));
+    }
+    Verdict { limit, names, confidence, step: e.step, text, evidence }
+}
+
+type Finding = (Limit, Vec<String>, String);
+
+fn describe(e: &Evidence) -> String {
+    format!("{} {}", e.step, e.of.unit())
+}
+
+/// The figures that every verdict shows.
+fn facts(e: &Evidence) -> Vec<String> {
+    let mut facts = vec![match e.knee {
+        Some(knee) => format!(
+            "knee at {knee} {}; at {} the efficiency is {}",
+            e.of.unit(),
+            e.step,
+            percent(e.efficiency)
+        ),
+        None => format!("no knee; at {} the efficiency is {}", describe(e), percent(e.efficiency)),
+    }];
+    let cpus: Vec<String> = e
+        .cpus
+        .iter()
+        .map(|cpu| {
+            let pinned = if cpu.allowed { "" } else { " (not allowed)" };
+            let steal =
+                if cpu.steal > 0.05 { format!(" +{} stolen", percent(cpu.steal)) } else { String::new() };
+            format!("{} {}{steal}{pinned}", cpu.cpu, percent(cpu.busy))
+        })
+        .take(16)
+        .collect();
+    facts.push(format!(
+        "CPUs busy: {}; load generators used {:.2} CPUs, other programs {:.2}; full is {}",
+        cpus.join(", "),
+        e.load_cpus,
+        e.foreign_cpus,
+        percent(e.cpu_full)
+    ));
+    if let Some(thread) = e.threads.first() {
+        facts.push(format!("busiest thread: {} ({:?}) {}", thread.name, thread.who, percent(thread.busy)));
+    }
+    let shared = e.bundle.iter().chain(&e.links).chain(&e.disks);
+    let mut seen: Vec<&str> = Vec::new();
+    for one in shared {
+        if !seen.contains(&one.name.as_str()) {
+            seen.push(&one.name);
+            facts.push(format!("{}: {}, {} at the first step", one.name, rate(one.got), rate(one.alone)));
+        }
+    }
+    facts
+}
+
+fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
+    let allowed: Vec<&CpuUse> = e.allowed().collect();
+    let busy = |cpu: &&CpuUse| cpu.busy + cpu.steal >= full * e.cpu_full;
+    if allowed.is_empty() || !allowed.iter().all(busy) {
+        return None;
+    }
+    let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.cpu)).collect();
+    let free: Vec<String> =
+        e.cpus.iter().filter(|cpu| !cpu.allowed && cpu.busy < 0.5).map(|cpu| cpu.cpu.to_string()).collect();
+    if allowed.len() < e.cpus.len() {
+        let idle =
+            if free.is_empty() { String::new() } else { format!(", while CPU {} has room", free.join(", ")) };
+        let text = format!("the CPUs: the load may use only {}, full{idle}", names.join(", "));
+        return Some((Limit::PinnedCpu, names, text));
+    }
+    let share = e.load_cpus / e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
+    let text = format!(
+        "the CPUs: all {} are full; {} of their work is the load generators' own",
+        allowed.len(),
+        percent(share.min(1.0))
+    );
+    Some((Limit::Cpu, names, text))
+}
+
+fn slow_parts(e: &Evidence, full: f64) -> Option<Finding> {
+    let slow: Vec<&PartEvidence> =
+        e.parts.iter().filter(|part| part.alone < SLOW * part.best_of_kind).collect();
+    // Slow parts are the reason only if everything still gives what it gives alone.
+    let (alone, best) = e.parts.iter().fold((0.0, 0.0), |(a, b), p| (a + p.alone, b + p.best_of_kind));
+    if slow.is_empty() || e.efficiency * best < full * alone {
+        return None;
+    }
+    let names: Vec<String> = slow.iter().map(|part| part.name.clone()).collect();
+    let each: Vec<String> = slow
+        .iter()
+        .map(|part| {
+            format!(
+                "{} gives {} of the best of its kind, alone as well",
+                part.name,
+                percent(part.alone / part.best_of_kind)
+            )
+        })
+        .collect();
+    Some((Limit::SlowDevice, names, format!("slow parts: {}", each.join("; "))))
+}
+
+fn one_queue(e: &Evidence, scales: bool) -> Option<Finding> {
+    if e.of != Step::Queues || e.queue_disks != 1 || scales || e.step <= 1 {
+        return None;
+    }
+    let text = format!(
+        "the queue: one disk is always served by the same queue, so {} queues do what one does",
+        e.step
+    );
+    Some((Limit::Queue, vec!["the disk's queue".into()], text))
+}
+
+/// A bundle of links of which one carries all it can and another next to nothing.
+fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
+    let busiest = e.bundle.iter().max_by(|a, b| a.got.total_cmp(&b.got))?;
+    let idle: Vec<&SharedEvidence> = e.bundle.iter().filter(|link| link.got < IDLE * busiest.got).collect();
+    if idle.is_empty() || e.step < 2 || busiest.got < full * busiest.alone || scales {
+        return None;
+    }
+    let names: Vec<String> = idle.iter().map(|link| link.name.clone()).collect();
+    let text = format!(
+        "the hash policy: {} connections, and {} carries {} while {} of {} links {} next to nothing",
+        e.step,
+        busiest.name,
+        rate(busiest.got),
+        idle.len(),
+        e.bundle.len(),
+        if idle.len() == 1 { "carries" } else { "carry" },
+    );
+    Some((Limit::HashPolicy, names, text))
+}
+
+fn full_thread(e: &Evidence, full: f64) -> Option<Finding> {
+    let mut full_ones = e.threads.iter().filter(|thread| thread.busy >= full * e.cpu_full);
+    let thread = full_ones.next()?;
+    let names = vec![thread.name.clone()];
+    let busy = percent(thread.busy);
+    Some(match thread.who {
+        Who::Load => {
+            let text = format!("the load generator: its thread {} is full ({busy})", thread.name);
+            (Limit::LoadThread, names, text)
+        }
+        Who::Served | Who::Kernel | Who::Foreign => {
+            let whose = if thread.who == Who::Kernel { "the kernel's" } else { "Ropewalk's" };
+            (Limit::Cpu, names, format!("one CPU: {whose} thread {} is full ({busy})", thread.name))
+        }
+    })
+}
+
+fn shared(e: &Evidence, full: f64) -> Option<Finding> {
+    let at_limit = |one: &&SharedEvidence| one.alone > 0.0 && one.got >= full * one.alone;
+    let highest = |list: &[SharedEvidence]| {
+        list.iter().filter(at_limit).max_by(|a, b| a.got.total_cmp(&b.got)).cloned()
+    };
+    if let Some(disk) = highest(&e.disks) {
+        let text = format!(
+            "the disk {}: all parts stand on it, and it moves {}, as much as for one part",
+            disk.name,
+            rate(disk.got)
+        );
+        return Some((Limit::Device, vec![disk.name], text));
+    }
+    let links = if e.bundle.is_empty() { &e.links } else { &e.bundle };
+    let link = highest(links)?;
+    let text = format!(
+        "the link {}: it carries {}, no more than it carried at the first step, and neither CPUs nor threads are full",
+        link.name,
+        rate(link.got)
+    );
+    Some((Limit::Link, vec![link.name], text))
+}
+
+fn no_limit(e: &Evidence, full: f64) -> Finding {
+    let (layer, height) = &e.bound;
+    if layer != e.of.layer() && *height * full <= 1.0 {
+        let limit = match layer.as_str() {
+            "link" | "links" => Limit::Link,
+            "device" => Limit::Device,
+            "memory" => Limit::Memory,
+            _ => Limit::Cpu,
+        };
+        // A CPU bound is an estimate from the first step; only full CPUs prove it.
+        if limit != Limit::Cpu && limit != Limit::Memory {
+            return (
+                limit,
+                vec![layer.clone()],
+                format!("the {layer}: the load reaches what was measured for it alone"),
+            );
+        }
+    }
+    if e.of.is_load() {
+        let text = format!(
+            "the clients: each of {} still gives what one alone gives; more of them would give more",
+            describe(e)
+        );
+        return (Limit::Clients, Vec::new(), text);
+    }
+    let text = format!("none up to {}: each still gives what it gives alone", describe(e));
+    (Limit::None, Vec::new(), text)
+}
+
+/// Gathers the evidence for a series. `records` are all of the plan's.
+pub fn evidence(
+    of: Step,
+    analysis: &Analysis,
+    records: &[Record],
+    machine: &Machine,
+    bundle: &[String],
+) -> Option<Evidence> {
+    let after = analysis.points.iter().find(|point| analysis.knee.is_some_and(|knee| point.step > knee));
+    let point: &Point = after.or(analysis.points.last())?;
+    let record = records.iter().find(|record| record.id == point.record)?;
+    let first = analysis.points.first()?.step;
+    let usage: &Usage = &record.usage;
+    let singles: Vec<&Record> = records.iter().filter(|r| r.cell.step == first || r.cell.step == 1).collect();
+    let link_rate = |usage: &Usage, name: &str| {
+        usage.links.iter().find(|link| link.name == name).map_or(0.0, |link| link.rx.max(link.tx))
+    };
+    let shared_link = |name: &str| SharedEvidence {
+        name: name.to_owned(),
+        got: link_rate(usage, name),
+        alone: singles.iter().map(|r| link_rate(&r.usage, name)).fold(0.0, f64::max),
+    };
+    let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
+    let carried = usage.links.iter().filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
+    let links = carried.map(|link| shared_link(&link.name)).collect();
+    let parts: Vec<PartEvidence> = analysis
+        .parts
+        .iter()
+        .take(point.step as usize)
+        .filter_map(|part| {
+            let alone = part.alone?;
+            Some(PartEvidence { name: part.name.clone(), alone, best_of_kind: part.best_of_kind })
+        })
+        .collect();
+    let disk_rate = |usage: &Usage, name: &str| {
+        usage.devices.iter().find(|device| device.name == name).map_or(0.0, |device| device.bytes)
+    };
+    let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
+    on.sort();
+    on.dedup();
+    let disks = on
+        .into_iter()
+        .map(|name| SharedEvidence {
+            name: name.clone(),
+            got: disk_rate(usage, name),
+            alone: singles.iter().map(|r| disk_rate(&r.usage, name)).fold(0.0, f64::max),
+        })
+        .collect();
+    let disks_asked = record.cell.params.get("disks").and_then(|n| n.parse().ok()).unwrap_or(0);
+    Some(Evidence {
+        of,
+        step: point.step,
+        knee: analysis.knee,
+        efficiency: point.efficiency,
+        noise: analysis.noise,
+        cpu_full: machine.cpu_full,
+        cpus: usage.cpus.clone(),
+        load_cpus: usage.load_cpus,
+        foreign_cpus: usage.foreign_cpus,
+        threads: usage.threads.clone(),
+        parts,
+        links,
+        bundle: bundle.iter().map(|name| shared_link(name)).collect(),
+        disks,
+        queue_disks: disks_asked,
+        bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
+        intervals: usage.intervals,
+    })
+}
