@@ -13,6 +13,7 @@ mod metrics;
 mod mount;
 mod output;
 mod pdisk_commands;
+mod perf;
 mod process;
 mod server;
 mod up;
@@ -24,7 +25,7 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG")
         .unwrap_or_else(|_| default_log_level(&cli.command).into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
@@ -64,6 +65,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::List(args)) => lab_run::list(args),
         Command::Lab(args::Lab::Plan { name }) => lab_run::plan(name),

@@ -394,6 +394,11 @@ impl Client {
         done.and(earlier)
     }
 
+    /// Gives up the clean pages of a file in the page pool; returns their bytes. What is dirty stays.
+    pub fn uncache(&self, ino: InodeNo) -> u64 {
+        self.core.inode_known(ino).map_or(0, |inode| inode.lock().drop_clean())
+    }
+
     /// Room, holes and zeros: see [`Fallocate`].
     pub async fn fallocate(
         &self,

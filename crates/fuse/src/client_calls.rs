@@ -8,6 +8,10 @@ use crate::calls::{
     Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
 };
 
+/// Setting this attribute (by whoever may write the file) gives up its clean pages; nothing is stored.
+/// The kernel's own advice (fadvise) stays in the kernel.
+const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
+
 impl Calls for Client {
     async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         Client::lookup(self, parent, name).await
@@ -121,6 +125,10 @@ impl Calls for Client {
         create: bool,
         replace: bool,
     ) -> Result<(), Errno> {
+        if name == UNCACHE_ATTRIBUTE {
+            self.uncache(ino);
+            return Ok(());
+        }
         Client::setxattr(self, ino, name, value, create, replace).await
     }
 

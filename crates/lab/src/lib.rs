@@ -3,6 +3,7 @@
 //! A [`plan`] says what is stepped up. [`run`] measures its cells with [`engine`]s while [`observe`] watches what
 //! is busy, and leaves them in a [`results`] directory. [`expect`] holds each point against the single parts,
 //! [`verdict`] says what the limit was, [`report`] shows it, [`compare`] holds two runs against each other.
+//! [`ceiling`] and [`perf`] are measurements that also stand alone.
 #![forbid(unsafe_code)]
 
 pub mod builtin;
@@ -14,6 +15,7 @@ pub mod engine;
 pub mod environment;
 pub mod expect;
 pub mod observe;
+pub mod perf;
 pub mod plan;
 pub mod report;
 pub mod results;
