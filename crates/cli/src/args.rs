@@ -239,6 +239,24 @@ pub struct PdiskBench {
     /// Seconds for each load
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
+    /// Only this load, instead of all
+    #[arg(long, value_parser = ["write", "read", "random-read", "sync-write"])]
+    pub load: Option<String>,
+    /// Operations in flight, or writers, of that load
+    #[arg(long, default_value_t = 32, requires = "load", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: u32,
+    /// Pdisks side by side, each loaded alike
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pdisks: u32,
+    /// Queues of the node, each with its thread [default: the node's default]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues: Option<u32>,
+    /// Queues that one pdisk uses
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues_per_pdisk: u32,
+    /// Registered memory of all queues, in MiB; too little for their number means one queue
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub io_dma_mib: Option<u32>,
     /// For scripts
     #[arg(long)]
     pub json: bool,

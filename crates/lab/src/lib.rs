@@ -21,5 +21,6 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod schedule;
+pub mod standin;
 pub mod targets;
 pub mod verdict;

@@ -23,6 +23,7 @@
 //! [short]                          # what the short form has in place of the above
 //! seconds = 1
 //! steps = [1, 2]
+//! repeats = 1
 //! matrix = { iodepth = [1] }
 //! [[reference]]                    # the source's own figures, shown for shape
 //! at = 28
@@ -351,6 +352,7 @@ struct SeriesFile {
 struct Short {
     steps: Option<Spanned<Steps>>,
     seconds: Option<Spanned<f64>>,
+    repeats: Option<Spanned<u32>>,
     set: Set,
     matrix: Lists,
     each: Lists,
@@ -412,10 +414,14 @@ impl Reader<'_> {
                 return self.fail(steps.span(), why);
             }
         }
-        let repeats = file.repeats.as_ref().map_or(1, |r| *r.get_ref());
-        if let Some(given) = file.repeats.as_ref().filter(|_| !(1..=100).contains(&repeats)) {
-            return self.fail(given.span(), "from 1 to 100");
+        for repeats in [file.repeats.as_ref(), file.short.repeats.as_ref()].into_iter().flatten() {
+            if !(1..=100).contains(repeats.get_ref()) {
+                return self.fail(repeats.span(), "from 1 to 100");
+            }
         }
+        // The short form measures once unless it says otherwise.
+        let form = if self.short { &file.short.repeats } else { &file.repeats };
+        let repeats = form.as_ref().map_or(1, |repeats| *repeats.get_ref());
         let short = &file.short;
         let all = file.series.get_ref();
         let unknown = short.set.iter().find(|(key, _)| !all.iter().any(|s| s.set.contains_key(*key)));

@@ -3,37 +3,34 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
     io,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use base::AlignedBuf;
 use thiserror::Error;
 
 use crate::{
     calibrate,
     cell::{Cell, Record},
-    engine::{Context, EngineError},
+    engine::{Context, EngineError, EngineKind},
     environment::Environment,
-    observe::{LoadGroups, Observer},
+    observe::{LoadGroups, Observer, Usage},
     plan::{Plan, Series, Step, StepValue, Steps},
     results::{FORMAT, PlannedRun, Results, ResultsError, Run},
-    schedule,
-    targets::{Device, Pair, Side, TargetError, Targets, check_dir, device},
+    schedule::{self, Parts},
+    standin::{self, Cluster, StandInError},
+    targets::{TargetError, Targets, check_dir},
 };
 
-/// Files that stand in for devices where none is named: so many at most, and so large.
+/// Files that stand in for devices where none is named: as many as the steps say, at most so many.
 const FILES_MAX: u32 = 16;
-const FILE_BYTES: u64 = 128 << 20;
-/// Loopback pairs where none is named.
-const PAIRS: u32 = 4;
+/// And so many where the steps say no number.
+const FILES: u32 = 4;
 /// Time a cell takes beside its load, in seconds; for the first estimate only.
 const OVERHEAD: f64 = 0.6;
 
@@ -46,6 +43,9 @@ pub enum RunError {
     /// The results directory cannot be used.
     #[error(transparent)]
     Results(#[from] ResultsError),
+    /// Something that stands in could not be made.
+    #[error(transparent)]
+    StandIn(#[from] StandInError),
     /// An engine is missing.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -89,6 +89,8 @@ pub struct Ended {
 
 /// Checks plans and targets, then makes the results directory. Nothing is changed if anything does not fit.
 pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results, RunError> {
+    let dir = std::path::absolute(dir)
+        .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
     let mut planned = Vec::new();
     let mut programs = BTreeSet::new();
     for plan in plans {
@@ -98,6 +100,13 @@ pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results,
         }
         let mut targets = named.clone();
         targets.add(&plan.targets)?;
+        let uses = |engine| plan.series.iter().any(|series| series.engine == engine);
+        if uses(EngineKind::Fio) && targets.devices.is_empty() {
+            targets.devices = standin::files(&dir, files(&plan));
+        }
+        if uses(EngineKind::Iperf3) && targets.pairs.is_empty() {
+            targets.pairs = standin::pairs();
+        }
         planned.push(PlannedRun { plan, targets });
     }
     if planned.is_empty() {
@@ -111,7 +120,7 @@ pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results,
     programs.iter().for_each(|program| environment.add_program(program));
     let machine = calibrate::machine();
     let run = Run { format: FORMAT, started_ms: now_ms(), environment, machine, plans: planned };
-    Ok(Results::create(dir, run)?)
+    Ok(Results::create(&dir, run)?)
 }
 
 /// Runs what is not yet measured.
@@ -125,22 +134,21 @@ pub fn execute(
     let plans = results.run.plans.clone();
     let mut all = Vec::new();
     for planned in &plans {
-        let (plan, stand_in) = (&planned.plan, stand_ins(planned, results)?);
-        for series in &plan.series {
-            let targets = for_series(&stand_in, series);
-            let parts = schedule::parts(plan, &targets);
-            all.push((plan, series, targets, parts));
+        for series in &planned.plan.series {
+            let parts = schedule::parts(&planned.plan, &for_series(&planned.targets, series));
+            all.push((planned, series, parts));
         }
     }
-    let total: usize = all.iter().map(|(plan, series, _, parts)| schedule::count(plan, series, *parts)).sum();
-    let guess: f64 = all
-        .iter()
-        .map(|(plan, series, _, parts)| {
-            schedule::count(plan, series, *parts) as f64 * (plan.seconds + OVERHEAD)
-        })
-        .sum();
+    let count = |(planned, series, parts): &(&PlannedRun, &Series, Parts)| {
+        schedule::count(&planned.plan, series, *parts)
+    };
+    let total: usize = all.iter().map(count).sum();
+    let guess: f64 = all.iter().map(|one| count(one) as f64 * (one.0.plan.seconds + OVERHEAD)).sum();
     let (began, mut fresh) = (Instant::now(), 0usize);
-    for (plan, series, targets, parts) in &all {
+    let mut stand_ins = StandIns::default();
+    for (planned, series, parts) in &all {
+        let plan = &planned.plan;
+        let mut targets: Option<Targets> = None;
         loop {
             let own: Vec<Record> =
                 results.records.iter().filter(|r| r.cell.plan == plan.name).cloned().collect();
@@ -165,22 +173,28 @@ pub fn execute(
                 left: Duration::from_secs_f64(left),
                 what,
             });
-            match measure(&cell, plan, series, targets, results, ropewalk, stop)? {
-                None => {
-                    ended.stopped = true;
-                    return Ok(ended);
-                }
-                Some(record) => {
-                    match record.error {
-                        None => ended.measured += 1,
-                        Some(_) => ended.failed += 1,
-                    }
-                    fresh += 1;
-                    results.add(record)?;
-                }
+            let ready = match targets.take() {
+                Some(ready) => ready,
+                None => stand_ins.targets(series, &planned.targets, results, ropewalk)?,
+            };
+            let measured = Bench { plan, series, targets: &ready, results, ropewalk, stop }.measure(&cell)?;
+            targets = Some(ready);
+            let Some(record) = measured else {
+                ended.stopped = true;
+                return Ok(ended);
+            };
+            match record.error {
+                None => ended.measured += 1,
+                Some(_) => ended.failed += 1,
             }
+            fresh += 1;
+            results.add(record)?;
+        }
+        if let Some(ready) = &targets {
+            Bench { plan, series, targets: ready, results, ropewalk, stop }.clean()?;
         }
     }
+    drop(stand_ins);
     results.clear_work();
     Ok(ended)
 }
@@ -191,53 +205,75 @@ fn describe(cell: &Cell) -> String {
     format!("{} {}, {} {}, {}", cell.plan, cell.series, cell.step, cell.of.unit(), params.join(" "))
 }
 
-/// Measures one cell; `None` if the run was stopped meanwhile.
-fn measure(
-    cell: &Cell,
-    plan: &Plan,
-    series: &Series,
-    targets: &Targets,
-    results: &Results,
-    ropewalk: Option<&Path>,
-    stop: &AtomicBool,
-) -> Result<Option<Record>, RunError> {
-    let work = results.work()?;
-    let groups = LoadGroups::default();
-    let commands = Arc::default();
-    let context = Context {
-        targets,
-        work: &work,
-        seconds: plan.seconds,
-        figure: series.figure,
-        stop,
-        groups: &groups,
-        ropewalk,
-        commands: Arc::clone(&commands),
-    };
-    let (started_ms, began) = (now_ms(), Instant::now());
-    let observer = Observer::start(groups.clone())
-        .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
-    let outcome = series.engine.run(cell, &context);
-    let usage = observer.stop();
-    let (figures, error) = match outcome {
-        Ok(figures) => (Some(figures), None),
-        Err(EngineError::Stopped) => return Ok(None),
-        Err(error) => (None, Some(error.to_string())),
-    };
-    let commands = commands.lock().unwrap_or_else(|e| e.into_inner()).clone();
-    let wall_seconds = began.elapsed().as_secs_f64();
-    let cell = cell.clone();
-    Ok(Some(Record {
-        id: cell.id(),
-        cell,
-        started_ms,
-        wall_seconds,
-        figures,
-        error,
-        usage,
-        commands,
-        bundle: Vec::new(),
-    }))
+/// Everything that measuring a cell of a series needs.
+struct Bench<'a> {
+    plan: &'a Plan,
+    series: &'a Series,
+    targets: &'a Targets,
+    results: &'a Results,
+    ropewalk: Option<&'a Path>,
+    stop: &'a AtomicBool,
+}
+
+impl Bench<'_> {
+    /// Measures one cell; `None` if the run was stopped meanwhile.
+    fn measure(&self, cell: &Cell) -> Result<Option<Record>, RunError> {
+        let work = self.results.work()?;
+        let groups = LoadGroups::default();
+        let commands = Arc::default();
+        let context = self.context(&work, &groups, &commands);
+        let (started_ms, began) = (now_ms(), Instant::now());
+        let (outcome, usage) = match self.series.engine.prepare(cell, &context) {
+            Err(error) => (Err(error), Usage::default()),
+            Ok(()) => {
+                let observer = Observer::start(groups.clone())
+                    .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
+                let outcome = self.series.engine.run(cell, &context);
+                (outcome, observer.stop())
+            }
+        };
+        let (figures, error) = match outcome {
+            Ok(figures) => (Some(figures), None),
+            Err(EngineError::Stopped) => return Ok(None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(Some(Record {
+            id: cell.id(),
+            cell: cell.clone(),
+            started_ms,
+            wall_seconds: began.elapsed().as_secs_f64(),
+            figures,
+            error,
+            usage,
+            commands: commands.lock().unwrap_or_else(|e| e.into_inner()).clone(),
+            bundle: Vec::new(),
+        }))
+    }
+
+    /// Removes what the cells of the series left for each other.
+    fn clean(&self) -> Result<(), RunError> {
+        let work = self.results.work()?;
+        self.series.engine.clean(&self.context(&work, &LoadGroups::default(), &Arc::default()));
+        Ok(())
+    }
+
+    fn context<'b>(
+        &'b self,
+        work: &'b Path,
+        groups: &'b LoadGroups,
+        commands: &Arc<Mutex<Vec<String>>>,
+    ) -> Context<'b> {
+        Context {
+            targets: self.targets,
+            work,
+            seconds: self.plan.seconds,
+            figure: self.series.figure,
+            stop: self.stop,
+            groups,
+            ropewalk: self.ropewalk,
+            commands: Arc::clone(commands),
+        }
+    }
 }
 
 /// A load that writes gets only what was named as writable.
@@ -248,59 +284,52 @@ fn for_series(targets: &Targets, series: &Series) -> Targets {
     targets
 }
 
-/// The targets of a plan; where it needs some and none is named, files in the run's own directory or loopback
-/// addresses stand in.
-fn stand_ins(planned: &PlannedRun, results: &Results) -> Result<Targets, RunError> {
-    let mut targets = planned.targets.clone();
-    let plan = &planned.plan;
-    let uses_devices = plan.series.iter().any(|s| s.engine == crate::engine::EngineKind::Fio);
-    let uses_pairs = plan.series.iter().any(|s| s.engine == crate::engine::EngineKind::Iperf3);
-    if uses_devices && targets.devices.is_empty() {
-        let wanted = match &plan.steps {
-            Steps::List(list) => list.iter().filter_map(|value| match value {
-                StepValue::Number(number) => Some(*number),
-                StepValue::All(_) => None,
-            }),
-            Steps::Range(_) => return file_devices(4, results, targets),
-        };
-        let wanted = if plan.step == Step::Devices { wanted.max().unwrap_or(4) } else { 1 };
-        targets = file_devices(wanted.min(FILES_MAX), results, targets)?;
-    }
-    if uses_pairs && targets.pairs.is_empty() {
-        let side = |n| Side { namespace: None, address: format!("127.0.0.{n}") };
-        targets.pairs = (1..=PAIRS).map(|n| Pair { client: side(n), server: side(n) }).collect();
-    }
-    Ok(targets)
+/// What stands in for a series while it is measured.
+#[derive(Default)]
+struct StandIns {
+    /// The cluster that stands now, and its speed.
+    cluster: Option<(Option<u64>, Cluster)>,
 }
 
-fn file_devices(count: u32, results: &Results, mut targets: Targets) -> Result<Targets, RunError> {
-    let work = results.work()?;
-    for n in 1..=count {
-        let path = work.join(format!("disk{n}"));
-        if fs::metadata(&path).map(|m| m.len()).unwrap_or_default() != FILE_BYTES {
-            fill(&path)
-                .map_err(|source| RunError::Io { what: format!("fill {}", path.display()), source })?;
+impl StandIns {
+    /// The targets of a series; where it needs some and none is named, others stand in.
+    fn targets(
+        &mut self,
+        series: &Series,
+        named: &Targets,
+        results: &Results,
+        ropewalk: Option<&Path>,
+    ) -> Result<Targets, RunError> {
+        let mut targets = for_series(named, series);
+        standin::fill_files(&results.work()?, &targets.devices)?;
+        if series.engine == EngineKind::Perf && targets.dirs.is_empty() {
+            let root = rustix::process::geteuid().is_root();
+            let speed = series.set.get("speed").and_then(|speed| speed.parse().ok()).filter(|_| root);
+            if self.cluster.as_ref().is_none_or(|(stands, _)| *stands != speed) {
+                self.cluster = None;
+                let program = ropewalk
+                    .ok_or_else(|| RunError::Nothing("the program ropewalk cannot be found".into()))?;
+                self.cluster = Some((speed, Cluster::up(program, &results.work()?, speed)?));
+            }
+            targets.dirs.extend(self.cluster.as_ref().map(|(_, cluster)| cluster.mount.clone()));
         }
-        targets.devices.push(Device { writable: true, ..device(&path, true)? });
+        Ok(targets)
     }
-    Ok(targets)
 }
 
-/// A file with real bytes in it: reading what was only allocated would not touch the disk.
-fn fill(path: &PathBuf) -> io::Result<()> {
-    let file = File::create(path)?;
-    let mut buffer = AlignedBuf::zeroed(1 << 20);
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    for offset in (0..FILE_BYTES).step_by(buffer.len()) {
-        for word in buffer.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
-        }
-        file.write_all_at(&buffer, offset)?;
+/// How many files stand in for devices.
+fn files(plan: &Plan) -> u32 {
+    if plan.step != Step::Devices {
+        return 1;
     }
-    file.sync_all()
+    let numbers = match &plan.steps {
+        Steps::Range(_) => return FILES,
+        Steps::List(list) => list.iter().filter_map(|value| match value {
+            StepValue::Number(number) => Some(*number),
+            StepValue::All(_) => None,
+        }),
+    };
+    numbers.max().unwrap_or(FILES).min(FILES_MAX)
 }
 
 fn now_ms() -> u64 {

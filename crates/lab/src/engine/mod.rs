@@ -4,7 +4,9 @@
 mod fio;
 mod iperf3;
 mod params;
-mod process;
+mod pdisk;
+mod perf;
+pub(crate) mod process;
 mod writers;
 
 use std::{
@@ -34,6 +36,10 @@ pub enum EngineKind {
     Fio,
     /// iperf3: raw TCP.
     Iperf3,
+    /// `ropewalk perf`: files through mounts.
+    Perf,
+    /// `ropewalk pdisk bench`: the strip store's queues.
+    Pdisk,
     /// Threads of our own that write synchronously, one more each second.
     Writers,
 }
@@ -120,6 +126,8 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::PARAMS,
             EngineKind::Iperf3 => iperf3::PARAMS,
+            EngineKind::Perf => perf::PARAMS,
+            EngineKind::Pdisk => pdisk::PARAMS,
             EngineKind::Writers => writers::PARAMS,
         }
     }
@@ -129,7 +137,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => Some(("fio", "fio")),
             EngineKind::Iperf3 => Some(("iperf3", "iperf3")),
-            EngineKind::Writers => None,
+            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => None,
         }
     }
 
@@ -148,7 +156,22 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::writes(params),
             EngineKind::Iperf3 => false,
-            EngineKind::Writers => true,
+            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => true,
+        }
+    }
+
+    /// Makes what the cell needs, before anything is observed.
+    pub fn prepare(self, cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
+        match self {
+            EngineKind::Perf => perf::prepare(cell, context),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what cells left for the next ones.
+    pub fn clean(self, context: &Context<'_>) {
+        if self == EngineKind::Perf {
+            perf::clean(context);
         }
     }
 
@@ -157,6 +180,8 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::run(cell, context),
             EngineKind::Iperf3 => iperf3::run(cell, context),
+            EngineKind::Perf => perf::run(cell, context),
+            EngineKind::Pdisk => pdisk::run(cell, context),
             EngineKind::Writers => writers::run(cell, context),
         }
     }

@@ -28,8 +28,9 @@ pub struct Running {
 pub fn command(side: Option<&Side>, program: &str) -> Command {
     match side.and_then(|side| side.namespace.as_ref()) {
         Some(namespace) => {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", namespace, program]);
+            // Not `ip netns exec`: that gives a mount namespace of its own as well.
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
             command
         }
         None => Command::new(program),

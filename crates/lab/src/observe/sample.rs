@@ -74,7 +74,7 @@ fn cpus() -> BTreeMap<u32, CpuTicks> {
     text.lines().skip(1).map_while(line).collect()
 }
 
-/// Threads by id, and one process of the load in each network namespace that is not ours.
+/// Threads by id, and one process of the load or of Ropewalk in each network namespace that is not ours.
 fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i32>) {
     let (mut threads, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
     let own = std::process::id() as i32;
@@ -87,7 +87,7 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
             () if pid == own || stat.name == "ropewalk" => Who::Served,
             () => Who::Foreign,
         };
-        if who == Who::Load
+        if matches!(who, Who::Load | Who::Served)
             && let Ok(ns) = fs::metadata(format!("/proc/{pid}/ns/net"))
             && ns.ino() != home
         {
