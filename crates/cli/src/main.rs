@@ -16,6 +16,7 @@ mod pdisk_commands;
 mod perf;
 mod process;
 mod server;
+mod testbed_commands;
 mod up;
 
 use std::process::ExitCode;
@@ -74,6 +75,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

@@ -23,4 +23,5 @@ pub mod run;
 pub mod schedule;
 pub mod standin;
 pub mod targets;
+pub mod testbed;
 pub mod verdict;
