@@ -318,6 +318,11 @@ named, files in the results directory and loopback addresses stand in.")]
     /// Hold two runs against each other; fails if something became slower by more than the noise
     #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
     Compare(lab_run::CompareArgs),
+    /// Take part in runs that another node leads; whoever reaches the port can make load with what is named here
+    #[command(after_help = "Examples:
+  ropewalk lab agent --listen 10.0.0.3:6669 --writable /mnt/rope
+  ropewalk lab run node-scaling --agent 10.0.0.3 --agent 10.0.0.4     on the leading node")]
+    Agent(lab_run::AgentArgs),
     /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
     #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
     Ceilings {

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
 use lab::{
+    agent::Agent,
     builtin,
     compare::{Change, compare},
     plan::{Plan, PlanTargets},
@@ -61,6 +62,25 @@ pub struct RunArgs {
     /// A link that connections should spread over: NAME, or NAMESPACE/NAME
     #[arg(long)]
     pub link: Vec<String>,
+    /// A node where `ropewalk lab agent` runs, HOST or HOST:PORT; each is one client node
+    #[arg(long)]
+    pub agent: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct AgentArgs {
+    /// HOST or HOST:PORT to listen on
+    #[arg(long, default_value = "127.0.0.1:6669")]
+    pub listen: std::net::SocketAddr,
+    /// A block device, file or directory that may be written, such as a mount
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// A block device or file to read
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// Addresses of this node and of a server, CLIENT=SERVER
+    #[arg(long)]
+    pub pair: Vec<String>,
 }
 
 #[derive(Args)]
@@ -159,6 +179,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         pairs: args.pair.clone(),
         links: args.link.clone(),
     })?;
+    targets.agents.clone_from(&args.agent);
     let out = args.out.clone().unwrap_or_else(|| {
         let ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
@@ -308,4 +329,26 @@ pub fn compare_runs(args: &CompareArgs) -> Result<()> {
         bail!("{} of {} points became slower or are gone", slower.count(), comparison.points.len());
     }
     Ok(())
+}
+
+/// `ropewalk lab agent`.
+pub fn agent(args: &AgentArgs) -> Result<()> {
+    let mut targets = Targets::default();
+    targets.add(&PlanTargets {
+        devices: args.device.clone(),
+        writable: args.writable.clone(),
+        pairs: args.pair.clone(),
+        links: Vec::new(),
+    })?;
+    let Some(work) = targets.dirs.first().cloned() else {
+        bail!("an agent needs a directory it may write in: --writable DIR");
+    };
+    let agent = Agent::new(targets, work, std::env::current_exe().ok());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let endpoint = agent.listen(vec![args.listen])?;
+        let addrs: Vec<String> = endpoint.local_addrs().iter().map(ToString::to_string).collect();
+        output::line(format!("lab agent listens on {}", addrs.join(", ")));
+        link::stop_signal().await
+    })
 }

@@ -73,6 +73,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Run(args)) => lab_run::run(args),
         Command::Lab(args::Lab::Resume(args)) => lab_run::resume(args),
         Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
+        Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
         Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),

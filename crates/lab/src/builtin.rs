@@ -5,6 +5,7 @@ use crate::plan::{Plan, PlanError};
 const TEXTS: &[(&str, &str)] = &[
     ("device-scaling", include_str!("../plans/device-scaling.toml")),
     ("net-scaling", include_str!("../plans/net-scaling.toml")),
+    ("conn-scaling", include_str!("../plans/conn-scaling.toml")),
     ("queue-scaling", include_str!("../plans/queue-scaling.toml")),
     ("node-scaling", include_str!("../plans/node-scaling.toml")),
     ("step-load", include_str!("../plans/step-load.toml")),

@@ -14,6 +14,9 @@ const SIGMAS: f64 = 2.0;
 /// And from this part of the value, however quiet the machine.
 const LEAST: f64 = 0.03;
 
+/// And never needs more than this, however noisy.
+const MOST: f64 = 0.9;
+
 /// What became of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -91,7 +94,7 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
     let point = |key: &Key| {
         let (old, new) = (a.get(key), b.get(key));
         let noise = |point: Option<&(Figure, f64, f64)>| point.map_or(0.0, |p| p.2);
-        let threshold = (SIGMAS * noise(old).hypot(noise(new))).max(LEAST);
+        let threshold = (SIGMAS * noise(old).hypot(noise(new))).clamp(LEAST, MOST);
         let change = match (old, new) {
             (Some(old), Some(new)) if new.1 < old.1 * (1.0 - threshold) => Change::Slower,
             (Some(old), Some(new)) if new.1 * (1.0 - threshold) > old.1 => Change::Faster,

@@ -213,7 +213,14 @@ fn alone(planned: &PlannedRun, series: &Series, own: &[&Record]) -> Vec<Alone> {
             .targets
             .pairs
             .iter()
-            .map(|p| (format!("{}={}", p.client.address, p.server.address), "pair".into(), None))
+            .enumerate()
+            .map(|(i, p)| {
+                let name = match planned.targets.pairs_stand_in {
+                    true => format!("pair {}", i + 1),
+                    false => format!("{}={}", p.client.address, p.server.address),
+                };
+                (name, "pair".into(), None)
+            })
             .collect(),
         _ => Vec::new(),
     };

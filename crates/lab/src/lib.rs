@@ -6,6 +6,7 @@
 //! [`ceiling`] and [`perf`] are measurements that also stand alone.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod builtin;
 pub mod calibrate;
 pub mod ceiling;

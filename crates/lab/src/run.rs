@@ -15,15 +15,16 @@ use std::{
 use thiserror::Error;
 
 use crate::{
+    agent::Crew,
     calibrate,
-    cell::{Cell, Record},
+    cell::{Cell, Figures, Record},
     engine::{Context, EngineError, EngineKind},
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
     plan::{Plan, Series, Step, StepValue, Steps},
     results::{FORMAT, PlannedRun, Results, ResultsError, Run},
     schedule::{self, Parts},
-    standin::{self, Cluster, StandInError},
+    standin::{self, Bed, BedSpec, Cluster, StandInError},
     targets::{TargetError, Targets, check_dir},
 };
 
@@ -104,13 +105,18 @@ pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results,
         if uses(EngineKind::Fio) && targets.devices.is_empty() {
             targets.devices = standin::files(&dir, files(&plan));
         }
-        if uses(EngineKind::Iperf3) && targets.pairs.is_empty() {
+        if plan.series.iter().any(|series| series.engine.uses_pairs()) && targets.pairs.is_empty() {
             targets.pairs = standin::pairs();
+            targets.pairs_stand_in = true;
         }
         planned.push(PlannedRun { plan, targets });
     }
     if planned.is_empty() {
         return Err(RunError::Nothing("no plan is named; `ropewalk lab list` shows them".into()));
+    }
+    if !named.agents.is_empty() {
+        // Every one must answer before anything is changed.
+        Crew::reach(&named.agents)?;
     }
     // The nearest directory that exists must take the new one.
     let parent = dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
@@ -146,8 +152,11 @@ pub fn execute(
     let guess: f64 = all.iter().map(|one| count(one) as f64 * (one.0.plan.seconds + OVERHEAD)).sum();
     let (began, mut fresh) = (Instant::now(), 0usize);
     let mut stand_ins = StandIns::default();
+    let agents = plans.first().map(|planned| planned.targets.agents.as_slice()).unwrap_or_default();
+    let crew = if agents.is_empty() { None } else { Some(Crew::reach(agents)?) };
     for (planned, series, parts) in &all {
         let plan = &planned.plan;
+        let crew = crew.as_ref().filter(|_| plan.step == Step::Nodes);
         let mut targets: Option<Targets> = None;
         loop {
             let own: Vec<Record> =
@@ -177,7 +186,8 @@ pub fn execute(
                 Some(ready) => ready,
                 None => stand_ins.targets(series, &planned.targets, results, ropewalk)?,
             };
-            let measured = Bench { plan, series, targets: &ready, results, ropewalk, stop }.measure(&cell)?;
+            let measured =
+                Bench { plan, series, targets: &ready, results, ropewalk, stop, crew }.measure(&cell)?;
             targets = Some(ready);
             let Some(record) = measured else {
                 ended.stopped = true;
@@ -191,7 +201,7 @@ pub fn execute(
             results.add(record)?;
         }
         if let Some(ready) = &targets {
-            Bench { plan, series, targets: ready, results, ropewalk, stop }.clean()?;
+            Bench { plan, series, targets: ready, results, ropewalk, stop, crew }.clean()?;
         }
     }
     drop(stand_ins);
@@ -213,6 +223,8 @@ struct Bench<'a> {
     results: &'a Results,
     ropewalk: Option<&'a Path>,
     stop: &'a AtomicBool,
+    /// Agents that run the cells of client nodes.
+    crew: Option<&'a Crew>,
 }
 
 impl Bench<'_> {
@@ -223,8 +235,9 @@ impl Bench<'_> {
         let commands = Arc::default();
         let context = self.context(&work, &groups, &commands);
         let (started_ms, began) = (now_ms(), Instant::now());
-        let (outcome, usage) = match self.series.engine.prepare(cell, &context) {
+        let (outcome, usage) = match self.prepare(cell, &context) {
             Err(error) => (Err(error), Usage::default()),
+            Ok(()) if self.crew.is_some() => self.by_agents(cell, &commands),
             Ok(()) => {
                 let observer = Observer::start(groups.clone())
                     .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
@@ -246,8 +259,27 @@ impl Bench<'_> {
             error,
             usage,
             commands: commands.lock().unwrap_or_else(|e| e.into_inner()).clone(),
-            bundle: Vec::new(),
+            bundle: self.targets.links.clone(),
         }))
+    }
+
+    /// Agents prepare by themselves.
+    fn prepare(&self, cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
+        if self.crew.is_some() { Ok(()) } else { self.series.engine.prepare(cell, context) }
+    }
+
+    fn by_agents(&self, cell: &Cell, commands: &Mutex<Vec<String>>) -> (Result<Figures, EngineError>, Usage) {
+        let Some(crew) = self.crew else {
+            return (Err(EngineError::Target("no agents".into())), Usage::default());
+        };
+        let (engine, figure) = (self.series.engine, self.series.figure);
+        match crew.run(engine, cell, self.plan.seconds, figure, self.stop) {
+            Ok((figures, usage, lines)) => {
+                commands.lock().unwrap_or_else(|e| e.into_inner()).extend(lines);
+                (Ok(figures), usage)
+            }
+            Err(error) => (Err(error), Usage::default()),
+        }
     }
 
     /// Removes what the cells of the series left for each other.
@@ -289,6 +321,8 @@ fn for_series(targets: &Targets, series: &Series) -> Targets {
 struct StandIns {
     /// The cluster that stands now, and its speed.
     cluster: Option<(Option<u64>, Cluster)>,
+    /// The testbed that stands now.
+    bed: Option<Bed>,
 }
 
 impl StandIns {
@@ -302,7 +336,21 @@ impl StandIns {
     ) -> Result<Targets, RunError> {
         let mut targets = for_series(named, series);
         standin::fill_files(&results.work()?, &targets.devices)?;
-        if series.engine == EngineKind::Perf && targets.dirs.is_empty() {
+        if series.engine.uses_pairs()
+            && targets.pairs_stand_in
+            && rustix::process::geteuid().is_root()
+            && let Some(spec) = BedSpec::of(&series.set)
+        {
+            if self.bed.as_ref().is_none_or(|bed| bed.spec != spec) {
+                self.bed = None;
+                self.bed = Some(Bed::up(spec)?);
+            }
+            if let Some(bed) = &self.bed {
+                targets.pairs.clone_from(&bed.pairs);
+                targets.links.clone_from(&bed.links);
+            }
+        }
+        if series.engine == EngineKind::Perf && targets.dirs.is_empty() && targets.agents.is_empty() {
             let root = rustix::process::geteuid().is_root();
             let speed = series.set.get("speed").and_then(|speed| speed.parse().ok()).filter(|_| root);
             if self.cluster.as_ref().is_none_or(|(stands, _)| *stands != speed) {

@@ -1,5 +1,5 @@
 //! What stands in where a plan needs something and nothing is named: files for devices, loopback addresses for
-//! pairs, a small cluster of the run's own for client nodes. All of it lies in the results directory, and is gone
+//! pairs, or testbeds in network namespaces, a small cluster of the run's own for client nodes. All of it lies in the results directory, and is gone
 //! when the run ends.
 
 use std::{
@@ -13,7 +13,11 @@ use std::{
 use base::AlignedBuf;
 use thiserror::Error;
 
-use crate::targets::{Device, Pair, Side, disk_name};
+use crate::{
+    plan::Params,
+    targets::{Device, Pair, Side, disk_name},
+    testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
+};
 
 /// Bytes of a file that stands in for a device.
 const FILE_BYTES: u64 = 128 << 20;
@@ -34,6 +38,9 @@ pub enum StandInError {
         #[source]
         source: io::Error,
     },
+    /// A testbed could not be made.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
     /// A command failed.
     #[error("{command}: {why}")]
     Command {
@@ -103,6 +110,77 @@ fn run(command: &mut Command) -> Result<Output, StandInError> {
         return Err(failed(format!("{}: {}", output.status, said.trim())));
     }
     Ok(output)
+}
+
+/// What a testbed of the run's own shall be; it stands in for the ports of several hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BedSpec {
+    /// Hosts that are clients; one more is the server.
+    pub clients: u8,
+    /// Links of each host.
+    pub links: u8,
+    /// Mbit/s of each link.
+    pub speed_mbit: u64,
+    /// ECMP with this hash policy; without, each link is a network of its own.
+    pub policy: Option<u8>,
+    /// MTU of the links.
+    pub mtu: Option<u64>,
+}
+
+impl BedSpec {
+    /// What a series' parameters ask for; `None` if they ask for none.
+    pub fn of(params: &Params) -> Option<BedSpec> {
+        let number = |key: &str| params.get(key).and_then(|value| value.parse::<u64>().ok());
+        Some(BedSpec {
+            clients: number("clients").unwrap_or(1) as u8,
+            links: number("links")? as u8,
+            speed_mbit: number("speed").unwrap_or(1000),
+            policy: number("policy").map(|policy| policy as u8),
+            mtu: number("mtu"),
+        })
+    }
+}
+
+/// A testbed that stands in, with its pairs and the links that connections should spread over.
+pub struct Bed {
+    /// What it is.
+    pub spec: BedSpec,
+    /// One for each link where links are networks of their own; else one for each client.
+    pub pairs: Vec<Pair>,
+    /// The first client's links.
+    pub links: Vec<String>,
+    _scoped: testbed::Scoped,
+}
+
+impl Bed {
+    /// Brings it up; needs root.
+    pub fn up(spec: BedSpec) -> Result<Bed, StandInError> {
+        let join = spec.policy.map_or(Join::Subnets, |policy| Join::Ecmp { policy });
+        let rate = BitRate(spec.speed_mbit * 1_000_000);
+        let wanted = Spec { hosts: spec.clients + 1, links: spec.links, rate, join, ..Spec::default() };
+        let bed = Testbed::scoped(wanted)?;
+        let (Some(server), Some(first)) = (bed.hosts.last(), bed.hosts.first()) else {
+            return Err(StandInError::Command { command: "testbed".into(), why: "it has no hosts".into() });
+        };
+        let side = |host: &testbed::Host, n: usize| {
+            Some(Side { namespace: Some(host.netns.clone()), address: host.addrs.get(n)?.to_string() })
+        };
+        let clients = &bed.hosts[..bed.hosts.len() - 1];
+        let pairs = clients
+            .iter()
+            .flat_map(|host| (0..host.addrs.len()).map(move |n| (host, n)))
+            .filter_map(|(host, n)| Some(Pair { client: side(host, n)?, server: side(server, n)? }))
+            .collect();
+        let devices: Vec<String> = (1..=spec.links).map(|n| format!("l{n}")).collect();
+        if let Some(mtu) = spec.mtu {
+            for (host, device) in bed.hosts.iter().flat_map(|h| devices.iter().map(move |d| (h, d))) {
+                let mtu = mtu.to_string();
+                run(Command::new("ip").args(["-n", &host.netns, "link", "set", device, "mtu", &mtu]))?;
+            }
+        }
+        let links = devices.iter().map(|device| format!("{}/{device}", first.netns)).collect();
+        Ok(Bed { spec, pairs, links, _scoped: bed })
+    }
 }
 
 /// A cluster of the run's own with one mount. With a speed, all its traffic goes over the loopback of a network

@@ -58,6 +58,9 @@ pub struct Targets {
     pub dirs: Vec<PathBuf>,
     /// Pairs of addresses.
     pub pairs: Vec<Pair>,
+    /// Whether the pairs only stand in, as none was named.
+    #[serde(default)]
+    pub pairs_stand_in: bool,
     /// Links that connections should spread over.
     pub links: Vec<String>,
     /// A cluster's directory, for loads on a Ropewalk file system.

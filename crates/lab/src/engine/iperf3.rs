@@ -16,12 +16,15 @@ use crate::{
     targets::{Pair, Side},
 };
 
-/// What iperf3 is asked for.
+/// What iperf3 is asked for. `links`, `speed` (Mbit/s) and `policy` say what testbed stands in where no pair is named.
 pub const PARAMS: Known = &[
     ("connections", Kind::Number(1, 128)),
     ("clients", Kind::Number(1, 64)),
     ("size", Kind::Size(1, 1 << 20)),
     ("mtu", Kind::Number(576, 9216)),
+    ("links", Kind::Number(1, 8)),
+    ("speed", Kind::Number(1, 100_000)),
+    ("policy", Kind::Number(0, 1)),
     ("direction", Kind::Word(&["write", "read"])),
 ];
 
@@ -78,11 +81,11 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     Ok(sum)
 }
 
-fn number(params: &Params, key: &str) -> Option<u64> {
+pub(super) fn number(params: &Params, key: &str) -> Option<u64> {
     params.get(key)?.parse().ok()
 }
 
-fn chosen<'a>(cell: &Cell, context: &'a Context<'_>) -> Result<&'a [Pair], EngineError> {
+pub(super) fn chosen<'a>(cell: &Cell, context: &'a Context<'_>) -> Result<&'a [Pair], EngineError> {
     let (first, count) = match cell.of {
         Step::Pairs => (cell.first as usize, cell.step as usize),
         _ => (0, number(&cell.params, "clients").unwrap_or(1) as usize),
@@ -94,8 +97,8 @@ fn chosen<'a>(cell: &Cell, context: &'a Context<'_>) -> Result<&'a [Pair], Engin
     })
 }
 
-/// Waits until the server's namespace has a listener on the port; connecting would use up the one-off server.
-fn wait_listening(side: &Side, port: u16, context: &Context<'_>) -> Result<(), EngineError> {
+/// Waits until the server's namespace has a listener on the port; connecting would use up a one-off server.
+pub(super) fn wait_listening(side: &Side, port: u16, context: &Context<'_>) -> Result<(), EngineError> {
     let wanted = format!(":{port:04X}");
     let end = std::time::Instant::now() + LISTEN_MAX;
     loop {
@@ -115,8 +118,8 @@ fn wait_listening(side: &Side, port: u16, context: &Context<'_>) -> Result<(), E
         }
         if std::time::Instant::now() > end {
             return Err(EngineError::Failed {
-                program: "iperf3".into(),
-                why: format!("its server does not listen on {} port {port}", side.address),
+                program: "the server".into(),
+                why: format!("it does not listen on {} port {port}", side.address),
             });
         }
         std::thread::sleep(Duration::from_millis(20));

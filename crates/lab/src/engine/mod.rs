@@ -3,6 +3,7 @@
 
 mod fio;
 mod iperf3;
+mod netperf;
 mod params;
 mod pdisk;
 mod perf;
@@ -36,6 +37,8 @@ pub enum EngineKind {
     Fio,
     /// iperf3: raw TCP.
     Iperf3,
+    /// `ropewalk netperf`: our own transport.
+    Netperf,
     /// `ropewalk perf`: files through mounts.
     Perf,
     /// `ropewalk pdisk bench`: the strip store's queues.
@@ -126,6 +129,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::PARAMS,
             EngineKind::Iperf3 => iperf3::PARAMS,
+            EngineKind::Netperf => netperf::PARAMS,
             EngineKind::Perf => perf::PARAMS,
             EngineKind::Pdisk => pdisk::PARAMS,
             EngineKind::Writers => writers::PARAMS,
@@ -137,7 +141,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => Some(("fio", "fio")),
             EngineKind::Iperf3 => Some(("iperf3", "iperf3")),
-            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => None,
+            EngineKind::Netperf | EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => None,
         }
     }
 
@@ -151,11 +155,16 @@ impl EngineKind {
         }
     }
 
+    /// Whether it needs pairs of addresses.
+    pub fn uses_pairs(self) -> bool {
+        matches!(self, EngineKind::Iperf3 | EngineKind::Netperf)
+    }
+
     /// Whether the cell's load writes to its devices.
     pub fn writes(self, params: &crate::plan::Params) -> bool {
         match self {
             EngineKind::Fio => fio::writes(params),
-            EngineKind::Iperf3 => false,
+            EngineKind::Iperf3 | EngineKind::Netperf => false,
             EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => true,
         }
     }
@@ -180,6 +189,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::run(cell, context),
             EngineKind::Iperf3 => iperf3::run(cell, context),
+            EngineKind::Netperf => netperf::run(cell, context),
             EngineKind::Perf => perf::run(cell, context),
             EngineKind::Pdisk => pdisk::run(cell, context),
             EngineKind::Writers => writers::run(cell, context),

@@ -79,10 +79,13 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
     let (mut threads, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
     let own = std::process::id() as i32;
     let home = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
-    for pid in numbers(Path::new("/proc")) {
-        let Some(stat) = stat(&format!("/proc/{pid}/stat")) else { continue };
+    let all: BTreeMap<i32, Stat> = numbers(Path::new("/proc"))
+        .into_iter()
+        .filter_map(|pid| Some((pid, stat(&format!("/proc/{pid}/stat"))?)))
+        .collect();
+    for (&pid, stat) in &all {
         let who = match () {
-            () if groups.contains(&stat.group) => Who::Load,
+            () if makes_load(pid, &all, groups) => Who::Load,
             () if pid == 2 || stat.parent == 2 => Who::Kernel,
             () if pid == own || stat.name == "ropewalk" => Who::Served,
             () => Who::Foreign,
@@ -94,7 +97,8 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
             namespaces.entry(namespace_name(ns.ino())).or_insert(pid);
         }
         if who == Who::Foreign || who == Who::Kernel {
-            threads.insert(pid, Thread { name: stat.name, who, run_ns: stat.ticks * 10_000_000 });
+            let (name, run_ns) = (stat.name.clone(), stat.ticks * 10_000_000);
+            threads.insert(pid, Thread { name, who, run_ns });
             continue;
         }
         for tid in numbers(Path::new(&format!("/proc/{pid}/task"))) {
@@ -111,6 +115,20 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
         }
     }
     (threads, namespaces)
+}
+
+/// Whether a process belongs to a group that makes load, or descends from its first process: fio's jobs begin
+/// sessions of their own.
+fn makes_load(mut pid: i32, all: &BTreeMap<i32, Stat>, groups: &BTreeSet<i32>) -> bool {
+    // No chain of parents is longer.
+    for _ in 0..64 {
+        let Some(stat) = all.get(&pid) else { return false };
+        if groups.contains(&stat.group) || groups.contains(&pid) {
+            return true;
+        }
+        pid = stat.parent;
+    }
+    false
 }
 
 /// Nanoseconds on a CPU, by the scheduler's statistics where it keeps them.

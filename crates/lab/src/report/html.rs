@@ -169,6 +169,10 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
         }
     }
     table(page, plan, report);
+    if !report.cross_check.is_empty() {
+        let _ =
+            writeln!(page, "<p class=\"muted\">Cross-check: {}.</p>", escape(&report.cross_check.join("; ")));
+    }
     parts(page, report);
     page.push_str("</article>\n");
 }

@@ -39,6 +39,9 @@ pub fn markdown(report: &Report) -> String {
                     let _ = writeln!(text, "- {line}");
                 });
             }
+            series.cross_check.iter().for_each(|line| {
+                let _ = writeln!(text, "- cross-check: {line}");
+            });
             let _ = writeln!(
                 text,
                 "\n| {} | measured | sum of parts | lowest bound | efficiency | of the step |\n|---:|---:|---:|---|---:|---:|",

@@ -52,6 +52,8 @@ pub struct SeriesReport {
     pub analysis: Analysis,
     /// What limits it; absent without points.
     pub verdict: Option<Verdict>,
+    /// Payload against the counters of links and disks, a second witness.
+    pub cross_check: Vec<String>,
     /// The records of its points, in their order; a record with seconds in it stands for several points.
     pub records: Vec<Record>,
 }
@@ -92,11 +94,37 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
             &bundle(planned, &of_series),
         );
         let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
+        let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
+        let cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
         let records = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
         let verdict = evidence.as_ref().map(verdict::judge);
-        series.push(SeriesReport { series: one.clone(), analysis, verdict, records });
+        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, records });
     }
     PlanReport { planned: planned.clone(), series, missing }
+}
+
+/// What links and disks moved for the payload of a cell. Less than the payload on all of them means that caches
+/// took part, or that the counters do not see the traffic; more is headers, redundancy, journals.
+fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
+    let Some(figures) = &record.figures else { return Vec::new() };
+    let payload = match figures.timeline.is_empty() {
+        true => figures.bytes,
+        // Counters are medians over the whole load, so the payload is one as well.
+        false => {
+            let rates: Vec<f64> = figures.timeline.iter().map(|s| s.operations as f64 / seconds).collect();
+            crate::observe::median(&rates) * figures.bytes / figures.operations.max(f64::MIN_POSITIVE)
+        }
+    };
+    if payload <= 0.0 {
+        return Vec::new();
+    }
+    let links = record.usage.links.iter().map(|link| (&link.name, link.rx.max(link.tx)));
+    let devices = record.usage.devices.iter().map(|device| (&device.name, device.bytes));
+    let line = |(name, moved): (&String, f64)| {
+        let (moved_text, payload_text) = (show(Figure::Bytes, moved), show(Figure::Bytes, payload));
+        format!("{name} moved {moved_text}, {:.2} times the payload of {payload_text}", moved / payload)
+    };
+    links.chain(devices).filter(|(_, moved)| *moved > 0.05 * payload).map(line).take(8).collect()
 }
 
 /// The links that a series' connections should spread over: those of its own testbed, else those named.
