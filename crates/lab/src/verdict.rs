@@ -263,11 +263,16 @@ fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
         let text = format!("the CPUs: the load may use only {}, full{idle}", names.join(", "));
         return Some((Limit::PinnedCpu, names, text));
     }
-    let share = e.load_cpus / e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
+    let busy = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
+    let share = |part: f64| percent((part / busy).min(1.0));
+    let others = match e.foreign_cpus > FOREIGN * allowed.len() as f64 {
+        true => format!(", {} other programs'", share(e.foreign_cpus)),
+        false => String::new(),
+    };
     let text = format!(
-        "the CPUs: all {} are full; {} of their work is the load generators' own",
+        "the CPUs: all {} are full; {} of their work is the load generators' own{others}",
         allowed.len(),
-        percent(share.min(1.0))
+        share(e.load_cpus)
     );
     Some((Limit::Cpu, names, text))
 }
