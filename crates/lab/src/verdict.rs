@@ -21,6 +21,8 @@ pub const SLOW: f64 = 0.667;
 const IDLE: f64 = 0.2;
 /// Other programs' part of the CPUs from which on a verdict is doubtful.
 const FOREIGN: f64 = 0.25;
+/// Part of its CPUs that a load gets at least beside others, if it wants all it can get.
+const OWN: f64 = 0.4;
 
 /// What the limit is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -251,7 +253,10 @@ fn facts(e: &Evidence) -> Vec<String> {
 fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
     let allowed: Vec<&CpuUse> = e.allowed().collect();
     let busy = |cpu: &&CpuUse| cpu.busy + cpu.steal >= full * e.cpu_full;
-    if allowed.is_empty() || !allowed.iter().all(busy) {
+    // What hardly uses a CPU itself is not limited by CPUs that others fill.
+    let own = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() - e.foreign_cpus;
+    let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
+    if allowed.is_empty() || !allowed.iter().all(busy) || (others && own < OWN * allowed.len() as f64) {
         return None;
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.cpu)).collect();
@@ -265,10 +270,7 @@ fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
     }
     let busy = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
     let share = |part: f64| percent((part / busy).min(1.0));
-    let others = match e.foreign_cpus > FOREIGN * allowed.len() as f64 {
-        true => format!(", {} other programs'", share(e.foreign_cpus)),
-        false => String::new(),
-    };
+    let others = if others { format!(", {} other programs'", share(e.foreign_cpus)) } else { String::new() };
     let text = format!(
         "the CPUs: all {} are full; {} of their work is the load generators' own{others}",
         allowed.len(),
@@ -553,10 +555,12 @@ mod tests {
 
     #[test]
     fn other_programs_make_it_doubtful() {
-        let e = Evidence { cpus: cpus(&[0.97, 0.95]), foreign_cpus: 1.2, ..idle(Step::Devices, 0.5) };
+        let e = Evidence { cpus: cpus(&[0.97, 0.95]), foreign_cpus: 0.8, ..idle(Step::Devices, 0.5) };
         let verdict = judge(&e);
         assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
-        assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 1.2")), "{verdict:?}");
+        assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 0.8")), "{verdict:?}");
+        // Others fill them, and the load hardly wants any.
+        assert_eq!(limit(&Evidence { foreign_cpus: 1.8, ..e }), Limit::NotKnown);
     }
 
     #[test]
