@@ -23,6 +23,8 @@ const IDLE: f64 = 0.2;
 const FOREIGN: f64 = 0.25;
 /// Part of its CPUs that a load gets at least beside others, if it wants all it can get.
 const OWN: f64 = 0.4;
+/// What counts as a full CPU at least while other programs work.
+const BESIDE_OTHERS: f64 = 0.9;
 
 /// What the limit is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -456,7 +458,11 @@ pub fn evidence(
         knee: analysis.knee,
         efficiency: point.efficiency,
         noise: analysis.noise,
-        cpu_full: machine.cpu_full,
+        // Measured beside others it says what they left, not what full is.
+        cpu_full: match usage.foreign_cpus > FOREIGN * f64::from(machine.cpus) {
+            true => machine.cpu_full.max(BESIDE_OTHERS),
+            false => machine.cpu_full,
+        },
         cpus: usage.cpus.clone(),
         load_cpus: usage.load_cpus,
         foreign_cpus: usage.foreign_cpus,
