@@ -2,7 +2,7 @@
 //! Pure: records in, lines out.
 //!
 //! * parts: the sum over the parts of the best single result of their kind (FACTS D-06); for parts without names,
-//!   such as connections, n times one;
+//!   such as connections, n times the best that one gave in the first three steps;
 //! * CPU: the CPUs the run may use times what "full" means here, by the least CPU time an operation took at the
 //!   first step (what other programs used is left out);
 //! * memory: one copy of every byte by all CPUs;
@@ -27,6 +27,9 @@ use crate::{
 pub const KNEE: f64 = 0.5;
 /// Noise that is assumed where nothing was measured twice.
 pub const NOISE_ASSUMED: f64 = 0.05;
+
+/// Steps whose best value for each part stands for one part alone, where parts have no names.
+const SINGLES: usize = 3;
 
 /// One part by itself.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -112,7 +115,9 @@ pub fn analyse(
     let mut steps = points(&own, series.figure, planned.plan.seconds);
     steps.sort_by_key(|(step, _)| *step);
     let parts = alone(planned, series, &own);
-    let single = steps.first().map_or(0.0, |(step, m)| m.value / f64::from((*step).max(1)));
+    // The first of a rising load is often the coldest: the best of the first few counts.
+    let each = steps.iter().take(SINGLES).map(|(step, m)| m.value / f64::from((*step).max(1)));
+    let single = each.fold(0.0, f64::max);
     let bounds = bounds(&own, series, machine, others);
     let sum = |step: u32| match parts.len() {
         0 => single * f64::from(step),

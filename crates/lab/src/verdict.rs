@@ -167,7 +167,7 @@ fn rate(bytes: f64) -> String {
 /// Says what the limit is.
 pub fn judge(e: &Evidence) -> Verdict {
     let full = e.full();
-    let scales = e.efficiency >= full;
+    let scales = e.knee.is_none() && e.efficiency >= full;
     let mut evidence = facts(e);
     let finding = [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
         .into_iter()

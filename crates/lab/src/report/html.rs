@@ -185,7 +185,7 @@ fn verdict(page: &mut String, verdict: &Verdict) {
     };
     let _ = writeln!(
         page,
-        "<div class=\"verdict {class}\"><p><b>{}</b> <span class=\"muted\">{}</span></p><p>{}</p>\n<details><summary>evidence</summary><ul>",
+        "<div class=\"verdict {class}\"><p><b>{}</b> <span class=\"muted\">{}</span></p><p>{}</p>\n<details open><summary>evidence</summary><ul>",
         limit_name(verdict.limit),
         confidence_name(verdict.confidence),
         escape(&verdict.text)
