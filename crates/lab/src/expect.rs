@@ -325,4 +325,91 @@ mod tests {
         assert_eq!(knee(&dent, 0.05), None);
         assert_eq!(knee(&[], 0.05), None);
     }
+
+    fn planned(text: &str) -> PlannedRun {
+        let plan = crate::plan::Plan::parse("t", text, false).unwrap();
+        let device = |n: u32, kind: &str| crate::targets::Device {
+            path: format!("/dev/d{n}").into(),
+            writable: false,
+            size: 1 << 30,
+            kind: kind.into(),
+            disk: format!("d{n}"),
+            file: false,
+        };
+        let devices = vec![device(0, "a"), device(1, "a"), device(2, "b")];
+        PlannedRun { plan, targets: crate::targets::Targets { devices, ..Default::default() } }
+    }
+
+    fn record(series: &str, of: Step, role: Role, step: u32, first: u32, value: f64) -> Record {
+        let cell = crate::cell::Cell {
+            plan: "t".into(),
+            series: series.into(),
+            role,
+            of,
+            step,
+            first,
+            params: Params::new(),
+            repeat: 0,
+        };
+        let figures = crate::cell::Figures { operations: value, bytes: value * 10.0, ..Default::default() };
+        let mut usage = crate::observe::Usage { intervals: 4, ..Default::default() };
+        usage.cpus.push(crate::observe::CpuUse { busy: 0.5, allowed: true, ..Default::default() });
+        Record {
+            id: cell.id(),
+            cell,
+            started_ms: 0,
+            wall_seconds: 1.0,
+            figures: Some(figures),
+            error: None,
+            usage,
+            commands: Vec::new(),
+            bundle: Vec::new(),
+        }
+    }
+
+    const MACHINE: Machine = Machine { cpus: 4, cpu_full: 1.0, memory_copy: 1e6 };
+
+    #[test]
+    fn kinds_are_summed_by_their_own_best() {
+        let planned = planned(
+            "name='t'\ntitle='t'\nstep='devices'\nsteps='1..n'\nseconds=1\n\
+             [[series]]\nname='r'\nengine='fio'\nfigure='operations'\n",
+        );
+        let of = |role, step, first, value| record("r", Step::Devices, role, step, first, value);
+        let records = [
+            of(Role::Point, 1, 0, 100.0),
+            of(Role::Part, 1, 1, 80.0),
+            of(Role::Part, 1, 2, 300.0),
+            of(Role::Point, 2, 0, 190.0),
+            of(Role::Point, 3, 0, 450.0),
+        ];
+        let analysis = analyse(&planned, &planned.plan.series[0], &records, &MACHINE, &|_| None);
+        let sums: Vec<f64> = analysis.points.iter().map(|p| p.parts_sum).collect();
+        assert_eq!(sums, [100.0, 200.0, 500.0]);
+        assert_eq!(analysis.points[2].efficiency, 0.9);
+        assert_eq!(analysis.points[1].incremental, Some(0.9));
+        assert_eq!(analysis.parts[1].alone, Some(80.0));
+        assert_eq!((analysis.knee, analysis.noise_measured), (None, false));
+        // Half a CPU for 300 a second: four CPUs give 2400; a copy of every byte: 100,000.
+        let bound = |layer: &str| analysis.bounds.iter().find(|b| b.layer == layer).unwrap().value;
+        assert!((bound("CPU") - 2400.0).abs() < 1e-6 && (bound("memory") - 1e5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_bound_from_another_series_holds_the_line_down() {
+        let planned = planned(
+            "name='t'\ntitle='t'\nstep='connections'\nsteps=[1,2,4]\nseconds=1\n\
+             [[series]]\nname='one'\nengine='iperf3'\nfigure='operations'\n\
+             [[series]]\nname='two'\nengine='iperf3'\nfigure='operations'\n\
+             ceiling=[{layer='links',series='one',times=2}]\n",
+        );
+        let of = |step, value| record("two", Step::Connections, Role::Point, step, 0, value);
+        let records = [of(1, 100.0), of(2, 198.0), of(4, 199.0)];
+        let best = |begins: &str| (begins == "one").then_some(100.0);
+        let analysis = analyse(&planned, &planned.plan.series[1], &records, &MACHINE, &best);
+        let expected: Vec<(&str, f64)> =
+            analysis.points.iter().map(|p| (p.expected.layer.as_str(), p.expected.value)).collect();
+        assert_eq!(expected, [("connection", 100.0), ("connection", 200.0), ("links", 200.0)]);
+        assert_eq!(analysis.knee, Some(2));
+    }
 }
