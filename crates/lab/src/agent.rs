@@ -221,6 +221,7 @@ impl Agent {
             groups: &groups,
             ropewalk: self.ropewalk.as_deref(),
             commands: Arc::clone(&commands),
+            began: Arc::default(),
         };
         let ready = engine.present().and_then(|()| engine.prepare(cell, &context));
         let (figures, usage) = match ready {
@@ -231,7 +232,8 @@ impl Agent {
                     None => (Err(EngineError::Stopped.to_string()), Usage::default()),
                     Some(observer) => {
                         let figures = engine.run(cell, &context).map_err(|e| e.to_string());
-                        (figures, observer.stop())
+                        let began = lock(&context.began).take();
+                        (figures, observer.stop(began))
                     }
                 }
             }

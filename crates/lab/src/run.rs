@@ -242,7 +242,8 @@ impl Bench<'_> {
                 let observer = Observer::start(groups.clone())
                     .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
                 let outcome = self.series.engine.run(cell, &context);
-                (outcome, observer.stop())
+                let began = context.began.lock().unwrap_or_else(|e| e.into_inner()).take();
+                (outcome, observer.stop(began))
             }
         };
         let (figures, error) = match outcome {
@@ -304,6 +305,7 @@ impl Bench<'_> {
             groups,
             ropewalk: self.ropewalk,
             commands: Arc::clone(commands),
+            began: Arc::default(),
         }
     }
 }
@@ -335,7 +337,9 @@ impl StandIns {
         ropewalk: Option<&Path>,
     ) -> Result<Targets, RunError> {
         let mut targets = for_series(named, series);
-        standin::fill_files(&results.work()?, &targets.devices)?;
+        if targets.agents.is_empty() {
+            standin::fill_files(&results.work()?, &targets.devices)?;
+        }
         if series.engine.uses_pairs()
             && targets.pairs_stand_in
             && rustix::process::geteuid().is_root()

@@ -63,8 +63,6 @@ pub struct Targets {
     pub pairs_stand_in: bool,
     /// Links that connections should spread over.
     pub links: Vec<String>,
-    /// A cluster's directory, for loads on a Ropewalk file system.
-    pub cluster: Option<PathBuf>,
     /// Agents that take part, as host:port.
     pub agents: Vec<String>,
 }

@@ -16,6 +16,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
@@ -108,11 +109,17 @@ pub struct Context<'a> {
     pub ropewalk: Option<&'a Path>,
     /// Command lines as they were run.
     pub commands: Arc<Mutex<Vec<String>>>,
+    /// When the load itself began, where preparation came first.
+    pub began: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Context<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
+    }
+    /// What was busy before is not the load's.
+    fn load_begins(&self, at: Instant) {
+        *self.began.lock().unwrap_or_else(|e| e.into_inner()) = Some(at);
     }
     fn note_command(&self, line: String) {
         self.commands.lock().unwrap_or_else(|e| e.into_inner()).push(line);

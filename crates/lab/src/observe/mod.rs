@@ -156,10 +156,16 @@ impl Observer {
         Ok(Observer { stop, thread })
     }
 
-    /// Stops, and says what was busy.
-    pub fn stop(self) -> Usage {
+    /// Stops, and says what was busy since `began`, or all the time.
+    pub fn stop(self, began: Option<Instant>) -> Usage {
         self.stop.store(true, Relaxed);
-        self.thread.join().map(|samples| usage(&samples)).unwrap_or_default()
+        let mut samples = self.thread.join().unwrap_or_default();
+        if let Some(began) = began {
+            let after = samples.iter().filter(|sample| sample.at >= began).count();
+            // One interval at least, however short the load.
+            samples.drain(..samples.len() - after.max(2).min(samples.len()));
+        }
+        usage(&samples)
     }
 }
 
@@ -297,7 +303,7 @@ mod tests {
             n
         });
         spin.unwrap().join().unwrap();
-        let usage = observer.stop();
+        let usage = observer.stop(None);
         assert!(usage.intervals >= 4 && !usage.cpus.is_empty(), "{usage:?}");
         let thread = usage.threads.iter().find(|t| t.name.contains("lab-load-spin")).expect("the thread");
         assert!(thread.who == Who::Load && thread.busy > 0.05 && usage.load_cpus > 0.05, "{usage:?}");
