@@ -2,6 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod ceiling;
-
+pub mod netperf;
 pub mod perf;
 pub mod testbed;
