@@ -291,9 +291,31 @@ pub enum Lab {
   ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks in 20 arrays; takes longer
   ropewalk lab array --nodes 4 --pdisks 2 --code 4+2p --pdisk-size 1g --rate 20 --json")]
     Array(Array),
+    /// The figures of the network transport, each beside the raw one of the same run. Needs root and iperf3
+    #[command(after_help = "Examples:
+  ropewalk lab net-figures                         all: about 10 minutes
+  ropewalk lab net-figures links2 links4 --runs 20
+  ropewalk lab net-figures rails --json
+Groups: links2, links4, drawn, rails, policy0, loopback, rr, sizing. Exit status 0 only if all are reached.")]
+    NetFigures(NetFigures),
     /// Several hosts on one machine: network namespaces joined by links with a set rate. Needs root
     #[command(subcommand)]
     Testbed(Testbed),
+}
+
+#[derive(Args)]
+pub struct NetFigures {
+    /// Which groups [default: all]
+    pub groups: Vec<lab::netfigures::Group>,
+    /// Runs of each row over links
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Seconds of one run
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]
@@ -371,9 +393,12 @@ pub struct NetperfTest {
     /// Check the data that arrives
     #[arg(long)]
     pub verify: bool,
-    /// How messages are given to connections
+    /// How messages are given to connections: shortest_queue, round_robin
     #[arg(long, default_value = "shortest_queue")]
     pub dispatch: lab::netperf::Dispatching,
+    /// Leave the choice of links to chance instead of placing connections on them
+    #[arg(long)]
+    pub no_placement: bool,
     /// For scripts
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,7 @@ mod listing;
 mod make;
 mod metrics;
 mod mount;
+mod netfigures_commands;
 mod netperf_commands;
 mod output;
 mod pdisk_commands;
@@ -69,6 +70,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::NetFigures(args)) => netfigures_commands::figures(args),
         Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Netperf(command) => netperf_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),

@@ -114,6 +114,7 @@ async fn test(args: &NetperfTest) -> Result<()> {
             parallel: args.parallel,
             verify: args.verify,
             dispatch: args.dispatch,
+            place: !args.no_placement,
             ..Spec::new(kind)
         };
         let report = runner.run(&spec).await?;
@@ -121,6 +122,11 @@ async fn test(args: &NetperfTest) -> Result<()> {
             output::line(report.result_line());
             output::line(report.times_text(args.hist).trim_end());
             output::line(cpu_line(&report));
+            report
+                .by_client
+                .iter()
+                .flat_map(|c| &c.placement)
+                .for_each(|p| output::line(format!("placement on {p}")));
         }
         reports.push(report);
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ceiling;
+pub mod netfigures;
 pub mod netperf;
 pub mod perf;
 pub mod testbed;

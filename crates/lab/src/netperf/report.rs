@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{ClientResult, Connection, Kind, NetperfError, ServerResult, Spec, Times, message::Info};
 
@@ -14,7 +14,7 @@ pub(super) struct Side<T> {
 }
 
 /// A test's figures. Rates are decimal: MB = 10^6, GB = 10^9 bytes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was measured.
     pub kind: Kind,
@@ -60,6 +60,8 @@ pub struct Report {
     pub errors: u64,
     /// The first one's reason.
     pub first_error: Option<String>,
+    /// When it began: seconds since 1970, by the first client's clock.
+    pub started: f64,
     /// Seconds of an entry of `timeline`.
     pub interval: f64,
     /// Bytes of all clients' messages that ended in each interval from the start, the uncounted ones too.
@@ -69,7 +71,7 @@ pub struct Report {
 }
 
 /// One client's figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientReport {
     /// Its addresses, or the host's name if it is this process.
     pub name: String,
@@ -81,12 +83,14 @@ pub struct ClientReport {
     pub block: TimesReport,
     /// Connections replaced because they were slow.
     pub replaced: u32,
+    /// How its connections were placed on links, for each rail of each server where that was tried.
+    pub placement: Vec<String>,
     /// Its bulk connections at the end.
     pub connections: Vec<Connection>,
 }
 
 /// Times in milliseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TimesReport {
     /// Messages.
     pub count: u64,
@@ -167,6 +171,7 @@ impl Report {
             cpu_seconds_per_gb: by_process.values().sum::<f64>() / gb,
             errors: clients.iter().map(|c| c.result.errors).sum(),
             first_error: clients.iter().find_map(|c| c.result.first_error.clone()),
+            started: clients.first().map_or(0.0, |c| c.result.started),
             interval: clients.first().map_or(0.0, |c| c.result.interval),
             timeline,
             by_client: clients
@@ -177,6 +182,7 @@ impl Report {
                     delay: (&c.result.delay).into(),
                     block: (&c.result.block).into(),
                     replaced: c.result.replaced,
+                    placement: c.result.placement,
                     connections: c.result.connections,
                 })
                 .collect(),

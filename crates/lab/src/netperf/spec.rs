@@ -96,6 +96,8 @@ pub struct Spec {
     pub verify: bool,
     /// How messages are given to connections.
     pub dispatch: Dispatching,
+    /// Whether connections are placed on links, or get the ports that the kernel gives.
+    pub place: bool,
 }
 
 /// [`net::Dispatch`], as it is written and sent.
@@ -142,6 +144,7 @@ impl Spec {
             connections: 1,
             verify: false,
             dispatch: Dispatching::default(),
+            place: true,
         }
     }
 

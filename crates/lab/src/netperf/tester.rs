@@ -9,14 +9,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use base::{AlignedBuf, OpClass};
 use bytes::Bytes;
 use net::{
-    Call, ConnState, Endpoint, EndpointConfig, Handler, Lane, Payload, Peer, Reply, Response, Service,
-    Status, handler_fn,
+    Call, ConnState, Endpoint, EndpointConfig, Handler, Lane, Payload, Peer, Placement, Reply, Response,
+    Service, Status, handler_fn,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -61,8 +61,12 @@ pub struct ClientResult {
     pub interval: f64,
     /// Bytes of messages that ended in each interval, from the start.
     pub timeline: Vec<u64>,
+    /// When the test began: seconds since 1970.
+    pub started: f64,
     /// The bulk connections at the end.
     pub connections: Vec<Connection>,
+    /// What came of placing connections on links, for each rail where that was tried.
+    pub placement: Vec<String>,
     /// Connections that were replaced because they were slow.
     pub replaced: u32,
 }
@@ -78,6 +82,8 @@ pub struct Connection {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
+    /// The links it uses where that was tried: out from the client, back to it.
+    pub links: Option<(String, String)>,
     /// Segments the kernel sent again.
     pub retransmits: u64,
 }
@@ -126,20 +132,24 @@ impl Client {
         }
         let pattern = Pattern::new(spec.buffsize);
         let start = |conns_max| -> Result<Endpoint, NetperfError> {
-            let dispatch = spec.dispatch.into();
-            let config =
-                EndpointConfig { cluster: CLUSTER, conns_max, dispatch, ..EndpointConfig::default() };
-            let endpoint = Endpoint::start(config)?;
+            let endpoint = Endpoint::start(EndpointConfig {
+                cluster: CLUSTER,
+                conns_max,
+                dispatch: spec.dispatch.into(),
+                placement: if spec.place { Placement::Probe } else { Placement::Off },
+                ..EndpointConfig::default()
+            })?;
             endpoint.serve(Service::Lab, fetches(pattern.clone()));
             Ok(endpoint)
         };
-        let (mut endpoints, mut routes) = (Vec::new(), Vec::new());
+        let (mut endpoints, mut routes, mut all) = (Vec::new(), Vec::new(), Vec::new());
         if spec.per_connection() {
             for i in 0..spec.connections as usize {
                 let endpoint = start(1)?;
                 let peer = endpoint.peer(&servers[i % servers.len()]);
                 let under_way = if spec.kind == Kind::Stream { spec.threads } else { 1 };
                 routes.extend((0..under_way).map(|_| vec![peer.clone()]));
+                all.push(peer);
                 endpoints.push(endpoint);
             }
         } else {
@@ -152,32 +162,27 @@ impl Client {
                 route.truncate(if pinned { 1 } else { peers.len() });
                 routes.push(route);
             }
+            all = peers;
             endpoints.push(endpoint);
         }
         let entries = spec.ttime.as_secs_f64() / interval(&spec).as_secs_f64();
         let timeline = (0..entries.ceil() as usize).map(|_| AtomicU64::new(0)).collect();
         let client =
             Client { spec, endpoints, routes, pattern, shared: Shared { timeline, ..Shared::default() } };
-        client.open().await?;
+        client.open(all).await?;
         Ok(client)
     }
 
     /// Opens every connection by a first small message, and waits until all stand.
-    async fn open(&self) -> Result<(), NetperfError> {
+    async fn open(&self, peers: Vec<Peer>) -> Result<(), NetperfError> {
         let deadline = Instant::now() + CONNECT_MAX;
         let mut first = JoinSet::new();
-        let mut seen = Vec::new();
-        for peer in self.routes.iter().flatten() {
-            let key = (peer.addrs().to_vec(), seen.len());
-            if self.spec.per_connection() || !seen.contains(&key.0) {
-                seen.push(key.0);
-                let message = Pattern::new(1).message(0, false);
-                let peer = peer.clone();
-                first.spawn(async move {
-                    let result = peer.call(call(op::ECHO, message, deadline)).await;
-                    result.map_err(|source| NetperfError::Server { server: name(&peer), source })
-                });
-            }
+        for peer in peers {
+            let message = Pattern::new(1).message(0, false);
+            first.spawn(async move {
+                let result = peer.call(call(op::ECHO, message, deadline)).await;
+                result.map_err(|source| NetperfError::Server { server: name(&peer), source })
+            });
         }
         while let Some(result) = first.join_next().await {
             result.map_err(|_| NetperfError::Stopped)??;
@@ -215,6 +220,8 @@ impl Client {
     /// Runs the test from `start` on. `None`: it was stopped.
     pub async fn run(self: Arc<Self>, start: Instant) -> Option<ClientResult> {
         let (from, to) = self.spec.counted();
+        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let started = since_1970 + start.saturating_duration_since(Instant::now());
         let mut testers = JoinSet::new();
         for i in 0..self.routes.len() {
             let client = Arc::clone(&self);
@@ -246,6 +253,7 @@ impl Client {
             seconds: (to - from).as_secs_f64(),
             cpu_seconds,
             interval: interval(&self.spec).as_secs_f64(),
+            started: started.as_secs_f64(),
             ..ClientResult::default()
         };
         while let Some(counted) = testers.join_next().await {
@@ -260,12 +268,15 @@ impl Client {
         result.timeline = self.shared.timeline.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         for peer in self.endpoints.iter().flat_map(Endpoint::status) {
             result.replaced += peer.replaced;
+            let placed = peer.rails.iter().filter_map(|r| r.placement.as_ref().map(|p| (r.addr, p)));
+            result.placement.extend(placed.map(|(addr, p)| format!("{addr}: {}", p.reason)));
             let bulk = peer.connections.iter().filter(|c| c.lane == Lane::Bulk);
             result.connections.extend(bulk.map(|c| Connection {
                 local: c.local.to_string(),
                 remote: c.remote.to_string(),
                 sent: c.bytes_sent,
                 received: c.bytes_received,
+                links: c.path.as_ref().map(|p| (p.out.to_string(), p.back.to_string())),
                 retransmits: c.tcp.as_ref().map_or(0, |t| t.retransmits.into()),
             }));
         }
