@@ -23,12 +23,8 @@ pub(super) mod op {
     pub const WRITE: u8 = 2;
     /// The answer's payload is data.
     pub const READ: u8 = 3;
-    /// The server fetches the data from the client, then answers.
-    pub const NWRITE: u8 = 4;
-    /// Server to client: send the data of an nwrite.
-    pub const FETCH: u8 = 5;
     /// Data in, as much data out.
-    pub const ECHO: u8 = 6;
+    pub const ECHO: u8 = 4;
 }
 
 /// The head of a data request's or answer's body; small data follows it there.

@@ -15,6 +15,8 @@ const STEP: usize = 8;
 pub(super) struct Pattern {
     bytes: Bytes,
     size: usize,
+    /// Small messages are in the body.
+    inline: bool,
 }
 
 /// One message to send: its data is in the body or in the payload.
@@ -28,7 +30,12 @@ impl Pattern {
         let size = size as usize;
         let len = size + PLACES * STEP;
         let bytes = (0..len).map(|i| ((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8);
-        Pattern { bytes: bytes.collect(), size }
+        Pattern { bytes: bytes.collect(), size, inline: size <= INLINE_MAX }
+    }
+
+    /// All messages are payloads, as those must be that a server shall fetch.
+    pub fn as_payload(self) -> Pattern {
+        Pattern { inline: false, ..self }
     }
 
     /// Bytes of a message.
@@ -42,7 +49,7 @@ impl Pattern {
         let bytes = self.bytes.slice(from..from + self.size);
         let crc = if verify { crc32c(&bytes) } else { 0 };
         let data = Data { size: self.size as u32, verify, crc };
-        if self.size <= INLINE_MAX {
+        if self.inline {
             Message { body: data.encode(&bytes), payload: Bytes::new() }
         } else {
             Message { body: data.encode(&[]), payload: bytes }
@@ -79,6 +86,11 @@ mod tests {
             assert!(check(data, &bytes, &[]).unwrap_err().contains("changed"));
             assert!(check(data, &bytes[..bytes.len() - 1], &[]).is_err());
         }
+        let small = Pattern::new(5).as_payload().message(0, true);
+        assert_eq!(
+            (small.payload.len(), check(Data::decode(&small.body).unwrap().0, &[], &small.payload)),
+            (5, Ok(()))
+        );
         let pattern = Pattern::new(100_000);
         assert_ne!(pattern.message(1, false).payload, pattern.message(2, false).payload);
     }

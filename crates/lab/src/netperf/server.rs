@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use net::{Endpoint, EndpointConfig, Handler, Request, Response, Service, Status, handler_fn};
 use tokio::sync::Notify;
 
@@ -19,7 +18,7 @@ use super::{
     ClientResult, NetperfError, PARALLEL_MAX, ServerResult, TTIME_MAX,
     message::{Answer, CLUSTER, Control, Data, Info, op},
     payload::{Message, Pattern, check},
-    tester::{Client, call, process_cpu_seconds},
+    tester::{Client, process_cpu_seconds},
 };
 
 /// Tests whose CPU clocks are kept.
@@ -108,7 +107,7 @@ fn handler(state: Arc<State>, quit: Arc<Notify>) -> Arc<dyn Handler> {
         let (state, quit) = (Arc::clone(&state), Arc::clone(&quit));
         async move {
             if request.header.op != op::CONTROL {
-                return state.data(request).await;
+                return state.data(&request);
             }
             let answer = match wire::frame::decode(&request.body) {
                 Ok(control) => state.control(control, &quit).await,
@@ -124,7 +123,7 @@ impl State {
         State { info: info(), client: Mutex::default(), clocks: Mutex::default(), source: Mutex::default() }
     }
 
-    async fn data(&self, request: Request) -> Response {
+    fn data(&self, request: &Request) -> Response {
         let Some((data, inline)) = Data::decode(&request.body) else {
             return Response::error(Status::BadRequest, "a data request without a sound head");
         };
@@ -143,15 +142,6 @@ impl State {
                 Ok(()) => Response::with_payload(request.body.to_vec(), request.payload.clone()),
                 refused => checked(refused),
             },
-            op::NWRITE => {
-                let head = Message { body: data.encode(&[]), payload: Bytes::new() };
-                let fetched = request.peer.reply_to().call(call(op::FETCH, head, request.expires)).await;
-                checked(fetched.map_err(|e| format!("fetch the data of an nwrite: {e}")).and_then(|reply| {
-                    let (data, inline) =
-                        Data::decode(&reply.body).ok_or("a fetch's answer without a sound head")?;
-                    check(data, inline, &reply.payload.into_bytes())
-                }))
-            }
             other => Response::error(Status::BadRequest, format!("netperf has no operation {other}")),
         }
     }

@@ -15,8 +15,7 @@ use std::{
 use base::{AlignedBuf, OpClass};
 use bytes::Bytes;
 use net::{
-    Call, ConnState, Endpoint, EndpointConfig, Handler, Lane, Payload, Peer, Placement, Reply, Response,
-    Service, Status, handler_fn,
+    Call, ConnState, Endpoint, EndpointConfig, Lane, Payload, Peer, Placement, Reply, Service, Transfer,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -130,17 +129,19 @@ impl Client {
         if servers.is_empty() {
             return Err(NetperfError::NoServer);
         }
+        let fetched = spec.kind == Kind::Nwrite;
         let pattern = Pattern::new(spec.buffsize);
-        let start = |conns_max| -> Result<Endpoint, NetperfError> {
-            let endpoint = Endpoint::start(EndpointConfig {
+        let pattern = if fetched { pattern.as_payload() } else { pattern };
+        let start = |conns_max| {
+            Endpoint::start(EndpointConfig {
                 cluster: CLUSTER,
                 conns_max,
                 dispatch: spec.dispatch.into(),
                 placement: if spec.place { Placement::Probe } else { Placement::Off },
+                transfer: if fetched { Transfer::Fetch } else { Transfer::Push },
+                inline_write_max: 0,
                 ..EndpointConfig::default()
-            })?;
-            endpoint.serve(Service::Lab, fetches(pattern.clone()));
-            Ok(endpoint)
+            })
         };
         let (mut endpoints, mut routes, mut all) = (Vec::new(), Vec::new(), Vec::new());
         if spec.per_connection() {
@@ -366,7 +367,6 @@ impl Client {
                 }),
                 ..call(op::READ, head(), deadline)
             },
-            Kind::Nwrite => call(op::NWRITE, head(), deadline),
             Kind::Rr => call(op::ECHO, self.pattern.message(n, verify), deadline),
             _ => call(op::WRITE, self.pattern.message(n, verify), deadline),
         };
@@ -403,7 +403,7 @@ fn name(peer: &Peer) -> String {
 }
 
 /// A data request.
-pub(super) fn call(op: u8, message: Message, deadline: Instant) -> Call {
+fn call(op: u8, message: Message, deadline: Instant) -> Call {
     Call {
         class: OpClass::Lab,
         lane: Lane::Bulk,
@@ -412,20 +412,4 @@ pub(super) fn call(op: u8, message: Message, deadline: Instant) -> Call {
         idempotent: true,
         ..Call::new(Service::Lab, op, message.body, deadline)
     }
-}
-
-/// Answers the servers of nwrites.
-fn fetches(pattern: Pattern) -> Arc<dyn Handler> {
-    let numbers = Arc::new(AtomicU64::new(0));
-    handler_fn(move |request| {
-        let n = numbers.fetch_add(1, Ordering::Relaxed);
-        let response = match (request.header.op, Data::decode(&request.body)) {
-            (op::FETCH, Some((data, _))) => {
-                let message = pattern.message(n, data.verify);
-                Response::with_payload(message.body, message.payload)
-            }
-            (other, _) => Response::error(Status::BadRequest, format!("a client has no operation {other}")),
-        };
-        async move { response }
-    })
 }
