@@ -12,6 +12,8 @@ mod make;
 mod metrics;
 mod mount;
 mod net_commands;
+mod netfigures_commands;
+mod netperf_commands;
 mod output;
 mod pdisk_commands;
 mod perf;
@@ -81,7 +83,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::NetFigures(args)) => netfigures_commands::figures(args),
         Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
+        Command::Netperf(command) => netperf_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());
