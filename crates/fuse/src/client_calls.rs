@@ -1,14 +1,24 @@
 //! The client as the file system below a mount.
 
+use std::sync::Arc;
+
 use base::InodeNo;
 use client::Client;
 use wire::mgr::Attr;
 
 use crate::calls::{
-    Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
+    Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
 };
 
 impl Calls for Client {
+    fn attach(&self, kernel: Arc<dyn KernelCache>) {
+        self.set_kernel(kernel);
+    }
+
+    fn is_shared(&self, handle: Handle) -> bool {
+        Client::is_shared(self, handle)
+    }
+
     async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         Client::lookup(self, parent, name).await
     }
@@ -65,6 +75,10 @@ impl Calls for Client {
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         Client::write(self, handle, offset, data).await
+    }
+
+    async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        Client::write_page(self, handle, offset, data).await
     }
 
     async fn flush(&self, handle: Handle) -> Result<(), Errno> {

@@ -8,7 +8,10 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -19,7 +22,7 @@ use tokio::{runtime, sync::Semaphore};
 use crate::{
     buffers::Payload,
     caching::Caching,
-    calls::{Calls, Errno, Handle},
+    calls::{Calls, Errno, Handle, KernelCache},
     inodes::Inodes,
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
@@ -34,6 +37,10 @@ pub trait Notifier: Send + Sync {
     /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks until pages in
     /// use are given up: never to be called from a thread that must answer for that inode.
     fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()>;
+    /// Drops the attributes alone. Does not block.
+    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<()>;
+    /// All names are believed no more. Does not block.
+    fn inc_epoch(&self) -> std::io::Result<()>;
 }
 
 /// A handle in use, for the end of the mount.
@@ -49,7 +56,9 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
-    pub(crate) caching: Caching,
+    own_caching: Caching,
+    /// Others have the file system mounted as well.
+    shared: AtomicBool,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
@@ -72,13 +81,24 @@ impl<C: Calls> Session<C> {
             inodes: Inodes::new(),
             notifier,
             read_only,
-            caching,
+            own_caching: caching,
+            shared: AtomicBool::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
             runtime,
         }
+    }
+
+    /// What the kernel may keep now.
+    pub(crate) fn caching(&self) -> Caching {
+        if self.shared.load(Ordering::SeqCst) { Caching::SHARED } else { self.own_caching }
+    }
+
+    /// What it may keep by this handle.
+    pub(crate) fn caching_of(&self, handle: Handle) -> Caching {
+        if self.calls.is_shared(handle) { Caching::SHARED } else { self.own_caching }
     }
 
     /// Serves one request. `payload` owns the bytes of a WRITE. May block the calling reader thread
@@ -148,7 +168,7 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        if reply.answer(&answer, &self.caching) {
+        if reply.answer(&answer, &self.caching()) {
             return;
         }
         for attr in entries {
@@ -223,5 +243,48 @@ impl<C: Calls> Session<C> {
             self.calls.forget(ino, n);
         }
         self.calls.sync_all().await
+    }
+}
+
+/// The kernel's part of the cache, as the client below takes it away.
+pub(crate) struct KernelSide<C>(pub Weak<Session<C>>);
+
+impl<C: Calls> KernelSide<C> {
+    fn with_all(&self, session: &Session<C>, drop: impl Fn(&dyn Notifier, InodeNo) -> std::io::Result<()>) {
+        for ino in session.inodes.all() {
+            if let Err(error) = drop(&*session.notifier, ino) {
+                tracing::warn!(%ino, %error, "what the kernel caches could not be dropped");
+            }
+        }
+    }
+}
+
+impl<C: Calls> KernelCache for KernelSide<C> {
+    fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64) {
+        let Some(session) = self.0.upgrade() else { return };
+        if let Err(error) = session.notifier.inval_inode(ino, offset, len) {
+            tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped");
+        }
+    }
+
+    fn set_shared(&self, shared: bool) {
+        let Some(session) = self.0.upgrade() else { return };
+        if shared {
+            // Answers first: one that is under way with the old times to live is older than what follows.
+            session.shared.store(true, Ordering::SeqCst);
+            if let Err(error) = session.notifier.inc_epoch() {
+                tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
+            }
+            self.with_all(&session, |notifier, ino| notifier.inval_attr(ino));
+        } else {
+            // Pages of files that were not open were left where they are.
+            self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
+            session.shared.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn drop_all(&self) {
+        let Some(session) = self.0.upgrade() else { return };
+        self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
     }
 }

@@ -30,6 +30,7 @@ pub mod namespace;
 mod reaper;
 mod serve;
 pub mod store;
+pub mod tokens;
 #[cfg(test)]
 mod tests;
 
