@@ -1,6 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -63,9 +63,23 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// Mounts that share the cluster's file systems
+    #[command(subcommand)]
+    Clients(Clients),
+    /// Tokens of files: which session may keep or change what
+    #[command(
+        after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
+    )]
+    Tokens(Listing),
+    /// Sessions that wait for tokens of others: who waits for whom, and how long
+    #[command(after_help = "Example:\n  ropewalk waiters --dir /data/rope --json")]
+    Waiters(Listing),
     /// Tunables
     #[command(subcommand)]
     Config(Config),
+    /// One file, one access pattern, some threads: how fast (gpfsperf's command form and report lines)
+    #[command(after_help = PERF_EXAMPLES)]
+    Perf(Perf),
     /// Measure
     #[command(subcommand)]
     Lab(Lab),
@@ -240,6 +254,21 @@ pub struct PdiskBench {
 }
 
 #[derive(Subcommand)]
+pub enum Clients {
+    /// Sessions with mount point, process and tokens
+    #[command(after_help = "Example:\n  ropewalk clients list --dir /data/rope --json")]
+    List(Listing),
+    /// End a session by force: its mount fails from then on, its tokens go to whoever waits for them
+    #[command(after_help = "Example:\n  ropewalk clients detach --dir /data/rope 12")]
+    Detach {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its number, as `ropewalk clients list` shows it
+        session: u64,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
@@ -285,6 +314,207 @@ pub enum Lab {
   ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks in 20 arrays; takes longer
   ropewalk lab array --nodes 4 --pdisks 2 --code 4+2p --pdisk-size 1g --rate 20 --json")]
     Array(Array),
+    /// Several hosts on one machine: network namespaces joined by links with a set rate. Needs root
+    #[command(subcommand)]
+    Testbed(Testbed),
+}
+
+#[derive(Subcommand)]
+pub enum Testbed {
+    /// Make one; it stays until `down`
+    #[command(after_help = "Examples:
+  ropewalk lab testbed up --name t1                          h1 and h2, 2 links of 1 Gbit/s, ECMP by ports
+  ropewalk lab testbed up --links 4 --rate 500m --policy 0   ECMP by addresses: connections cannot help
+  ropewalk lab testbed up --join subnets --hosts 5           each link a network of its own
+Links limit both directions. Addresses and hash keys are drawn anew each time; --seed repeats them.")]
+    Up(TestbedUp),
+    /// Remove testbeds, what runs in them included; also what a crash left behind
+    #[command(after_help = "Examples:
+  ropewalk lab testbed down t1
+  ropewalk lab testbed down --all      all but those of tests that still run")]
+    Down {
+        /// Which [default: the only one]
+        names: Vec<String>,
+        /// All that no running process owns
+        #[arg(long, conflicts_with = "names")]
+        all: bool,
+    },
+    /// Testbeds with hosts, addresses, and the bytes each link has carried
+    #[command(after_help = "Example:\n  ropewalk lab testbed status --json | jq '.[].link_bytes'")]
+    Status {
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Cut a link, let it lose one direction, or bring it back
+    #[command(after_help = "Examples:
+  ropewalk lab testbed link h1 2 cut     nothing passes, and no interface shows it
+  ropewalk lab testbed link h1 2 down    the interface is taken down
+  ropewalk lab testbed link h1 2 mute    what the host sends is lost; `deaf`: what is sent to it
+  ropewalk lab testbed link h1 2 up      as it was made")]
+    Link {
+        /// The testbed [default: the only one]
+        #[arg(long)]
+        name: Option<String>,
+        /// The host
+        host: String,
+        /// Its link, from 1
+        link: u8,
+        /// up, down, cut, mute, deaf
+        state: lab::testbed::LinkState,
+    },
+    /// Run a command on a host
+    #[command(after_help = "Examples:
+  ropewalk lab testbed exec h1 ip route
+  ropewalk lab testbed exec --name t1 h2 iperf3 -s")]
+    Exec {
+        /// The testbed [default: the only one]
+        #[arg(long)]
+        name: Option<String>,
+        /// The host
+        host: String,
+        /// The command with its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// How the links of a host are used together.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum JoinBy {
+    /// One address a host, routes over all links
+    Ecmp,
+    /// Each link a network with an address of its own
+    Subnets,
+}
+
+#[derive(Args)]
+pub struct TestbedUp {
+    /// Letters and digits [default: drawn]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Hosts, 2 to 32
+    #[arg(long, default_value_t = 2)]
+    pub hosts: u8,
+    /// Links of each host, 1 to 8
+    #[arg(long, default_value_t = 2)]
+    pub links: u8,
+    /// Rate of each link in each direction, bits a second, decimal: 500m, 1g
+    #[arg(long, default_value = "1g")]
+    pub rate: lab::testbed::BitRate,
+    /// How the links of a host are used together
+    #[arg(long, value_enum, default_value_t = JoinBy::Ecmp)]
+    pub join: JoinBy,
+    /// ECMP hash policy: 0 addresses only, 1 addresses and ports
+    #[arg(long, default_value_t = 1)]
+    pub policy: u8,
+    /// Put a router (a switch for each subnet) between the hosts, as more than two have anyway
+    #[arg(long)]
+    pub routed: bool,
+    /// Draw addresses and hash keys from this number, to repeat a testbed
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+const PERF_EXAMPLES: &str = "\
+Examples:
+  ropewalk perf create seq /mnt/rope/f -r 1m -n 3072M -th 4 -fsync
+  ropewalk perf read seq /mnt/rope/f -r 1m -th 4
+  ropewalk perf mixrw rand /mnt/rope/f -r 4k -n 100000R -th 16 -readratio 70 -dio --histogram
+  ropewalk perf create seq /f -r 1m -n 1g --direct-client --dir /data/rope     the client library, no FUSE
+  ropewalk perf read seq /mnt/rope/f -r 1m --start-at 1795000000 --json        one of several nodes
+
+FILE may lie on any file system; with --direct-client it is a path from the root of file system --fs.
+seq: each thread has a part of the file. rand: each picks whole records of all the file. strided: threads
+take neighbouring records, each its next one a stride further on. Before the test the caches of the file
+are given up (the kernel's; on a ropewalk mount the page pool's too). Threads open the file each for itself.
+The rate covers the calls, with -fsync the flush too. Sizes are binary, or records as in 100R.
+CPU-seconds are those of this process and the mount's (client), and of the cluster's servers on this
+machine, found by the mount point or --dir.";
+
+#[derive(Args)]
+pub struct Perf {
+    /// create, read, write, mixrw or uncache
+    pub operation: lab::perf::Operation,
+    /// seq, rand or strided
+    pub pattern: lab::perf::Pattern,
+    /// The file
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Bytes of a record [default: the block size of the file system]
+    #[arg(short = 'r', value_name = "SIZE")]
+    pub record: Option<ByteSize>,
+    /// What to transfer, in bytes or records (100R) [default: the size of the file]
+    #[arg(short = 'n', value_name = "AMOUNT")]
+    pub amount: Option<lab::perf::Amount>,
+    /// For strided: from one record of a thread to its next [default: threads x record]
+    #[arg(short = 's', value_name = "AMOUNT")]
+    pub stride: Option<lab::perf::Amount>,
+    /// Threads (also -th)
+    #[arg(long = "th", default_value_t = 1)]
+    pub threads: u32,
+    /// Percent of the records that mixrw reads (also -readratio)
+    #[arg(long = "readratio", default_value_t = 50)]
+    pub read_ratio: u32,
+    /// Direct I/O (also -dio)
+    #[arg(long = "dio")]
+    pub direct: bool,
+    /// Flush at the end; its time counts (also -fsync)
+    #[arg(long)]
+    pub fsync: bool,
+    /// Every write is durable when it returns (also -osync)
+    #[arg(long = "osync")]
+    pub sync_writes: bool,
+    /// So many times, one after the other (also -repeat)
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeat: u32,
+    /// Leave the caches as they are before the test (also -noinv)
+    #[arg(long = "noinv")]
+    pub keep_caches: bool,
+    /// Write a pattern and check it when reading
+    #[arg(short = 'V', long)]
+    pub verify: bool,
+    /// First value of the random order
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Report lines of which generation of gpfsperf: new, mid or old
+    #[arg(long, default_value = "new", value_parser = ["new", "mid", "old"])]
+    pub style: String,
+    /// Print how latencies are spread
+    #[arg(long)]
+    pub histogram: bool,
+    /// Through the client library, without FUSE
+    #[arg(long, requires = "dir")]
+    pub direct_client: bool,
+    /// The cluster's directory
+    #[arg(long, env = "ROPEWALK_DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// File system, with --direct-client
+    #[arg(long, default_value = "fs1")]
+    pub fs: String,
+    /// Begin at this time, in seconds since 1970: the common start of several nodes
+    #[arg(long, value_name = "SECONDS")]
+    pub start_at: Option<f64>,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// gpfsperf writes long options with one dash: those of `perf` are taken in either form.
+pub fn with_gpfsperf_options(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const LONG: [&str; 7] = ["-th", "-readratio", "-dio", "-fsync", "-osync", "-repeat", "-noinv"];
+    let mut args: Vec<OsString> = args.collect();
+    if args.get(1).is_some_and(|command| command == "perf") {
+        for arg in args.iter_mut().skip(2).filter(|arg| LONG.iter().any(|long| arg == long)) {
+            let mut long = OsString::from("-");
+            long.push(&*arg);
+            *arg = long;
+        }
+    }
+    args
 }
 
 #[derive(Args)]

@@ -12,8 +12,11 @@ mod metrics;
 mod mount;
 mod output;
 mod pdisk_commands;
+mod perf;
 mod process;
 mod server;
+mod share_commands;
+mod testbed_commands;
 mod up;
 
 use std::process::ExitCode;
@@ -23,7 +26,7 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG")
         .unwrap_or_else(|_| default_log_level(&cli.command).into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
@@ -60,11 +63,17 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
         Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
+        Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
+        Command::Tokens(listing) => share_commands::tokens(listing, false),
+        Command::Waiters(listing) => share_commands::tokens(listing, true),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

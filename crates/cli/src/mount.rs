@@ -231,7 +231,7 @@ fn fusermount(mountpoint: &Path, force: bool) -> Result<()> {
 }
 
 /// The process behind a mount, with its start time, found by its command line's mount point.
-fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
+pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
     let entries = fs::read_dir("/proc").ok()?;
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find_map(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -241,6 +241,20 @@ fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
             && words.last() == Some(&mountpoint.as_os_str().as_bytes());
         if ours { Some((pid, process::start_ticks(pid)?)) } else { None }
     })
+}
+
+/// The mount point that a file (or the directory where it will be) lies under, and the cluster behind it
+/// as its process's command line names it.
+pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
+    let path = crate::perf::resolved(file)?;
+    let mountpoint =
+        mounts().into_iter().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
+    let cluster = mount_pid(&mountpoint).and_then(|(pid, _)| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let mut words = line.split(|&b| b == 0).skip_while(|w| *w != b"--dir");
+        ClusterDir::open(Path::new(OsStr::from_bytes(words.nth(1)?))).ok()
+    });
+    Some((mountpoint, cluster))
 }
 
 /// All mounts of a cluster: those whose process has a pid file in its `run/`.

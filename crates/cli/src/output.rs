@@ -46,6 +46,16 @@ pub fn progress(what: &'static str, total: u64) -> ProgressBar {
     bar
 }
 
+/// The same for bytes, with their rate.
+pub fn byte_progress(what: &'static str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let bar = ProgressBar::new(total).with_message(what);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// A sign of life for work without a known end; shown only on a terminal.
 pub fn spinner(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what);

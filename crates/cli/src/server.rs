@@ -71,11 +71,13 @@ impl Drop for Presence {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+/// A runtime for a process of the cluster.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
-fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
+/// This process's end of the network.
+pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
     let config = EndpointConfig {
         cluster: dir.file.cluster_id()?,
         node,
@@ -86,7 +88,7 @@ fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> R
 }
 
 /// Answers what every process answers.
-fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
     let name: Arc<str> = name.into();
     let inner = endpoint.clone();
     endpoint.serve(
@@ -173,6 +175,23 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     Ok(())
 }
 
+/// What a client of this process mounts, shown under `name`.
+pub fn client_config(
+    dir: &ClusterDir,
+    fs_name: &str,
+    name: String,
+    endpoint: &Endpoint,
+) -> client::ClientConfig {
+    client::ClientConfig {
+        manager: vec![dir.file.manager],
+        fs: fs_name.to_owned(),
+        mount: name,
+        process: process::own_ident(),
+        admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
+        tunables: client::Tunables::default(),
+    }
+}
+
 /// How long the end of a mount may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -191,14 +210,7 @@ pub fn run_mount(
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
         serve_admin(&endpoint, "client", &mountpoint.display().to_string());
-        let config = client::ClientConfig {
-            manager: vec![dir.file.manager],
-            fs: fs_name.to_owned(),
-            mount: mountpoint.display().to_string(),
-            process: process::own_ident(),
-            admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
-            tunables: client::Tunables::default(),
-        };
+        let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
         let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {

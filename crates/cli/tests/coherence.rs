@@ -55,7 +55,8 @@ impl Mounts {
     }
 
     fn process(&self, mount: usize) -> Pid {
-        let name = format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
+        let name =
+            format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
         let found = self.cluster.processes().into_iter().find(|(process, _)| *process == name);
         Pid::from_raw(found.expect("the mount's process").1).unwrap()
     }
@@ -390,4 +391,41 @@ fn the_manager_is_killed_under_two_mounts() {
         let shared: Vec<&str> = both.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
         assert_eq!(shared, expected);
     }
+}
+
+/// What the listings say of two mounts, and the forced end of one.
+#[test]
+fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {
+    let mut mounts = Mounts::new(1);
+    let clients = mounts.cluster.json(&["clients", "list"]);
+    assert_eq!(clients[0]["whole"], true, "alone it holds everything: {clients}");
+    mounts.add();
+    fs::write(mounts.at(0, "f"), "x").unwrap();
+    let held = rw(&mounts.at(1, "f"));
+    held.write_all_at(b"y", 0).unwrap();
+    let inode = held.metadata().unwrap().ino();
+    let tokens = mounts.cluster.json(&["tokens"]);
+    let of_file: Vec<_> = tokens.as_array().unwrap().iter().filter(|t| t["inode"] == inode).collect();
+    assert!(of_file.iter().any(|t| t["mode"] == "write" && t["waits_ms"].is_null()), "{tokens}");
+    let clients = mounts.cluster.json(&["clients", "list"]);
+    let path = mounts.all[1].canonicalize().unwrap();
+    let session = clients.as_array().unwrap().iter().find(|c| c["mount"] == path.to_str().unwrap());
+    let session = session.expect("the second mount")["session"].to_string();
+    let dir = mounts.cluster.dir();
+    ok(&["clients", "detach", "--dir", dir.to_str().unwrap(), &session]);
+    // Its tokens move on without waiting for a lease; it may change nothing more.
+    fs::write(mounts.at(0, "f"), "mine").unwrap();
+    assert_eq!(mounts.cluster.json(&["waiters"]), serde_json::json!([]));
+    let end = Instant::now() + Duration::from_secs(30);
+    while held.write_all_at(b"late", 0).and_then(|()| held.sync_all()).is_ok() {
+        assert!(Instant::now() < end, "a detached mount goes on");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read_to_string(mounts.at(0, "f")).unwrap(), "mine");
+    drop(held);
+    let end = Instant::now();
+    let _ = ropewalk(&["umount", "--force", mounts.all[1].to_str().unwrap()]);
+    println!("a dead mount was taken away in {:?}", end.elapsed());
+    let again = common::refused(&["clients", "detach", "--dir", dir.to_str().unwrap(), "999"]);
+    assert!(again.contains("clients list"), "{again}");
 }

@@ -652,6 +652,15 @@ impl Block {
         starts.into_iter().for_each(|start| drop(self.take(start)));
     }
 
+    /// Drops everything clean; returns how many bytes of memory that were.
+    pub fn drop_clean(&mut self) -> u64 {
+        let clean: Vec<u32> =
+            self.pieces.iter().filter(|(_, p)| p.state == State::Clean).map(|(&s, _)| s).collect();
+        let dropped = clean.into_iter().filter_map(|start| self.take(start));
+        let units = dropped.map(|p| if matches!(p.data, Data::Zeros) { 0 } else { u64::from(p.units) });
+        units.sum::<u64>() * UNIT as u64
+    }
+
     /// Offset of the first unit that is not stored and reaches beyond byte `from`.
     pub fn first_unstored(&self, from: u32) -> Option<u32> {
         let found = self.pieces.iter().find(|(start, piece)| {

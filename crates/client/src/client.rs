@@ -124,7 +124,8 @@ impl Client {
         }
         let (mut inos, mut files) = (Vec::new(), Vec::new());
         for (parent, name) in names {
-            let reply = self.core.calls.ask(MgrRequest::Lookup { parent: *parent, name: name.to_vec() }).await;
+            let reply =
+                self.core.calls.ask(MgrRequest::Lookup { parent: *parent, name: name.to_vec() }).await;
             match reply {
                 Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
                     inos.push(attr.ino);
@@ -531,6 +532,11 @@ impl Client {
         done.and(earlier)
     }
 
+    /// Gives up the clean pages of a file in the page pool; returns their bytes. What is dirty stays.
+    pub fn uncache(&self, ino: InodeNo) -> u64 {
+        self.core.inode_known(ino).map_or(0, |inode| inode.lock().drop_clean())
+    }
+
     /// Room, holes and zeros: see [`Fallocate`].
     pub async fn fallocate(
         &self,
@@ -635,7 +641,8 @@ impl Client {
             let left = state.token.token(ino).filter(|_| unused);
             drop(state);
             if unused {
-                self.core.release_soon(left.map(|t| Token { mode: TokenMode::None, ..t }).into_iter().collect());
+                self.core
+                    .release_soon(left.map(|t| Token { mode: TokenMode::None, ..t }).into_iter().collect());
                 self.core.drop_inode(ino);
             }
         }

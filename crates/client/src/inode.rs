@@ -268,6 +268,12 @@ impl Locked<'_> {
         room
     }
 
+    /// Drops the clean pages of all blocks; returns their bytes.
+    pub fn drop_clean(&mut self) -> u64 {
+        let numbers: Vec<u64> = self.state.blocks.keys().copied().collect();
+        numbers.into_iter().filter_map(|number| self.edit_existing(number, Block::drop_clean)).sum()
+    }
+
     /// Forgets an empty block, if too many are kept for their versions alone.
     pub fn forget_idle(&mut self, block: u64) {
         if self.state.blocks.len() > BLOCKS_IDLE_MAX

@@ -8,6 +8,7 @@
 
 mod background;
 mod block;
+pub mod blocking;
 mod calls;
 mod client;
 mod commit;

@@ -47,10 +47,7 @@ impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
         let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
-        let registrar = Arc::new(SessionOpener {
-            config: config.clone(),
-            granted: Mutex::new(None),
-        });
+        let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None) });
         let membership =
             Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
                 .await

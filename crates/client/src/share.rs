@@ -198,10 +198,8 @@ impl Core {
                 Err(error) => return Err(error),
             };
         // What is being given up may not be mixed with what comes.
-        self.wait_inode(inode, "a token being given up", || {
-            (!inode.lock().token.is_giving()).then_some(())
-        })
-        .await?;
+        self.wait_inode(inode, "a token being given up", || (!inode.lock().token.is_giving()).then_some(()))
+            .await?;
         let exists = attr.is_some();
         if let Some(attr) = &attr {
             self.set_geometry(inode, attr);
@@ -421,7 +419,8 @@ impl Core {
                 if inode.lock().token.mode() == TokenMode::Write {
                     self.make_durable(inode, 0, u64::MAX, false).await?;
                     let hold = self.hold_flushes(inode).await?;
-                    let commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
+                    let commit =
+                        crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
                     let commit = commit.await?;
                     let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
                     drop((commit, hold));

@@ -67,7 +67,8 @@ impl Core {
         let max = self.tunables.files_to_cache_max as usize;
         if table.entries.len() >= max.max(table.sweep_at) {
             for inode in table.sweep(max / 8 + 1, self.whole().is_some()) {
-                let token = Token { ino: inode.ino, mode: TokenMode::None, serial: inode.lock().token.serial() };
+                let token =
+                    Token { ino: inode.ino, mode: TokenMode::None, serial: inode.lock().token.serial() };
                 self.runtime.spawn(self.clone().give_back(token));
             }
         }

@@ -10,6 +10,10 @@ use crate::calls::{
     Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
 };
 
+/// Setting this attribute (by whoever may write the file) gives up its clean pages; nothing is stored.
+/// The kernel's own advice (fadvise) stays in the kernel.
+const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
+
 impl Calls for Client {
     fn attach(&self, kernel: Arc<dyn KernelCache>) {
         self.set_kernel(kernel);
@@ -135,6 +139,10 @@ impl Calls for Client {
         create: bool,
         replace: bool,
     ) -> Result<(), Errno> {
+        if name == UNCACHE_ATTRIBUTE {
+            self.uncache(ino);
+            return Ok(());
+        }
         Client::setxattr(self, ino, name, value, create, replace).await
     }
 

@@ -36,7 +36,10 @@ enum Job {
         openers: Vec<(InodeNo, SessionId)>,
         answer: oneshot::Sender<Vec<Outcome>>,
     },
-    Run { work: Work, answer: oneshot::Sender<Result<(), MgrError>> },
+    Run {
+        work: Work,
+        answer: oneshot::Sender<Result<(), MgrError>>,
+    },
     Stop,
 }
 

@@ -30,9 +30,9 @@ pub mod namespace;
 mod reaper;
 mod serve;
 pub mod store;
-pub mod tokens;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use error::ManagerError;
 pub use format::{Spec, format, restore};

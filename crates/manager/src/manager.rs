@@ -195,9 +195,7 @@ impl Manager {
                 let mut outcomes = self.mutate(caller, vec![(op, change)]).await?;
                 outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))
             }
-            MgrRequest::MutateMany { changes } => {
-                Ok(MgrReply::Many(self.mutate(caller, changes).await?))
-            }
+            MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { node, process, addrs, pdisks } => {
@@ -352,7 +350,8 @@ impl Manager {
 
     /// Answers a short question from the last committed snapshot.
     fn read_now(&self, session: SessionId, request: &MgrRequest) -> Result<MgrReply, MgrError> {
-        let outcome = answer_from(&self.inner.writer.snapshot(), &self.inner.writer.contexts(), session, request);
+        let outcome =
+            answer_from(&self.inner.writer.snapshot(), &self.inner.writer.contexts(), session, request);
         outcome.map_err(|fault| refusal(fault.into_reply()))
     }
 

@@ -20,6 +20,17 @@ pub enum Dispatch {
     Pinned,
 }
 
+/// How bulk connections get their source ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Several are tried, and those kept that use all links equally.
+    #[default]
+    Probe,
+    /// As the kernel gives them: for comparison.
+    Off,
+}
+
 /// Settings of an [`Endpoint`](crate::Endpoint). `..EndpointConfig::default()` fills what is not special.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -34,6 +45,8 @@ pub struct EndpointConfig {
     pub conns_max: u8,
     /// How calls are given to connections.
     pub dispatch: Dispatch,
+    /// How bulk connections get their source ports.
+    pub placement: Placement,
     /// Addresses to listen on; port 0 takes a free one. Empty: this endpoint only connects.
     pub listen: Vec<SocketAddr>,
     /// Addresses told to peers for multi-rail use; empty: those listened on.
@@ -76,6 +89,7 @@ impl Default for EndpointConfig {
             session: SessionId(0),
             conns_max: 2,
             dispatch: Dispatch::ShortestQueue,
+            placement: Placement::Probe,
             listen: Vec::new(),
             advertise: Vec::new(),
             software: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -61,6 +61,8 @@ pub(crate) struct Core {
     /// `inbound_bytes_max` in units of 4 KiB.
     pub inbound_share: Arc<Semaphore>,
     pub handshakes: Handshakes,
+    /// One placement at a time.
+    pub placing: Semaphore,
     pub shutting: Notify,
     started: Instant,
     ids: AtomicU64,
@@ -102,6 +104,7 @@ impl Endpoint {
             process,
             runtime,
             handshakes: Handshakes::default(),
+            placing: Semaphore::new(1),
             shutting: Notify::new(),
             started: Instant::now(),
             ids: AtomicU64::new(1),

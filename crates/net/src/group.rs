@@ -391,7 +391,7 @@ impl Group {
         }
     }
 
-    fn notify_all(&self) {
+    pub(crate) fn notify_all(&self) {
         self.changed.iter().for_each(Notify::notify_waiters);
     }
 
@@ -443,6 +443,7 @@ impl Group {
             state.last_error = None;
             state.conns.push(Arc::clone(conn));
             state.table.add_member(conn.id, conn.lane, accepted.window);
+            state.table.set_trial(conn.id, !conn.dialed && conn.lane == Lane::Bulk);
             old
         };
         conn.stats.connections.add(1);
@@ -490,6 +491,12 @@ impl Group {
     /// A connection is being closed: nothing more is given to it.
     pub(crate) fn retire(&self, conn: &Conn) {
         self.lock().table.retire(conn.id);
+    }
+
+    /// The peer uses a connection that it made, and is not only trying it.
+    pub(crate) fn proven(&self, conn: &Conn) {
+        self.lock().table.set_trial(conn.id, false);
+        self.notify_all();
     }
 
     pub(crate) fn begin_reply(&self, conn: &Conn, id: u64) -> Option<ReplyTo> {

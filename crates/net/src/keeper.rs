@@ -3,6 +3,7 @@
 //! It sleeps while the group is idle; a call wakes it. It ends with its group.
 
 use std::{
+    net::SocketAddr,
     sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -10,11 +11,13 @@ use std::{
 use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
+    Placement,
     conn::{Conn, DrainState},
     dial,
     error::CloseReason,
     group::Group,
-    plan::{Have, Step},
+    place,
+    plan::{Have, Plan, Step},
     tcp_info::tcp_info,
     watch::{Advice, Seen, TICK, Watch},
 };
@@ -62,14 +65,27 @@ pub(crate) async fn run(group: Weak<Group>) {
 
 fn steps(group: &Arc<Group>, now: Instant) {
     let core = &group.core;
-    let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted().max(1) } else { 0 };
+    // Not known before the first handshake, which the control connection does.
+    let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted() } else { 0 };
     let mut plan = group.lock_plan();
-    let have: Vec<Have> = group.lock().conns.iter().map(|c| c.have()).collect();
+    let conns = group.lock().conns.clone();
+    let have: Vec<Have> = conns.iter().map(|c| c.have()).collect();
+    place_those_made_alone(group, &mut plan, &conns, bulk.into());
     let steps = plan.steps(now, &have, bulk.into());
     let rails: Vec<_> = plan.rails().iter().map(|r| (r.addr, r.down)).collect();
     drop(plan);
+    let mut placed = Vec::new();
+    for (rail, &(addr, down)) in rails.iter().enumerate() {
+        let dials = steps.iter().filter(|s| **s == Step::Dial { lane: Lane::Bulk, rail }).count();
+        let live = have.iter().filter(|h| h.lane == Lane::Bulk && h.rail == rail && !h.leaving).count();
+        if dials > 0 && dials + live > 1 && can_place(group, addr) {
+            placed.push(rail);
+            core.runtime.spawn(place::run(Arc::clone(group), rail, addr, dials, down));
+        }
+    }
     for step in steps {
         match step {
+            Step::Dial { lane: Lane::Bulk, rail } if placed.contains(&rail) => {}
             Step::Dial { lane, rail } => {
                 if let Some(&(addr, down)) = rails.get(rail) {
                     core.runtime.spawn(dial::attempt(Arc::clone(group), lane, rail, addr, down));
@@ -77,6 +93,26 @@ fn steps(group: &Arc<Group>, now: Instant) {
             }
             Step::Drain { conn } => drain(group, conn),
         }
+    }
+}
+
+/// Whether connections to `addr` can be placed on links at all.
+fn can_place(group: &Group, addr: SocketAddr) -> bool {
+    group.core.config.placement == Placement::Probe && !addr.ip().is_loopback()
+}
+
+/// A connection that was the only one on its rail was not placed; when more are wanted it is made anew with
+/// them, so that all are.
+fn place_those_made_alone(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], bulk: usize) {
+    let alone = |rail: usize, r: &crate::plan::Rail| {
+        let mut there = conns.iter().filter(|c| c.lane == Lane::Bulk && c.rail == rail && !c.have().leaving);
+        let first = there.next().filter(|c| c.path.is_none() && there.next().is_none())?;
+        (r.placement.is_none() && can_place(group, r.addr)).then_some(first.id)
+    };
+    let rails = plan.rails();
+    if bulk > rails.iter().filter(|r| !r.down).count() {
+        let alone: Vec<u64> = rails.iter().enumerate().filter_map(|(i, r)| alone(i, r)).collect();
+        plan.replace(&alone);
     }
 }
 
@@ -136,7 +172,7 @@ fn look(group: &Arc<Group>, watch: &mut Watch, now: Instant) {
                         "much slower than the fastest beside it: replacing it");
                     group.replaced.fetch_add(1, Ordering::Relaxed);
                     conn.stats.replaced.inc();
-                    group.lock_plan().replace(id);
+                    group.lock_plan().replace(&[id]);
                     group.keeper.notify_one();
                 }
             }

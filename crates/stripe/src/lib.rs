@@ -33,7 +33,7 @@ pub use meta::BlockMeta;
 pub use pieces::Pieces;
 pub use read::BlockRead;
 pub use repair::StripeTarget;
-pub use resolve_fs::{resolve_inode, unresolved_inodes, ResolveProgress, ResolveReport, resolve_fs};
+pub use resolve_fs::{ResolveProgress, ResolveReport, resolve_fs, resolve_inode, unresolved_inodes};
 pub use transport::{NetTransport, NsdCall, NsdTransport};
 pub use view::{ClusterView, PoolView};
 pub use write::WriteStripe;

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{BlockIndex, FsId, Grant, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use base::{
+    BlockIndex, FsId, Grant, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+};
 use tokio::{sync::Semaphore, task::JoinSet};
 use wire::{
     map::PdiskState,

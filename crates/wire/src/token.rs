@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const TOKENS_MAX: usize = 4096;
 
 /// What a session may do with an inode's data and attributes. Each includes those before it.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum TokenMode {
     /// Nothing.
     #[default]

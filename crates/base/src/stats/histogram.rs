@@ -161,7 +161,7 @@ impl HistSnapshot {
     }
 
     /// Events below 2^`bits` nanoseconds. Exact: powers of two are bucket ends.
-    pub(super) fn count_below_power(&self, bits: u32) -> u64 {
+    pub fn count_below_power(&self, bits: u32) -> u64 {
         let end = bucket_of(1 << bits);
         self.buckets.iter().take_while(|(i, _)| usize::from(*i) < end).map(|(_, n)| n).sum()
     }

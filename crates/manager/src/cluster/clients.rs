@@ -149,7 +149,8 @@ impl Cluster {
     pub(super) fn settle_opens(&mut self, now: Duration, step: &mut Step) {
         for open in std::mem::take(&mut self.opens) {
             let ending = self.endings.get(&open.fs).cloned().unwrap_or_default();
-            let (alone, ready) = self.tokens.get(&open.fs).map_or((true, true), |t| (t.is_empty(), t.ready()));
+            let (alone, ready) =
+                self.tokens.get(&open.fs).map_or((true, true), |t| (t.is_empty(), t.ready()));
             if now > open.expires {
                 step.refuse(open.ticket, MgrError::Errno(libc::ETIMEDOUT));
             } else if ending.fence.is_some() {

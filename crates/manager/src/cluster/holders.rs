@@ -45,7 +45,11 @@ impl Holders {
             }
         }
         for (fs, unclear) in step.unclear.drain(..) {
-            if unclear { table.unclear.insert(fs) } else { table.unclear.remove(&fs) };
+            if unclear {
+                table.unclear.insert(fs)
+            } else {
+                table.unclear.remove(&fs)
+            };
         }
     }
 

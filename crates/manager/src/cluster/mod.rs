@@ -10,9 +10,9 @@ mod holders;
 mod pdisks;
 mod servers;
 mod space;
-mod tokens;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,8 +24,8 @@ use wire::{
     token::{Token, TokenMode},
 };
 
-use self::{space::Space, tokens::Grants};
 pub use self::{holders::Holders, space::data_strips};
+use self::{space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},

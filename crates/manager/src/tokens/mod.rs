@@ -235,7 +235,9 @@ impl Tokens {
         next: NextGrant<'_>,
     ) -> Acts {
         let mut acts = Acts::default();
-        let Some(member) = self.members.get_mut(&session).filter(|m| m.whole && !m.ending) else { return acts };
+        let Some(member) = self.members.get_mut(&session).filter(|m| m.whole && !m.ending) else {
+            return acts;
+        };
         for token in tokens {
             let entry = self.inodes.entry(token.ino).or_default();
             let before = entry.holders.len();
@@ -437,7 +439,9 @@ impl Tokens {
                     continue;
                 }
                 blocked = true;
-                let Some(member) = self.members.get_mut(&holder.session).filter(|m| !m.ending) else { continue };
+                let Some(member) = self.members.get_mut(&holder.session).filter(|m| !m.ending) else {
+                    continue;
+                };
                 let wanted = Token { ino, mode: leaves, serial: holder.token.serial };
                 let wish = member.recalls.entry(ino).or_insert(Wish::new(wanted, now));
                 if wish.what.mode > leaves || wish.what.serial < wanted.serial {

@@ -1,0 +1,102 @@
+//! CPU time of the processes that take part, from /proc: what one GB costs, in client and servers.
+
+use std::{collections::BTreeMap, fs};
+
+use serde::Serialize;
+
+/// A process that takes part in the job besides this one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// `client` (a mount's process) or `server`.
+    pub role: &'static str,
+    /// Its id.
+    pub pid: u32,
+}
+
+/// Role of this process and of mounts.
+pub const CLIENT: &str = "client";
+/// Role of NSD servers and manager.
+pub const SERVER: &str = "server";
+
+/// CPU-seconds (user and system) of the roles.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Cpu {
+    /// This process and the mount's.
+    pub client_seconds: f64,
+    /// The servers; `None` where it is not known who they are.
+    pub server_seconds: Option<f64>,
+}
+
+/// CPU time at one moment.
+pub struct Sample(BTreeMap<u32, f64>);
+
+/// Reads the CPU time of this process and of `others`; one that is gone counts no more.
+pub fn sample(others: &[Process]) -> Sample {
+    let own = std::process::id();
+    let pids = others.iter().map(|p| p.pid).chain([own]);
+    Sample(pids.filter_map(|pid| Some((pid, seconds(pid)?))).collect())
+}
+
+/// CPU time between two samples.
+pub fn between(others: &[Process], from: &Sample, to: &Sample) -> Cpu {
+    let used = |pid: u32| match (from.0.get(&pid), to.0.get(&pid)) {
+        (Some(from), Some(to)) => (to - from).max(0.0),
+        _ => 0.0,
+    };
+    let of = |role| others.iter().filter(|p| p.role == role).map(|p| used(p.pid)).sum::<f64>();
+    let has_servers = others.iter().any(|p| p.role == SERVER);
+    Cpu {
+        client_seconds: used(std::process::id()) + of(CLIENT),
+        server_seconds: has_servers.then(|| of(SERVER)),
+    }
+}
+
+/// Ticks of /proc in a second: USER_HZ, the same on every architecture we run on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// User and system time of a process. `schedstat` counts nanoseconds but only of the first thread, so
+/// that the ticks of `stat` are taken.
+fn seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(ticks(&stat)? as f64 / TICKS_PER_SECOND)
+}
+
+/// utime + stime, fields 14 and 15; the name before may hold anything but its last parenthesis.
+fn ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ').skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// Busy and all time of the machine so far, from /proc/stat: user, system, idle, wait, in ticks.
+pub fn machine() -> Option<[u64; 4]> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let mut fields = text.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse::<u64>().ok());
+    let [user, nice, system, idle, wait] = std::array::from_fn(|_| fields.next().unwrap_or(0));
+    let [irq, soft] = std::array::from_fn(|_| fields.next().unwrap_or(0));
+    Some([user + nice, system + irq + soft, idle, wait])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_does_not_shift_fields() {
+        let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 4 0 100";
+        assert_eq!(ticks(stat), Some(200));
+        assert_eq!(ticks("12 (x"), None);
+    }
+
+    #[test]
+    fn own_work_is_seen_and_the_gone_count_nothing() {
+        let gone = [Process { role: SERVER, pid: u32::MAX }];
+        let before = sample(&gone);
+        let mut x = 1u64;
+        while between(&gone, &before, &sample(&gone)).client_seconds < 0.05 {
+            (0..1_000_000).for_each(|i| x = x.wrapping_mul(31).wrapping_add(i));
+        }
+        assert_ne!(x, 0);
+        assert_eq!(between(&gone, &before, &sample(&gone)).server_seconds, Some(0.0));
+        assert_eq!(between(&[], &before, &sample(&[])).server_seconds, None);
+    }
+}
