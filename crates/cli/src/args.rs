@@ -63,6 +63,9 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// The manager's store
+    #[command(subcommand)]
+    Manager(Manager),
     /// Mounts that share the cluster's file systems
     #[command(subcommand)]
     Clients(Clients),
@@ -251,6 +254,27 @@ pub struct PdiskBench {
     /// For scripts
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Manager {
+    /// Write everything the manager stores into a file; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
+    Dump(ManagerFile),
+    /// Make the manager's store from such a file, for pdisks that are at least as new as it
+    #[command(
+        after_help = "Example:\n  mv /data/rope/manager /data/rope/manager.old\n  ropewalk manager restore --dir /data/rope rope.dump"
+    )]
+    Restore(ManagerFile),
+}
+
+#[derive(Args)]
+pub struct ManagerFile {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The dump
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
 }
 
 #[derive(Subcommand)]

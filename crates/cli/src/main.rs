@@ -8,6 +8,7 @@ mod lab_commands;
 mod link;
 mod listing;
 mod make;
+mod manager_commands;
 mod metrics;
 mod mount;
 mod output;
@@ -63,6 +64,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
         Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
+        Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
         Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
         Command::Tokens(listing) => share_commands::tokens(listing, false),

@@ -429,3 +429,29 @@ fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {
     let again = common::refused(&["clients", "detach", "--dir", dir.to_str().unwrap(), "999"]);
     assert!(again.contains("clients list"), "{again}");
 }
+
+/// Dump and restore of the manager's store: the same files are there, and new ones do not meet old ones.
+#[test]
+fn the_managers_store_goes_through_a_dump() {
+    let mounts = Mounts::new(1);
+    let content: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
+    fs::write(mounts.at(0, "large"), &content).unwrap();
+    fs::write(mounts.at(0, "small"), "in the inode").unwrap();
+    let dir = mounts.cluster.dir();
+    let (dir, dump) = (dir.to_str().unwrap(), mounts.more.path().join("dump"));
+    let dump = dump.to_str().unwrap();
+    let running = common::refused(&["manager", "dump", "--dir", dir, dump]);
+    assert!(running.contains("ropewalk down"), "{running}");
+    mounts.cluster.down();
+    ok(&["manager", "dump", "--dir", dir, dump]);
+    let full = common::refused(&["manager", "restore", "--dir", dir, dump]);
+    assert!(full.contains("move it away"), "{full}");
+    let store = mounts.cluster.dir().join("manager");
+    fs::rename(&store, mounts.more.path().join("old")).unwrap();
+    ok(&["manager", "restore", "--dir", dir, dump]);
+    mounts.cluster.start();
+    assert_eq!(fs::read(mounts.at(0, "large")).unwrap(), content);
+    assert_eq!(fs::read_to_string(mounts.at(0, "small")).unwrap(), "in the inode");
+    fs::write(mounts.at(0, "new"), &content[..2_000_000]).unwrap();
+    assert_eq!(fs::read(mounts.at(0, "new")).unwrap(), content[..2_000_000]);
+}

@@ -78,14 +78,18 @@ impl Cell {
         (self.mode > TokenMode::None).then_some(Token { ino, mode: self.mode, serial: self.serial })
     }
 
+    /// Lets somebody in if that needs neither waiting nor asking.
+    pub fn enter_now(&mut self, need: TokenMode) -> bool {
+        let may = self.giving.is_none() && !self.resolving && self.mode >= need;
+        self.users += u32::from(may);
+        may
+    }
+
     /// Somebody wants to use the inode.
     pub fn enter(&mut self, need: TokenMode) -> Enter {
-        if self.giving.is_some() || self.resolving {
-            Enter::Wait
-        } else if self.mode >= need {
-            self.users += 1;
+        if self.enter_now(need) {
             Enter::In
-        } else if self.asking {
+        } else if self.giving.is_some() || self.resolving || self.asking {
             Enter::Wait
         } else {
             self.asking = true;

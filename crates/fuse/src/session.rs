@@ -8,10 +8,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, RwLock, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -58,7 +55,7 @@ pub struct Session<C> {
     pub(crate) read_only: bool,
     own_caching: Caching,
     /// Others have the file system mounted as well.
-    shared: AtomicBool,
+    shared: RwLock<bool>,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
@@ -82,7 +79,7 @@ impl<C: Calls> Session<C> {
             notifier,
             read_only,
             own_caching: caching,
-            shared: AtomicBool::new(false),
+            shared: RwLock::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
@@ -93,7 +90,11 @@ impl<C: Calls> Session<C> {
 
     /// What the kernel may keep now.
     pub(crate) fn caching(&self) -> Caching {
-        if self.shared.load(Ordering::SeqCst) { Caching::SHARED } else { self.own_caching }
+        self.caching_now(*self.shared.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    fn caching_now(&self, shared: bool) -> Caching {
+        if shared { Caching::SHARED } else { self.own_caching }
     }
 
     /// What it may keep by this handle.
@@ -168,9 +169,12 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        if reply.answer(&answer, &self.caching()) {
+        // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
+        let shared = self.shared.read().unwrap_or_else(|e| e.into_inner());
+        if reply.answer(&answer, &self.caching_now(*shared)) {
             return;
         }
+        drop(shared);
         for attr in entries {
             self.forget(attr.ino, 1);
         }
@@ -270,8 +274,7 @@ impl<C: Calls> KernelCache for KernelSide<C> {
     fn set_shared(&self, shared: bool) {
         let Some(session) = self.0.upgrade() else { return };
         if shared {
-            // Answers first: one that is under way with the old times to live is older than what follows.
-            session.shared.store(true, Ordering::SeqCst);
+            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = true;
             if let Err(error) = session.notifier.inc_epoch() {
                 tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
             }
@@ -279,7 +282,7 @@ impl<C: Calls> KernelCache for KernelSide<C> {
         } else {
             // Pages of files that were not open were left where they are.
             self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
-            session.shared.store(false, Ordering::SeqCst);
+            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = false;
         }
     }
 

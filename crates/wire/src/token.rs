@@ -44,7 +44,7 @@ impl TokenMode {
 
 /// A token of one session. The serial is the grant's number: of two messages about the same inode the one
 /// with the higher serial is about the later grant; versions written under a write token carry it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Token {
     /// The inode.
     pub ino: InodeNo,

@@ -64,7 +64,7 @@ impl<T> Wish<T> {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Member {
     /// It may hold anything: it began alone, or has not claimed since the manager's start.
     whole: bool,
@@ -95,7 +95,7 @@ struct Wait {
     expires: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Entry {
     holders: Vec<Holder>,
     waiting: VecDeque<Wait>,
@@ -115,7 +115,7 @@ pub struct MemberReport {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Tokens {
     members: BTreeMap<SessionId, Member>,
     inodes: HashMap<InodeNo, Entry>,
