@@ -63,6 +63,7 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+<<<<<<< HEAD
     /// The manager's store
     #[command(subcommand)]
     Manager(Manager),
@@ -76,6 +77,15 @@ pub enum Command {
     Tokens(Listing),
     /// Sessions that wait for tokens of others: who waits for whom, and how long
     #[command(after_help = "Example:\n  ropewalk waiters --dir /data/rope --json")]
+=======
+    /// Connections between the processes of a cluster
+    #[command(subcommand)]
+    Net(Net),
+    /// Who waits for whom, for what and how long: requests that are not answered
+    #[command(
+        after_help = "Examples:\n  ropewalk waiters --dir /data/rope\n  ropewalk waiters --dir /data/rope --json"
+    )]
+>>>>>>> main
     Waiters(Listing),
     /// Tunables
     #[command(subcommand)]
@@ -296,6 +306,48 @@ pub enum Clients {
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
+}
+
+#[derive(Subcommand)]
+pub enum Net {
+    /// Every connection: rail, state, links, bytes, rate, round trip, retransmits, what is unanswered
+    #[command(
+        after_help = "Examples:\n  ropewalk net status --dir /data/rope\n  ropewalk net status --dir /data/rope --json | jq '.[].answer[].rails'"
+    )]
+    Status(Listing),
+    /// How many connections two nodes should have, by rule and by simulation
+    #[command(after_help = "Examples:
+  ropewalk net sizing                                          2 links, 100 Gbit/s a node, 25 on one connection
+  ropewalk net sizing --links 4 --node-gbit 200 --nodes 12
+  ropewalk net sizing --active 1 --json                        each node talks to one peer at a time
+
+Rates are decimal: 1 Gbit/s = 10^9 bits a second.")]
+    Sizing(Sizing),
+}
+
+#[derive(Args)]
+pub struct Sizing {
+    /// Nodes of the cluster [default: a table from 2 to 1000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub nodes: Option<u32>,
+    /// Links of each node
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub links: u32,
+    /// What all links of a node carry together, Gbit/s
+    #[arg(long, default_value_t = 100.0)]
+    pub node_gbit: f64,
+    /// What one connection carries, Gbit/s (measure it: `ropewalk netperf`)
+    #[arg(long, default_value_t = 25.0)]
+    pub connection_gbit: f64,
+    /// Peers a node exchanges data with at the same time [default: all others]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=999))]
+    pub active: Option<u32>,
+    /// The most connections allowed
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub limit: u32,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]

@@ -11,6 +11,7 @@ mod make;
 mod manager_commands;
 mod metrics;
 mod mount;
+mod net_commands;
 mod output;
 mod pdisk_commands;
 mod perf;
@@ -18,6 +19,7 @@ mod process;
 mod server;
 mod share_commands;
 mod testbed_commands;
+mod tuning;
 mod up;
 
 use std::process::ExitCode;
@@ -73,6 +75,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Net(args::Net::Status(listing)) => net_commands::status(listing),
+        Command::Net(args::Net::Sizing(args)) => net_commands::sizing(args),
+        Command::Waiters(listing) => net_commands::waiters(listing),
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),

@@ -12,13 +12,15 @@ use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
     Placement,
+    auto::Auto,
     conn::{Conn, DrainState},
     dial,
     error::CloseReason,
     group::Group,
-    place,
+    links, place,
     plan::{Have, Plan, Step},
     tcp_info::tcp_info,
+    verify::{Carried, Verdict, Verify},
     watch::{Advice, Seen, TICK, Watch},
 };
 
@@ -29,8 +31,20 @@ const SLEEP: Duration = Duration::from_secs(10);
 /// A draining connection is closed after this, whatever it still waits for.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
+/// After connections were made anew because they were not on their links: as long as this, not again.
+const HOLD_OFF: Duration = Duration::from_secs(30);
+
+/// What is known from looking at a group while it works.
+struct Sight {
+    watch: Watch,
+    verify: Verify,
+    auto: Auto,
+    hold_off_until: Option<Instant>,
+}
+
 pub(crate) async fn run(group: Weak<Group>) {
-    let mut watch = Watch::default();
+    let mut sight =
+        Sight { watch: Watch::default(), verify: Verify::default(), auto: Auto::new(), hold_off_until: None };
     let mut looked = Instant::now();
     loop {
         let Some(group) = group.upgrade() else { return };
@@ -55,7 +69,7 @@ pub(crate) async fn run(group: Weak<Group>) {
         }
         if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
             looked = now;
-            look(&group, &mut watch, now);
+            look(&group, &mut sight, now);
         }
         close_drained(&group);
         // Safe to cancel: it only waits, and `notify_one` keeps a permit.
@@ -146,11 +160,50 @@ fn close_drained(group: &Group) {
     done.iter().for_each(|c| c.close(CloseReason::Drained));
 }
 
-fn look(group: &Arc<Group>, watch: &mut Watch, now: Instant) {
+/// Finds the number of connections by measuring, where that is asked for.
+fn count(group: &Group, sight: &mut Sight, now: Instant) {
+    let Some(window) = sight.watch.take_window() else { return };
+    if group.core.conns_auto() && group.dials() {
+        let limit = group.conns_limit();
+        let stands = !group.is_changing();
+        group.set_conns_found(sight.auto.window(now, window.busy, stands, window.rate, limit));
+    }
+}
+
+/// Compares the links' counters with what the connections placed on them carried.
+fn verify(group: &Group, sight: &mut Sight, conns: &[Arc<Conn>], seen: &[Seen], now: Instant) {
+    let placed = || conns.iter().filter(|c| c.path.is_some() && !c.have().leaving);
+    if !group.dials() || placed().count() < 2 || !sight.verify.is_due(now) {
+        return;
+    }
+    let carried: Vec<Carried<'_>> = placed()
+        .filter_map(|c| {
+            let s = seen.iter().find(|s| s.conn == c.id)?;
+            Some(Carried { conn: c.id, path: c.path.as_ref()?, sent: s.acked, received: s.received })
+        })
+        .collect();
+    let links = links::read(conns[0].remote.ip()).links;
+    let Some(verdict) = sight.verify.look(now, links, &carried) else { return };
+    let held_off = sight.hold_off_until.is_some_and(|t| now < t);
+    let mut plan = group.lock_plan();
+    placed().for_each(|c| plan.set_verified(c.rail, verdict == Verdict::Agrees));
+    if verdict == Verdict::Disagrees && !held_off {
+        tracing::warn!(peer = %group.name(), "its connections are not on the links where they were placed: \
+            making them anew");
+        sight.hold_off_until = Some(now + HOLD_OFF);
+        plan.replace(&placed().map(|c| c.id).collect::<Vec<_>>());
+        group.keeper.notify_one();
+    }
+}
+
+fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     let conns = group.lock().conns.clone();
     let seen: Vec<Seen> = conns.iter().map(|c| seen(group, c)).collect();
     let find = |id| conns.iter().find(|c| c.id == id);
-    for advice in watch.look(now, &seen) {
+    verify(group, sight, &conns, &seen, now);
+    let advice = sight.watch.look(now, &seen);
+    count(group, sight, now);
+    for advice in advice {
         match advice {
             Advice::Rate(id, rate) => group.lock().table.set_rate(id, rate),
             Advice::Suspect(id, suspect) => group.lock().table.set_suspect(id, suspect),

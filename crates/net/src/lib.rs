@@ -14,6 +14,7 @@
 //! (`outbound_bytes_max`), accepted connections, handshakes at a time.
 
 mod accept;
+mod auto;
 mod call;
 mod choose;
 mod config;
@@ -28,6 +29,7 @@ pub mod hash;
 mod inbound;
 mod keeper;
 mod links;
+mod once;
 mod outbox;
 mod payload;
 mod pending;
@@ -41,11 +43,12 @@ pub mod sizing;
 mod socket;
 mod stats;
 mod tcp_info;
+mod verify;
 mod watch;
 
 pub use call::{Call, Reply};
 pub use choose::Path;
-pub use config::{Dispatch, EndpointConfig, Placement};
+pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
 pub use group::Peer;

@@ -118,8 +118,8 @@ pub(crate) struct Table {
     calls: HashMap<u64, Pending>,
     members: Vec<Member>,
     uses: u64,
-    /// Bulk calls wait: connections are being placed.
-    held: bool,
+    /// Bulk calls wait while this is not 0: connections are being placed.
+    holds: u32,
 }
 
 impl Table {
@@ -170,9 +170,12 @@ impl Table {
             m.trial = trial;
         }
     }
-    /// Whether bulk calls wait.
-    pub(crate) fn set_held(&mut self, held: bool) {
-        self.held = held;
+    /// Bulk calls wait until as many `release` as `hold` were called.
+    pub(crate) fn hold(&mut self) {
+        self.holds += 1;
+    }
+    pub(crate) fn release_hold(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
     }
     /// Bulk requests that are unanswered.
     pub(crate) fn bulk_requests(&self) -> u32 {
@@ -204,7 +207,7 @@ impl Table {
         if !self.members.iter().any(of_lane) {
             return Err(Unassigned::NoConnection);
         }
-        if self.held && lane == Lane::Bulk {
+        if self.holds > 0 && lane == Lane::Bulk {
             return Err(Unassigned::NoRoom);
         }
         let all_suspect = !self.members.iter().any(|m| of_lane(m) && !m.suspect);

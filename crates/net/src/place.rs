@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::SemaphorePermit};
 use wire::hello::{Lane, Links};
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     choose::{self, Path, TRIED_MAX},
     conn::Accepted,
     dial::{self, DialError, Dialed},
+    endpoint::Core,
     group::Group,
     hash, links, probe,
     probe::Probe,
@@ -29,6 +30,8 @@ use crate::{
 
 /// The time a placement may take.
 const PLACE_FOR: Duration = Duration::from_secs(2);
+/// How long the placements of other groups are waited for.
+const TURN_WITHIN: Duration = Duration::from_secs(4);
 /// How long calls under way are waited for before the first burst.
 const QUIET_WITHIN: Duration = Duration::from_millis(200);
 /// Source ports among which those that suit a known hash are sought.
@@ -43,7 +46,6 @@ struct Candidate {
 
 /// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
 pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
-    let deadline = Instant::now() + PLACE_FOR;
     let first = dial::connect(&group, Lane::Bulk, addr, None, dial::limit(&group, again)).await;
     let (mut stream, accepted) = match first {
         Ok(made) => made,
@@ -57,6 +59,7 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
         }
     };
     let here = links::read(addr.ip());
+    let deadline = Instant::now() + PLACE_FOR;
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
     let task = Task { group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
@@ -88,7 +91,8 @@ impl Task {
     async fn place(mut self, stream: TcpStream, accepted: Accepted, n: usize) {
         let core = Arc::clone(&self.group.core);
         // One placement at a time on this node: they would take each other's bursts for noise.
-        let _turn = tokio::time::timeout_at(self.deadline.into(), core.placing.acquire()).await;
+        let _turn = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await;
+        self.deadline = Instant::now() + PLACE_FOR;
         let group = Arc::clone(&self.group);
         let hold = Hold::new(&group);
         hold.quiet().await;
@@ -117,6 +121,15 @@ impl Task {
         }
         self.finish(&staying, choice, n);
         drop(hold);
+    }
+
+    async fn turn<'a>(&self, core: &'a Core) -> Option<SemaphorePermit<'a>> {
+        loop {
+            match tokio::time::timeout(QUIET_WITHIN, core.placing.acquire()).await {
+                Ok(turn) => return turn.ok(),
+                Err(_) => self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now()),
+            }
+        }
     }
 
     /// Paths of the connections that are there and stay.
@@ -249,7 +262,7 @@ struct Hold<'a>(&'a Group);
 
 impl Hold<'_> {
     fn new(group: &Group) -> Hold<'_> {
-        group.lock().table.set_held(true);
+        group.lock().table.hold();
         Hold(group)
     }
     /// Waits until those under way have been answered.
@@ -263,7 +276,7 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.0.lock().table.set_held(false);
+        self.0.lock().table.release_hold();
         self.0.notify_all();
     }
 }

@@ -151,6 +151,13 @@ impl Plan {
         these.for_each(|d| d.since = now);
     }
 
+    /// Whether the links' counters agreed with the placement on `rail`.
+    pub(crate) fn set_verified(&mut self, rail: usize, agrees: bool) {
+        if let Some(p) = self.rails.get_mut(rail).and_then(|r| r.placement.as_mut()) {
+            p.verified = Some(agrees);
+        }
+    }
+
     pub(crate) fn set_placement(&mut self, rail: usize, status: PlacementStatus) {
         if let Some(r) = self.rails.get_mut(rail) {
             r.placement = Some(status);

@@ -42,6 +42,10 @@ fn answer(request: &Request) -> Response {
         Ok(NetRequest::Probe(n)) => {
             Response::error(Status::BadRequest, format!("a probe of {n} bytes is above {PROBE_BYTES_MAX}"))
         }
+        Ok(NetRequest::Fetch(id)) => match request.peer.group.offered(id) {
+            Some(payload) => Response::with_payload(Vec::new(), payload),
+            None => Response::error(Status::Expired, "the call that offered it has ended"),
+        },
         Ok(NetRequest::Links) => Response::ok(links()),
         Err(e) => Response::error(Status::BadRequest, e),
     }

@@ -82,6 +82,8 @@ pub enum NetRequest {
     Probe(u32),
     /// What the receiver's network links have counted. The answer's body is [`Links`].
     Links,
+    /// Sends the payload that the receiver offered with its request of this id.
+    Fetch(u64),
 }
 
 /// One network link of a node.
