@@ -63,7 +63,6 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
-<<<<<<< HEAD
     /// The manager's store
     #[command(subcommand)]
     Manager(Manager),
@@ -74,10 +73,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
     )]
-    Tokens(Listing),
-    /// Sessions that wait for tokens of others: who waits for whom, and how long
-    #[command(after_help = "Example:\n  ropewalk waiters --dir /data/rope --json")]
-=======
+    Tokens(Tokens),
     /// Connections between the processes of a cluster
     #[command(subcommand)]
     Net(Net),
@@ -85,7 +81,6 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  ropewalk waiters --dir /data/rope\n  ropewalk waiters --dir /data/rope --json"
     )]
->>>>>>> main
     Waiters(Listing),
     /// Tunables
     #[command(subcommand)]
@@ -285,6 +280,15 @@ pub struct ManagerFile {
     /// The dump
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Tokens {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
 }
 
 #[derive(Subcommand)]

@@ -1,4 +1,4 @@
-//! `ropewalk clients`, `tokens`, `waiters`: who shares a file system, who holds what, who waits for whom.
+//! `ropewalk clients` and `tokens`: who shares a file system, who holds what, who waits for whom.
 
 use anyhow::{Result, bail};
 use base::{InodeNo, SessionId};
@@ -130,7 +130,7 @@ fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
     held.chain(waiting).collect()
 }
 
-/// `ropewalk tokens`, and with `waiting` only inodes that somebody waits for: `ropewalk waiters`.
+/// `ropewalk tokens`, with `waiting` only of inodes that somebody waits for.
 pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
     let dir = ClusterDir::open(&listing.dir.dir)?;
     link::run(async {

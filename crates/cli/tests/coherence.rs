@@ -415,7 +415,7 @@ fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {
     ok(&["clients", "detach", "--dir", dir.to_str().unwrap(), &session]);
     // Its tokens move on without waiting for a lease; it may change nothing more.
     fs::write(mounts.at(0, "f"), "mine").unwrap();
-    assert_eq!(mounts.cluster.json(&["waiters"]), serde_json::json!([]));
+    assert_eq!(mounts.cluster.json(&["tokens", "--waiting"]), serde_json::json!([]));
     let end = Instant::now() + Duration::from_secs(30);
     while held.write_all_at(b"late", 0).and_then(|()| held.sync_all()).is_ok() {
         assert!(Instant::now() < end, "a detached mount goes on");
