@@ -175,6 +175,23 @@ assert maps[1][200:203] == b"xyz" and os.pread(fds[2], 3, 200) == b"xyz"
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
+/// Like fsx, with each operation on another mount than the last. `ROPEWALK_RANDOM_OPERATIONS` for more.
+#[test]
+fn random_operations_on_one_file_from_three_mounts() {
+    let mounts = Mounts::new(3);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/several_mounts.py");
+    let operations = std::env::var("ROPEWALK_RANDOM_OPERATIONS").unwrap_or_else(|_| "2000".into());
+    let run = std::process::Command::new("python3")
+        .arg(script)
+        .args([(seed() % 1_000_000_007).to_string(), operations])
+        .args(&mounts.all)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
+    print!("{}", String::from_utf8_lossy(&run.stdout));
+}
+
 /// At the same time: appends that must not be lost or torn, names that only one may win, registers whose
 /// histories must be linearizable.
 #[test]
