@@ -4,7 +4,7 @@
 use std::{fs::File, io::BufReader, io::BufWriter, path::Path};
 
 use anyhow::{Context, Result, bail};
-use manager::store::{self, RedbStore, Store as _};
+use manager::store::{self, JournaledStore, Store as _};
 
 use crate::{args::ManagerFile, directory::ClusterDir, output, process};
 
@@ -26,7 +26,8 @@ pub fn dump(args: &ManagerFile) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
     stopped(&dir)?;
     let path = manager::format::store_path(&dir.manager_dir());
-    let from = RedbStore::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
+    let from =
+        JournaledStore::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
     let file = File::create_new(&args.file)
         .with_context(|| format!("make {}; give a file that is not there yet", args.file.display()))?;
     let count = write_dump(&from, file).inspect_err(|_| {
@@ -37,7 +38,7 @@ pub fn dump(args: &ManagerFile) -> Result<()> {
     Ok(())
 }
 
-fn write_dump(from: &RedbStore, file: File) -> Result<u64> {
+fn write_dump(from: &JournaledStore, file: File) -> Result<u64> {
     let mut to = BufWriter::new(file);
     let count = store::dump(&*from.snapshot()?, &mut to)?;
     let file = to.into_inner().context("write the dump")?;
