@@ -281,7 +281,7 @@ fn registers(mounts: &Mounts, seed: u64) {
 fn the_checker_finds_what_cannot_be() {
     let done = |act, start, end| Done { act, start, end };
     let write = done(Act::Write(1), 10, 20);
-    assert!(is_linearizable(&[write, done(Act::Read(0), 15, 30), done(Act::Read(1), 12, 14)]));
+    assert!(is_linearizable(&[write, done(Act::Read(0), 11, 12), done(Act::Read(1), 13, 30)]));
     assert!(!is_linearizable(&[write, done(Act::Read(0), 21, 30)]), "a stale read");
     assert!(!is_linearizable(&[write, done(Act::Read(1), 1, 5)]), "a read from the future");
     let reads = [done(Act::Read(1), 11, 12), done(Act::Read(0), 13, 14)];
