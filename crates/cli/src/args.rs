@@ -5,6 +5,8 @@ use std::{ffi::OsString, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::lab_run;
+
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
 #[derive(Parser)]
 #[command(name = "ropewalk", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -63,6 +65,17 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// What moves between pdisks: rebuild, drain, new pdisks
+    #[command(subcommand)]
+    Rebuild(Rebuild),
+    /// What is wrong, and what to do about it; exit status 0 if nothing is
+    #[command(after_help = "Example:\n  ropewalk health --dir /data/rope || mail -s rope root")]
+    Health(Listing),
+    /// What happened lately
+    #[command(after_help = "Examples:
+  ropewalk events --dir /data/rope
+  ropewalk events --dir /data/rope --after 120 --json")]
+    Events(Events),
     /// Connections between the processes of a cluster
     #[command(subcommand)]
     Net(Net),
@@ -219,9 +232,89 @@ pub enum Pdisk {
         after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
     )]
     Dump(PdiskDir),
+    /// Give up a pdisk: what it holds is rebuilt on the others, from the other strips
+    #[command(after_help = "Example:\n  ropewalk pdisk fail --dir /data/rope n1p2")]
+    Fail(PdiskName),
+    /// Move everything off a pdisk; it serves until it is empty
+    #[command(after_help = "Example:\n  ropewalk pdisk drain --dir /data/rope n1p2")]
+    Drain(PdiskName),
+    /// Take back a drain or a failure: the pdisk is used again
+    #[command(after_help = "Example:\n  ropewalk pdisk keep --dir /data/rope n1p2")]
+    Keep(PdiskName),
+    /// A new pdisk on a node; groups move to it. The node's server is restarted
+    #[command(after_help = "Examples:
+  ropewalk pdisk add --dir /data/rope n1
+  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope")]
+    Add(PdiskAdd),
+    /// A new pdisk on the same node takes the place of one
+    #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
+    Replace(PdiskName),
+    /// Take a pdisk that holds nothing any more out of the cluster. The node's server is restarted
+    #[command(after_help = "Example:\n  ropewalk pdisk remove --dir /data/rope n1p2")]
+    Remove(PdiskName),
     /// Measure the strip store on the disk under a directory
     #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]
     Bench(PdiskBench),
+}
+
+#[derive(Args)]
+pub struct PdiskName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name, as `pdisk list` shows it
+    pub pdisk: String,
+}
+
+#[derive(Args)]
+pub struct PdiskAdd {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The node that serves it
+    pub node: String,
+    /// Its size, preallocated [default: that of the node's first pdisk]
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Its directory, on its disk [default: below the cluster's directory]
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub path: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Rebuild {
+    /// How far it is, when it ends, how long clients wait meanwhile
+    #[command(after_help = "Examples:
+  ropewalk rebuild status --dir /data/rope --watch
+  ropewalk rebuild status --dir /data/rope --json")]
+    Status(RebuildStatus),
+}
+
+#[derive(Args)]
+pub struct RebuildStatus {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Stay until nothing moves any more, with a bar
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Args)]
+pub struct Events {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only events after this number
+    #[arg(long, default_value_t = 0)]
+    pub after: u64,
+}
+
+#[derive(Args)]
+pub struct PoolVerify {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only this pool
+    pub pool: Option<String>,
+    /// Make damaged and absent strips anew
+    #[arg(long)]
+    pub repair: bool,
 }
 
 #[derive(Args)]
@@ -248,6 +341,24 @@ pub struct PdiskBench {
     /// Seconds for each load
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
+    /// Only this load, instead of all
+    #[arg(long, value_parser = ["write", "read", "random-read", "sync-write"])]
+    pub load: Option<String>,
+    /// Operations in flight, or writers, of that load
+    #[arg(long, default_value_t = 32, requires = "load", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: u32,
+    /// Pdisks side by side, each loaded alike
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pdisks: u32,
+    /// Queues of the node, each with its thread [default: the node's default]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues: Option<u32>,
+    /// Queues that one pdisk uses
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues_per_pdisk: u32,
+    /// Registered memory of all queues, in MiB; too little for their number means one queue
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub io_dma_mib: Option<u32>,
     /// For scripts
     #[arg(long)]
     pub json: bool,
@@ -257,6 +368,17 @@ pub struct PdiskBench {
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
+    /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
+    #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
+    Lost(Listing),
+    /// How many groups lack how many strips, spare space, what is to move
+    Status(Listing),
+    /// Read everything and prove every stripe: data against CRCs, parity against data, versions; exit status
+    /// 0 only if all is proved
+    #[command(after_help = "Examples:
+  ropewalk pool verify --dir /data/rope
+  ropewalk pool verify --dir /data/rope pool1 --repair --json")]
+    Verify(PoolVerify),
 }
 
 #[derive(Subcommand)]
@@ -322,6 +444,40 @@ pub enum Config {
 
 #[derive(Subcommand)]
 pub enum Lab {
+    /// The built-in plans
+    List(lab_run::ListArgs),
+    /// Print a built-in plan, to edit it and run it from a file
+    #[command(after_help = "Example:\n  ropewalk lab plan device-scaling > mine.toml")]
+    Plan {
+        /// Its name
+        name: String,
+    },
+    /// Run plans: measure every cell, say what the limit is, write a report
+    #[command(after_help = "Examples:
+  ropewalk lab run --all --short
+  ropewalk lab run device-scaling --device /dev/nvme0n1 --device /dev/nvme1n1 --out /data/lab1
+  ropewalk lab run step-load --writable /mnt/client1 --writable /mnt/client2
+  ropewalk lab run ./mine.toml
+
+Only what is named as --writable is written, beside the results directory. Where no device or pair is
+named, files in the results directory and loopback addresses stand in.")]
+    Run(lab_run::RunArgs),
+    /// Go on with a run that was stopped; cells that failed are measured again
+    #[command(after_help = "Example:\n  ropewalk lab resume ropewalk-lab-2026-11-21-1405")]
+    Resume(lab_run::Resume),
+    /// Write the report of a run again
+    #[command(after_help = "Examples:
+  ropewalk lab report lab1
+  ropewalk lab report lab1 --format csv > lab1.csv")]
+    Report(lab_run::ReportArgs),
+    /// Hold two runs against each other; fails if something became slower by more than the noise
+    #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
+    Compare(lab_run::CompareArgs),
+    /// Take part in runs that another node leads; whoever reaches the port can make load with what is named here
+    #[command(after_help = "Examples:
+  ropewalk lab agent --listen 10.0.0.3:6669 --writable /mnt/rope
+  ropewalk lab run node-scaling --agent 10.0.0.3 --agent 10.0.0.4     on the leading node")]
+    Agent(lab_run::AgentArgs),
     /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
     #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
     Ceilings {
