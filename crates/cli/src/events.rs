@@ -1,4 +1,4 @@
-//! `ropewalk events`: what happened in the processes of a cluster. Each keeps its newest events until it ends.
+//! `ropewalk pdisk events`: what happened in the processes of a cluster. Each keeps its newest events until it ends.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Status {
     events: Vec<Event>,
 }
 
-/// `ropewalk events`.
+/// `ropewalk pdisk events`.
 pub fn list(listing: &Listing) -> Result<()> {
     let dir = ClusterDir::open(&listing.dir.dir)?;
     let mut rows = link::run(async {

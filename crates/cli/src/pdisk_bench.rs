@@ -15,7 +15,7 @@ use pdisk::{
 };
 use serde::Serialize;
 
-use crate::{args::PdiskBench, output};
+use crate::{args::PdiskBench, output, pdisk_commands};
 
 /// Operations and bytes a second, CPU microseconds an operation.
 #[derive(Clone, Copy, Default, Serialize)]
@@ -69,6 +69,9 @@ const OPEN_BYTES_A_STRIP: u64 = 1024;
 pub fn bench(args: &PdiskBench) -> Result<()> {
     if let Some(dir) = args.dirs.first().filter(|_| args.open_only) {
         return output::json(&bench::open(dir, IoConfig::default())?);
+    }
+    if args.load.is_some() {
+        return args.dirs.iter().try_for_each(|dir| pdisk_commands::bench_one(dir, args));
     }
     if args.seconds == 0 || args.rounds == 0 {
         bail!("--seconds and --rounds must be at least 1");

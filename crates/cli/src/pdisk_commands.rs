@@ -1,15 +1,21 @@
 //! `ropewalk pdisk verify|dump`: the tools of one pdisk, without a cluster; and how servers open theirs.
 
-use std::io::Write;
+use std::{io::Write, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use base::{
     ByteSize, ClusterId, PdiskId,
     tunables::{IoEngine, Tunables},
 };
-use pdisk::{EngineChoice, IoConfig, OpenOptions, tools};
+use pdisk::{
+    EngineChoice, IoConfig, OpenOptions,
+    tools::{self, bench},
+};
 
-use crate::{args::PdiskDir, output};
+use crate::{
+    args::{PdiskBench, PdiskDir},
+    output,
+};
 
 /// `ropewalk pdisk verify`: exit status 0 only if nothing is wrong.
 pub fn verify(args: &PdiskDir) -> Result<()> {
@@ -58,6 +64,62 @@ pub fn dump(args: &PdiskDir) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("write to standard output"),
     }
+}
+
+/// `ropewalk pdisk bench --load`: one load, without a comparison.
+pub fn bench_one(dir: &Path, args: &PdiskBench) -> Result<()> {
+    let rows = measure(dir, args)?;
+    if args.json {
+        return output::json(&rows);
+    }
+    let show = |row: &bench::Row| {
+        vec![
+            row.load.clone(),
+            format!("{:.0}", row.iops()),
+            format!("{:.1}", row.mb_per_second()),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.1}", row.cpu_us()),
+        ]
+    };
+    output::table(
+        &["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP"],
+        rows.iter().map(show).collect(),
+    );
+    Ok(())
+}
+
+fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
+    let bar = output::spinner("filling");
+    let mut options = bench::Options {
+        size: args.size.0,
+        time: Duration::from_secs(args.seconds),
+        pdisks: args.pdisks,
+        queues_per_pdisk: args.queues_per_pdisk,
+        ..bench::Options::new(dir)
+    };
+    options.io.num_io_queues = args.queues.unwrap_or(options.io.num_io_queues);
+    options.io.io_dma_mib = args.io_dma_mib.unwrap_or(options.io.io_dma_mib);
+    let mut bench = bench::Bench::start(options)?;
+    let depth = args.depth;
+    let loads = match args.load.as_deref() {
+        Some("write") => vec![bench::Load::Write { depth }],
+        Some("read") => vec![bench::Load::Read { depth }],
+        Some("random-read") => vec![bench::Load::RandomRead { depth, batch: 1 }],
+        Some(_) => vec![bench::Load::SyncWrite { writers: depth }],
+        None => vec![
+            bench::Load::Write { depth: 8 },
+            bench::Load::Read { depth: 8 },
+            bench::Load::RandomRead { depth: 32, batch: 1 },
+            bench::Load::RandomRead { depth: 32, batch: 8 },
+            bench::Load::SyncWrite { writers: 1 },
+            bench::Load::SyncWrite { writers: 32 },
+        ],
+    };
+    bar.set_message("measuring");
+    let rows = loads.into_iter().map(|load| bench.run(load)).collect::<Result<_, _>>();
+    bar.finish_and_clear();
+    Ok(rows?)
 }
 
 /// How the node's queues run. `ROPEWALK_PDISK_FAULT` holds a fault plan, or `@FILE` with one: for tests.

@@ -12,7 +12,7 @@ use common::{Cluster, ok};
 use serde_json::Value;
 
 fn events(cluster: &Cluster, name: &str) -> Vec<Value> {
-    let all = cluster.json(&["events"]);
+    let all = cluster.json(&["pdisk", "events"]);
     all.as_array().unwrap().iter().filter(|e| e["name"] == name).cloned().collect()
 }
 
