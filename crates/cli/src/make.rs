@@ -32,7 +32,8 @@ struct Plan {
 /// Makes the cluster that the options describe.
 pub fn make(args: &Up) -> Result<ClusterDir> {
     let plan = plan(args)?;
-    let path = ClusterDir::claim(&args.dir.dir)?;
+    let claim = ClusterDir::claim(&args.dir.dir)?;
+    let path = claim.path.clone();
     match build(&path, &plan) {
         Ok(()) => {
             drop(plan.listeners);
