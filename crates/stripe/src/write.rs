@@ -443,6 +443,13 @@ impl Writer<'_> {
                 self.make_whole(i, fault);
             }
             StripRefusal::Lost | StripRefusal::Absent => self.make_whole(i, fault),
+            // What is written over gives its room back when the versions since are adopted.
+            StripRefusal::NoSpace
+                if self.previous.is_some() && self.progress.elapsed() < self.io.shared.config.attempt =>
+            {
+                self.io.shared.adoption.hurry();
+                self.again(i, pause, Epoch(0), fault);
+            }
             StripRefusal::NoSpace => return Err(StripeError::NoSpace { stripe, pdisk }),
             StripRefusal::Failed => {
                 self.io.shared.reporter.silent(pdisk);
