@@ -95,8 +95,9 @@ fn rotten_bytes_are_never_read_and_are_made_good() {
     same_tree(local.path(), &tree);
     let made_good = repaired(&cluster, data as u64) as usize;
     cluster.down();
-    // Parity is read only to decode; what of it was not waits for a scrub.
-    assert_eq!(damaged(&cluster), (all - made_good, 0), "{made_good} of {all} repaired, {data} with data");
+    // Parity is read only to decode; what of it was not waits for a scrub, which may have come by now.
+    let (left, with_data) = damaged(&cluster);
+    assert!(left <= all - made_good && with_data == 0, "{made_good} of {all} repaired, {left} are left");
     println!("{bytes} bytes compared; {all} strips damaged, {data} of them with data; {made_good} repaired");
 
     // Under running servers; the client has nothing in memory.
