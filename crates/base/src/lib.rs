@@ -3,6 +3,7 @@
 pub mod buf;
 pub mod events;
 pub mod ids;
+pub mod proc_stat;
 pub mod stats;
 pub mod tunables;
 pub mod units;
