@@ -108,6 +108,10 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// Notification that pages of an inode are to be dropped.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Notification: names and what they lead to are believed no more (since 7.44, Linux 6.16).
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+/// The protocol version that has it.
+pub const INC_EPOCH_MINOR: u32 = 44;
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;
 

@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::{runtime, sync::watch};
 
 use crate::{
+    abi,
     buffers::Buffers,
     caching::Caching,
     calls::{Calls, Errno},
@@ -22,7 +23,7 @@ use crate::{
     handshake::{Agreed, Limits, shake_hands},
     mountinfo::{Mounted, mounted_at},
     mountpoint::{UnmountFailure, mount, prepare, unmount, unmount_error},
-    session::Session,
+    session::{KernelSide, Session},
     sys, tune,
     waiting::InFlight,
 };
@@ -326,14 +327,20 @@ impl<C: Calls> Mount<C> {
         let place = Arc::new(Place { device: mounted.as_ref().map(|m| m.device), path });
         let limits = Limits { max_write, max_background: options.max_background };
         let agreed = shake_hands(&channel, limits)?;
+        let mut caching = options.caching;
+        if agreed.minor < abi::INC_EPOCH_MINOR {
+            // Names could not be taken back when others come.
+            caching.entry_ttl = Duration::ZERO;
+        }
         let session = Arc::new(Session::new(
             calls,
             channel.clone(),
             options.requests_max,
             options.read_only,
-            options.caching,
+            caching,
             runtime.clone(),
         ));
+        session.calls.attach(Arc::new(KernelSide(Arc::downgrade(&session))));
         let (readers_ended, readers) = watch::channel(None);
         start_all(&session, channel, &options, agreed, &runtime, readers_ended)
             .map_err(|source| MountError::Readers { path: place.path.clone(), source })?;

@@ -23,8 +23,10 @@
 pub mod apply;
 pub mod cluster;
 mod error;
+mod event_log;
 pub mod format;
 pub mod keys;
+mod lost;
 mod manager;
 pub mod namespace;
 mod reaper;
@@ -32,6 +34,7 @@ mod serve;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use error::ManagerError;
 pub use format::{Spec, format, restore};
