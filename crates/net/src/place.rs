@@ -30,6 +30,8 @@ use crate::{
 
 /// The time a placement may take.
 const PLACE_FOR: Duration = Duration::from_secs(2);
+/// The time one attempt and its probe may take each, or four times what the first attempt took.
+const TRY_FOR: Duration = Duration::from_millis(400);
 /// How long the placements of other groups are waited for.
 const TURN_WITHIN: Duration = Duration::from_secs(4);
 /// How long calls under way are waited for before the first burst.
@@ -46,7 +48,8 @@ struct Candidate {
 
 /// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
 pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
-    let first = dial::connect(&group, Lane::Bulk, addr, None, dial::limit(&group, again)).await;
+    let began = Instant::now();
+    let first = dial::race(&group, Lane::Bulk, addr, dial::limit(&group, again)).await;
     let (mut stream, accepted) = match first {
         Ok(made) => made,
         Err(error) => {
@@ -61,7 +64,8 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
-    let task = Task { group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    let each = TRY_FOR.max(began.elapsed() * 4);
+    let task = Task { each, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
         let why = "one link on each side: there is nothing to choose".to_owned();
         task.report(0, [1; 2], why);
@@ -76,6 +80,8 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
 }
 
 struct Task {
+    /// The time one attempt and its probe may take each.
+    each: Duration,
     group: Arc<Group>,
     rail: usize,
     addr: SocketAddr,
@@ -107,11 +113,13 @@ impl Task {
         {
             self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
             let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
-            let limit = self.deadline.saturating_duration_since(Instant::now());
+            let limit = self.each.min(self.deadline.saturating_duration_since(Instant::now()));
             match dial::connect(&self.group, Lane::Bulk, self.addr, from, limit).await {
                 Ok((stream, accepted)) => self.try_out(stream, accepted).await,
                 // A port that somebody has: another will do.
                 Err(_) if from.is_some() => continue,
+                // It took a way that is dead in one direction: others are not.
+                Err(DialError::Timeout { .. } | DialError::Handshake { .. }) => continue,
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -149,7 +157,8 @@ impl Task {
 
     async fn try_out(&mut self, mut stream: TcpStream, accepted: Accepted) {
         let towards = self.addr.ip();
-        let path = within(self.deadline, Probe::new(&mut stream).path(towards)).await;
+        let until = self.deadline.min(Instant::now() + self.each);
+        let path = within(until, Probe::new(&mut stream).path(towards)).await;
         // A burst that was cut off may still be on its way: such a connection carries nothing else.
         if let Some(path) = path {
             self.tried.push(Candidate { stream, accepted, path });
