@@ -32,8 +32,9 @@ use crate::{
 const PLACE_FOR: Duration = Duration::from_secs(2);
 /// The time one attempt and its probe may take each, or four times what the first attempt took.
 const TRY_FOR: Duration = Duration::from_millis(400);
-/// How long the placements of other groups are waited for.
-const TURN_WITHIN: Duration = Duration::from_secs(4);
+/// How long the placements of other groups are waited for; more peers than that are many flows, which chance
+/// spreads well (`sizing.rs`).
+const TURN_WITHIN: Duration = Duration::from_secs(1);
 /// How long calls under way are waited for before the first burst.
 const QUIET_WITHIN: Duration = Duration::from_millis(200);
 /// Source ports among which those that suit a known hash are sought.
@@ -67,14 +68,7 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     let each = TRY_FOR.max(began.elapsed() * 4);
     let task = Task { each, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
-        let why = "one link on each side: there is nothing to choose".to_owned();
-        task.report(0, [1; 2], why);
-        task.hand_over(stream, accepted, None);
-        for _ in 1..n {
-            let group = Arc::clone(&task.group);
-            task.group.core.runtime.spawn(dial::attempt(group, Lane::Bulk, rail, addr, again));
-        }
-        return;
+        return task.by_chance(stream, accepted, n, "one link on each side: there is nothing to choose");
     }
     task.place(stream, accepted, n).await;
 }
@@ -97,7 +91,10 @@ impl Task {
     async fn place(mut self, stream: TcpStream, accepted: Accepted, n: usize) {
         let core = Arc::clone(&self.group.core);
         // One placement at a time on this node: they would take each other's bursts for noise.
-        let _turn = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await;
+        let Ok(Some(_turn)) = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await else {
+            let why = "placed by chance: many peers at once, over which chance spreads well by itself";
+            return self.by_chance(stream, accepted, n, why);
+        };
         self.deadline = Instant::now() + PLACE_FOR;
         let group = Arc::clone(&self.group);
         let hold = Hold::new(&group);
@@ -137,6 +134,17 @@ impl Task {
                 Ok(turn) => return turn.ok(),
                 Err(_) => self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now()),
             }
+        }
+    }
+
+    /// Takes the connection as it is, and makes the others as they come.
+    fn by_chance(&self, stream: TcpStream, accepted: Accepted, n: usize, why: &str) {
+        self.report(0, [1; 2], why.to_owned());
+        self.hand_over(stream, accepted, None);
+        for _ in 1..n {
+            let group = Arc::clone(&self.group);
+            let attempt = dial::attempt(group, Lane::Bulk, self.rail, self.addr, false);
+            self.group.core.runtime.spawn(attempt);
         }
     }
 
