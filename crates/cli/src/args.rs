@@ -42,7 +42,8 @@ pub enum Command {
     /// Mount a file system
     #[command(after_help = "Examples:
   ropewalk mount --dir /data/rope fs1 /mnt/rope
-  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410")]
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport classic")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
     #[command(
@@ -164,6 +165,9 @@ pub struct Mount {
     /// Only reading
     #[arg(long)]
     pub read_only: bool,
+    /// How requests come from the kernel: auto (io_uring where it can be had), uring, classic
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
+    pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
