@@ -177,7 +177,7 @@ fn inert_policy(facts: &HostFacts, _: &Context) -> Vec<Draft> {
 
 fn policy_without_ports(facts: &HostFacts, context: &Context) -> Vec<Draft> {
     let connections = context.tunables.max_tcp_conns_per_node_conn();
-    if connections < 2 {
+    if connections == base::tunables::ConnCount::Count(1) {
         return Vec::new();
     }
     bonds_in(facts, &[BondMode::Ieee8023ad, BondMode::BalanceXor])

@@ -10,7 +10,7 @@ mod show;
 mod table;
 mod values;
 
-pub use setting::{Choice, IoEngine};
+pub use setting::{Choice, ConnCount, IoEngine, TransferMode};
 pub use show::{Mark, ShowRow, explain, markdown};
 pub use table::{ROWS, Tunables};
 pub use values::TunableError;

@@ -10,11 +10,14 @@ mod listing;
 mod make;
 mod metrics;
 mod mount;
+mod net_commands;
 mod output;
 mod pdisk_commands;
 mod perf;
 mod process;
 mod server;
+mod testbed_commands;
+mod tuning;
 mod up;
 
 use std::process::ExitCode;
@@ -64,9 +67,13 @@ fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Net(args::Net::Status(listing)) => net_commands::status(listing),
+        Command::Net(args::Net::Sizing(args)) => net_commands::sizing(args),
+        Command::Waiters(listing) => net_commands::waiters(listing),
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

@@ -19,7 +19,7 @@ use wire::{
 use crate::{
     args::{self, Serve},
     directory::{ClusterDir, NodeFile},
-    link, metrics, pdisk_commands, process,
+    link, metrics, pdisk_commands, process, tuning,
 };
 
 /// `ropewalk serve`.
@@ -108,9 +108,15 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
                     Ok(AdminRequest::Waiters) => {
-                        let waiters: Vec<String> =
-                            endpoint.waiters().iter().map(|w| format!("{w:?}")).collect();
-                        let json = serde_json::json!({ "name": &*name, "waiters": waiters });
+                        let json = serde_json::json!({
+                            "name": &*name,
+                            "waiters": endpoint.waiters(),
+                            "serving": endpoint.serving(),
+                        });
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Net) => {
+                        let json = serde_json::json!(endpoint.status());
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
                     Ok(AdminRequest::Shutdown) => {
@@ -129,6 +135,7 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
     serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
+    tuning::follow(&endpoint, dir.file.manager);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {
@@ -154,6 +161,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
     serve_admin(&endpoint, "nsd", &node.name);
+    tuning::follow(&endpoint, dir.file.manager);
     let config = nsd::ServerConfig {
         node: node.id,
         process: process::own_ident(),
@@ -205,6 +213,7 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
         serve_admin(&endpoint, "client", &mountpoint.display().to_string());
+        tuning::follow(&endpoint, dir.file.manager);
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
         let options = fuse::MountOptions {

@@ -41,7 +41,42 @@ fn data_is_there_again_after_down_and_up() {
     let processes = status["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 6, "manager, four nodes, one mount: {status}");
     assert!(processes.iter().all(|p| p["status"]["statistics"].is_object()), "{status}");
+    connections_are_shown_and_follow_their_tunable(&cluster);
     cluster.down();
+}
+
+fn connections_are_shown_and_follow_their_tunable(cluster: &Cluster) {
+    let dir = cluster.dir();
+    let set = |value: &str| {
+        let pair = format!("maxTcpConnsPerNodeConn={value}");
+        common::ok(&["config", "set", "--dir", dir.to_str().unwrap(), &pair]);
+    };
+    // The mount's bulk connections to its servers, where they are in use.
+    let bulk = |cluster: &Cluster| -> Vec<usize> {
+        let all = cluster.json(&["net", "status"]);
+        let mount = all.as_array().unwrap().iter().find(|p| p["process"] == cluster.mnt().to_str().unwrap());
+        let peers = mount.unwrap()["answer"].as_array().unwrap().clone();
+        let active = |c: &&serde_json::Value| c["lane"] == "bulk" && c["state"] == "active";
+        let count =
+            |p: &serde_json::Value| p["connections"].as_array().unwrap().iter().filter(active).count();
+        peers.iter().map(count).filter(|&n| n > 0).collect()
+    };
+    for (value, wanted) in [("5", 5), ("1", 1)] {
+        set(value);
+        let began = std::time::Instant::now();
+        loop {
+            fs::write(cluster.mnt().join("some"), vec![7; 4 << 20]).unwrap();
+            let now = bulk(cluster);
+            if now.len() == 4 && now.iter().all(|&n| n == wanted) {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{value}: {now:?}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    let waiters = cluster.json(&["waiters"]);
+    assert!(waiters.as_array().unwrap().iter().all(|p| p["answer"]["waiters"].is_array()), "{waiters}");
+    common::refused(&["config", "set", "--dir", dir.to_str().unwrap(), "maxTcpConnsPerNodeConn=17"]);
 }
 
 #[test]

@@ -230,6 +230,32 @@ async fn explicit_times_win_over_those_of_earlier_writes() {
     assert_eq!((attr.mtime, attr.size, attr.mode), (mtime, 50_000, 0o600));
 }
 
+/// An answer given before a commit and received after the commit's own says how long the file was then.
+/// Taken for the truth it cut off what had been written meanwhile: git found its index too short.
+#[tokio::test]
+async fn an_answer_older_than_a_commit_does_not_put_the_old_size_back() {
+    for len in [5, 3 * BLOCK as usize] {
+        let mut world = World::new(2, 1);
+        let client = world.mount(calm());
+        let (ino, handle) = new_file(&client, b"index.lock", RW).await;
+        client.write(handle, 0, &vec![7; len]).await.unwrap();
+        let late = world.manager.links_on_their_way.write().await;
+        let answered = world.manager.mutations.load(SeqCst) + 1;
+        let linker = client.clone();
+        let link = tokio::spawn(async move { linker.link(ino, InodeNo::ROOT, b"index").await });
+        until("the link is made", || world.manager.mutations.load(SeqCst) == answered).await;
+        client.fsync(ino, false).await.unwrap();
+        assert_eq!(world.manager.record(ino).unwrap().0, len as u64);
+        drop(late);
+        let attr = link.await.unwrap().unwrap();
+        assert_eq!((attr.nlink, attr.size), (2, len as u64));
+        assert_eq!(client.getattr(ino).await.unwrap().size, len as u64);
+        assert!(client.read(handle, 0, len + 1).await.unwrap().to_vec() == vec![7; len]);
+        client.fsync(ino, false).await.unwrap();
+        assert_eq!(world.manager.record(ino).unwrap().0, len as u64);
+    }
+}
+
 #[tokio::test]
 async fn appends_of_several_handles_do_not_overlap() {
     let mut world = World::new(2, 1);

@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod ceiling;
+
 pub mod perf;
+pub mod testbed;

@@ -35,8 +35,9 @@ pub struct Call {
     pub into: Option<Destination>,
     /// When the caller gives up.
     pub deadline: Instant,
-    /// Whether it may be sent again, on another connection, when one was lost after it was sent. Without it
-    /// such a call ends with `Disconnected { maybe_executed: true }`.
+    /// Whether it may be carried out several times. When its connection is lost after it was sent it is sent
+    /// again on another, either way; without this flag the peer remembers it, so that it takes effect once,
+    /// and it ends with `Disconnected { maybe_executed: true }` if the peer has started anew meanwhile.
     pub idempotent: bool,
     /// How long it waits while there is no connection at all; `None`: the endpoint's `patience_default`.
     pub patience: Option<Duration>,

@@ -20,6 +20,28 @@ pub enum Dispatch {
     Pinned,
 }
 
+/// How bulk connections get their source ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Several are tried, and those kept that use all links equally.
+    #[default]
+    Probe,
+    /// As the kernel gives them: for comparison.
+    Off,
+}
+
+/// How payloads of requests above `inline_write_max` travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transfer {
+    /// In the request, against the credit that the peer's window gives.
+    #[default]
+    Push,
+    /// The peer fetches them when it has room: one more round trip, and nothing sent that must wait.
+    Fetch,
+}
+
 /// Settings of an [`Endpoint`](crate::Endpoint). `..EndpointConfig::default()` fills what is not special.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -32,8 +54,16 @@ pub struct EndpointConfig {
     /// `maxTcpConnsPerNodeConn`: bulk connections to one peer over all rails, 1–16; the lower of both
     /// sides' values counts. [`Endpoint::set_conns_max`](crate::Endpoint::set_conns_max) changes it.
     pub conns_max: u8,
+    /// The number of bulk connections is found by measuring, up to `conns_max`.
+    pub conns_auto: bool,
     /// How calls are given to connections.
     pub dispatch: Dispatch,
+    /// How bulk connections get their source ports.
+    pub placement: Placement,
+    /// How payloads of requests above `inline_write_max` travel.
+    pub transfer: Transfer,
+    /// `nsdInlineWriteMax`: payloads of requests up to this many bytes always travel in the request.
+    pub inline_write_max: usize,
     /// Addresses to listen on; port 0 takes a free one. Empty: this endpoint only connects.
     pub listen: Vec<SocketAddr>,
     /// Addresses told to peers for multi-rail use; empty: those listened on.
@@ -75,7 +105,11 @@ impl Default for EndpointConfig {
             node: NodeId(0),
             session: SessionId(0),
             conns_max: 2,
+            conns_auto: false,
             dispatch: Dispatch::ShortestQueue,
+            placement: Placement::Probe,
+            transfer: Transfer::Push,
+            inline_write_max: 32 << 10,
             listen: Vec::new(),
             advertise: Vec::new(),
             software: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),

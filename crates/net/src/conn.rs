@@ -23,6 +23,7 @@ use wire::{
 
 use crate::{
     Payload,
+    choose::Path,
     endpoint::Core,
     error::CloseReason,
     group::Group,
@@ -53,6 +54,8 @@ pub(crate) struct Accepted {
     pub window: Window,
     /// All its addresses.
     pub addresses: Vec<SocketAddr>,
+    /// The links it uses, where that was tried.
+    pub path: Option<Path>,
 }
 
 /// Counted while running; read by `Endpoint::status`.
@@ -90,6 +93,8 @@ pub(crate) struct Conn {
     pub remote: SocketAddr,
     pub peer: Identity,
     pub opened: Instant,
+    /// The links it uses, where that was tried.
+    pub path: Option<Path>,
     pub core: Arc<Core>,
     pub group: Arc<Group>,
     pub socket: Socket,
@@ -125,6 +130,7 @@ impl Conn {
             remote: socket.as_ref().peer_addr()?,
             peer: accepted.peer.clone(),
             opened: Instant::now(),
+            path: accepted.path.clone(),
             core: Arc::clone(core),
             group: Arc::clone(group),
             socket,

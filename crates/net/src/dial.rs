@@ -7,6 +7,7 @@ use std::{
 };
 
 use thiserror::Error;
+use tokio::net::TcpStream;
 use wire::hello::Lane;
 
 use crate::{
@@ -30,6 +31,9 @@ pub(crate) enum DialError {
     Handshake { addr: SocketAddr, source: HandshakeError },
     #[error("{addr} refuses this node: {reason}")]
     Refused { addr: SocketAddr, reason: String },
+    /// It was to be made together with one that failed.
+    #[error("{text}")]
+    Beside { text: String },
 }
 
 /// A socket whose handshake is done.
@@ -38,21 +42,33 @@ pub(crate) struct Dialed {
     pub accepted: Accepted,
 }
 
+/// The time for an attempt; `again`: on a rail that was left.
+pub(crate) fn limit(group: &Group, again: bool) -> Duration {
+    let limit = group.core.config.connect_timeout;
+    if again { limit.min(RETRY_TIMEOUT) } else { limit }
+}
+
 /// One attempt on `rail`; the group is told how it ended.
 pub(crate) async fn attempt(group: Arc<Group>, lane: Lane, rail: usize, addr: SocketAddr, again: bool) {
-    let limit = group.core.config.connect_timeout;
-    let limit = if again { limit.min(RETRY_TIMEOUT) } else { limit };
-    let result = dial(&group, lane, addr, limit).await;
+    let result = connect(&group, lane, addr, None, limit(&group, again)).await;
     if let Err(error) = &result {
         tracing::info!("{error}");
     }
+    let result = result.map(|(stream, accepted)| Dialed { socket: Socket::new(stream), accepted });
     group.dialed(lane, rail, result);
 }
 
-async fn dial(group: &Group, lane: Lane, addr: SocketAddr, limit: Duration) -> Result<Dialed, DialError> {
+/// Connects, from a given source port if `from` says so, and does the handshake.
+pub(crate) async fn connect(
+    group: &Group,
+    lane: Lane,
+    addr: SocketAddr,
+    from: Option<SocketAddr>,
+    limit: Duration,
+) -> Result<(TcpStream, Accepted), DialError> {
     let core = &group.core;
     let began = Instant::now();
-    let connected = tokio::time::timeout(limit, socket::connect(addr)).await;
+    let connected = tokio::time::timeout(limit, socket::connect(addr, from)).await;
     let failed = |source| DialError::Connect { addr, source };
     let mut stream = connected.map_err(|_| DialError::Timeout { addr, limit })?.map_err(failed)?;
     socket::configure(&stream, core.config.heartbeat_timeout).map_err(failed)?;
@@ -70,5 +86,5 @@ async fn dial(group: &Group, lane: Lane, addr: SocketAddr, limit: Duration) -> R
             }
             source => DialError::Handshake { addr, source },
         })?;
-    Ok(Dialed { socket: Socket::new(stream), accepted })
+    Ok((stream, accepted))
 }

@@ -20,7 +20,7 @@ use tokio::{
 use wire::frame::Service;
 
 use crate::{
-    EndpointConfig, Handler, NetError, Peer, PeerStatus, Serving, Waiter,
+    EndpointConfig, Handler, NetError, Peer, PeerStatus, Serving, Transfer, Waiter,
     accept::{self, Handshakes},
     config::check_conns_max,
     conn::Conn,
@@ -61,6 +61,8 @@ pub(crate) struct Core {
     /// `inbound_bytes_max` in units of 4 KiB.
     pub inbound_share: Arc<Semaphore>,
     pub handshakes: Handshakes,
+    /// One placement at a time.
+    pub placing: Semaphore,
     pub shutting: Notify,
     started: Instant,
     ids: AtomicU64,
@@ -73,6 +75,10 @@ pub(crate) struct Core {
     accepted: AtomicUsize,
     shut: AtomicBool,
     conns_max: AtomicU8,
+    conns_auto: AtomicBool,
+    /// `Transfer::Fetch` is in force.
+    fetch: AtomicBool,
+    inline_write_max: AtomicUsize,
     pub call_times: CallTimes,
 }
 
@@ -102,6 +108,7 @@ impl Endpoint {
             process,
             runtime,
             handshakes: Handshakes::default(),
+            placing: Semaphore::new(1),
             shutting: Notify::new(),
             started: Instant::now(),
             ids: AtomicU64::new(1),
@@ -114,6 +121,9 @@ impl Endpoint {
             accepted: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
             conns_max: AtomicU8::new(config.conns_max),
+            conns_auto: AtomicBool::new(config.conns_auto),
+            fetch: AtomicBool::new(config.transfer == Transfer::Fetch),
+            inline_write_max: AtomicUsize::new(config.inline_write_max),
             call_times: CallTimes::new(),
             config,
         });
@@ -179,8 +189,23 @@ impl Endpoint {
     /// Changes `maxTcpConnsPerNodeConn`, 1–16: connections are made and drained accordingly, and peers that
     /// connected to this endpoint are told.
     pub fn set_conns_max(&self, n: u8) -> Result<(), NetError> {
+        self.set_conns(n, false)
+    }
+
+    /// `maxTcpConnsPerNodeConn` = auto: each group finds the number by measuring, up to 16 and to what its
+    /// peer allows.
+    pub fn set_conns_auto(&self) {
+        // 16 is within the range.
+        let _ = self.set_conns(16, true);
+    }
+
+    fn set_conns(&self, n: u8, auto: bool) -> Result<(), NetError> {
         check_conns_max(n)?;
         let core = self.core();
+        let before = (core.conns_max(), core.conns_auto.swap(auto, Ordering::Relaxed));
+        if before == (n, auto) {
+            return Ok(());
+        }
         core.conns_max.store(n, Ordering::Relaxed);
         for group in core.groups() {
             group.keeper.notify_one();
@@ -189,6 +214,12 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// Changes how payloads of more than `inline_max` bytes travel.
+    pub fn set_transfer(&self, transfer: Transfer, inline_max: usize) {
+        self.core().fetch.store(transfer == Transfer::Fetch, Ordering::Relaxed);
+        self.core().inline_write_max.store(inline_max, Ordering::Relaxed);
     }
 
     /// The map version named in replies.
@@ -283,6 +314,16 @@ impl Core {
         self.conns_max.load(Ordering::Relaxed)
     }
 
+    /// Whether the payload of a request is fetched by the peer.
+    pub(crate) fn is_fetched(&self, len: usize) -> bool {
+        self.fetch.load(Ordering::Relaxed) && len > self.inline_write_max.load(Ordering::Relaxed)
+    }
+
+    /// Whether groups find their number of connections themselves.
+    pub(crate) fn conns_auto(&self) -> bool {
+        self.conns_auto.load(Ordering::Relaxed)
+    }
+
     /// The group of a process that connects to us.
     pub(crate) fn accepted_group(self: &Arc<Self>, node: NodeId, process: u64) -> Arc<Group> {
         let mut peers = self.lock_peers();
@@ -335,7 +376,7 @@ async fn janitor(core: std::sync::Weak<Core>) {
                 let state = group.lock();
                 state.conns.is_empty() && state.table.calls().next().is_none()
             };
-            !empty || group.idle() < ACCEPTED_LINGER
+            !empty || group.idle() < ACCEPTED_LINGER || group.lock_once().is_needed(Instant::now())
         });
     }
 }

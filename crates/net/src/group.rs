@@ -6,6 +6,7 @@
 //! Locks: `plan`, then `state`; never held across an await, nor while a connection's outbox is used.
 
 use std::{
+    collections::{BTreeSet, HashMap},
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -24,12 +25,13 @@ use wire::{
 };
 
 use crate::{
-    Call, CallError, Destination, Reply, ReplyPayload,
+    Call, CallError, Destination, Payload, Reply, ReplyPayload, auto,
     conn::{Accepted, Conn, DrainState, Identity},
     dial::{DialError, Dialed},
     endpoint::Core,
     error::CloseReason,
     keeper,
+    once::Once,
     outbox::OutFrame,
     pending::{Failure, Outcome, Pending, ReplyTo, Table, Unassigned},
     plan::{Ended, Failed, Have, Plan},
@@ -97,6 +99,8 @@ pub(crate) struct State {
     pub identity: Option<Identity>,
     /// Why the last attempt to connect failed.
     pub last_error: Option<String>,
+    /// Calls that must take effect once and have not ended; the lowest says what is settled.
+    unsettled: BTreeSet<u64>,
     /// The peer refuses the handshake.
     pub refused: Option<String>,
     shut: bool,
@@ -107,11 +111,17 @@ pub(crate) struct Group {
     /// Empty: accepted.
     pub addrs: Vec<SocketAddr>,
     state: Mutex<State>,
+    /// What is remembered of the peer's requests that must take effect once.
+    pub once: Mutex<Once<Arc<Conn>>>,
+    /// Payloads of calls under way that the peer fetches, by request id. Bounded as the calls are.
+    offers: Mutex<HashMap<u64, Payload>>,
     /// A connection came, or room on one, by lane.
     changed: [Notify; 2],
     plan: Mutex<Plan>,
     /// The peer's `conns_max`; 0 until the first handshake.
     peer_conns_max: AtomicU8,
+    /// Bulk connections found by measuring.
+    conns_found: AtomicU8,
     /// A bulk connection has been asked for.
     pub bulk_wanted: AtomicBool,
     /// Wakes the keeper; a permit is stored.
@@ -138,9 +148,12 @@ impl Group {
             core: Arc::clone(core),
             addrs,
             state: Mutex::default(),
+            once: Mutex::default(),
+            offers: Mutex::default(),
             changed: [Notify::new(), Notify::new()],
             plan: Mutex::new(plan),
             peer_conns_max: AtomicU8::new(0),
+            conns_found: AtomicU8::new(auto::FIRST),
             bulk_wanted: AtomicBool::new(false),
             keeper: Notify::new(),
             keeper_sleeps: AtomicBool::new(true),
@@ -158,9 +171,24 @@ impl Group {
         self.plan.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Bulk connections to have: the lower of both sides' values; 0 until the first handshake.
+    /// Bulk connections to have: the lower of both sides' values, or up to that what was found by measuring;
+    /// 0 until the first handshake.
     pub(crate) fn conns_wanted(&self) -> u8 {
+        let limit = self.conns_limit();
+        if self.core.conns_auto() { limit.min(self.conns_found.load(Ordering::Relaxed)) } else { limit }
+    }
+
+    /// The most bulk connections that both sides allow; 0 until the first handshake.
+    pub(crate) fn conns_limit(&self) -> u8 {
         self.peer_conns_max.load(Ordering::Relaxed).min(self.core.conns_max())
+    }
+
+    /// Measuring has found this number of bulk connections to be the best so far.
+    pub(crate) fn set_conns_found(&self, n: u8) {
+        if self.conns_found.swap(n, Ordering::Relaxed) != n && self.core.conns_auto() {
+            tracing::info!(peer = %self.name(), "bulk connections, by measuring: {n}");
+            self.keeper.notify_one();
+        }
     }
 
     /// The peer says how many connections it takes.
@@ -206,14 +234,32 @@ impl Group {
         let mut destination = call.into.take();
         let mut busy_pause = BUSY_PAUSE.0;
         let patience = call.patience.unwrap_or(core.config.patience_default);
+        let once = !call.idempotent;
+        let offered = self.offer(id, &call, &payload);
+        let sent = if offered.is_some() { Payload::new() } else { payload };
+        let _kept = Kept { group: self, id, once, offered: offered.is_some() };
+        if once {
+            self.lock().unsettled.insert(id);
+        }
+        // The process that may have carried it out already, and how its connection was lost.
+        let mut tried: Option<(u64, String)> = None;
         loop {
             let mut guard = Guard { group: self, id, armed: true };
-            let pending = self.pending(&call, body.len() + payload.len(), destination.take());
+            let pending = self.pending(&call, body.len() + sent.len(), destination.take());
             let expects = pending.destination.is_some();
             self.lock().table.insert(id, pending);
             self.used_us.store(core.now_us(), Ordering::Relaxed);
             self.wake_keeper();
-            let (conn, rx, load) = self.assign(id, call.lane, patience).await?;
+            let assigned = self.assign(id, call.lane, patience).await;
+            let (conn, rx, load) = assigned.map_err(|e| if tried.is_some() { perhaps(e) } else { e })?;
+            if let Some((process, lost)) = &tried
+                && once
+                && *process != conn.peer.process
+            {
+                let reason = format!("{lost}; the peer has started anew since the request was sent");
+                return Err(CallError::Disconnected { maybe_executed: true, reason });
+            }
+            let settled = if once { self.lock().unsettled.first().copied().unwrap_or(id) } else { 0 };
             let header = Header {
                 kind: FrameKind::Request,
                 service: call.service,
@@ -221,7 +267,7 @@ impl Group {
                 op: call.op,
                 status: Status::Ok,
                 body_len: body.len() as u32,
-                payload_len: payload.len() as u32,
+                payload_len: sent.len() as u32,
                 body_crc,
                 deadline_us: remaining_us(call.deadline),
                 server_us: 0,
@@ -230,15 +276,19 @@ impl Group {
                 inode: call.inode,
                 epoch: call.epoch,
                 sent_us: core.now_us(),
+                offered: offered.unwrap_or(0),
+                once,
+                settled,
             };
             let frame = OutFrame {
                 header: header.encode(),
                 body: body.clone(),
-                payload: payload.clone(),
+                payload: sent.clone(),
                 request: Some(id),
             };
             let later = load >= COALESCE_ABOVE && frame.len() <= COALESCE_LEN_MAX;
             let expecting = Expecting::new(&conn, expects);
+            let process = conn.peer.process;
             if conn.send(frame, later).is_err() {
                 // It has ended meanwhile; its end tells the call, or has no longer seen it.
                 drop(expecting);
@@ -272,14 +322,37 @@ impl Group {
                     return Err(CallError::PayloadTooLong { len, room });
                 }
                 Ok(Err(Failure::Lost { maybe_executed, reason, destination: d })) => {
-                    if maybe_executed && !call.idempotent {
-                        return Err(CallError::Disconnected { maybe_executed, reason });
+                    tracing::debug!(id, maybe_executed, "sending a request again: {reason}");
+                    if maybe_executed {
+                        tried.get_or_insert((process, reason));
                     }
                     destination = d;
                 }
                 Err(_) => return Err(CallError::Shutdown),
             }
         }
+    }
+
+    /// Keeps a payload for the peer to fetch, where that is how it travels. Returns its bytes.
+    fn offer(&self, id: u64, call: &Call, payload: &Payload) -> Option<u32> {
+        let fetched = call.lane == Lane::Bulk && self.core.is_fetched(payload.len());
+        fetched.then(|| {
+            self.lock_offers().insert(id, payload.clone());
+            payload.len() as u32
+        })
+    }
+
+    /// The payload offered with request `id`, if that call has not ended.
+    pub(crate) fn offered(&self, id: u64) -> Option<Payload> {
+        self.lock_offers().get(&id).cloned()
+    }
+
+    fn lock_offers(&self) -> MutexGuard<'_, HashMap<u64, Payload>> {
+        self.offers.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn lock_once(&self) -> MutexGuard<'_, Once<Arc<Conn>>> {
+        self.once.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn pending(&self, call: &Call, cost: usize, destination: Option<Destination>) -> Pending {
@@ -391,7 +464,7 @@ impl Group {
         }
     }
 
-    fn notify_all(&self) {
+    pub(crate) fn notify_all(&self) {
         self.changed.iter().for_each(Notify::notify_waiters);
     }
 
@@ -443,6 +516,7 @@ impl Group {
             state.last_error = None;
             state.conns.push(Arc::clone(conn));
             state.table.add_member(conn.id, conn.lane, accepted.window);
+            state.table.set_trial(conn.id, !conn.dialed && conn.lane == Lane::Bulk);
             old
         };
         conn.stats.connections.add(1);
@@ -490,6 +564,12 @@ impl Group {
     /// A connection is being closed: nothing more is given to it.
     pub(crate) fn retire(&self, conn: &Conn) {
         self.lock().table.retire(conn.id);
+    }
+
+    /// The peer uses a connection that it made, and is not only trying it.
+    pub(crate) fn proven(&self, conn: &Conn) {
+        self.lock().table.set_trial(conn.id, false);
+        self.notify_all();
     }
 
     pub(crate) fn begin_reply(&self, conn: &Conn, id: u64) -> Option<ReplyTo> {
@@ -540,6 +620,7 @@ impl Group {
             (state.conns.clone(), state.table.drain())
         };
         drop(calls);
+        self.lock_once().clear();
         conns.iter().for_each(|c| c.close(CloseReason::Shutdown));
         self.keeper.notify_one();
         self.notify_all();
@@ -557,6 +638,35 @@ type Assigned = (Arc<Conn>, oneshot::Receiver<Outcome>, u32);
 fn remaining_us(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now()).as_micros();
     u32::try_from(left).unwrap_or(u32::MAX).max(1)
+}
+
+/// The error of a call that was sent before: it may have been carried out.
+fn perhaps(error: CallError) -> CallError {
+    match error {
+        CallError::Disconnected { reason, .. } | CallError::Refused(reason) => {
+            CallError::Disconnected { maybe_executed: true, reason }
+        }
+        other => other,
+    }
+}
+
+/// Forgets what is kept for a call, when it ends in whatever way.
+struct Kept<'a> {
+    group: &'a Group,
+    id: u64,
+    once: bool,
+    offered: bool,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if self.once {
+            self.group.lock().unsettled.remove(&self.id);
+        }
+        if self.offered {
+            self.group.lock_offers().remove(&self.id);
+        }
+    }
 }
 
 /// Tells table and peer if the call ends without an outcome: its future was dropped.

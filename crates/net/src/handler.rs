@@ -134,7 +134,7 @@ impl fmt::Debug for PeerId {
 }
 
 /// What a handler answers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Response {
     /// How it ended as far as the transport is concerned.
     pub status: Status,

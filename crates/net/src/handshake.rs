@@ -83,6 +83,7 @@ pub(crate) async fn connect(
                 conns_max,
                 window,
                 addresses,
+                path: None,
             })
         }
     }
@@ -139,6 +140,7 @@ pub(crate) async fn accept(core: &Core, stream: &mut TcpStream) -> Result<Accept
         conns_max: hello.conns_max,
         window: hello.window,
         addresses: Vec::new(),
+        path: None,
     })
 }
 

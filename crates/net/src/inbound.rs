@@ -19,14 +19,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use wire::{
     crc::crc32c,
     frame::{BODY_LEN_MAX, FrameKind, Header, PAYLOAD_LEN_MAX, Service, Status},
-    hello::Window,
+    hello::{Lane, NetRequest, Window},
 };
 
 use crate::{
-    PeerId, Request, Response,
+    Call, Peer, PeerId, Request, Response,
     call::check_len,
     conn::Conn,
     handler::{BoxFuture, Cancel},
+    once::Begin,
     outbox::OutFrame,
 };
 
@@ -47,6 +48,8 @@ pub(crate) struct Active {
     pub since: Instant,
     pub expires: Instant,
     bytes: u64,
+    /// It may come again on another connection.
+    once: bool,
     cancel: Arc<Cancel>,
 }
 
@@ -99,6 +102,7 @@ impl Inbound {
                 since: now,
                 expires,
                 bytes,
+                once: header.once,
                 cancel,
             },
         );
@@ -120,9 +124,11 @@ impl Inbound {
         }
     }
 
-    /// The connection is gone: nobody waits any more.
+    /// The connection is gone: nobody waits any more, but for what may come again on another.
     pub(crate) fn cancel_all(&self) {
-        let all: Vec<_> = self.lock().active.values().map(|a| Arc::clone(&a.cancel)).collect();
+        let waited_for = |a: &&Active| !a.once;
+        let all: Vec<_> =
+            self.lock().active.values().filter(waited_for).map(|a| Arc::clone(&a.cancel)).collect();
         all.iter().for_each(|cancel| cancel.cancel());
     }
 
@@ -150,6 +156,9 @@ pub(crate) fn dispatch(
         let text = format!("{:?} is not served by this process (yet)", header.service);
         return refuse(conn, &header, Status::NoService, &text);
     };
+    if header.once && !begin_once(conn, &header, since) {
+        return;
+    }
     let peer = PeerId {
         node: conn.peer.node,
         process: conn.peer.process,
@@ -161,23 +170,27 @@ pub(crate) fn dispatch(
     let body = Bytes::from(body);
     let request = Request { header, body, payload, peer, expires, received, cancel, _share: share };
     let limit = conn.core.config.outbound_bytes_max as u64;
-    if conn.outbox.bytes() > limit {
-        // The peer does not read its replies as fast as it asks: nothing more is begun for it.
+    // A peer that does not read its replies as fast as it asks: nothing more is begun for it.
+    let congested = conn.outbox.bytes() > limit;
+    if congested || header.offered > 0 {
         let conn = Arc::clone(conn);
         let runtime = conn.core.runtime.clone();
         runtime.spawn(async move {
-            if outbox_below(&conn, limit, expires).await {
-                let response = Caught(start(|| handler.handle(request))).await;
-                reply(&conn, &header, since, response, true);
+            let response = if congested && !outbox_below(&conn, limit, expires).await {
+                Response::error(Status::Expired, "the connection did not take earlier replies")
             } else {
-                refuse(&conn, &header, Status::Expired, "the connection did not take earlier replies");
-                conn.flush();
-            }
+                match fetch(&conn, request).await {
+                    Ok(request) => Caught(start(|| handler.handle(request))).await,
+                    Err(response) => response,
+                }
+            };
+            reply(&conn, &header, since, response, true);
         });
         return;
     }
     if Instant::now() >= expires || request.is_cancelled() {
-        return refuse(conn, &header, Status::Expired, "the deadline passed before it was begun");
+        let late = Response::error(Status::Expired, "the deadline passed before it was begun");
+        return reply(conn, &header, since, late, false);
     }
     let mut handling = Caught(start(|| handler.handle(request)));
     let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -191,6 +204,58 @@ pub(crate) fn dispatch(
                 let response = handling.await;
                 reply(&conn, &header, since, response, true);
             });
+        }
+    }
+}
+
+/// Whether a request that must take effect once is to be carried out now; if not it has been answered, or
+/// will be when its first copy is.
+fn begin_once(conn: &Arc<Conn>, header: &Header, since: Instant) -> bool {
+    let (process, id) = (conn.peer.process, header.request_id);
+    let begin = conn.group.lock_once().begin(Instant::now(), process, id, header.settled, Arc::clone(conn));
+    match begin {
+        Begin::New => return true,
+        Begin::Attached => {}
+        Begin::Done(response) => send_reply(conn, header, since, response, false),
+        Begin::Stale => {
+            let text = "a late copy of a request that was answered";
+            send_reply(conn, header, since, Response::error(Status::Expired, text), false);
+        }
+        Begin::Forgotten => {
+            let text = "it may have been carried out before; too many requests came since to know";
+            send_reply(conn, header, since, Response::error(Status::Forgotten, text), false);
+        }
+    }
+    false
+}
+
+/// Gets the payload that a request offers, if it offers one; the error is the answer to the request.
+async fn fetch(conn: &Conn, mut request: Request) -> Result<Request, Response> {
+    let len = request.header.offered as usize;
+    if len == 0 {
+        return Ok(request);
+    }
+    let room = Arc::clone(&conn.core.inbound_share).acquire_many_owned(share_units(len));
+    let room = tokio::time::timeout_at(request.expires.into(), room).await;
+    let Ok(Ok(room)) = room else {
+        return Err(Response::error(Status::Expired, "no memory for its payload before its deadline"));
+    };
+    let body = wire::frame::encode(&NetRequest::Fetch(request.header.request_id));
+    let call = Call::new(Service::Net, 0, body, request.expires);
+    let call = Call { lane: Lane::Bulk, idempotent: true, class: request.header.class, ..call };
+    let fetched = Peer::from_group(Arc::clone(&conn.group)).call(call).await;
+    match fetched {
+        Ok(reply) if reply.payload.len() == len => {
+            request.payload = reply.payload.into_bytes();
+            request._share = Some(room);
+            Ok(request)
+        }
+        Ok(reply) => {
+            let text = format!("{} bytes were offered, {} came", len, reply.payload.len());
+            Err(Response::error(Status::BadRequest, text))
+        }
+        Err(error) => {
+            Err(Response::error(Status::Expired, format!("its payload could not be fetched: {error}")))
         }
     }
 }
@@ -211,10 +276,24 @@ async fn outbox_below(conn: &Conn, limit: u64, expires: Instant) -> bool {
 
 /// Answers without a handler. Corked: the receiver flushes.
 pub(crate) fn refuse(conn: &Conn, header: &Header, status: Status, text: &str) {
-    reply(conn, header, Instant::now(), Response::error(status, text), false);
+    send_reply(conn, header, Instant::now(), Response::error(status, text), false);
 }
 
-fn reply(conn: &Conn, request: &Header, since: Instant, mut response: Response, flush: bool) {
+/// Answers a request that was to be carried out.
+fn reply(conn: &Conn, request: &Header, since: Instant, response: Response, flush: bool) {
+    if request.once {
+        let expires = since + Duration::from_micros(request.deadline_us.into());
+        let id = request.request_id;
+        let to = conn.group.lock_once().end(conn.peer.process, id, &response, expires);
+        // A copy may have come on another connection meanwhile: that one is waited on now.
+        if let Some(to) = to.filter(|to| to.id != conn.id) {
+            return send_reply(&to, request, since, response, true);
+        }
+    }
+    send_reply(conn, request, since, response, flush);
+}
+
+fn send_reply(conn: &Conn, request: &Header, since: Instant, mut response: Response, flush: bool) {
     let fits = check_len("body_len", response.body.len(), BODY_LEN_MAX)
         .and_then(|()| check_len("payload_len", response.payload.len(), PAYLOAD_LEN_MAX));
     if let Err(e) = fits {
@@ -228,6 +307,9 @@ fn reply(conn: &Conn, request: &Header, since: Instant, mut response: Response, 
         payload_len: response.payload.len() as u32,
         body_crc: crc32c(&response.body),
         deadline_us: 0,
+        offered: 0,
+        once: false,
+        settled: 0,
         server_us: u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX),
         epoch: conn.core.epoch(),
         ..*request

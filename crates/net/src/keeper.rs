@@ -3,6 +3,7 @@
 //! It sleeps while the group is idle; a call wakes it. It ends with its group.
 
 use std::{
+    net::SocketAddr,
     sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -10,12 +11,16 @@ use std::{
 use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
+    Placement,
+    auto::Auto,
     conn::{Conn, DrainState},
     dial,
     error::CloseReason,
     group::Group,
-    plan::{Have, Step},
+    links, place,
+    plan::{Have, Plan, Step},
     tcp_info::tcp_info,
+    verify::{Carried, Verdict, Verify},
     watch::{Advice, Seen, TICK, Watch},
 };
 
@@ -26,8 +31,20 @@ const SLEEP: Duration = Duration::from_secs(10);
 /// A draining connection is closed after this, whatever it still waits for.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
+/// After connections were made anew because they were not on their links: as long as this, not again.
+const HOLD_OFF: Duration = Duration::from_secs(30);
+
+/// What is known from looking at a group while it works.
+struct Sight {
+    watch: Watch,
+    verify: Verify,
+    auto: Auto,
+    hold_off_until: Option<Instant>,
+}
+
 pub(crate) async fn run(group: Weak<Group>) {
-    let mut watch = Watch::default();
+    let mut sight =
+        Sight { watch: Watch::default(), verify: Verify::default(), auto: Auto::new(), hold_off_until: None };
     let mut looked = Instant::now();
     loop {
         let Some(group) = group.upgrade() else { return };
@@ -52,7 +69,7 @@ pub(crate) async fn run(group: Weak<Group>) {
         }
         if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
             looked = now;
-            look(&group, &mut watch, now);
+            look(&group, &mut sight, now);
         }
         close_drained(&group);
         // Safe to cancel: it only waits, and `notify_one` keeps a permit.
@@ -62,14 +79,27 @@ pub(crate) async fn run(group: Weak<Group>) {
 
 fn steps(group: &Arc<Group>, now: Instant) {
     let core = &group.core;
-    let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted().max(1) } else { 0 };
+    // Not known before the first handshake, which the control connection does.
+    let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted() } else { 0 };
     let mut plan = group.lock_plan();
-    let have: Vec<Have> = group.lock().conns.iter().map(|c| c.have()).collect();
+    let conns = group.lock().conns.clone();
+    let have: Vec<Have> = conns.iter().map(|c| c.have()).collect();
+    place_those_made_alone(group, &mut plan, &conns, bulk.into());
     let steps = plan.steps(now, &have, bulk.into());
     let rails: Vec<_> = plan.rails().iter().map(|r| (r.addr, r.down)).collect();
     drop(plan);
+    let mut placed = Vec::new();
+    for (rail, &(addr, down)) in rails.iter().enumerate() {
+        let dials = steps.iter().filter(|s| **s == Step::Dial { lane: Lane::Bulk, rail }).count();
+        let live = have.iter().filter(|h| h.lane == Lane::Bulk && h.rail == rail && !h.leaving).count();
+        if dials > 0 && dials + live > 1 && can_place(group, addr) {
+            placed.push(rail);
+            core.runtime.spawn(place::run(Arc::clone(group), rail, addr, dials, down));
+        }
+    }
     for step in steps {
         match step {
+            Step::Dial { lane: Lane::Bulk, rail } if placed.contains(&rail) => {}
             Step::Dial { lane, rail } => {
                 if let Some(&(addr, down)) = rails.get(rail) {
                     core.runtime.spawn(dial::attempt(Arc::clone(group), lane, rail, addr, down));
@@ -77,6 +107,26 @@ fn steps(group: &Arc<Group>, now: Instant) {
             }
             Step::Drain { conn } => drain(group, conn),
         }
+    }
+}
+
+/// Whether connections to `addr` can be placed on links at all.
+fn can_place(group: &Group, addr: SocketAddr) -> bool {
+    group.core.config.placement == Placement::Probe && !addr.ip().is_loopback()
+}
+
+/// A connection that was the only one on its rail was not placed; when more are wanted it is made anew with
+/// them, so that all are.
+fn place_those_made_alone(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], bulk: usize) {
+    let alone = |rail: usize, r: &crate::plan::Rail| {
+        let mut there = conns.iter().filter(|c| c.lane == Lane::Bulk && c.rail == rail && !c.have().leaving);
+        let first = there.next().filter(|c| c.path.is_none() && there.next().is_none())?;
+        (r.placement.is_none() && can_place(group, r.addr)).then_some(first.id)
+    };
+    let rails = plan.rails();
+    if bulk > rails.iter().filter(|r| !r.down).count() {
+        let alone: Vec<u64> = rails.iter().enumerate().filter_map(|(i, r)| alone(i, r)).collect();
+        plan.replace(&alone);
     }
 }
 
@@ -110,11 +160,50 @@ fn close_drained(group: &Group) {
     done.iter().for_each(|c| c.close(CloseReason::Drained));
 }
 
-fn look(group: &Arc<Group>, watch: &mut Watch, now: Instant) {
+/// Finds the number of connections by measuring, where that is asked for.
+fn count(group: &Group, sight: &mut Sight, now: Instant) {
+    let Some(window) = sight.watch.take_window() else { return };
+    if group.core.conns_auto() && group.dials() {
+        let limit = group.conns_limit();
+        let stands = !group.is_changing();
+        group.set_conns_found(sight.auto.window(now, window.busy, stands, window.rate, limit));
+    }
+}
+
+/// Compares the links' counters with what the connections placed on them carried.
+fn verify(group: &Group, sight: &mut Sight, conns: &[Arc<Conn>], seen: &[Seen], now: Instant) {
+    let placed = || conns.iter().filter(|c| c.path.is_some() && !c.have().leaving);
+    if !group.dials() || placed().count() < 2 || !sight.verify.is_due(now) {
+        return;
+    }
+    let carried: Vec<Carried<'_>> = placed()
+        .filter_map(|c| {
+            let s = seen.iter().find(|s| s.conn == c.id)?;
+            Some(Carried { conn: c.id, path: c.path.as_ref()?, sent: s.acked, received: s.received })
+        })
+        .collect();
+    let links = links::read(conns[0].remote.ip()).links;
+    let Some(verdict) = sight.verify.look(now, links, &carried) else { return };
+    let held_off = sight.hold_off_until.is_some_and(|t| now < t);
+    let mut plan = group.lock_plan();
+    placed().for_each(|c| plan.set_verified(c.rail, verdict == Verdict::Agrees));
+    if verdict == Verdict::Disagrees && !held_off {
+        tracing::warn!(peer = %group.name(), "its connections are not on the links where they were placed: \
+            making them anew");
+        sight.hold_off_until = Some(now + HOLD_OFF);
+        plan.replace(&placed().map(|c| c.id).collect::<Vec<_>>());
+        group.keeper.notify_one();
+    }
+}
+
+fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     let conns = group.lock().conns.clone();
     let seen: Vec<Seen> = conns.iter().map(|c| seen(group, c)).collect();
     let find = |id| conns.iter().find(|c| c.id == id);
-    for advice in watch.look(now, &seen) {
+    verify(group, sight, &conns, &seen, now);
+    let advice = sight.watch.look(now, &seen);
+    count(group, sight, now);
+    for advice in advice {
         match advice {
             Advice::Rate(id, rate) => group.lock().table.set_rate(id, rate),
             Advice::Suspect(id, suspect) => group.lock().table.set_suspect(id, suspect),
@@ -136,7 +225,7 @@ fn look(group: &Arc<Group>, watch: &mut Watch, now: Instant) {
                         "much slower than the fastest beside it: replacing it");
                     group.replaced.fetch_add(1, Ordering::Relaxed);
                     conn.stats.replaced.inc();
-                    group.lock_plan().replace(id);
+                    group.lock_plan().replace(&[id]);
                     group.keeper.notify_one();
                 }
             }

@@ -14,7 +14,9 @@
 //! (`outbound_bytes_max`), accepted connections, handshakes at a time.
 
 mod accept;
+mod auto;
 mod call;
+mod choose;
 mod config;
 mod conn;
 mod dial;
@@ -23,28 +25,36 @@ mod error;
 mod group;
 mod handler;
 mod handshake;
+pub mod hash;
 mod inbound;
 mod keeper;
+mod links;
+mod once;
 mod outbox;
 mod payload;
 mod pending;
+mod place;
 mod plan;
+mod probe;
 mod reader;
 mod service;
 mod sight;
+pub mod sizing;
 mod socket;
 mod stats;
 mod tcp_info;
+mod verify;
 mod watch;
 
 pub use call::{Call, Reply};
-pub use config::{Dispatch, EndpointConfig};
+pub use choose::Path;
+pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
 pub use group::Peer;
 pub use handler::{BoxFuture, Handler, PeerId, Request, Response, handler_fn};
 pub use payload::{Destination, Payload, ReceiveInto, ReplyPayload};
-pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, RailStatus, Serving, Waiter};
+pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, PlacementStatus, RailStatus, Serving, Waiter};
 pub use tcp_info::TcpInfo;
 pub use wire::{
     frame::{Header, Service, Status},

@@ -258,6 +258,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_the_callers_memory() {
+        let part = Bytes::from(vec![7u8; 1 << 20]);
+        let payload: Payload = [part.slice(..5000), part.slice(70_000..)].into_iter().collect();
+        let body = Bytes::from_static(b"body");
+        let sent = OutFrame { header: [0; HEADER_LEN], body, payload: payload.clone(), request: None };
+        let batch = Batch { frames: VecDeque::from([sent]), written: 0 };
+        let mut slices = Vec::new();
+        batch.slices(&mut slices);
+        let seen: Vec<(*const u8, usize)> = slices[2..].iter().map(|s| (s.as_ptr(), s.len())).collect();
+        let base = part.as_ptr() as usize;
+        let there = |at: usize, len: usize| ((base + at) as *const u8, len);
+        assert_eq!(seen, [there(0, 5000), there(70_000, (1 << 20) - 70_000)]);
+        assert_eq!(payload.parts()[0].as_ptr(), part.as_ptr());
+    }
+
+    #[test]
     fn a_closed_outbox_names_what_was_never_begun() {
         let outbox = Outbox::default();
         assert!(matches!(outbox.push(frame(1, b"x", &[]), true), Ok(false)));

@@ -66,6 +66,8 @@ pub(crate) struct Member {
     pub suspect: bool,
     /// It was without requests at some time since the last look.
     idled: bool,
+    /// The peer that made it is still trying it out: nothing is given to it.
+    pub trial: bool,
 }
 
 impl Member {
@@ -116,6 +118,8 @@ pub(crate) struct Table {
     calls: HashMap<u64, Pending>,
     members: Vec<Member>,
     uses: u64,
+    /// Bulk calls wait while this is not 0: connections are being placed.
+    holds: u32,
 }
 
 impl Table {
@@ -141,6 +145,7 @@ impl Table {
             retired: false,
             suspect: false,
             idled: true,
+            trial: false,
         });
     }
     pub(crate) fn retire(&mut self, conn: u64) {
@@ -157,6 +162,24 @@ impl Table {
         if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
             m.suspect = suspect;
         }
+    }
+
+    /// A connection that the peer may still give up: see `Member::trial`.
+    pub(crate) fn set_trial(&mut self, conn: u64, trial: bool) {
+        if let Some(m) = self.members.iter_mut().find(|m| m.conn == conn) {
+            m.trial = trial;
+        }
+    }
+    /// Bulk calls wait until as many `release` as `hold` were called.
+    pub(crate) fn hold(&mut self) {
+        self.holds += 1;
+    }
+    pub(crate) fn release_hold(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
+    }
+    /// Bulk requests that are unanswered.
+    pub(crate) fn bulk_requests(&self) -> u32 {
+        self.members.iter().filter(|m| m.lane == Lane::Bulk).map(|m| m.requests).sum()
     }
 
     /// Whether calls wait for answers or connections.
@@ -180,9 +203,12 @@ impl Table {
         dispatch: Dispatch,
     ) -> Result<(u64, oneshot::Receiver<Outcome>, u32), Unassigned> {
         let call = self.calls.get_mut(&id).ok_or(Unassigned::Gone)?;
-        let of_lane = |m: &Member| m.lane == lane && !m.retired;
+        let of_lane = |m: &Member| m.lane == lane && !m.retired && !m.trial;
         if !self.members.iter().any(of_lane) {
             return Err(Unassigned::NoConnection);
+        }
+        if self.holds > 0 && lane == Lane::Bulk {
+            return Err(Unassigned::NoRoom);
         }
         let all_suspect = !self.members.iter().any(|m| of_lane(m) && !m.suspect);
         let weight = call.cost + call.expected;

@@ -12,6 +12,8 @@ use std::{
 
 use wire::hello::Lane;
 
+use crate::PlacementStatus;
+
 /// First pause after a failure; doubled up to `backoff_max`.
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 /// A connection that held this long was no failure.
@@ -33,6 +35,8 @@ pub(crate) struct Rail {
     pub down: bool,
     pub was_up: bool,
     pub error: Option<String>,
+    /// What placing its connections has shown.
+    pub placement: Option<PlacementStatus>,
     backoff: Duration,
     not_before: Option<Instant>,
 }
@@ -85,8 +89,8 @@ struct Dialing {
 pub(crate) struct Plan {
     rails: Vec<Rail>,
     dialing: Vec<Dialing>,
-    /// To be drained once another stands in its place.
-    replacing: Option<u64>,
+    /// To be drained once others stand in their places.
+    replacing: Vec<u64>,
     /// Where counting starts, so that not all groups use the same rails when there are too many.
     first: usize,
     /// Longest pause between attempts.
@@ -95,7 +99,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(addrs: &[SocketAddr], first: usize, backoff_max: Duration) -> Plan {
-        let mut plan = Plan { rails: Vec::new(), dialing: Vec::new(), replacing: None, first, backoff_max };
+        let mut plan =
+            Plan { rails: Vec::new(), dialing: Vec::new(), replacing: Vec::new(), first, backoff_max };
         addrs.iter().for_each(|&addr| plan.add_rail(addr));
         plan
     }
@@ -107,6 +112,7 @@ impl Plan {
                 down: false,
                 was_up: false,
                 error: None,
+                placement: None,
                 backoff: BACKOFF_FIRST,
                 not_before: None,
             });
@@ -124,12 +130,38 @@ impl Plan {
 
     /// Whether a connection waits for its replacement.
     pub(crate) fn is_replacing(&self) -> bool {
-        self.replacing.is_some()
+        !self.replacing.is_empty()
     }
 
-    /// Asks that `conn` be replaced by another on its rail. One at a time.
-    pub(crate) fn replace(&mut self, conn: u64) {
-        self.replacing.get_or_insert(conn);
+    /// Whether `conn` waits for its replacement.
+    pub(crate) fn replaces(&self, conn: u64) -> bool {
+        self.replacing.contains(&conn)
+    }
+
+    /// Asks that these be replaced by others on their rails; not while others are.
+    pub(crate) fn replace(&mut self, conns: &[u64]) {
+        if self.replacing.is_empty() {
+            self.replacing = conns.to_vec();
+        }
+    }
+
+    /// Attempts on `rail` take long because much is tried: it still answers.
+    pub(crate) fn still_dialing(&mut self, lane: Lane, rail: usize, now: Instant) {
+        let these = self.dialing.iter_mut().filter(|d| d.lane == lane && d.rail == rail);
+        these.for_each(|d| d.since = now);
+    }
+
+    /// Whether the links' counters agreed with the placement on `rail`.
+    pub(crate) fn set_verified(&mut self, rail: usize, agrees: bool) {
+        if let Some(p) = self.rails.get_mut(rail).and_then(|r| r.placement.as_mut()) {
+            p.verified = Some(agrees);
+        }
+    }
+
+    pub(crate) fn set_placement(&mut self, rail: usize, status: PlacementStatus) {
+        if let Some(r) = self.rails.get_mut(rail) {
+            r.placement = Some(status);
+        }
     }
 
     /// An attempt has led to a connection.
@@ -160,9 +192,7 @@ impl Plan {
     pub(crate) fn ended(&mut self, have: Have, end: Ended, jitter: f64) {
         let Ended { now, held, alive, path } = end;
         let backoff_max = self.backoff_max;
-        if self.replacing == Some(have.id) {
-            self.replacing = None;
-        }
+        self.replacing.retain(|&id| id != have.id);
         let Some(r) = self.rails.get_mut(have.rail) else { return };
         if path && !alive {
             r.down = true;
@@ -240,8 +270,8 @@ impl Plan {
         }
         let mut wanted = vec![0usize; self.rails.len()];
         (0..bulk).for_each(|i| wanted[rails[i % rails.len()]] += 1);
-        let replacing = self.replacing;
-        let counted = |h: &&Have| h.lane == Lane::Bulk && !h.leaving && Some(h.id) != replacing;
+        let replacing = std::mem::take(&mut self.replacing);
+        let counted = |h: &&Have| h.lane == Lane::Bulk && !h.leaving && !replacing.contains(&h.id);
         let live = |rail| have.iter().filter(counted).filter(|h| h.rail == rail).count();
         for (rail, &wanted) in wanted.iter().enumerate() {
             let dialing = self.dialing.iter().filter(|d| d.lane == Lane::Bulk && d.rail == rail).count();
@@ -257,11 +287,10 @@ impl Plan {
             }
         }
         if (0..self.rails.len()).any(|rail| live(rail) < wanted[rail]) {
+            self.replacing = replacing;
             return;
         }
-        if let Some(conn) = self.replacing.take() {
-            steps.push(Step::Drain { conn });
-        }
+        steps.extend(replacing.iter().map(|&conn| Step::Drain { conn }));
         for (rail, &wanted) in wanted.iter().enumerate() {
             let on_rail = have.iter().filter(counted).filter(|h| h.rail == rail);
             // The oldest stay: they were placed first.
@@ -412,7 +441,7 @@ mod tests {
         let mut b = Bench::new(1, 2);
         b.run(MAX);
         let old = b.have.iter().find(|h| h.lane == Lane::Bulk).unwrap().id;
-        b.plan.replace(old);
+        b.plan.replace(&[old]);
         let steps = b.plan.steps(b.now, &b.have, 2);
         assert_eq!(steps, [Step::Dial { lane: Lane::Bulk, rail: 0 }]);
         assert_eq!(b.plan.steps(b.now, &b.have, 2), []);

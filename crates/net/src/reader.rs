@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use wire::{
     crc::crc32c,
-    frame::{FrameError, FrameKind, HEADER_LEN, Header, Status},
+    frame::{FrameError, FrameKind, HEADER_LEN, Header, Service, Status},
     hello::Lane,
 };
 
@@ -60,6 +60,8 @@ struct Reader {
     start: usize,
     end: usize,
     quiet: u32,
+    /// The peer that made the connection has sent nothing but probes on it.
+    on_trial: bool,
 }
 
 /// Where a payload goes.
@@ -72,7 +74,8 @@ enum Sink {
 impl Reader {
     fn new(conn: Arc<Conn>) -> Reader {
         let quiet = if conn.lane == Lane::Control { QUIET_FRAMES } else { 0 };
-        Reader { conn, ahead: vec![0; READ_AHEAD].into_boxed_slice(), start: 0, end: 0, quiet }
+        let on_trial = !conn.dialed && conn.lane == Lane::Bulk;
+        Reader { conn, on_trial, ahead: vec![0; READ_AHEAD].into_boxed_slice(), start: 0, end: 0, quiet }
     }
 
     /// Whether a read may go beyond the present frame's next header.
@@ -117,6 +120,10 @@ impl Reader {
 
     async fn request(&mut self, header: Header) -> Result<(), CloseReason> {
         let total = header.body_len as usize + header.payload_len as usize;
+        if self.on_trial && header.service != Service::Net {
+            self.on_trial = false;
+            self.conn.group.proven(&self.conn);
+        }
         let Some(admitted) = self.conn.inbound.admit(&header, self.conn.core.config.window) else {
             return Err(CloseReason::Protocol("more requests than the window allows"));
         };

@@ -11,7 +11,7 @@ use wire::{
     hello::{NetRequest, PROBE_BYTES_MAX},
 };
 
-use crate::{Call, Handler, Peer, Request, Response, handler_fn};
+use crate::{Call, Handler, Peer, Request, Response, handler_fn, links};
 
 /// How long a peer is tried to be told of a change; a new connection tells it as well.
 const TELL_FOR: Duration = Duration::from_secs(5);
@@ -23,7 +23,13 @@ pub(crate) fn handler() -> Arc<dyn Handler> {
     handler_fn(|request| async move { answer(&request) })
 }
 
+/// `len` bytes for a probe, at most `PROBE_BYTES_MAX`.
+pub(crate) fn zeros(len: u32) -> Bytes {
+    ZEROS.slice(..len.min(PROBE_BYTES_MAX) as usize)
+}
+
 fn answer(request: &Request) -> Response {
+    let links = || wire::frame::encode(&links::read(request.peer.addr.ip()));
     match wire::frame::decode(&request.body) {
         Ok(NetRequest::ConnsMax(n)) if (1..=16).contains(&n) => {
             request.peer.group.set_peer_conns_max(n);
@@ -32,12 +38,15 @@ fn answer(request: &Request) -> Response {
         Ok(NetRequest::ConnsMax(n)) => {
             Response::error(Status::BadRequest, format!("conns_max {n} is not within 1 to 16"))
         }
-        Ok(NetRequest::Probe(n)) if n <= PROBE_BYTES_MAX => {
-            Response::with_payload(Vec::new(), ZEROS.slice(..n as usize))
-        }
+        Ok(NetRequest::Probe(n)) if n <= PROBE_BYTES_MAX => Response::with_payload(links(), zeros(n)),
         Ok(NetRequest::Probe(n)) => {
             Response::error(Status::BadRequest, format!("a probe of {n} bytes is above {PROBE_BYTES_MAX}"))
         }
+        Ok(NetRequest::Fetch(id)) => match request.peer.group.offered(id) {
+            Some(payload) => Response::with_payload(Vec::new(), payload),
+            None => Response::error(Status::Expired, "the call that offered it has ended"),
+        },
+        Ok(NetRequest::Links) => Response::ok(links()),
         Err(e) => Response::error(Status::BadRequest, e),
     }
 }

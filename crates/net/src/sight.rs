@@ -10,7 +10,7 @@ use base::{InodeNo, NodeId, OpClass, SessionId};
 use serde::Serialize;
 use wire::{frame::Service, hello::Lane};
 
-use crate::{conn::Conn, group::Group, tcp_info, tcp_info::TcpInfo};
+use crate::{Path, conn::Conn, group::Group, tcp_info, tcp_info::TcpInfo};
 
 /// What a waiting call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -97,6 +97,22 @@ pub struct PeerStatus {
     pub connections: Vec<ConnStatus>,
 }
 
+/// What placing the connections on an address has shown.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlacementStatus {
+    /// Connections tried.
+    pub tried: usize,
+    /// Links they left by, seen from the node that shows more.
+    pub links_out: usize,
+    /// Links the other direction came by.
+    pub links_back: usize,
+    /// What came of it, for people: where connections cannot help it says why, and the remedy.
+    pub reason: String,
+    /// Whether the links' counters agreed with it when they were last compared under load; absent: they
+    /// were not yet.
+    pub verified: Option<bool>,
+}
+
 /// One network address of a peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct RailStatus {
@@ -108,6 +124,9 @@ pub struct RailStatus {
     pub connections: usize,
     /// Why the last attempt failed, if it did.
     pub last_error: Option<String>,
+    /// How its connections were placed on links; absent: they were not (loopback, a single one, or
+    /// placement is off).
+    pub placement: Option<PlacementStatus>,
 }
 
 /// How a connection is used.
@@ -140,6 +159,8 @@ pub struct ConnStatus {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
+    /// The links it uses, where that was tried.
+    pub path: Option<Path>,
     /// Time since its handshake.
     pub age: Duration,
     /// Frames sent.
@@ -239,6 +260,7 @@ impl Group {
             up: !rail.down,
             connections: on_rail(i),
             last_error: rail.error.clone(),
+            placement: rail.placement.clone(),
         });
         PeerStatus {
             name,
@@ -267,6 +289,7 @@ impl Conn {
             dialed: self.dialed,
             local: self.local,
             remote: self.remote,
+            path: self.path.clone(),
             age: self.opened.elapsed(),
             frames_sent: n(&self.counters.frames_sent),
             frames_received: n(&self.counters.frames_received),

@@ -114,8 +114,11 @@ pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> Result<TcpListener, NetE
     })
 }
 
-/// Connects to `to`.
-pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+/// Connects to `to`, from address and port `from` if given.
+pub(crate) async fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(from) = from {
+        socket.bind(from)?;
+    }
     socket.connect(to).await
 }

@@ -85,6 +85,16 @@ pub(crate) struct Watch {
     last: Option<Instant>,
     window_began: Option<Instant>,
     hold_off_until: Option<Instant>,
+    window: Option<Window>,
+}
+
+/// One window of a whole group's bulk connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Window {
+    /// Bytes a second, both directions.
+    pub rate: f64,
+    /// On some connection requests were unanswered all the time.
+    pub busy: bool,
 }
 
 impl Watch {
@@ -118,6 +128,11 @@ impl Watch {
         self.paths(now, seen, &mut advice);
         self.windows(now, slept, seen, &mut advice);
         advice
+    }
+
+    /// The window that has just ended, once.
+    pub(crate) fn take_window(&mut self) -> Option<Window> {
+        self.window.take()
     }
 
     fn paths(&mut self, now: Instant, seen: &[Seen], advice: &mut Vec<Advice>) {
@@ -155,6 +170,11 @@ impl Watch {
             return;
         }
         self.window_began = Some(now);
+        let bulk = || seen.iter().filter(|s| s.bulk).filter_map(|s| self.conns.get(&s.conn));
+        let bytes: u64 = bulk().map(|h| h.window_bytes).sum();
+        let seconds = now.saturating_duration_since(began).as_secs_f64().max(1e-3);
+        let busy = !slept && bulk().any(|h| h.window_busy);
+        self.window = Some(Window { rate: bytes as f64 / seconds, busy });
         let held_off = self.hold_off_until.is_some_and(|t| now < t);
         let mut worst: Option<(u64, u64)> = None;
         for s in seen.iter().filter(|s| s.bulk) {

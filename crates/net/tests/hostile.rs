@@ -179,32 +179,48 @@ async fn another_cluster_or_version_is_refused_with_a_reason() {
     let CallError::Refused(reason) = error else { panic!("{error}") };
     assert!(reason.contains(&CLUSTER.to_string()) && reason.contains(&ClusterId(8).to_string()), "{reason}");
 
-    // A client of version 2: told by a frame of ours, which names our version.
+    // A client of version 99: told by a frame of ours, which names our version.
     let mut other = hello(CLUSTER, Lane::Control);
-    other[4] = 2;
+    other[4] = 99;
     let answer = throw(addr, &other).await;
     let header = Header::decode(answer[..128].try_into().unwrap()).unwrap();
     assert_eq!(header.kind, FrameKind::HelloReply);
-    assert!(String::from_utf8_lossy(&answer).contains("version 2"));
+    assert!(String::from_utf8_lossy(&answer).contains("version 99"));
 
-    // A server of version 2.
+    // A server of version 99.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut reply = hello_reply();
-            reply[4] = 2;
+            reply[4] = 99;
             let _ = stream.write_all(&reply).await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
     });
     let client = Endpoint::start(config(2)).unwrap();
     let error = timeout(SOON, client.peer(&[addr]).call(call(ECHO, b""))).await.unwrap().unwrap_err();
-    assert!(matches!(&error, CallError::Refused(r) if r.contains("version 2")), "{error}");
+    assert!(matches!(&error, CallError::Refused(r) if r.contains("version 99")), "{error}");
 }
 
 /// A server that does the handshake and then `then` with each connection.
 async fn raw_server<F, Fut>(then: F) -> std::net::SocketAddr
+where
+    F: Fn(TcpStream) -> Fut + Send + Sync + Copy + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    raw_server_as(|| 11, then).await
+}
+
+/// A number that no process had before.
+fn another() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(100);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The same, as another process each time if `process` says so.
+async fn raw_server_as<F, Fut>(process: fn() -> u64, then: F) -> std::net::SocketAddr
 where
     F: Fn(TcpStream) -> Fut + Send + Sync + Copy + 'static,
     Fut: Future<Output = ()> + Send + 'static,
@@ -214,7 +230,9 @@ where
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                if read_frame(&mut stream).await.is_ok() && stream.write_all(&hello_reply()).await.is_ok() {
+                if read_frame(&mut stream).await.is_ok()
+                    && stream.write_all(&hello_reply_of(process())).await.is_ok()
+                {
                     then(stream).await;
                 }
             });
@@ -255,7 +273,7 @@ async fn a_peer_that_never_answers_costs_the_deadline_and_no_more() {
 
 #[tokio::test]
 async fn a_half_open_peer_is_found_by_heartbeats() {
-    let addr = raw_server(|stream| async move {
+    let addr = raw_server_as(another, |stream| async move {
         tokio::time::sleep(SOON * 2).await;
         drop(stream);
     })
@@ -291,11 +309,11 @@ async fn an_idle_healthy_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_retried_only_where_the_call_allows_it() {
+async fn a_lost_request_goes_to_a_new_process_only_where_the_call_allows_it() {
     // Reads one request, then closes, the first few times; the counter is in the kernel: a static.
     use std::sync::atomic::{AtomicU32, Ordering};
     static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
-    let addr = raw_server(|mut stream| async move {
+    let addr = raw_server_as(another, |mut stream| async move {
         let n = CONNECTIONS.fetch_add(1, Ordering::SeqCst);
         while let Ok((header, body, _)) = read_frame(&mut stream).await {
             if header.kind != FrameKind::Request {
@@ -348,7 +366,7 @@ async fn no_server_ends_with_patience_and_a_server_that_comes_is_used() {
 
 #[tokio::test]
 async fn a_reply_to_somebody_else_closes_the_connection() {
-    let addr = raw_server(|mut stream| async move {
+    let addr = raw_server_as(another, |mut stream| async move {
         if let Ok((header, ..)) = read_frame(&mut stream).await {
             let wrong = Header { kind: FrameKind::Reply, request_id: header.request_id + 1, ..header };
             let _ = stream.write_all(&frame(wrong, b"", b"")).await;

@@ -81,6 +81,48 @@ async fn payloads_go_straight_into_their_pages() {
     }
 }
 
+/// A destination that keeps the address of its memory.
+struct Page(Box<[u8]>, usize);
+
+impl net::ReceiveInto for Page {
+    fn room(&self) -> usize {
+        self.0.len()
+    }
+    fn slices<'a>(&'a mut self, offset: usize, out: &mut Vec<&'a mut [u8]>) {
+        out.push(&mut self.0[offset..]);
+    }
+}
+
+#[tokio::test]
+async fn a_reply_is_in_the_memory_that_the_caller_gave() {
+    let (server, addr) = server();
+    let client = Endpoint::start(config(2)).unwrap();
+    let memory = vec![0u8; 1 << 20].into_boxed_slice();
+    let address = memory.as_ptr() as usize;
+    let call = Call {
+        into: Some(Box::new(Page(memory, address))),
+        ..bulk(SOURCE, &(1u32 << 20).to_le_bytes(), Payload::new())
+    };
+    let reply = client.peer(&[addr]).call(call).await.unwrap();
+    let (page, len) = reply.payload.downcast::<Page>().unwrap();
+    assert_eq!((page.0.as_ptr() as usize, len), (page.1, 1 << 20));
+    assert!(page.0[..] == pattern(1 << 20, 1));
+    // And the server passes a request's buffer on as it was received.
+    server.serve(
+        Service::Lab,
+        handler_fn(|r| async move {
+            let address = r.payload.as_ptr() as usize;
+            let kept = Payload::from(r.payload.clone());
+            let same = kept.parts()[0].as_ptr() as usize == address && address.is_multiple_of(4096);
+            Response::with_payload(vec![u8::from(same)], kept)
+        }),
+    );
+    let reply = client.peer(&[addr]).call(bulk(ECHO, b"", Bytes::from(vec![3; 70_000]))).await.unwrap();
+    assert_eq!(&reply.body[..], [1]);
+    let direct = |e: &Endpoint| e.status()[0].connections.iter().map(|c| c.payload_copied).sum::<u64>();
+    assert_eq!((direct(&client), direct(&server)), (0, 0));
+}
+
 #[tokio::test]
 async fn a_received_payload_is_one_aligned_buffer() {
     let (server, addr) = server();

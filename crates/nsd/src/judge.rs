@@ -33,6 +33,9 @@ pub enum Verdict {
     Install(StripeTarget),
     /// It should not be: remove what is at most this version.
     Delete(Version),
+    /// Only this prepared version is anywhere: it goes if an earlier life of the pdisk left it, and stays
+    /// if it is the beginning of a write.
+    DiscardLeftover(Version),
     /// Not to be told yet.
     Later(Why),
 }
@@ -86,21 +89,18 @@ pub fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &
     let wanted = target.version_of(index);
     let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
     let lost = mine.is_some_and(|m| m.lost);
+    let settled = || match mine.and_then(|m| m.prepared.as_ref()).map(|p| p.version) {
+        // A stripe's versions come one after the other: what is older than the current one is left over.
+        Some(p) if p < target.version && !on_its_way.clone().any(|o| o.version == p) => Verdict::Discard(p),
+        _ => Verdict::Fine,
+    };
     match wanted {
         None => match have {
-            None => Verdict::Fine,
+            None => settled(),
             Some(v) if v > target.version => Verdict::Later(Why::Newer),
             Some(v) => Verdict::Delete(v),
         },
-        Some(wanted) if have == Some(wanted) && !lost => {
-            let left_over = mine.and_then(|m| m.prepared.as_ref()).map(|p| p.version);
-            match left_over {
-                Some(p) if p < target.version && !on_its_way.clone().any(|o| o.version == p) => {
-                    Verdict::Discard(p)
-                }
-                _ => Verdict::Fine,
-            }
-        }
+        Some(wanted) if have == Some(wanted) && !lost => settled(),
         Some(wanted) if mine.is_some_and(|m| m.prepared.as_ref().is_some_and(|p| p.version == wanted)) => {
             Verdict::Adopt(wanted)
         }
@@ -141,20 +141,32 @@ fn without_reference(
     others: &[Seen],
     ok: &[Option<StripState>],
 ) -> Verdict {
-    let Some(have) = mine.and_then(|m| m.adopted.as_ref()) else {
-        let known = ok.iter().any(|s| s.as_ref().is_some_and(|s| s.adopted.is_some()));
-        return if known { Verdict::Later(Why::NoReference) } else { Verdict::Fine };
-    };
+    let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
     if ok.iter().any(Option::is_some) {
-        return Verdict::Later(Why::NoReference);
+        // A prepared version that all have is a first write on its way; one of another age is judged when
+        // there is something adopted to judge it by.
+        let others =
+            |p: Version| ok.iter().flatten().any(|s| s.prepared.as_ref().is_some_and(|o| o.version != p));
+        let apart = mine.and_then(|m| m.prepared.as_ref()).is_some_and(|p| others(p.version));
+        let known = apart || have.is_some() || ok.iter().flatten().any(|s| s.adopted.is_some());
+        return if known { Verdict::Later(Why::NoReference) } else { Verdict::Fine };
     }
-    // Only here. It was deleted meanwhile, if everybody else says that it is not there.
-    let everybody = others.iter().all(|s| matches!(s, Seen::Ok(_) | Seen::Mine));
-    if everybody {
-        Verdict::Delete(have.version)
-    } else if geometry.replicated() {
-        Verdict::Fine // every later version would replace it: at worst it takes up space
-    } else {
-        Verdict::Later(Why::PerhapsDeleted)
+    // Only here. It was deleted meanwhile if everybody else says that it is not there; or if a strip that
+    // every version writes is not on a pdisk that counts, and those away are too few to hold the stripe.
+    let (k, away) = (geometry.k(), others.iter().filter(|s| matches!(s, Seen::Away)).count());
+    let in_every_version = if geometry.replicated() { 0 } else { k };
+    let proof = others[in_every_version..].iter().any(|s| matches!(s, Seen::Ok(_)));
+    let gone = away == 0 || proof && away < k;
+    match (have, mine.and_then(|m| m.prepared.as_ref())) {
+        (Some(have), _) if gone => Verdict::Delete(have),
+        (None, Some(p)) if gone => Verdict::DiscardLeftover(p.version),
+        (None, _) => Verdict::Fine,
+        // Every later version would replace a copy: at worst it takes up space.
+        (Some(_), _) if geometry.replicated() => Verdict::Fine,
+        (Some(_), _) => Verdict::Later(Why::PerhapsDeleted),
     }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

@@ -61,8 +61,31 @@ pub struct Place {
     pub index: StripIndex,
 }
 
-/// Asks, judges, acts.
+/// Most looks at a strip whose prepared version is still to be judged.
+const LOOKS_MAX: usize = 3;
+
+/// Asks, judges, acts; once more while a prepared version is left.
 pub async fn settle(
+    io: &StripeIo,
+    pdisk: &Pdisk,
+    place: Place,
+    class: OpClass,
+    deadline: Instant,
+) -> Result<Settled, Unsettled> {
+    let first = once(io, pdisk, place, class, deadline).await?;
+    let mut last = first;
+    for _ in 1..LOOKS_MAX {
+        let strip = place.stripe.strip(place.index);
+        let left = pdisk.state(vec![strip]).await?.pop().is_some_and(|s| s.prepared.is_some());
+        if last == Settled::Fine || !left {
+            break;
+        }
+        last = once(io, pdisk, place, class, deadline).await?;
+    }
+    Ok(first)
+}
+
+async fn once(
     io: &StripeIo,
     pdisk: &Pdisk,
     place: Place,
@@ -76,6 +99,9 @@ pub async fn settle(
         return Err(StripeError::NoSuchPool { pool: place.pool }.into());
     };
     let geometry = pool.geometry;
+    // What happens here while the others are asked must not be undone.
+    let since = pdisk.deletes_seen();
+    let before = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted).map(|a| a.version);
     let answers = io.states(place.stripe, place.pool, class, |s| s == PdiskState::Ok, deadline).await?;
     let mut others = Vec::with_capacity(answers.len());
     for (i, answer) in answers.into_iter().enumerate() {
@@ -99,7 +125,21 @@ pub async fn settle(
             one(pdisk.discard(vec![(strip, version)]).await)?;
             Ok(Settled::Discarded)
         }
+        // The others were asked about what was here before.
+        Verdict::Delete(highest) if before.is_none_or(|b| b < highest) => Err(Unsettled::Judge(Why::Newer)),
+        Verdict::DiscardLeftover(version) => {
+            if pdisk.discard_leftover(strip, version).await? {
+                return Ok(Settled::Discarded);
+            }
+            // The beginning of a write, unless it was adopted meanwhile: then it is judged as that.
+            let adopted = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted);
+            if adopted.is_some() { Err(Unsettled::Judge(Why::Newer)) } else { Ok(Settled::Fine) }
+        }
         Verdict::Delete(highest) => {
+            // First, while nothing has touched the strip in this life of the pdisk.
+            if let Some(prepared) = mine.and_then(|m| m.prepared) {
+                pdisk.discard_leftover(strip, prepared.version).await?;
+            }
             pdisk.delete(vec![only(place.stripe, highest)]).await?;
             Ok(Settled::Deleted)
         }
@@ -107,7 +147,7 @@ pub async fn settle(
             let (prepare, payload) =
                 io.rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, class).await?;
             let bytes = payload.iter().map(|b| b.len() as u64).sum();
-            pdisk.install(prepare, joined(payload)).await?;
+            pdisk.install_since(prepare, joined(payload), since).await?;
             Ok(Settled::Installed(bytes))
         }
     }

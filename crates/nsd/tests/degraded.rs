@@ -10,6 +10,7 @@ use common::*;
 const BLOCK: u32 = 256 << 10;
 
 async fn story(code: &str, nodes: u32, per_node: u32) {
+    let seed = seed();
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .try_init();
@@ -17,7 +18,7 @@ async fn story(code: &str, nodes: u32, per_node: u32) {
     let mut client = cluster.client();
     cluster.seen().await;
     let units = BLOCK / UNIT;
-    let mut rng = Rng(1);
+    let mut rng = Rng(seed);
 
     // Blocks of all lengths, overwritten whole and in parts.
     for block in 0..24 {
@@ -85,6 +86,56 @@ async fn story(code: &str, nodes: u32, per_node: u32) {
         client.patch(block, rng.below(units - 4) * UNIT, &content(4000 + round, 2)).await;
     }
     client.check_all().await;
+}
+
+/// Files are deleted while a node catches up: what it makes anew from a listing made before the delete
+/// does not come back, what only it still has goes, and what is prepared there from an earlier life as well.
+async fn deletes_while_a_node_catches_up(code: &str, nodes: u32, per_node: u32) {
+    const BLOCKS: u64 = 96;
+    let mut cluster = Cluster::start(code, BLOCK, nodes, per_node).await;
+    let mut client = cluster.client();
+    cluster.seen().await;
+    let mut rng = Rng(seed());
+    let units = BLOCK / UNIT;
+    for block in 0..BLOCKS {
+        client.put(block, content(block, 1 + rng.below(units))).await;
+    }
+    cluster.kill(0).await;
+    cluster.manager.lost_node(NodeId(1));
+    cluster.seen().await;
+    // All of it is old there; some is gone, and some of that begun anew, shorter.
+    for block in 0..BLOCKS {
+        match rng.below(4) {
+            0 => client.delete(block).await,
+            1 => {
+                client.delete(block).await;
+                client.put(block, content(2000 + block, 1)).await;
+            }
+            _ => client.put(block, content(1000 + block, units)).await,
+        }
+    }
+    cluster.start_node(0).await;
+    cluster.seen().await;
+    let mut order: Vec<u64> = client.blocks.keys().copied().collect();
+    order.sort_unstable_by_key(|block| content(seed() + block, 1)[0]);
+    for block in order.into_iter().take(BLOCKS as usize / 2) {
+        client.delete(block).await;
+    }
+    client.adopt_all().await;
+    cluster.all_ok().await;
+    for block in 0..BLOCKS {
+        cluster.prove(block, client.blocks.get(&block).map(Vec::as_slice)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletes_while_a_node_catches_up_4_2() {
+    deletes_while_a_node_catches_up("4+2p", 4, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletes_while_a_node_catches_up_3way() {
+    deletes_while_a_node_catches_up("3way", 4, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ mod commit;
 #[cfg(test)]
 mod crash;
 mod crcmap;
+mod deletes;
 mod error;
 mod extent;
 mod files;
@@ -32,6 +33,7 @@ mod stats;
 mod store;
 pub mod tools;
 
+pub use deletes::DeletesSeen;
 pub use error::PdiskError;
 pub use io::{
     Engine, IoNode,

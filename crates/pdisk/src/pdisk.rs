@@ -19,6 +19,7 @@ use wire::strip::{
 use crate::{
     checkpoint::Head,
     commit,
+    deletes::DeletesSeen,
     error::PdiskError,
     files,
     index::Strip,
@@ -212,16 +213,31 @@ impl Pdisk {
     pub async fn prepare(&self, batch: Vec<(PrepareStrip, Bytes)>) -> Vec<Refused<()>> {
         let (start, strips) = (Instant::now(), batch.len());
         let bytes = batch.iter().map(|(_, payload)| payload.len()).sum();
-        let answers = put::put(self.store(), batch, false).await;
+        let answers = put::put(self.store(), batch, None).await;
         self.store().stats.done(Op::Prepare, start, strips, bytes);
         answers
     }
 
     /// Stores a version that exists elsewhere, adopted at once (repair, catch-up): only over something
-    /// older, or over a lost copy of the same version.
+    /// older, or over a lost copy of the same version, and not over a delete of late.
     pub async fn install(&self, request: PrepareStrip, payload: Bytes) -> Refused<()> {
+        self.install_since(request, payload, DeletesSeen::UNKNOWN).await
+    }
+
+    /// Deletes carried out so far: to be taken before asking for what will be installed.
+    pub fn deletes_seen(&self) -> DeletesSeen {
+        self.store().lock().deletes.seen()
+    }
+
+    /// [`Pdisk::install`] of what was asked for after `since`: no delete that came in between is undone.
+    pub async fn install_since(
+        &self,
+        request: PrepareStrip,
+        payload: Bytes,
+        since: DeletesSeen,
+    ) -> Refused<()> {
         let (start, bytes) = (Instant::now(), payload.len());
-        let answer = put::put(self.store(), vec![(request, payload)], true).await.pop();
+        let answer = put::put(self.store(), vec![(request, payload)], Some(since)).await.pop();
         self.store().stats.done(Op::Install, start, 1, bytes);
         answer.unwrap_or(Err(StripRefusal::Failed))
     }
@@ -239,6 +255,22 @@ impl Pdisk {
             version,
         })
         .await
+    }
+
+    /// Drops a prepared version that nothing has asked for or touched since the pdisk was opened: one that
+    /// an earlier life left. False, and nothing is changed, if it is not that.
+    pub async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
+        let change = |store: &Store, state: &mut State| {
+            let here = state.index.get(strip).filter(|s| s.rsn <= store.inherited);
+            if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
+                return (0, Ok(false));
+            }
+            match store.append(state, &Record::Discard { strip, version }, Bytes::new(), false) {
+                Ok((rsn, _)) => (rsn, Ok(true)),
+                Err(e) => (0, Err(e)),
+            }
+        };
+        self.logged(None, 1, change).await?
     }
 
     async fn by_version(
@@ -300,7 +332,10 @@ impl Pdisk {
             let mut deleted = 0;
             for d in &batch {
                 match store.append(state, &Record::Delete(*d), Bytes::new(), false) {
-                    Ok((_, n)) => deleted += n,
+                    Ok((_, n)) => {
+                        state.deletes.note(*d);
+                        deleted += n;
+                    }
                     Err(e) => return (0, Err(e)),
                 }
             }

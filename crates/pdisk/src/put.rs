@@ -16,6 +16,7 @@ use wire::{
 };
 
 use crate::{
+    deletes::DeletesSeen,
     extent::{Extent, pieces, replace},
     io::{Errors, Op, Request},
     record::{Put, Record, UnitRun},
@@ -30,7 +31,8 @@ pub(crate) struct Item {
     pub place: usize,
     pub request: PrepareStrip,
     pub payload: Bytes,
-    pub install: bool,
+    /// An install, and what it was begun after.
+    pub install: Option<DeletesSeen>,
 }
 
 /// What became of an item under the first hold of the lock.
@@ -50,12 +52,12 @@ const SPACE_RETRIES: usize = 100;
 pub(crate) async fn put(
     store: &Arc<Store>,
     batch: Vec<(PrepareStrip, Bytes)>,
-    install: bool,
+    install: Option<DeletesSeen>,
 ) -> Vec<Outcome> {
     let mut results: Vec<Outcome> = vec![Err(StripRefusal::Failed); batch.len()];
     let mut items = Vec::with_capacity(batch.len());
     for (place, (request, payload)) in batch.into_iter().enumerate() {
-        match check(&request, &payload, install) {
+        match check(&request, &payload, install.is_some()) {
             Ok(()) => items.push(Item { place, request, payload, install }),
             Err(refusal) => results[place] = Err(refusal),
         }
@@ -187,8 +189,12 @@ fn decide(store: &Store, state: &mut State, item: &Item) -> Decision {
     let strip = state.index.get(id);
     let now = strip.map_or_else(|| StripState { strip: id, ..StripState::default() }, |s| s.state(id));
     let rsn = strip.map_or(0, |s| s.rsn);
-    if item.install {
-        return match rules::install(&now, item.request.info.version) {
+    if let Some(since) = item.install {
+        let version = item.request.info.version;
+        if let Some(present) = state.deletes.refuses(id, version, since) {
+            return Decision::Answer(0, Err(StripRefusal::NotNewer { present }));
+        }
+        return match rules::install(&now, version) {
             Ok(Action::Apply) => Decision::Store { adopt: None },
             Ok(Action::AlreadyDone) => Decision::Answer(rsn, Ok(())),
             Err(refusal) => Decision::Answer(0, Err(refusal)),
@@ -198,9 +204,15 @@ fn decide(store: &Store, state: &mut State, item: &Item) -> Decision {
     if then == Ok(PrepareAction::Store) {
         return Decision::Store { adopt };
     }
+    let repeated = then == Ok(PrepareAction::AlreadyHere) && rsn <= store.inherited;
     let adopted = match adopt {
         Some(version) => {
             store.append(state, &Record::Adopt { strip: id, version }, Bytes::new(), false).map(|r| r.0)
+        }
+        // Asked for again in this life: no longer a leftover of an earlier one, which a record must say.
+        None if repeated => {
+            let below = now.sealed_below;
+            store.append(state, &Record::Seal { strip: id, below }, Bytes::new(), false).map(|r| r.0)
         }
         None => Ok(rsn),
     };
@@ -321,7 +333,7 @@ fn record(
 ) -> Put {
     let r = &item.request;
     Put {
-        install: item.install,
+        install: item.install.is_some(),
         strip: r.strip,
         pool: r.pool,
         group: r.group,

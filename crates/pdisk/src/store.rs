@@ -23,6 +23,7 @@ use wire::strip::StripRefusal;
 use crate::{
     checkpoint::Head,
     crcmap::CrcMap,
+    deletes::RecentDeletes,
     extent::Extent,
     files::Files,
     index::Index,
@@ -88,6 +89,7 @@ pub(crate) struct State {
     pub generations: VecDeque<Generation>,
     /// Strips whose pending units up to this record may go to their place.
     pub ready: BTreeMap<StripId, u64>,
+    pub deletes: RecentDeletes,
     /// Slot and head of the newest checkpoint.
     pub checkpoint: (usize, Head),
     pub failed: Option<String>,
@@ -101,6 +103,8 @@ pub(crate) struct Store {
     pub options: OpenOptions,
     /// Units that only strips with an adopted version may take.
     pub reserve_units: u64,
+    /// The last record of the life before this one.
+    pub inherited: u64,
     /// Largest payload that goes to the log.
     pub fast_write_max: usize,
     pub buffers: BufPool,
@@ -135,6 +139,7 @@ impl Store {
                 ready.insert(id, v.rsn);
             }
         }
+        let inherited = recovered.rsn;
         let state = State {
             index: recovered.index,
             crcs: recovered.crcs,
@@ -150,6 +155,7 @@ impl Store {
             room_waiters: Vec::new(),
             generations: VecDeque::from([Generation::new()]),
             ready,
+            deletes: RecentDeletes::default(),
             checkpoint: recovered.checkpoint,
             failed: None,
             stopping: false,
@@ -158,6 +164,7 @@ impl Store {
         stats.failed.set(0);
         Store {
             stats,
+            inherited,
             fast_write_max: (options.fast_write_limit as usize).min(group_max / 4),
             files,
             node,

@@ -165,6 +165,66 @@ async fn seals_hold_for_absent_strips_and_survive() {
     .await;
 }
 
+fn block(block: u64, highest: Version) -> DeleteStrips {
+    let base::StripeId { fs, inode, .. } = strip(block).stripe;
+    DeleteStrips { fs, inode, first: base::BlockIndex(block), last: base::BlockIndex(block), highest }
+}
+
+#[tokio::test]
+async fn what_was_deleted_is_not_installed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 32 << 20);
+    let (p, _) = open(dir.path(), &node(EngineChoice::Auto));
+    let bytes = content(1, 30);
+    // Deleted here before there was anything.
+    let since = p.deletes_seen();
+    assert_eq!(p.delete(vec![block(1, v(2, 5))]).await, Ok(0));
+    for (version, answer) in [(v(2, 5), Err(StripRefusal::NotNewer { present: v(2, 5) })), (v(2, 6), Ok(()))]
+    {
+        for since in [Some(since), Some(p.deletes_seen()), None] {
+            let (r, payload) = whole(strip(1), version, &bytes);
+            let installed = match since {
+                Some(since) => p.install_since(r, payload, since).await,
+                None => p.install(r, payload).await,
+            };
+            // The first that is taken is all the others find.
+            let here = p.state(vec![strip(1)]).await.unwrap()[0].adopted.is_some();
+            assert_eq!(here, answer.is_ok());
+            if installed.is_ok() || !here {
+                assert_eq!(installed, answer);
+            }
+        }
+    }
+    assert_eq!(p.delete(vec![block(1, v(3, 0))]).await, Ok(1));
+    assert_eq!(p.stats().free, p.stats().capacity);
+}
+
+#[tokio::test]
+async fn only_what_an_earlier_life_left_is_a_leftover() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 32 << 20);
+    let node = node(EngineChoice::Auto);
+    let bytes = content(1, 3);
+    {
+        let (p, _) = open(dir.path(), &node);
+        for i in 0..3 {
+            prepare(&p, whole(strip(i), v(1, 1), &bytes)).await.unwrap();
+        }
+        assert_eq!(p.discard_leftover(strip(0), v(1, 1)).await, Ok(false), "of this life");
+    }
+    let (p, _) = open(dir.path(), &node);
+    prepare(&p, whole(strip(1), v(1, 1), &bytes)).await.unwrap(); // its writer still wants it
+    assert_eq!(p.discard_leftover(strip(0), v(1, 2)).await, Ok(false), "another version");
+    assert_eq!(p.discard_leftover(strip(0), v(1, 1)).await, Ok(true));
+    assert_eq!(p.discard_leftover(strip(0), v(1, 1)).await, Ok(false));
+    assert_eq!(p.discard_leftover(strip(1), v(1, 1)).await, Ok(false), "asked for in this life");
+    adopt(&p, strip(1), v(1, 1)).await;
+    drop(p);
+    let (p, _) = open(dir.path(), &node);
+    assert_eq!(p.discard_leftover(strip(1), v(1, 1)).await, Ok(false), "adopted");
+    assert_eq!(p.list_prepared(None, 9).await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn lists_by_group_and_of_prepared() {
     let dir = tempfile::tempdir().unwrap();

@@ -97,12 +97,15 @@ impl Adoption {
     }
 
     /// A version is complete: `stored` are the strips that hold it, `touched` all it touches. Its
-    /// prepares carried the adoption of what those strips held before.
+    /// prepares carried the adoption of what those strips held before. Of a block begun anew (`fresh`)
+    /// nothing older counts.
+    #[allow(clippy::too_many_arguments)]
     pub fn completed(
         &self,
         stripe: StripeId,
         pool: PoolId,
         version: Version,
+        fresh: bool,
         touched: StripSet,
         stored: StripSet,
         meta: BlockMeta,
@@ -114,7 +117,7 @@ impl Adoption {
             meta: BlockMeta::default(),
         });
         entry.meta = meta;
-        entry.strips.retain(|(i, _)| !touched.contains(*i));
+        entry.strips.retain(|(i, _)| !fresh && !touched.contains(*i));
         entry.strips.extend(stored.iter().map(|i| (i, version)));
         if let Some(abandoned) = table.abandoned.get_mut(&stripe) {
             abandoned.versions.retain(|(v, _)| *v != version);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, OpClass, PdiskId, PoolId, StripIndex, StripSet, StripeId, Version};
+use base::{Epoch, Incarnation, OpClass, PdiskId, PoolId, StripIndex, StripSet, StripeId, Version};
 use bytes::Bytes;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 use wire::{
@@ -59,8 +59,16 @@ enum Slot {
     Ready { at: Instant, epoch: Epoch },
     /// Sent, or being made whole.
     Flying { since: Instant },
-    /// Stored on this pdisk.
-    Stored(PdiskId),
+    /// Stored on this pdisk in this life of it.
+    Stored(PdiskId, Life),
+}
+
+/// A pdisk counts from one change of its state to the next, and in one incarnation: what it answered before
+/// counts for nothing.
+type Life = (Incarnation, Epoch);
+
+fn life(view: &ClusterView, pdisk: PdiskId) -> Life {
+    view.pdisk(pdisk).map(|p| (p.incarnation, p.changed)).unwrap_or_default()
 }
 
 struct Strip {
@@ -75,7 +83,7 @@ struct Strip {
 }
 
 enum Event {
-    Prepared(usize, PdiskId, Result<(), Fault>),
+    Prepared(usize, PdiskId, Life, Result<(), Fault>),
     Whole(usize, Result<StripWrite, StripeError>),
 }
 
@@ -157,7 +165,9 @@ impl StripeIo {
                 let meta = writer.plan.after.clone();
                 let touched = writer.plan.touched;
                 let pool = writer.pool.id;
-                shared.adoption.completed(stripe, pool, write.version, touched, stored, meta.clone());
+                let fresh = writer.previous.is_none();
+                let (version, adoption) = (write.version, &shared.adoption);
+                adoption.completed(stripe, pool, version, fresh, touched, stored, meta.clone());
                 Ok(meta)
             }
             Err(error) => {
@@ -269,10 +279,12 @@ impl Writer<'_> {
         let mut launched = false;
         for (i, place) in self.strips.iter_mut().enumerate() {
             let (Some(strip), Some(&pdisk)) = (place, members.get(i)) else { continue };
-            if let Slot::Stored(on) = strip.slot
-                && on != pdisk
+            let life = life(view, pdisk);
+            if let Slot::Stored(on, then) = strip.slot
+                && (on, then) != (pdisk, life)
             {
-                strip.slot = Slot::Ready { at: now, epoch: view.epoch() }; // the group has moved
+                // The group has moved, or the pdisk was away: it is asked again.
+                strip.slot = Slot::Ready { at: now, epoch: view.epoch() };
             }
             let Slot::Ready { at, epoch } = strip.slot else { continue };
             if at > now || epoch > view.epoch() || !view.state(pdisk).written() {
@@ -297,7 +309,7 @@ impl Writer<'_> {
                     crcs: write.crcs.clone(),
                 };
                 let sent = send(&shared, &view, pdisk, prepare, &write.payload, discard, deadline);
-                Event::Prepared(i, pdisk, sent.await)
+                Event::Prepared(i, pdisk, life, sent.await)
             });
         }
         if launched {
@@ -317,11 +329,11 @@ impl Writer<'_> {
             let state = view.state(*members.get(usize::from(i.0))?);
             match &self.strips[usize::from(i.0)] {
                 Some(strip) => match strip.slot {
-                    Slot::Stored(_) if state.written() => {
+                    Slot::Stored(..) if state.written() => {
                         stored.insert(i);
                         fit += 1;
                     }
-                    Slot::Stored(_) => {}
+                    Slot::Stored(..) => {}
                     _ if state.written() => return None,
                     _ => {}
                 },
@@ -338,13 +350,13 @@ impl Writer<'_> {
 
     fn event(&mut self, view: &ClusterView, event: Event) -> Result<(), StripeError> {
         match event {
-            Event::Prepared(i, pdisk, result) => match result {
+            Event::Prepared(i, pdisk, life, result) => match result {
                 Ok(()) => {
                     self.progress = Instant::now();
-                    self.slot(i, Slot::Stored(pdisk), None);
+                    self.slot(i, Slot::Stored(pdisk, life), None);
                     Ok(())
                 }
-                Err(fault) => self.failed(view, i, pdisk, fault),
+                Err(fault) => self.failed(view, i, (pdisk, life), fault),
             },
             Event::Whole(i, Ok(write)) => {
                 self.progress = Instant::now();
@@ -374,7 +386,7 @@ impl Writer<'_> {
         &mut self,
         view: &ClusterView,
         i: usize,
-        pdisk: PdiskId,
+        (pdisk, life): (PdiskId, Life),
         fault: Fault,
     ) -> Result<(), StripeError> {
         let stripe = self.stripe;
@@ -403,7 +415,7 @@ impl Writer<'_> {
         let conflict = |present| StripeError::Conflict { stripe, index, present, version: self.version };
         match refusal {
             StripRefusal::NotNewer { present } if present == self.version => {
-                self.slot(i, Slot::Stored(pdisk), None);
+                self.slot(i, Slot::Stored(pdisk, life), None);
             }
             StripRefusal::NotNewer { present } => return Err(conflict(present)),
             StripRefusal::Sealed { below } => return Err(StripeError::Sealed { stripe, below }),
@@ -477,7 +489,7 @@ impl Writer<'_> {
             let silent = match &strip.slot {
                 Slot::Flying { since } => since.elapsed() >= silent_after,
                 Slot::Ready { .. } => strip.retries > 0 && self.progress.elapsed() >= silent_after,
-                Slot::Stored(_) => false,
+                Slot::Stored(..) => false,
             };
             if let Some(&pdisk) = members.get(i)
                 && silent
@@ -493,7 +505,7 @@ impl Writer<'_> {
         let members = self.members(view);
         let fault = |(i, strip): (usize, &Option<Strip>)| {
             let strip = strip.as_ref()?;
-            if matches!(strip.slot, Slot::Stored(_)) {
+            if matches!(strip.slot, Slot::Stored(..)) {
                 return None;
             }
             let pdisk = members.get(i).copied();

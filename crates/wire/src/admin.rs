@@ -11,6 +11,8 @@ pub enum AdminRequest {
     Waiters,
     /// End cleanly.
     Shutdown,
+    /// Peers, rails and connections.
+    Net,
 }
 
 /// The answer.

@@ -20,7 +20,7 @@ use crate::crc::crc32c;
 /// "RWLK", the first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RWLK");
 /// Version of header and messages. A peer with another version is refused at the handshake.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 128;
 /// Longest body, bytes.
@@ -86,6 +86,8 @@ pub enum Status {
     Busy = 4,
     /// The handler failed unexpectedly; the body is a text.
     Internal = 5,
+    /// A repeated request that may have been carried out before: that is no longer known.
+    Forgotten = 6,
 }
 
 /// The header as bytes. See [`Header`] for the meanings.
@@ -109,8 +111,11 @@ pub struct RawHeader {
     inode: U64,
     epoch: U64,
     sent_us: U64,
+    offered: U32,
+    flags: U32,
+    settled: U64,
     /// Zero; room for tracing and security fields.
-    reserved: [u8; 52],
+    reserved: [u8; 36],
     header_crc: U32,
 }
 
@@ -149,7 +154,17 @@ pub struct Header {
     pub epoch: Epoch,
     /// The sender's monotonic clock when the request was sent, microseconds; repeated in the reply.
     pub sent_us: u64,
+    /// Requests: bytes of payload that the requester holds ready, for the receiver to fetch with
+    /// `NetRequest::Fetch`; there is none behind the body then.
+    pub offered: u32,
+    /// Requests: it may come again under the same id, on another connection, and takes effect once.
+    pub once: bool,
+    /// Requests with `once`: the sender waits for no such request of a lower id any more.
+    pub settled: u64,
 }
+
+/// Bit of the field `flags`: [`Header::once`].
+const FLAG_ONCE: u32 = 1;
 
 impl Default for Header {
     fn default() -> Self {
@@ -169,6 +184,9 @@ impl Default for Header {
             inode: InodeNo(0),
             epoch: Epoch(0),
             sent_us: 0,
+            offered: 0,
+            once: false,
+            settled: 0,
         }
     }
 }
@@ -235,6 +253,9 @@ impl Header {
         raw.inode = self.inode.0.into();
         raw.epoch = self.epoch.0.into();
         raw.sent_us = self.sent_us.into();
+        raw.offered = self.offered.into();
+        raw.flags = (if self.once { FLAG_ONCE } else { 0 }).into();
+        raw.settled = self.settled.into();
         raw.header_crc = crc32c(&raw.as_bytes()[..HEADER_LEN - 4]).into();
         let mut bytes = [0; HEADER_LEN];
         bytes.copy_from_slice(raw.as_bytes());
@@ -293,6 +314,7 @@ impl RawHeader {
                 3 => Status::Expired,
                 4 => Status::Busy,
                 5 => Status::Internal,
+                6 => Status::Forgotten,
                 n => return Err(undefined("status", n.into())),
             },
             body_len: bound("body_len", self.body_len.get(), BODY_LEN_MAX)?,
@@ -305,6 +327,13 @@ impl RawHeader {
             inode: InodeNo(self.inode.get()),
             epoch: Epoch(self.epoch.get()),
             sent_us: self.sent_us.get(),
+            offered: bound("offered", self.offered.get(), PAYLOAD_LEN_MAX)?,
+            once: match self.flags.get() {
+                0 => false,
+                FLAG_ONCE => true,
+                n => return Err(undefined("flags", n.into())),
+            },
+            settled: self.settled.get(),
         })
     }
 }
@@ -345,6 +374,9 @@ mod tests {
             inode: InodeNo(4),
             epoch: Epoch(5),
             sent_us: 6,
+            offered: 7,
+            once: true,
+            settled: 8,
         }
     }
 
@@ -371,7 +403,8 @@ mod tests {
     #[test]
     fn golden_header() {
         let bytes = sample().encode();
-        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 1, 0, 4, 2, 2, 9, 4, 0]);
+        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 2, 0, 4, 2, 2, 9, 4, 0]);
         assert_eq!(bytes[12..20], [77, 0, 0, 0, 0, 0, 16, 0]);
+        assert_eq!(bytes[72..92], [7, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

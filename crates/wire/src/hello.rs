@@ -77,8 +77,44 @@ pub enum NetRequest {
     /// The sender's `maxTcpConnsPerNodeConn` is now this. The answer has no body.
     ConnsMax(u8),
     /// Sends back a payload of this many bytes, at most [`PROBE_BYTES_MAX`], and drops the one received: by
-    /// it the sender sees which links the two directions of a connection use.
+    /// it the sender sees which links the two directions of a connection use. The answer's body is [`Links`]
+    /// as they are between the two payloads.
     Probe(u32),
+    /// What the receiver's network links have counted. The answer's body is [`Links`].
+    Links,
+    /// Sends the payload that the receiver offered with its request of this id.
+    Fetch(u64),
+}
+
+/// One network link of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LinkCount {
+    /// The interface.
+    pub name: String,
+    /// Bytes received since it exists.
+    pub received: u64,
+    /// Bytes sent.
+    pub sent: u64,
+}
+
+/// A bond of network links that spreads flows by a hash.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BondInfo {
+    /// Its `xmit_hash_policy`, as the kernel names it.
+    pub policy: String,
+    /// Links that are up.
+    pub links: u32,
+}
+
+/// The network links of a node, without the loopback.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Links {
+    /// Their counters, all read at one instant.
+    pub links: Vec<LinkCount>,
+    /// The bond on the way to the asking node, if there is one.
+    pub bond: Option<BondInfo>,
+    /// The node's routes over several links choose by addresses only (`fib_multipath_hash_policy` 0).
+    pub layer3_only: bool,
 }
 
 /// Largest payload of a probe's answer.

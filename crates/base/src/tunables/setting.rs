@@ -132,6 +132,67 @@ impl Choice for IoEngine {
         &[("auto", IoEngine::Auto), ("io_uring", IoEngine::IoUring), ("psync", IoEngine::Psync)];
 }
 
+/// How payloads that do not travel in the request do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransferMode {
+    /// The requester sends them, within its credit.
+    Push,
+    /// The receiver fetches them.
+    Fetch,
+}
+
+impl Choice for TransferMode {
+    const WORDS: &'static [(&'static str, TransferMode)] =
+        &[("push", TransferMode::Push), ("fetch", TransferMode::Fetch)];
+}
+
+/// A number of connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnCount {
+    /// Found by measuring.
+    Auto,
+    /// This many.
+    Count(u8),
+}
+
+impl Setting for ConnCount {
+    fn read(text: &str) -> Result<ConnCount, String> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(ConnCount::Auto);
+        }
+        text.parse().map(ConnCount::Count).map_err(|_| "neither a whole number nor auto".to_owned())
+    }
+    fn show(&self) -> String {
+        match self {
+            ConnCount::Auto => "auto".to_owned(),
+            ConnCount::Count(n) => n.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for ConnCount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.show())
+    }
+}
+
+/// From 1 to a most, or auto.
+pub(super) struct ConnCounts {
+    pub max: u8,
+}
+
+impl Allowed<ConnCount> for ConnCounts {
+    fn allows(&self, value: &ConnCount) -> bool {
+        match value {
+            ConnCount::Auto => true,
+            ConnCount::Count(n) => (1..=self.max).contains(n),
+        }
+    }
+    fn text(&self) -> String {
+        format!("1 to {}, auto", self.max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -152,6 +213,11 @@ mod tests {
         assert!(bool::read("maybe").is_err());
         assert_eq!(IoEngine::read("IO_URING"), Ok(IoEngine::IoUring));
         assert!(IoEngine::read("aio").is_err());
+        assert_eq!(ConnCount::read("Auto"), Ok(ConnCount::Auto));
+        assert_eq!(ConnCount::read("16"), Ok(ConnCount::Count(16)));
+        let allowed = ConnCounts { max: 16 };
+        assert!(["0", "17"].iter().all(|n| !allowed.allows(&ConnCount::read(n).unwrap())));
+        assert!(ConnCount::read("many").is_err() && ConnCount::read("256").is_err());
     }
 
     proptest! {

@@ -7,10 +7,11 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     Change::{Live, Reopen, Restart},
-    IoEngine, Row,
+    ConnCount, IoEngine, Row,
     Scope::{Cluster, Mount, Node},
     Status::{Planned, Used},
-    setting::{Allowed, Setting},
+    TransferMode,
+    setting::{Allowed, ConnCounts, Setting},
 };
 use crate::units::{ByteSize, GIB, KIB, MIB};
 
@@ -203,18 +204,25 @@ tunables! {
 "Network" {
     /// Bulk TCP connections between two nodes, over all rails together; the lower value of the two nodes
     /// counts. One connection fills one link at most and about one core.
-    max_tcp_conns_per_node_conn = "maxTcpConnsPerNodeConn": u32 {
-        default: 2, range: 1..=16, unit: "connections", scope: Node, change: Live, status: Planned
+    /// `auto`: found by measuring, for each peer.
+    max_tcp_conns_per_node_conn = "maxTcpConnsPerNodeConn": ConnCount {
+        default: ConnCount::Count(2), range: ConnCounts { max: 16 }, unit: "connections", scope: Node,
+        change: Live, status: Used
     }
     /// Threads that read messages from connections. A node never uses more than it has CPUs.
     max_receiver_threads = "maxReceiverThreads": u32 {
         default: 32, range: 1..=128, unit: "threads", scope: Node, change: Restart, status: Planned
     }
-    /// Write payloads up to this size travel inside the request; larger ones are sent when the server has
-    /// given them room.
+    /// Write payloads up to this size travel inside the request; larger ones as `netTransfer` says.
     nsd_inline_write_max = "nsdInlineWriteMax": ByteSize {
         default: ByteSize(32 * KIB), range: sizes(0, 8 * MIB),
-        unit: "bytes", scope: Node, change: Live, status: Planned
+        unit: "bytes", scope: Node, change: Live, status: Used
+    }
+    /// How larger write payloads travel: pushed with the request, within the credit the server's window
+    /// gives, or fetched by the server when it has room for them, which costs one more round trip.
+    net_transfer = "netTransfer": TransferMode {
+        default: TransferMode::Push, range: [TransferMode::Push, TransferMode::Fetch], unit: "word",
+        scope: Node, change: Live, status: Used
     }
 }
 "NSD server" {

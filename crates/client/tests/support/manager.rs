@@ -41,6 +41,8 @@ pub struct FakeManager {
     pub room: AtomicU64,
     pub calls: AtomicU64,
     pub mutations: AtomicU64,
+    /// Who has it exclusively keeps answers to links, already given, from arriving.
+    pub links_on_their_way: tokio::sync::RwLock<()>,
 }
 
 /// One session's way to it.
@@ -53,8 +55,12 @@ impl Manager for Session {
     fn call(&self, request: MgrRequest, _: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
+            let link = matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
             let reply = self.manager.answer(self.number, request);
             tokio::task::yield_now().await;
+            if link {
+                drop(self.manager.links_on_their_way.read().await);
+            }
             Ok(reply)
         })
     }
@@ -75,6 +81,7 @@ impl FakeManager {
             room: AtomicU64::new(u64::MAX / 2),
             calls: AtomicU64::new(0),
             mutations: AtomicU64::new(0),
+            links_on_their_way: tokio::sync::RwLock::new(()),
         }
     }
 
@@ -192,6 +199,15 @@ impl FakeManager {
                 state.names.insert(name, ino);
                 state.nodes.insert(ino, Node { attr: attr.clone(), ..Node::default() });
                 MgrReply::Created { attr: Box::new(attr), new: true }
+            }
+            Change::Link { ino, name, now, .. } => {
+                let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
+                if state.names.insert(name, ino).is_some() {
+                    return errno(17);
+                }
+                node.attr.nlink += 1;
+                node.attr.ctime = now;
+                self.attr(node)
             }
             Change::Unlink { name, open, highest, .. } => {
                 let Some(ino) = state.names.remove(&name) else { return errno(2) };

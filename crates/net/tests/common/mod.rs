@@ -112,9 +112,13 @@ pub fn hello(cluster: ClusterId, lane: Lane) -> Vec<u8> {
 }
 
 pub fn hello_reply() -> Vec<u8> {
+    hello_reply_of(11)
+}
+
+pub fn hello_reply_of(process: u64) -> Vec<u8> {
     let body = wire::frame::encode(&HelloReply::Accepted {
         node: NodeId(1),
-        process: 11,
+        process,
         conns_max: 2,
         window: Window { requests: 64, bytes: 64 << 20 },
         capabilities: 0,

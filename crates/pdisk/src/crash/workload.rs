@@ -230,6 +230,8 @@ impl Client {
             }
             changes.push((which, model));
         }
+        // Later versions are above every delete, as a file system's are.
+        self.last.seq = self.last.seq.max(highest.seq);
         let stripe = self.id(0).stripe;
         let delete = DeleteStrips {
             fs: stripe.fs,

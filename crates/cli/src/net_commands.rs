@@ -1,0 +1,279 @@
+//! `ropewalk net` and `ropewalk waiters`: what the processes of a cluster say of their connections, and how
+//! many connections a cluster should have.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use base::units::human_size;
+use net::sizing::{self, Cluster};
+use serde::Serialize;
+use serde_json::Value;
+use wire::admin::{AdminReply, AdminRequest};
+
+use crate::{
+    args::{Listing, Sizing},
+    directory::ClusterDir,
+    link::{self, Link},
+    output,
+};
+
+/// One process and what it answered.
+#[derive(Serialize)]
+struct Answer {
+    process: String,
+    address: String,
+    /// Absent: it does not answer.
+    answer: Option<Value>,
+}
+
+/// Asks every process of the cluster.
+fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let report = link.cluster().await?;
+        let mut targets = vec![("manager".to_owned(), dir.file.manager.to_string())];
+        targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), n.addr.to_string())));
+        targets.extend(report.clients.iter().map(|c| (c.mount.clone(), c.admin_addr.clone())));
+        let mut answers = Vec::new();
+        for (process, address) in targets {
+            let reply = match address.parse() {
+                Ok(addr) => link.admin(addr, request, Duration::from_secs(2)).await.ok(),
+                Err(_) => None,
+            };
+            let answer = reply.and_then(|r| match r {
+                AdminReply::Json(text) => serde_json::from_str(&text).ok(),
+                AdminReply::Done => None,
+            });
+            answers.push(Answer { process, address, answer });
+        }
+        Ok(answers)
+    })
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn size(value: &Value) -> String {
+    human_size(value.as_u64().unwrap_or(0))
+}
+
+/// A duration as `serde` writes it, in seconds.
+fn seconds(value: &Value) -> f64 {
+    value["secs"].as_f64().unwrap_or(0.0) + value["nanos"].as_f64().unwrap_or(0.0) / 1e9
+}
+
+/// `ropewalk net status`.
+pub fn status(listing: &Listing) -> Result<()> {
+    let answers = ask_all(listing, &AdminRequest::Net)?;
+    if listing.json {
+        return output::json(&answers);
+    }
+    let mut rows = Vec::new();
+    let mut remarks = Vec::new();
+    for a in &answers {
+        let Some(peers) = &a.answer else {
+            remarks.push(format!("{} does not answer at {}", a.process, a.address));
+            continue;
+        };
+        for peer in list(peers) {
+            remarks.extend(peer_remarks(&a.process, peer));
+            rows.extend(list(&peer["connections"]).iter().map(|c| connection_row(&a.process, peer, c)));
+        }
+    }
+    output::table(
+        &[
+            "PROCESS",
+            "PEER",
+            "LANE",
+            "RAIL",
+            "LOCAL",
+            "REMOTE",
+            "STATE",
+            "LINK OUT",
+            "BACK",
+            "SENT",
+            "RECEIVED",
+            "FRAMES",
+            "MB/s",
+            "RTT us",
+            "RETR",
+            "UNANSWERED",
+            "BYTES",
+        ],
+        rows,
+    );
+    remarks.iter().for_each(output::line);
+    Ok(())
+}
+
+fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
+    let tcp = |field: &str| c["tcp"][field].as_u64().map_or("-".to_owned(), |n| n.to_string());
+    let path = |side: &str| c["path"][side].as_str().filter(|s| !s.is_empty()).unwrap_or("-").to_owned();
+    let frames = c["frames_sent"].as_u64().unwrap_or(0) + c["frames_received"].as_u64().unwrap_or(0);
+    let rate = c["rate"].as_f64().unwrap_or(0.0) / 1e6;
+    vec![
+        process.to_owned(),
+        text(&peer["name"]),
+        text(&c["lane"]),
+        text(&c["rail"]),
+        text(&c["local"]),
+        text(&c["remote"]),
+        text(&c["state"]),
+        path("out"),
+        path("back"),
+        size(&c["bytes_sent"]),
+        size(&c["bytes_received"]),
+        frames.to_string(),
+        if rate > 0.0 { format!("{rate:.0}") } else { "-".to_owned() },
+        tcp("rtt_us"),
+        tcp("retransmits"),
+        text(&c["requests_unanswered"]),
+        size(&c["bytes_unanswered"]),
+    ]
+}
+
+fn peer_remarks(process: &str, peer: &Value) -> Vec<String> {
+    let name = text(&peer["name"]);
+    let mut remarks = Vec::new();
+    for rail in list(&peer["rails"]) {
+        let addr = text(&rail["addr"]);
+        if rail["up"] == false {
+            remarks.push(format!("{process}: {name}: rail {addr} is left: {}", text(&rail["last_error"])));
+        }
+        if let Some(reason) = rail["placement"]["reason"].as_str() {
+            let verified = match rail["placement"]["verified"].as_bool() {
+                Some(true) => " (the counters agree)",
+                Some(false) => " (the counters do not agree)",
+                None => "",
+            };
+            remarks.push(format!("{process}: {name}: rail {addr}: {reason}{verified}"));
+        }
+    }
+    if peer["replaced"].as_u64().is_some_and(|n| n > 0) {
+        remarks.push(format!("{process}: {name}: {} connections replaced", peer["replaced"]));
+    }
+    remarks
+}
+
+/// `ropewalk waiters`: oldest first.
+pub fn waiters(listing: &Listing) -> Result<()> {
+    let answers = ask_all(listing, &AdminRequest::Waiters)?;
+    if listing.json {
+        return output::json(&answers);
+    }
+    let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
+    for a in &answers {
+        let Some(answer) = &a.answer else {
+            output::line(format!("{} does not answer at {}", a.process, a.address));
+            continue;
+        };
+        for (what, kind) in [("waiters", "waits"), ("serving", "serves")] {
+            rows.extend(list(&answer[what]).iter().map(|w| {
+                let age = seconds(&w["age"]);
+                let for_what = if kind == "waits" { text(&w["state"]) } else { "-".to_owned() };
+                let inode = w["inode"].as_u64().filter(|&i| i > 0).map_or("-".to_owned(), |i| i.to_string());
+                let cells = vec![
+                    a.process.clone(),
+                    kind.to_owned(),
+                    text(&w["peer"]),
+                    text(&w["service"]),
+                    text(&w["class"]),
+                    inode,
+                    for_what,
+                    format!("{age:.3} s"),
+                    format!("{:.1} s", seconds(&w["left"])),
+                ];
+                (age, cells)
+            }));
+        }
+    }
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    output::table(
+        &["PROCESS", "", "PEER", "SERVICE", "CLASS", "INODE", "FOR", "SINCE", "LEFT"],
+        rows.into_iter().map(|r| r.1).collect(),
+    );
+    Ok(())
+}
+
+/// Cluster sizes that are shown.
+const NODES: [u32; 13] = [2, 3, 5, 8, 12, 16, 24, 32, 64, 128, 250, 500, 1000];
+/// Draws of a simulation, and its seed: the same figures every time.
+const DRAWS: u32 = 2000;
+const SEED: u64 = 1;
+
+#[derive(Serialize)]
+struct SizingRow {
+    cluster: Cluster,
+    proposal: sizing::Proposal,
+    /// Part of a node's rate that gets through with one connection a peer, and with the number proposed.
+    one: sizing::Simulated,
+    proposed: sizing::Simulated,
+}
+
+/// `ropewalk net sizing`.
+pub fn sizing(args: &Sizing) -> Result<()> {
+    ensure!(
+        args.node_gbit > 0.0 && args.connection_gbit > 0.0,
+        "--node-gbit and --connection-gbit must be above 0"
+    );
+    let row = |nodes: u32| {
+        let cluster = Cluster {
+            nodes,
+            links: args.links,
+            node_rate: args.node_gbit * 1e9 / 8.0,
+            connection_rate: args.connection_gbit * 1e9 / 8.0,
+            active: args.active.unwrap_or(nodes - 1).clamp(1, nodes - 1),
+            limit: args.limit,
+        };
+        let proposal = sizing::propose(&cluster);
+        SizingRow {
+            cluster,
+            proposal,
+            one: sizing::simulate(&cluster, 1, DRAWS, SEED),
+            proposed: sizing::simulate(&cluster, proposal.connections, DRAWS, SEED),
+        }
+    };
+    let nodes: Vec<u32> = args.nodes.map_or(NODES.to_vec(), |n| vec![n]);
+    let rows: Vec<SizingRow> = nodes.into_iter().map(row).collect();
+    if args.json {
+        return output::json(&rows);
+    }
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let cells = |r: &SizingRow| {
+        vec![
+            r.cluster.nodes.to_string(),
+            r.cluster.active.to_string(),
+            r.proposal.k_balance.to_string(),
+            r.proposal.k_bandwidth.to_string(),
+            r.proposal.connections.to_string(),
+            percent(r.one.by_chance),
+            percent(r.proposed.by_chance),
+            percent(r.proposed.placed),
+        ]
+    };
+    output::table(
+        &[
+            "NODES",
+            "ACTIVE PEERS",
+            "k_balance",
+            "k_bw",
+            "PROPOSED",
+            "1 BY CHANCE",
+            "PROPOSED BY CHANCE",
+            "PLACED",
+        ],
+        rows.iter().map(cells).collect(),
+    );
+    output::line(format!(
+        "\nmaxTcpConnsPerNodeConn for nodes with {} links, {} Gbit/s in all, {} Gbit/s on one connection; the last \
+         three\ncolumns are the part of a node's rate that gets through, simulated ({DRAWS} draws).",
+        args.links, args.node_gbit, args.connection_gbit
+    ));
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! Placement: bulk connections to one address of a peer are tried on several source ports, and those are
+//! kept that together use all links equally, in both directions.
+//!
+//! Where a bond's formula is known the ports are computed (`hash.rs`); in any case the counters of both
+//! nodes say what came of it (`probe.rs`), and `choose.rs` decides. Bulk calls of the group wait meanwhile,
+//! so that they do not hide the bursts; the whole is bounded by `PLACE_FOR`. What fails leaves connections
+//! unplaced, never missing.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{net::TcpStream, sync::SemaphorePermit};
+use wire::hello::{Lane, Links};
+
+use crate::{
+    PlacementStatus,
+    choose::{self, Path, TRIED_MAX},
+    conn::Accepted,
+    dial::{self, DialError, Dialed},
+    endpoint::Core,
+    group::Group,
+    hash, links, probe,
+    probe::Probe,
+    socket::Socket,
+};
+
+/// The time a placement may take.
+const PLACE_FOR: Duration = Duration::from_secs(2);
+/// How long the placements of other groups are waited for.
+const TURN_WITHIN: Duration = Duration::from_secs(4);
+/// How long calls under way are waited for before the first burst.
+const QUIET_WITHIN: Duration = Duration::from_millis(200);
+/// Source ports among which those that suit a known hash are sought.
+const PORTS_TO_CHOOSE_FROM: usize = 1024;
+
+/// A connection that is tried.
+struct Candidate {
+    stream: TcpStream,
+    accepted: Accepted,
+    path: Path,
+}
+
+/// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
+pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
+    let first = dial::connect(&group, Lane::Bulk, addr, None, dial::limit(&group, again)).await;
+    let (mut stream, accepted) = match first {
+        Ok(made) => made,
+        Err(error) => {
+            tracing::info!("{error}");
+            let text = error.to_string();
+            (1..n)
+                .for_each(|_| group.dialed(Lane::Bulk, rail, Err(DialError::Beside { text: text.clone() })));
+            group.dialed(Lane::Bulk, rail, Err(error));
+            return;
+        }
+    };
+    let here = links::read(addr.ip());
+    let deadline = Instant::now() + PLACE_FOR;
+    let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
+    let task = Task { group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
+        let why = "one link on each side: there is nothing to choose".to_owned();
+        task.report(0, [1; 2], why);
+        task.hand_over(stream, accepted, None);
+        for _ in 1..n {
+            let group = Arc::clone(&task.group);
+            task.group.core.runtime.spawn(dial::attempt(group, Lane::Bulk, rail, addr, again));
+        }
+        return;
+    }
+    task.place(stream, accepted, n).await;
+}
+
+struct Task {
+    group: Arc<Group>,
+    rail: usize,
+    addr: SocketAddr,
+    deadline: Instant,
+    here: Links,
+    peer: Links,
+    tried: Vec<Candidate>,
+    /// Why no more could be tried.
+    failed: Option<DialError>,
+}
+
+impl Task {
+    async fn place(mut self, stream: TcpStream, accepted: Accepted, n: usize) {
+        let core = Arc::clone(&self.group.core);
+        // One placement at a time on this node: they would take each other's bursts for noise.
+        let _turn = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await;
+        self.deadline = Instant::now() + PLACE_FOR;
+        let group = Arc::clone(&self.group);
+        let hold = Hold::new(&group);
+        hold.quiet().await;
+        let local = stream.local_addr().map(|a| a.ip()).ok();
+        self.try_out(stream, accepted).await;
+        let mut ports = local.map(|ip| self.ports(ip)).unwrap_or_default().into_iter();
+        let staying = self.staying();
+        let mut choice = self.choose(&staying, n);
+        while (self.tried.len() < n || !choice.enough)
+            && self.tried.len() < TRIED_MAX
+            && Instant::now() < self.deadline
+        {
+            self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
+            let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
+            let limit = self.deadline.saturating_duration_since(Instant::now());
+            match dial::connect(&self.group, Lane::Bulk, self.addr, from, limit).await {
+                Ok((stream, accepted)) => self.try_out(stream, accepted).await,
+                // A port that somebody has: another will do.
+                Err(_) if from.is_some() => continue,
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            }
+            choice = self.choose(&staying, n);
+        }
+        self.finish(&staying, choice, n);
+        drop(hold);
+    }
+
+    async fn turn<'a>(&self, core: &'a Core) -> Option<SemaphorePermit<'a>> {
+        loop {
+            match tokio::time::timeout(QUIET_WITHIN, core.placing.acquire()).await {
+                Ok(turn) => return turn.ok(),
+                Err(_) => self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now()),
+            }
+        }
+    }
+
+    /// Paths of the connections that are there and stay.
+    fn staying(&self) -> Vec<Path> {
+        let plan = self.group.lock_plan();
+        let state = self.group.lock();
+        let stays = |c: &&Arc<crate::conn::Conn>| {
+            c.lane == Lane::Bulk && c.rail == self.rail && !c.have().leaving && !plan.replaces(c.id)
+        };
+        state.conns.iter().filter(stays).filter_map(|c| c.path.clone()).collect()
+    }
+
+    fn choose(&self, staying: &[Path], n: usize) -> choose::Choice {
+        let paths: Vec<Path> = self.tried.iter().map(|c| c.path.clone()).collect();
+        choose::choose(staying, &paths, n)
+    }
+
+    async fn try_out(&mut self, mut stream: TcpStream, accepted: Accepted) {
+        let towards = self.addr.ip();
+        let path = within(self.deadline, Probe::new(&mut stream).path(towards)).await;
+        // A burst that was cut off may still be on its way: such a connection carries nothing else.
+        if let Some(path) = path {
+            self.tried.push(Candidate { stream, accepted, path });
+        }
+    }
+
+    /// Source ports for a bond whose formula is known.
+    fn ports(&self, local: IpAddr) -> Vec<u16> {
+        let (ours, theirs) = (links::known(self.here.bond.as_ref()), links::known(self.peer.bond.as_ref()));
+        if ours.is_none() && theirs.is_none() {
+            return Vec::new();
+        }
+        let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let mut range = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
+        let (low, high) = (range.next().unwrap_or(32768), range.next().unwrap_or(60999));
+        let span = high.saturating_sub(low).max(1);
+        let start = (self.group.core.jitter_factor() * f64::from(span)) as u32 % span;
+        let free = (0..PORTS_TO_CHOOSE_FROM as u32).map(|i| (low + (start + i) % span) as u16);
+        hash::ports(local, self.addr, ours, theirs, free, TRIED_MAX)
+    }
+
+    fn finish(mut self, staying: &[Path], choice: choose::Choice, n: usize) {
+        let all: Vec<&Path> = staying.iter().chain(self.tried.iter().map(|c| &c.path)).collect();
+        let seen = |side: fn(&Path) -> &str| {
+            let mut names: Vec<&str> = all.iter().map(|p| side(p)).filter(|n| !n.is_empty()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()
+        };
+        let at_both =
+            |here: Vec<String>, there: Vec<String>| if there.len() > here.len() { there } else { here };
+        let out = at_both(seen(|p| &p.out), seen(|p| &p.out_at_peer));
+        let back = at_both(seen(|p| &p.back), seen(|p| &p.back_from_peer));
+        let why = self.reason(&out, &back, choice.enough);
+        tracing::info!(peer = %self.addr, tried = self.tried.len(), "{why}");
+        self.report(self.tried.len(), [out.len(), back.len()], why);
+        let group = Arc::clone(&self.group);
+        let keep = choice.keep;
+        let mut handed = 0;
+        for (i, candidate) in std::mem::take(&mut self.tried).into_iter().enumerate() {
+            if keep.contains(&i) && handed < n {
+                handed += 1;
+                self.hand_over(candidate.stream, candidate.accepted, Some(candidate.path));
+            } else {
+                group.core.runtime.spawn(probe::part(candidate.stream));
+            }
+        }
+        let mut failed = self.failed.take();
+        for _ in handed..n {
+            let limit = DialError::Timeout { addr: self.addr, limit: PLACE_FOR };
+            group.dialed(Lane::Bulk, self.rail, Err(failed.take().unwrap_or(limit)));
+        }
+    }
+
+    fn reason(&self, out: &[String], back: &[String], enough: bool) -> String {
+        let tried = self.tried.len();
+        if out.is_empty() || back.is_empty() {
+            return "the counters of the links do not follow the traffic: placed by chance".to_owned();
+        }
+        let mut text = match (out.len(), back.len()) {
+            (1, 1) => format!(
+                "one link: all {tried} source ports tried leave by {} and come back by {}, so that more \
+                 connections cannot use more links",
+                out[0], back[0]
+            ),
+            (o, b) => {
+                format!("spread over {o} links out ({}) and {b} back ({})", out.join(", "), back.join(", "))
+            }
+        };
+        for (side, links) in [("this node", &self.here), ("the peer", &self.peer)] {
+            let one = if side == "this node" { out.len() == 1 } else { back.len() == 1 };
+            if !one || links.links.len() < 2 {
+                continue;
+            }
+            match &links.bond {
+                Some(bond) if !links::known(Some(bond)).is_some_and(|b| b.policy.uses_ports()) => {
+                    text += &format!(
+                        "; the bond of {side} leaves ports out (xmit_hash_policy {}): use layer3+4",
+                        bond.policy
+                    );
+                }
+                None if links.layer3_only => {
+                    text += &format!(
+                        "; routes of {side} choose by addresses only (net.ipv4.fib_multipath_hash_policy is \
+                         0): set it to 1"
+                    );
+                }
+                _ => {}
+            }
+        }
+        if !enough {
+            text += "; not finished, a better set may exist";
+        }
+        text
+    }
+
+    fn report(&self, tried: usize, [links_out, links_back]: [usize; 2], reason: String) {
+        let status = PlacementStatus { tried, links_out, links_back, reason, verified: None };
+        self.group.lock_plan().set_placement(self.rail, status);
+    }
+
+    fn hand_over(&self, stream: TcpStream, mut accepted: Accepted, path: Option<Path>) {
+        accepted.path = path;
+        self.group.dialed(Lane::Bulk, self.rail, Ok(Dialed { socket: Socket::new(stream), accepted }));
+    }
+}
+
+/// Bulk calls of a group wait while this lives.
+struct Hold<'a>(&'a Group);
+
+impl Hold<'_> {
+    fn new(group: &Group) -> Hold<'_> {
+        group.lock().table.hold();
+        Hold(group)
+    }
+    /// Waits until those under way have been answered.
+    async fn quiet(&self) {
+        let until = Instant::now() + QUIET_WITHIN;
+        while self.0.lock().table.bulk_requests() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.lock().table.release_hold();
+        self.0.notify_all();
+    }
+}
+
+async fn within<T>(deadline: Instant, work: impl Future<Output = std::io::Result<T>>) -> Option<T> {
+    match tokio::time::timeout_at(deadline.into(), work).await {
+        Ok(Ok(done)) => Some(done),
+        Ok(Err(error)) => {
+            tracing::debug!("probe: {error}");
+            None
+        }
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,212 @@
+//! Peers that are processes of their own: stopped, killed, started anew as another, stormed with connects. No
+//! hang, no request carried out twice, nothing left over: threads, descriptors and memory are counted.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use common::*;
+use net::{Call, CallError, Endpoint, EndpointConfig, Lane};
+use tokio::time::timeout;
+
+/// Says that this process is a server, and where it shall listen.
+const SERVER: &str = "ROPEWALK_TEST_SERVER";
+
+/// Not a test of its own: what the other process of the tests below runs.
+#[test]
+fn server_process() {
+    let Ok(listen) = std::env::var(SERVER) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let _in = runtime.enter();
+    let node = if listen.ends_with('!') { 2 } else { 1 };
+    let addr = listen.trim_end_matches('!').parse().unwrap();
+    let config = EndpointConfig { listen: vec![addr], handshakes_max: 256, ..config(node) };
+    let (_server, addr) = server_with(config);
+    println!("\nlistening {addr}");
+    // Ends with the test: its standard input is closed then.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+struct Process {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Process {
+    fn start(listen: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server_process", "--nocapture"])
+            .env(SERVER, listen)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let addr = lines.map_while(Result::ok).find_map(|l| l.strip_prefix("listening ").map(str::to_owned));
+        Process { child, addr: addr.expect("the server says where it listens").parse().unwrap() }
+    }
+    fn signal(&self, signal: &str) {
+        assert!(
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+        );
+    }
+    fn proc(&self, file: &str) -> String {
+        format!("/proc/{}/{file}", self.child.id())
+    }
+    /// (Threads, descriptors, resident KiB).
+    fn counts(&self) -> (usize, usize, usize) {
+        let status = fs::read_to_string(self.proc("status")).unwrap();
+        let value = |key: &str| -> usize {
+            let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap();
+            line.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        (value("Threads:"), fs::read_dir(self.proc("fd")).unwrap().count(), value("VmRSS:"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn quick(node: u32) -> EndpointConfig {
+    EndpointConfig {
+        heartbeat_interval: Duration::from_millis(100),
+        heartbeat_timeout: Duration::from_millis(400),
+        ..config(node)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_peer_costs_deadlines_and_is_used_again_when_it_goes_on() {
+    let server = Process::start("127.0.0.1:0");
+    let client = Endpoint::start(quick(2)).unwrap();
+    let peer = client.peer(&[server.addr]);
+    peer.call(bulk(ECHO, b"", Bytes::from_static(b"x"))).await.unwrap();
+    server.signal("-STOP");
+    let short = Instant::now() + Duration::from_millis(1500);
+    let calls: Vec<_> = (0..20)
+        .map(|i| {
+            let peer = peer.clone();
+            let lane = if i % 2 == 0 { Lane::Bulk } else { Lane::Control };
+            let patience = Some(Duration::from_millis(300));
+            tokio::spawn(async move {
+                peer.call(Call { deadline: short, lane, patience, ..call(ECHO, b"") }).await
+            })
+        })
+        .collect();
+    for call in calls {
+        let error = timeout(SOON, call).await.expect("no hang").unwrap().unwrap_err();
+        assert!(matches!(error, CallError::Deadline | CallError::Disconnected { .. }), "{error}");
+    }
+    assert!(client.waiters().is_empty(), "{:?}", client.waiters());
+    server.signal("-CONT");
+    let reply = peer.call(Call { patience: Some(SOON), ..call(ECHO, b"again") }).await.unwrap();
+    assert_eq!(&reply.body[..], b"again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_peer_is_noticed_at_once_and_another_in_its_place_is_another() {
+    let server = Process::start("127.0.0.1:0");
+    let addr = server.addr;
+    let client = Endpoint::start(config(2)).unwrap();
+    let peer = client.peer(&[addr]);
+    peer.call(call(ECHO, b"")).await.unwrap();
+    let before = peer.identity().unwrap();
+    let waiting = tokio::spawn({
+        let peer = peer.clone();
+        async move { peer.call(Call { patience: Some(Duration::from_millis(500)), ..call(NEVER, b"") }).await }
+    });
+    while client.waiters().is_empty() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    server.signal("-KILL");
+    let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(error, CallError::Disconnected { maybe_executed: true, .. }), "{error}");
+    drop(server);
+    // Another node of the cluster at the same address: it is used under its own name.
+    let _other = Process::start(&format!("{addr}!"));
+    peer.call(Call { patience: Some(SOON), ..call(ECHO, b"") }).await.unwrap();
+    let after = peer.identity().unwrap();
+    assert_ne!(before, after);
+    assert_eq!(after.0, base::NodeId(2));
+}
+
+/// 20,000 connects: most go at once, some say half a hello first.
+fn storm(addr: SocketAddr) -> usize {
+    const THREADS: usize = 4;
+    const CONNECTS: usize = 20_000;
+    let made = AtomicUsize::new(0);
+    let half = hello(CLUSTER, Lane::Bulk);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (made, half) = (&made, &half);
+            scope.spawn(move || {
+                // Some stay for a while, so that many are open at once.
+                let mut open = std::collections::VecDeque::new();
+                for i in 0..CONNECTS / THREADS {
+                    let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_secs(10)) else {
+                        continue;
+                    };
+                    made.fetch_add(1, Ordering::Relaxed);
+                    // Closed by a reset: 20,000 ports in TIME_WAIT would starve other tests.
+                    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                    if (i + thread) % 3 == 0 {
+                        let _ = (&stream).write_all(&half[..half.len() / 2]);
+                    }
+                    open.push_back(stream);
+                    if open.len() > 100 {
+                        open.pop_front();
+                    }
+                }
+            });
+        }
+    });
+    made.into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_connects_keeps_nobody_out_and_leaves_nothing_behind() {
+    let server = Process::start("127.0.0.1:0");
+    let addr = server.addr;
+    let client = Endpoint::start(config(2)).unwrap();
+    let peer = client.peer(&[addr]);
+    peer.call(call(ECHO, b"")).await.unwrap();
+    let (threads, descriptors, memory) = server.counts();
+    let storm = tokio::task::spawn_blocking(move || storm(addr));
+    let mut served = 0;
+    while !storm.is_finished() {
+        timeout(SOON, peer.call(call(ECHO, b"well?"))).await.expect("no hang").unwrap();
+        served += 1;
+    }
+    // A newcomer gets in as well.
+    let newcomer = Endpoint::start(config(3)).unwrap();
+    newcomer.peer(&[addr]).call(Call { patience: Some(SOON), ..call(ECHO, b"") }).await.unwrap();
+    newcomer.shutdown();
+    assert!(storm.await.unwrap() > 19_000 && served > 0);
+    let settled = async {
+        while server.counts().1 > descriptors + 8 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, settled)
+        .await
+        .unwrap_or_else(|_| panic!("descriptors: {descriptors}, {:?}", server.counts()));
+    let after = server.counts();
+    assert_eq!(after.0, threads);
+    assert!(after.2 < memory + (64 << 10), "resident KiB: {memory}, then {}", after.2);
+    peer.call(call(ECHO, b"still")).await.unwrap();
+}

@@ -1,0 +1,173 @@
+//! A seeded loop over the decoders of what comes from the network: valid conversations, changed at random, and
+//! plain noise. Nothing panics, nothing allocates by what a length only claims. (`fuzz/` has the same decoders
+//! for a coverage-guided fuzzer.)
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use common::*;
+use net::Lane;
+use wire::{
+    frame::{self, FrameKind, HEADER_LEN, Header},
+    hello::{Hello, HelloReply, LinkCount, Links, NetRequest},
+};
+
+/// Notes the largest allocation.
+struct Watching;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+#[allow(unsafe_code)]
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+    /// Changes a few bytes; sometimes writes a length of all ones, cuts or repeats.
+    fn mutate(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..=self.below(4) {
+            let at = self.below(bytes.len());
+            match self.below(6) {
+                0 if !bytes.is_empty() => bytes[at] ^= 1 << self.below(8),
+                1 if !bytes.is_empty() => bytes[at] = self.next() as u8,
+                2 => bytes.iter_mut().skip(at).take(10).for_each(|b| *b = 0xff),
+                3 => bytes.truncate(at),
+                4 => bytes.extend_from_within(at..),
+                _ => bytes.insert(at, self.next() as u8),
+            }
+        }
+    }
+}
+
+fn decode_all(bytes: &[u8]) {
+    let _ = frame::decode::<Hello>(bytes);
+    let _ = frame::decode::<HelloReply>(bytes);
+    let _ = frame::decode::<NetRequest>(bytes);
+    let _ = frame::decode::<Links>(bytes);
+    if let Some(head) = bytes.first_chunk::<HEADER_LEN>() {
+        let _ = Header::decode(head);
+        // With its checks made good, so that what is behind them is reached.
+        let mut good = *head;
+        good[..6].copy_from_slice(&Header::default().encode()[..6]);
+        let crc = wire::crc::crc32c(&good[..HEADER_LEN - 4]);
+        good[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(header) = Header::decode(&good) {
+            assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+    }
+}
+
+#[test]
+fn decoders_survive_whatever_comes() {
+    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    println!("seed {seed}: ROPEWALK_TEST_SEED={seed} repeats it");
+    let rounds = std::env::var("ROPEWALK_FUZZ_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(200_000);
+    let link = |name: &str| LinkCount { name: name.to_owned(), received: 1 << 40, sent: 7 };
+    let samples: Vec<Vec<u8>> = vec![
+        hello(CLUSTER, Lane::Bulk)[HEADER_LEN..].to_vec(),
+        hello_reply()[HEADER_LEN..].to_vec(),
+        frame::encode(&HelloReply::Refused { reason: "no".to_owned() }),
+        frame::encode(&NetRequest::Fetch(u64::MAX)),
+        frame::encode(&Links { links: vec![link("eth0"), link("eth1")], bond: None, layer3_only: true }),
+        frame(request(1), b"abc", b"payload"),
+        frame(Header { kind: FrameKind::Drain, ..Header::default() }, b"", b""),
+    ];
+    let mut random = Random(seed);
+    LARGEST.store(0, Ordering::Relaxed);
+    for round in 0..rounds {
+        let mut bytes = samples[round % samples.len()].clone();
+        random.mutate(&mut bytes);
+        decode_all(&bytes);
+        let noise: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
+        decode_all(&noise);
+    }
+    // serde reserves at most a megabyte ahead of what is there.
+    let largest = LARGEST.load(Ordering::Relaxed);
+    assert!(largest <= 2 << 20, "an allocation of {largest} bytes");
+}
+
+#[tokio::test]
+async fn a_server_survives_changed_conversations_and_allocates_by_what_has_come() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (server, addr) = server();
+    let mut random = Random(u64::from(std::process::id()));
+    let conversation = [
+        hello(CLUSTER, Lane::Bulk),
+        frame(request(1), b"abc", &pattern(3000, 1)),
+        frame(Header { once: true, settled: 2, ..request(2) }, b"x", b""),
+        frame(Header { offered: 9000, ..request(3) }, b"y", b""),
+        frame(Header { kind: FrameKind::Ping, ..Header::default() }, b"", b""),
+    ];
+    for _ in 0..300 {
+        let mut bytes = Vec::new();
+        let spoiled = random.below(conversation.len());
+        for (i, f) in conversation.iter().enumerate() {
+            let mut f = f.clone();
+            if i == spoiled {
+                random.mutate(&mut f);
+            }
+            bytes.extend_from_slice(&f);
+        }
+        let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.shutdown().await;
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(SOON, stream.read_to_end(&mut rest)).await;
+        let _ = closed.expect("the server closes");
+    }
+    // A header that claims the longest body, and no body: memory follows the bytes that come.
+    LARGEST.store(0, Ordering::Relaxed);
+    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    stream.write_all(&hello(CLUSTER, Lane::Control)).await.unwrap();
+    read_frame(&mut stream).await.unwrap();
+    let lying = Header { body_len: frame::BODY_LEN_MAX, ..request(1) };
+    stream.write_all(&lying.encode()).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let largest = LARGEST.load(Ordering::Relaxed);
+    assert!(largest <= 2 << 20, "an allocation of {largest} bytes");
+    drop(stream);
+    let client = net::Endpoint::start(config(2)).unwrap();
+    client.peer(&[addr]).call(call(ECHO, b"well?")).await.unwrap();
+    let quiet = async {
+        while !server.serving().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, quiet).await.expect("nothing is left over");
+}

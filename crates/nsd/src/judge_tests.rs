@@ -1,0 +1,92 @@
+//! Verdicts about a strip of a 4+2p stripe (strips 0..4 data, 4 and 5 parity), case by case.
+
+use base::{Grant, StripSet};
+
+use super::*;
+
+fn v(seq: u64) -> Version {
+    Version { grant: Grant(1), seq }
+}
+
+fn geometry() -> Geometry {
+    Geometry::new("4+2p".parse().expect("a code"), 256 << 10)
+}
+
+fn info(version: Version) -> VersionInfo {
+    VersionInfo { version, touched: StripSet(0b110001), len: 4096, covers: vec![] }
+}
+
+fn holds(adopted: Option<u64>, prepared: Option<u64>) -> Option<StripState> {
+    let info = |seq: Option<u64>| seq.map(|s| info(v(s)));
+    Some(StripState { adopted: info(adopted), prepared: info(prepared), ..StripState::default() })
+}
+
+/// Parity that holds `version` over strips with these versions.
+fn parity(version: u64, covers: [Option<u64>; 4]) -> Seen {
+    let covers = covers.map(|c| c.map(v)).to_vec();
+    Seen::Ok(Some(StripState {
+        adopted: Some(VersionInfo { covers, ..info(v(version)) }),
+        ..StripState::default()
+    }))
+}
+
+/// The stripe as strip `me` sees it: everybody else `ok` and empty, but for these.
+fn seen(me: usize, others: &[(usize, Seen)]) -> Vec<Seen> {
+    let mut all = vec![Seen::Ok(None); 6];
+    all[me] = Seen::Mine;
+    others.iter().for_each(|(i, s)| all[*i] = s.clone());
+    all
+}
+
+#[test]
+fn a_strip_becomes_what_the_parity_says() {
+    let covers = [Some(3), None, Some(2), None];
+    let stripe = |me| seen(me, &[(4, parity(3, covers)), (5, parity(3, covers))]);
+    let judged =
+        |me: usize, adopted, prepared| judge(geometry(), me, holds(adopted, prepared).as_ref(), &stripe(me));
+    assert_eq!(judged(0, Some(3), None), Verdict::Fine);
+    assert_eq!(judged(0, Some(1), Some(3)), Verdict::Adopt(v(3)));
+    assert!(matches!(judged(0, Some(1), None), Verdict::Install(t) if t.version == v(3)));
+    assert!(
+        matches!(judged(2, None, None), Verdict::Install(t) if t.version_of(StripIndex(2)) == Some(v(2)))
+    );
+    assert_eq!(judged(2, Some(2), Some(1)), Verdict::Discard(v(1)));
+    // Never written, as the parity knows: an old version of it is dropped, prepared or not.
+    assert_eq!(judged(1, Some(2), None), Verdict::Delete(v(2)));
+    assert_eq!(judged(1, None, Some(2)), Verdict::Discard(v(2)));
+    assert_eq!(judged(1, None, None), Verdict::Fine);
+    assert_eq!(judged(1, Some(4), None), Verdict::Later(Why::Newer));
+    // Newer than all that is known: a write on its way, or left over for the next writer.
+    assert_eq!(judged(1, None, Some(4)), Verdict::Fine);
+}
+
+#[test]
+fn what_nobody_else_has_was_deleted() {
+    for (adopted, prepared, verdict) in [
+        (Some(2), None, Verdict::Delete(v(2))),
+        (Some(2), Some(3), Verdict::Delete(v(2))),
+        (None, Some(3), Verdict::DiscardLeftover(v(3))),
+        (None, None, Verdict::Fine),
+    ] {
+        let mine = holds(adopted, prepared);
+        // Alone in coming back, and with a second pdisk of the same node: the parity proves it.
+        for others in [vec![], vec![(1, Seen::Away)], vec![(5, Seen::Away)]] {
+            assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &others)), verdict, "{others:?}");
+        }
+    }
+    let mine = holds(Some(2), None);
+    let later = Verdict::Later(Why::PerhapsDeleted);
+    let parity_away = [(4, Seen::Away), (5, Seen::Away)];
+    assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &parity_away)), later);
+    let many_away = [(1, Seen::Away), (2, Seen::Away), (3, Seen::Away), (5, Seen::Away)];
+    assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &many_away)), later);
+    // Somebody has some of it.
+    let data = [(1, Seen::Ok(holds(Some(2), None))), (5, Seen::Away)];
+    let no_reference = Verdict::Later(Why::NoReference);
+    assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &data)), no_reference);
+    // A first write on its way; and one on its way over what an earlier life left here.
+    let begun = |seq| [(4, Seen::Ok(holds(None, Some(seq)))), (5, Seen::Ok(holds(None, Some(seq))))];
+    let mine = holds(None, Some(3));
+    assert_eq!(judge(geometry(), 1, mine.as_ref(), &seen(1, &begun(3))), Verdict::Fine);
+    assert_eq!(judge(geometry(), 1, mine.as_ref(), &seen(1, &begun(7))), no_reference);
+}
