@@ -5,12 +5,15 @@ mod config;
 mod directory;
 mod down;
 mod lab_commands;
+mod lab_run;
 mod link;
 mod listing;
 mod make;
 mod metrics;
 mod mount;
 mod net_commands;
+mod netfigures_commands;
+mod netperf_commands;
 mod output;
 mod pdisk_commands;
 mod perf;
@@ -72,8 +75,17 @@ fn run(command: &Command) -> Result<()> {
         Command::Waiters(listing) => net_commands::waiters(listing),
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
+        Command::Lab(args::Lab::List(args)) => lab_run::list(args),
+        Command::Lab(args::Lab::Plan { name }) => lab_run::plan(name),
+        Command::Lab(args::Lab::Run(args)) => lab_run::run(args),
+        Command::Lab(args::Lab::Resume(args)) => lab_run::resume(args),
+        Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
+        Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
+        Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::NetFigures(args)) => netfigures_commands::figures(args),
         Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
+        Command::Netperf(command) => netperf_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

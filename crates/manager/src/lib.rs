@@ -14,7 +14,7 @@
 //!      ┌──┴─────────────┴────────────────────┴──┐
 //!      │ apply: one writer, batches into commits│
 //!      └──────────────────┬─────────────────────┘
-//!                  store (redb behind a trait)
+//!                  store (journal, redb; behind a trait)
 //! ```
 //! Nothing is answered before it is committed, and nothing uncommitted is ever shown.
 

@@ -34,7 +34,7 @@ use crate::{
     format,
     keys::{self, ConfigRecord, ReadError, SessionRecord},
     namespace::{self, DirHash, Fault},
-    store::{RedbStore, Snapshot, Store, StoreError, open_record, prefix_end},
+    store::{JournaledStore, Snapshot, Store, StoreError, open_record, prefix_end},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
@@ -104,7 +104,7 @@ impl Manager {
         if !path.exists() {
             return Err(ManagerError::NotFormatted { path: dir.to_owned() });
         }
-        Manager::on_store(Arc::new(RedbStore::open(&path, options.cache_bytes)?), dir)
+        Manager::on_store(Arc::new(JournaledStore::open(&path, options.cache_bytes)?), dir)
     }
 
     /// On an open store; `dir` is for messages.
