@@ -66,6 +66,17 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// What moves between pdisks: rebuild, drain, new pdisks
+    #[command(subcommand)]
+    Rebuild(Rebuild),
+    /// What is wrong, and what to do about it; exit status 0 if nothing is
+    #[command(after_help = "Example:\n  ropewalk health --dir /data/rope || mail -s rope root")]
+    Health(Listing),
+    /// What happened lately
+    #[command(after_help = "Examples:
+  ropewalk events --dir /data/rope
+  ropewalk events --dir /data/rope --after 120 --json")]
+    Events(Events),
     /// Connections between the processes of a cluster
     #[command(subcommand)]
     Net(Net),
@@ -225,9 +236,89 @@ pub enum Pdisk {
         after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
     )]
     Dump(PdiskDir),
+    /// Give up a pdisk: what it holds is rebuilt on the others, from the other strips
+    #[command(after_help = "Example:\n  ropewalk pdisk fail --dir /data/rope n1p2")]
+    Fail(PdiskName),
+    /// Move everything off a pdisk; it serves until it is empty
+    #[command(after_help = "Example:\n  ropewalk pdisk drain --dir /data/rope n1p2")]
+    Drain(PdiskName),
+    /// Take back a drain or a failure: the pdisk is used again
+    #[command(after_help = "Example:\n  ropewalk pdisk keep --dir /data/rope n1p2")]
+    Keep(PdiskName),
+    /// A new pdisk on a node; groups move to it. The node's server is restarted
+    #[command(after_help = "Examples:
+  ropewalk pdisk add --dir /data/rope n1
+  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope")]
+    Add(PdiskAdd),
+    /// A new pdisk on the same node takes the place of one
+    #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
+    Replace(PdiskName),
+    /// Take a pdisk that holds nothing any more out of the cluster. The node's server is restarted
+    #[command(after_help = "Example:\n  ropewalk pdisk remove --dir /data/rope n1p2")]
+    Remove(PdiskName),
     /// Measure the strip store on the disk under a directory
     #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]
     Bench(PdiskBench),
+}
+
+#[derive(Args)]
+pub struct PdiskName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name, as `pdisk list` shows it
+    pub pdisk: String,
+}
+
+#[derive(Args)]
+pub struct PdiskAdd {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The node that serves it
+    pub node: String,
+    /// Its size, preallocated [default: that of the node's first pdisk]
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Its directory, on its disk [default: below the cluster's directory]
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub path: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Rebuild {
+    /// How far it is, when it ends, how long clients wait meanwhile
+    #[command(after_help = "Examples:
+  ropewalk rebuild status --dir /data/rope --watch
+  ropewalk rebuild status --dir /data/rope --json")]
+    Status(RebuildStatus),
+}
+
+#[derive(Args)]
+pub struct RebuildStatus {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Stay until nothing moves any more, with a bar
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Args)]
+pub struct Events {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only events after this number
+    #[arg(long, default_value_t = 0)]
+    pub after: u64,
+}
+
+#[derive(Args)]
+pub struct PoolVerify {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only this pool
+    pub pool: Option<String>,
+    /// Make damaged and absent strips anew
+    #[arg(long)]
+    pub repair: bool,
 }
 
 #[derive(Args)]
@@ -281,6 +372,17 @@ pub struct PdiskBench {
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
+    /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
+    #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
+    Lost(Listing),
+    /// How many groups lack how many strips, spare space, what is to move
+    Status(Listing),
+    /// Read everything and prove every stripe: data against CRCs, parity against data, versions; exit status
+    /// 0 only if all is proved
+    #[command(after_help = "Examples:
+  ropewalk pool verify --dir /data/rope
+  ropewalk pool verify --dir /data/rope pool1 --repair --json")]
+    Verify(PoolVerify),
 }
 
 #[derive(Subcommand)]

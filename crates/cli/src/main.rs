@@ -1,6 +1,7 @@
 //! The binary `ropewalk`: the only place where parts are put together.
 
 mod args;
+mod array_commands;
 mod config;
 mod directory;
 mod down;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use wire::mgr::PdiskWish;
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
@@ -66,7 +68,19 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
         Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
+        Command::Pdisk(args::Pdisk::Fail(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Fail),
+        Command::Pdisk(args::Pdisk::Drain(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Drain),
+        Command::Pdisk(args::Pdisk::Keep(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Keep),
+        Command::Pdisk(args::Pdisk::Add(args)) => array_commands::pdisk_add(args),
+        Command::Pdisk(args::Pdisk::Replace(pdisk)) => array_commands::pdisk_replace(pdisk),
+        Command::Pdisk(args::Pdisk::Remove(pdisk)) => array_commands::pdisk_remove(pdisk),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
+        Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
+        Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),
+        Command::Rebuild(args::Rebuild::Status(args)) => array_commands::rebuild_status(args),
+        Command::Health(listing) => array_commands::health(listing),
+        Command::Events(args) => array_commands::events(args),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),

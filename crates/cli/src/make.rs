@@ -229,6 +229,17 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             spare: 0,
             seed: plan.table.seed(),
             table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
+            pdisks: plan
+                .table
+                .pdisks()
+                .iter()
+                .map(|p| wire::map::PoolPdisk {
+                    id: p.id,
+                    array: plan.table.array_of(p.id),
+                    weight: p.weight,
+                    enclosure: p.enclosure,
+                })
+                .collect(),
             ..Default::default()
         }],
         filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],

@@ -89,12 +89,22 @@ pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) 
 
 /// Answers what every process answers.
 pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+    serve_admin_of(endpoint, role, name, Arc::default());
+}
+
+/// Answers what every process answers, and what only an NSD server does once it runs.
+fn serve_admin_of(
+    endpoint: &Endpoint,
+    role: &'static str,
+    name: &str,
+    nsd: Arc<std::sync::OnceLock<nsd::Server>>,
+) {
     let name: Arc<str> = name.into();
     let inner = endpoint.clone();
     endpoint.serve(
         Service::Admin,
         handler_fn(move |request| {
-            let (name, endpoint) = (Arc::clone(&name), inner.clone());
+            let (name, endpoint, nsd) = (Arc::clone(&name), inner.clone(), Arc::clone(&nsd));
             async move {
                 match frame::decode(&request.body) {
                     Ok(AdminRequest::Status) => {
@@ -118,6 +128,16 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                     Ok(AdminRequest::Net) => {
                         let json = serde_json::json!(endpoint.status());
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Prove { pool, group, after, limit, repair }) => {
+                        let Some(server) = nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        let page = server.prove(pool, group, after, limit, repair).await;
+                        match serde_json::to_string(&page) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
                     }
                     Ok(AdminRequest::Shutdown) => {
                         process::terminate(std::process::id());
@@ -154,13 +174,18 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
         let options = pdisk::OpenOptions::new(cluster, p.id);
-        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io)
-            .with_context(|| format!("open {} in {}", p.id, path.display()))?;
-        tracing::info!("{}: {report:?}", p.id);
-        pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+        match pdisk::Pdisk::open(&path, options, &io) {
+            Ok((pdisk, report)) => {
+                tracing::info!("{}: {report:?}", p.id);
+                pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+            }
+            // The others of this node are served: this one is missing, and is rebuilt elsewhere.
+            Err(error) => tracing::error!("open {} in {}: {error:#}", p.id, path.display()),
+        }
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
-    serve_admin(&endpoint, "nsd", &node.name);
+    let serving = Arc::new(std::sync::OnceLock::new());
+    serve_admin_of(&endpoint, "nsd", &node.name, Arc::clone(&serving));
     tuning::follow(&endpoint, dir.file.manager);
     let config = nsd::ServerConfig {
         node: node.id,
@@ -173,6 +198,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         tuning: nsd::Tuning::default(),
     };
     let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
+    let _ = serving.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     link::stop_signal().await?;

@@ -15,6 +15,7 @@ pub mod compare;
 pub mod engine;
 pub mod environment;
 pub mod expect;
+pub mod netfigures;
 pub mod netperf;
 pub mod observe;
 pub mod perf;

@@ -23,8 +23,10 @@
 pub mod apply;
 pub mod cluster;
 mod error;
+mod event_log;
 pub mod format;
 pub mod keys;
+mod lost;
 mod manager;
 pub mod namespace;
 mod reaper;

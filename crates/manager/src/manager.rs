@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 use wire::{
-    map::ClusterMap,
+    map::{ClusterMap, PdiskEntry},
     mgr::{MgrError, MgrReply, MgrRequest},
 };
 
@@ -31,6 +31,7 @@ use crate::{
     ManagerError,
     apply::Writer,
     cluster::{Cluster, Event, Step, StoreOp, Ticket},
+    event_log::EventLog,
     format,
     keys::{self, ConfigRecord, ReadError, SessionRecord},
     namespace::{self, DirHash, Fault},
@@ -88,6 +89,7 @@ pub(crate) struct Inner {
     tickets: AtomicU64,
     started: Instant,
     place: String,
+    log: EventLog,
     tasks: std::sync::Mutex<JoinSet<()>>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -114,8 +116,10 @@ impl Manager {
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
         let tunables = read_tunables(&snapshot)?;
-        let cluster =
+        let mut cluster =
             Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
+        // Changes nothing but a time.
+        cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
         writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
@@ -129,6 +133,7 @@ impl Manager {
             tickets: AtomicU64::new(1),
             started: Instant::now(),
             place,
+            log: EventLog::default(),
             tasks: std::sync::Mutex::default(),
             thread: std::sync::Mutex::new(Some(thread)),
         });
@@ -232,6 +237,24 @@ impl Manager {
             MgrRequest::Cluster => self.cluster_report(caller).await,
             MgrRequest::ConfigSet { pairs } => self.config_set(pairs).await,
             MgrRequest::ConfigGet => Ok(MgrReply::Config(self.config()?)),
+            MgrRequest::PdiskSet { pdisk, wish } => {
+                self.ask(caller, |ticket| Event::Wish { ticket, pdisk, wish }).await
+            }
+            MgrRequest::PdiskAdd { pdisk, name, node, capacity, pools } => {
+                let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
+                self.ask(caller, |ticket| Event::Add { ticket, entry: Box::new(entry), pools }).await
+            }
+            MgrRequest::LostFiles { fs, after } => {
+                let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+                let MgrReply::Cluster(report) = reply else { return Ok(reply) };
+                let snapshot = self.snapshot();
+                // Goes over all extents: not on a thread that leases are renewed on.
+                let look = move || crate::lost::lost_files(&*snapshot, &report, fs, after);
+                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = found.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+                Ok(MgrReply::LostFiles(found))
+            }
+            MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             read => self.read(session, read).await,
         }
     }
@@ -302,7 +325,8 @@ impl Manager {
         let stored = self.inner.writer.run(move |txn| {
             let mut tunables = tunables_of(&read_config(&*txn)?);
             let new = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let outcome = tunables.apply(new).map(|()| tunables.lease_duration());
+            let outcome =
+                tunables.apply(new).map(|()| (tunables.lease_duration(), tunables.missing_rebuild_delay()));
             if outcome.is_ok() {
                 for (name, value) in tunables.changed() {
                     keys::write(txn, keys::config_key(name), &ConfigRecord { value });
@@ -313,8 +337,9 @@ impl Manager {
         });
         stored.await?;
         match heard.await {
-            Ok(Ok(lease)) => {
+            Ok(Ok((lease, delay))) => {
                 self.inner.tell(Event::SetLease(lease), None).await?;
+                self.inner.tell(Event::SetRebuildDelay(delay), None).await?;
                 Ok(MgrReply::Done)
             }
             Ok(Err(error)) => Err(MgrError::Config(error.to_string())),
@@ -452,6 +477,7 @@ async fn take_step(
     }
     for note in step.notes {
         tracing::info!("{note}");
+        inner.log.add(note);
     }
     if let Some(map) = step.map {
         publish.send_replace(map);

@@ -85,7 +85,7 @@ async fn repair(io: &StripeIo, on: &ServedPdisk, strip: StripId) -> Result<Settl
         let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
         let attempt = deadline.min(Instant::now() + io.config().attempt);
-        match settle(io, &on.pdisk, place, OpClass::Scrub, attempt).await {
+        match settle(io, &on.pdisk, place, true, OpClass::Scrub, attempt).await {
             Ok(settled) => return Ok(settled),
             Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),
             Err(_) => tokio::time::sleep(io.config().retry_pause * 4).await,

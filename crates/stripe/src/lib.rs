@@ -14,6 +14,7 @@ mod membership;
 mod meta;
 mod pieces;
 pub mod plan;
+mod prove;
 mod read;
 mod read_plan;
 mod repair;
@@ -31,6 +32,7 @@ pub use membership::{
 };
 pub use meta::BlockMeta;
 pub use pieces::Pieces;
+pub use prove::{Finding, Proof, compare, compare_content};
 pub use read::BlockRead;
 pub use repair::StripeTarget;
 pub use resolve_fs::{ResolveProgress, ResolveReport, resolve_fs};

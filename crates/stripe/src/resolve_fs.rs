@@ -12,12 +12,12 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use wire::{
     map::PdiskState,
     nsd::{BATCH_MAX, NsdReply, NsdRequest},
-    strip::StripRefusal,
+    strip::{StripRefusal, StripState},
 };
 
 use crate::{
     Fault, StripFault, StripFaults, StripeError, StripeIo,
-    resolve::{Decision, Member, decide},
+    resolve::{Decision, Member, Moved, decide, decide_moved},
 };
 
 /// How far resolution is.
@@ -148,11 +148,26 @@ pub(crate) async fn resolve_stripe(
     let mut report = ResolveReport::default();
     let mut until = Instant::now() + io.config().deadline;
     for _ in 0..ROUNDS_MAX {
-        let members = seal(io, stripe, pool, grant, until).await?;
+        let (members, joining) = seal(io, stripe, pool, grant, until).await?;
         let geometry = io.shared.pool(&io.view(), pool)?.geometry;
         let before = report.clone();
         match decide(geometry, &members) {
-            Decision::Clean => return Ok(report),
+            Decision::Clean => {
+                for (index, to, state) in &joining {
+                    let items = |version| vec![(stripe.strip(*index), version)];
+                    let request = match decide_moved(geometry, &members, *index, state) {
+                        Some(Moved::Adopt(version)) => {
+                            NsdRequest::Adopt { pdisk: *to, items: items(version) }
+                        }
+                        Some(Moved::Discard(version)) => {
+                            NsdRequest::Discard { pdisk: *to, items: items(version) }
+                        }
+                        None => continue,
+                    };
+                    change_one(io, stripe, *index, *to, request, until).await?;
+                }
+                return Ok(report);
+            }
             Decision::Unavailable { version, reason } => {
                 report.unavailable.push((stripe, format!("{version}: {reason}")));
                 return Ok(report);
@@ -181,6 +196,9 @@ pub(crate) async fn resolve_stripe(
     Ok(report)
 }
 
+/// The members of a stripe's group, and what is where its strips are on their way to.
+type Sealed = (Vec<Member>, Vec<(StripIndex, PdiskId, StripState)>);
+
 /// Seals every strip of a stripe; answers come from all `ok` pdisks, or it fails.
 async fn seal(
     io: &StripeIo,
@@ -188,11 +206,12 @@ async fn seal(
     pool: PoolId,
     grant: Grant,
     until: Instant,
-) -> Result<Vec<Member>, StripeError> {
+) -> Result<Sealed, StripeError> {
     loop {
         let view = io.view();
         let pool = io.shared.pool(&view, pool)?;
-        let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
+        let group = pool.group_of(stripe);
+        let members = view.members(pool.id, group).to_vec();
         let attempt = until.min(Instant::now() + io.config().attempt);
         let answers = io
             .shared
@@ -213,8 +232,24 @@ async fn seal(
                 _ => Member::Away(state),
             });
         }
-        if faults.is_empty() {
-            return Ok(out);
+        let mut joining = Vec::new();
+        for m in view.moves(pool.id, group) {
+            let strip = stripe.strip(m.strip);
+            let request = NsdRequest::Seal { pdisk: m.to, strips: vec![strip], below: grant };
+            match io.call(m.to, request, Vec::new(), OpClass::Rebuild, attempt).await {
+                Ok((NsdReply::States { mut states, .. }, _)) => joining.push((
+                    m.strip,
+                    m.to,
+                    states.pop().unwrap_or(StripState { strip, ..StripState::default() }),
+                )),
+                Ok(_) => {
+                    faults.push(StripFault { index: m.strip, pdisk: Some(m.to), fault: Fault::Protocol })
+                }
+                Err(fault) => faults.push(StripFault { index: m.strip, pdisk: Some(m.to), fault }),
+            }
+        }
+        if faults.is_empty() && io.view().moves(pool.id, group) == view.moves(pool.id, group) {
+            return Ok((out, joining));
         }
         if Instant::now() >= until {
             return Err(StripeError::Deadline { stripe, faults: StripFaults(faults) });
@@ -269,6 +304,37 @@ async fn change(
     Ok(())
 }
 
+/// One change on the pdisk that a strip is on its way to, as long as it is.
+async fn change_one(
+    io: &StripeIo,
+    stripe: StripeId,
+    index: StripIndex,
+    to: PdiskId,
+    request: NsdRequest,
+    until: Instant,
+) -> Result<(), StripeError> {
+    loop {
+        let attempt = until.min(Instant::now() + io.config().attempt);
+        let fault = match io.call(to, request.clone(), Vec::new(), OpClass::Rebuild, attempt).await {
+            Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.into_iter().next() {
+                Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => return Ok(()),
+                Some(Err(refusal)) => Fault::Refused(refusal.into()),
+                None => Fault::Protocol,
+            },
+            Ok(_) => Fault::Protocol,
+            Err(fault) => fault,
+        };
+        if !io.view().state(to).written() {
+            return Ok(()); // the move is taken back
+        }
+        if Instant::now() >= until {
+            let faults = StripFaults(vec![StripFault { index, pdisk: Some(to), fault }]);
+            return Err(StripeError::Deadline { stripe, faults });
+        }
+        tokio::time::sleep(io.config().retry_pause).await;
+    }
+}
+
 async fn install_strip(
     io: &StripeIo,
     stripe: StripeId,
@@ -285,7 +351,8 @@ async fn install_strip(
         if !view.state(pdisk).written() {
             return Ok(());
         }
-        let (strip, payload) = io.rebuild_strip(stripe, pool, group, index, target, OpClass::Rebuild).await?;
+        let (strip, payload) =
+            io.rebuild_strip(stripe, pool, group, index, target, true, OpClass::Rebuild).await?;
         let request = NsdRequest::Install { pdisk, strip };
         let attempt = until.min(Instant::now() + io.config().attempt);
         let fault = match io.call(pdisk, request, payload, OpClass::Rebuild, attempt).await {

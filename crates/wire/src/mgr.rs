@@ -155,6 +155,39 @@ pub struct PdiskReport {
     pub failed: bool,
     /// Catch-up under this epoch is finished: everything adopted elsewhere is here.
     pub caught_up: Option<Epoch>,
+    /// Strips that move to it and are all here, at most [`FILLED_MAX`].
+    pub filled: Vec<Filled>,
+    /// What moving and catching up have stored on it since its server's start, bytes.
+    pub moved: u64,
+    /// Why a strip of it could not be made last, for people; empty if none waits.
+    pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
+}
+
+/// Most entries of [`PdiskReport::filled`]: what the manager lets move to one pdisk at a time.
+pub const FILLED_MAX: usize = 64;
+
+/// Everything of one move is in its new place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Filled {
+    /// The pool.
+    pub pool: base::PoolId,
+    /// Which move.
+    pub what: crate::map::StripMove,
+}
+
+/// What an administrator wants of a pdisk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PdiskWish {
+    /// Give up what it holds: rebuild it elsewhere from the other strips, at once.
+    Fail,
+    /// Move everything away, reading from it; it counts until it is empty.
+    Drain,
+    /// Undo `Drain`.
+    Keep,
+    /// Take it out of the map: only when it holds no group.
+    Remove,
 }
 
 /// A request to the manager. The header's `session` is the sender's.
@@ -297,6 +330,38 @@ pub enum MgrRequest {
     },
     /// Tunables that differ from their defaults.
     ConfigGet,
+    /// Something is to be done about a pdisk.
+    PdiskSet {
+        /// Which.
+        pdisk: PdiskId,
+        /// What.
+        wish: PdiskWish,
+    },
+    /// A new pdisk; its server names it when it registers next.
+    PdiskAdd {
+        /// Its id, above all others.
+        pdisk: PdiskId,
+        /// Its name.
+        name: String,
+        /// The node that serves it.
+        node: NodeId,
+        /// Bytes it can hold.
+        capacity: u64,
+        /// The pools that are to use it.
+        pools: Vec<base::PoolId>,
+    },
+    /// Files with blocks that cannot be read now, by rising inode number.
+    LostFiles {
+        /// Of which file system.
+        fs: FsId,
+        /// The last one already named; 0 from the start.
+        after: InodeNo,
+    },
+    /// Events after a number, oldest first.
+    Events {
+        /// The last one already seen; 0 for all that are kept.
+        after: u64,
+    },
 }
 
 /// What to do to the namespace.
@@ -566,6 +631,10 @@ pub enum MgrReply {
     Many(Vec<Result<MgrReply, MgrError>>),
     /// Listing.
     Cluster(Box<ClusterReport>),
+    /// Events.
+    Events(Vec<ClusterEvent>),
+    /// Files with blocks that cannot be read, the first so many.
+    LostFiles(Vec<LostFile>),
     /// Tunables.
     Config(Vec<(String, String)>),
     /// Not done.
@@ -615,6 +684,51 @@ pub struct ClusterReport {
     pub deletes_pending: u64,
     /// Where the manager's store stands, and whether it is replicated.
     pub store: String,
+    /// Per pool, in map order: what moves.
+    pub moving: Vec<PoolMoving>,
+}
+
+/// What moves in a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolMoving {
+    /// Strips of groups that are to move, under way or not.
+    pub left: u32,
+    /// Of these, strips whose pdisk does not count: they are rebuilt.
+    pub lost: u32,
+    /// Strips of groups that have moved since nothing was left to move last.
+    pub done: u32,
+    /// Milliseconds since then.
+    pub running_ms: u64,
+    /// Why nothing can be planned, for people; empty if it can.
+    pub hindered: String,
+}
+
+/// A file with blocks that cannot be read now.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LostFile {
+    /// Its inode.
+    pub ino: InodeNo,
+    /// A path of it below the file system's root; empty if it has no name any more.
+    pub path: Vec<u8>,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// The first block that cannot be read.
+    pub first: BlockIndex,
+    /// How many cannot.
+    pub blocks: u64,
+}
+
+/// Something that happened in the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterEvent {
+    /// Rises by one; starts anew with the manager.
+    pub number: u64,
+    /// When, by the manager's clock.
+    pub at: Timestamp,
+    /// What, for people.
+    pub text: String,
 }
 
 /// Use of one pdisk.
@@ -630,6 +744,14 @@ pub struct PdiskUse {
     pub free: u64,
     /// Milliseconds since its server's last report; none since the manager's start.
     pub age_ms: Option<u64>,
+    /// Whether a server serves it now. The last copies stay `ok` in the map when they are gone.
+    pub served: bool,
+    /// What moving and catching up have stored on it since its server's start, bytes.
+    pub moved: u64,
+    /// Why a strip of it could not be made last; empty if none waits.
+    pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
 }
 
 /// One client.

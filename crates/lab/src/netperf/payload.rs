@@ -34,7 +34,7 @@ impl Pattern {
     }
 
     /// All messages are payloads, as those must be that a server shall fetch.
-    pub fn as_payload(self) -> Pattern {
+    pub fn into_payload(self) -> Pattern {
         Pattern { inline: false, ..self }
     }
 
@@ -86,7 +86,7 @@ mod tests {
             assert!(check(data, &bytes, &[]).unwrap_err().contains("changed"));
             assert!(check(data, &bytes[..bytes.len() - 1], &[]).is_err());
         }
-        let small = Pattern::new(5).as_payload().message(0, true);
+        let small = Pattern::new(5).into_payload().message(0, true);
         assert_eq!(
             (small.payload.len(), check(Data::decode(&small.body).unwrap().0, &[], &small.payload)),
             (5, Ok(()))

@@ -131,7 +131,7 @@ impl Client {
         }
         let fetched = spec.kind == Kind::Nwrite;
         let pattern = Pattern::new(spec.buffsize);
-        let pattern = if fetched { pattern.as_payload() } else { pattern };
+        let pattern = if fetched { pattern.into_payload() } else { pattern };
         let start = |conns_max| {
             Endpoint::start(EndpointConfig {
                 cluster: CLUSTER,

@@ -6,6 +6,9 @@
 //! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
 
 mod clients;
+mod moves;
+#[cfg(test)]
+mod moves_tests;
 mod pdisks;
 mod servers;
 mod space;
@@ -14,15 +17,16 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{Epoch, FsId, NodeId, PdiskId, SessionId};
+use base::{Epoch, FsId, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
 use libc::{EINVAL, ENOENT};
 use wire::{
-    map::ClusterMap,
-    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, ProcessIdent},
+    map::{ClusterMap, PdiskEntry},
+    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
 };
 
-use self::space::Space;
+pub(crate) use self::moves::needed;
 pub use self::space::data_strips;
+use self::{moves::Moving, space::Space};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},
@@ -135,6 +139,26 @@ pub enum Event {
     },
     /// The lease duration was changed.
     SetLease(Duration),
+    /// How long a pdisk may be missing before its strips are rebuilt elsewhere was changed.
+    SetRebuildDelay(Duration),
+    /// An administrator wants something of a pdisk.
+    Wish {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        pdisk: PdiskId,
+        /// What.
+        wish: PdiskWish,
+    },
+    /// A new pdisk.
+    Add {
+        /// Answer to.
+        ticket: Ticket,
+        /// What is known of it.
+        entry: Box<PdiskEntry>,
+        /// The pools that are to use it.
+        pools: Vec<PoolId>,
+    },
 }
 
 /// Something to store.
@@ -169,6 +193,9 @@ impl Step {
     fn reply(&mut self, ticket: Ticket, reply: MgrReply) {
         self.replies.push((ticket, reply));
     }
+    fn answer(&mut self, ticket: Ticket, outcome: Result<(), MgrError>) {
+        self.reply(ticket, outcome.map_or_else(MgrReply::Error, |()| MgrReply::Done));
+    }
     fn refuse(&mut self, ticket: Ticket, error: MgrError) {
         self.reply(ticket, MgrReply::Error(error));
     }
@@ -199,6 +226,14 @@ struct Disk {
     silent: Option<(Duration, Duration)>,
     /// Silent for too long: it does not return before this.
     held_off: Option<Duration>,
+    /// Since when it is missing, as far as this manager knows.
+    missing_since: Option<Duration>,
+    /// Bytes that its server has made anew on it.
+    moved: u64,
+    /// Why a strip of it could not be made last.
+    waits: String,
+    /// Mean time of client requests at its server.
+    client_us: u64,
 }
 
 /// A client session.
@@ -231,6 +266,9 @@ pub struct Cluster {
     endings: BTreeMap<FsId, EndingRecord>,
     opens: Vec<PendingOpen>,
     space: Space,
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    rebuild_delay: Duration,
+    moving: BTreeMap<PoolId, Moving>,
 }
 
 impl Cluster {
@@ -248,6 +286,8 @@ impl Cluster {
             endings: BTreeMap::new(),
             opens: Vec::new(),
             space: Space::default(),
+            rebuild_delay: Tunables::default().missing_rebuild_delay(),
+            moving: BTreeMap::new(),
             map,
         };
         for node in &cluster.map.nodes {
@@ -275,6 +315,11 @@ impl Cluster {
     /// The map now.
     pub fn map(&self) -> &ClusterMap {
         &self.map
+    }
+
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    pub fn set_rebuild_delay(&mut self, delay: Duration) {
+        self.rebuild_delay = delay;
     }
 
     /// Takes an event; `now` never goes back.
@@ -319,8 +364,18 @@ impl Cluster {
                 step.reply(ticket, MgrReply::Cluster(Box::new(report)));
             }
             Event::SetLease(lease) => self.lease = lease,
+            Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
+            Event::Wish { ticket, pdisk, wish } => {
+                let outcome = self.wish(pdisk, wish, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::Add { ticket, entry, pools } => {
+                let outcome = self.add_pdisk(*entry, &pools, &mut step);
+                step.answer(ticket, outcome);
+            }
         }
         self.settle_pdisks(now, &mut step);
+        self.settle_moves(now, &mut step);
         self.settle_opens(now, &mut step);
         self.publish(&mut step);
         step
@@ -371,6 +426,10 @@ impl Cluster {
                 capacity: disk.map(|d| d.record.capacity).unwrap_or_default(),
                 free: disk.map(|d| d.record.free).unwrap_or_default(),
                 age_ms: disk.and_then(|d| d.reported).map(age),
+                served: disk.is_some_and(|d| d.server.is_some()),
+                moved: disk.map(|d| d.moved).unwrap_or_default(),
+                waits: disk.map(|d| d.waits.clone()).unwrap_or_default(),
+                client_us: disk.map(|d| d.client_us).unwrap_or_default(),
             }
         });
         let clients = self.clients.iter().map(|(&session, client)| ClientReport {
@@ -385,6 +444,7 @@ impl Cluster {
             map: self.map.clone(),
             pdisks: pdisks.collect(),
             clients: clients.collect(),
+            moving: self.report_moves(now),
             ..ClusterReport::default()
         }
     }

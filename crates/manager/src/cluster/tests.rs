@@ -14,17 +14,17 @@ use crate::store::{self, Changes, Snapshot};
 const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
-struct Stage {
+pub(super) struct Stage {
     store: BTreeMap<Vec<u8>, Vec<u8>>,
-    cluster: Cluster,
+    pub cluster: Cluster,
     now: Duration,
     tickets: Ticket,
     replies: BTreeMap<Ticket, MgrReply>,
-    servers: BTreeMap<u32, SessionId>,
+    pub servers: BTreeMap<u32, SessionId>,
     collected: u32,
 }
 
-fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
+pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
     PdiskReport {
         id: PdiskId(id),
         incarnation: Incarnation(incarnation),
@@ -41,6 +41,12 @@ fn process(pid: u32) -> ProcessIdent {
 
 impl Stage {
     fn new(nodes: u32, code: &str) -> Stage {
+        Stage::of(nodes, code, PoolEntry::default())
+    }
+
+    /// With what `pool` says of the layout; without a table there is one group over all.
+    pub fn of(nodes: u32, code: &str, pool: PoolEntry) -> Stage {
+        let bare = pool.table.is_empty();
         let spec = crate::Spec {
             cluster: ClusterId(7),
             name: "c".into(),
@@ -60,9 +66,9 @@ impl Stage {
                 name: "pool1".into(),
                 code: code.into(),
                 block_size: 1 << 20,
-                width: nodes as u8,
-                table: (1..=nodes).map(PdiskId).collect(),
-                ..PoolEntry::default()
+                width: if bare { nodes as u8 } else { pool.width },
+                table: if bare { (1..=nodes).map(PdiskId).collect() } else { pool.table.clone() },
+                ..pool
             }],
             filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
         };
@@ -89,7 +95,7 @@ impl Stage {
         stage
     }
 
-    fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
+    pub fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
         self.tickets += 1;
         let step = self.cluster.handle(event(self.tickets), self.now);
         let mut changes = Changes::new();
@@ -105,12 +111,12 @@ impl Stage {
         self.tickets
     }
 
-    fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
+    pub fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
         let ticket = self.tell(event);
         self.replies.remove(&ticket).expect("an answer")
     }
 
-    fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
+    pub fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
         let reply = self.ask(|ticket| Event::Register {
             ticket,
             node: NodeId(node),
@@ -122,13 +128,13 @@ impl Stage {
         self.servers.insert(node, session);
     }
 
-    fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
+    pub fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
         let session = self.servers[&node];
         let epoch = self.cluster.map().epoch;
         self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
     }
 
-    fn renew_all(&mut self) {
+    pub fn renew_all(&mut self) {
         for node in self.servers.keys().copied().collect::<Vec<_>>() {
             self.renew(node, report(node, 1, 0));
         }
@@ -140,7 +146,7 @@ impl Stage {
     }
 
     /// Time passes, all servers but `dead` renew.
-    fn pass_without(&mut self, dead: &[u32], seconds: u64) {
+    pub fn pass_without(&mut self, dead: &[u32], seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
             for node in self.servers.keys().copied().filter(|n| !dead.contains(n)).collect::<Vec<_>>() {
@@ -183,7 +189,7 @@ impl Stage {
         self.cluster.map().pdisks.iter().map(letter).collect()
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.cluster = Cluster::load(&self.store, LEASE, self.now).unwrap();
     }
 }
