@@ -66,6 +66,17 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// The manager's store
+    #[command(subcommand)]
+    Manager(Manager),
+    /// Mounts that share the cluster's file systems
+    #[command(subcommand)]
+    Clients(Clients),
+    /// Tokens of files: which session may keep or change what
+    #[command(
+        after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
+    )]
+    Tokens(Tokens),
     /// What moves between pdisks: rebuild, drain, new pdisks
     #[command(subcommand)]
     Rebuild(Rebuild),
@@ -366,6 +377,51 @@ pub struct PdiskBench {
     /// For scripts
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Manager {
+    /// Write everything the manager stores into a file; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
+    Dump(ManagerFile),
+    /// Make the manager's store from such a file, for pdisks that are at least as new as it
+    #[command(
+        after_help = "Example:\n  mv /data/rope/manager /data/rope/manager.old\n  ropewalk manager restore --dir /data/rope rope.dump"
+    )]
+    Restore(ManagerFile),
+}
+
+#[derive(Args)]
+pub struct ManagerFile {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The dump
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Tokens {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Clients {
+    /// Sessions with mount point, process and tokens
+    #[command(after_help = "Example:\n  ropewalk clients list --dir /data/rope --json")]
+    List(Listing),
+    /// End a session by force: its mount fails from then on, its tokens go to whoever waits for them
+    #[command(after_help = "Example:\n  ropewalk clients detach --dir /data/rope 12")]
+    Detach {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its number, as `ropewalk clients list` shows it
+        session: u64,
+    },
 }
 
 #[derive(Subcommand)]

@@ -10,6 +10,7 @@ mod lab_run;
 mod link;
 mod listing;
 mod make;
+mod manager_commands;
 mod metrics;
 mod mount;
 mod net_commands;
@@ -20,6 +21,7 @@ mod pdisk_commands;
 mod perf;
 mod process;
 mod server;
+mod share_commands;
 mod testbed_commands;
 mod tuning;
 mod up;
@@ -75,6 +77,11 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Replace(pdisk)) => array_commands::pdisk_replace(pdisk),
         Command::Pdisk(args::Pdisk::Remove(pdisk)) => array_commands::pdisk_remove(pdisk),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
+        Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
+        Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
+        Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
+        Command::Tokens(args) => share_commands::tokens(&args.listing, args.waiting),
         Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
         Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
         Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),

@@ -25,8 +25,10 @@ mod pool;
 mod prefetch;
 mod read;
 mod resize;
+mod share;
 mod store;
 mod table;
+pub mod tokens;
 mod write;
 
 pub use client::{Client, Listing, StatFs};
@@ -38,5 +40,6 @@ pub use mount::ClientConfig;
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
 pub use pool::PoolUse;
 pub use resize::Fallocate;
+pub use share::KernelCache;
 pub use stripe::{BlockMeta, BlockRead};
 pub use table::SetAttrs;

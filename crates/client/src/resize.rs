@@ -100,7 +100,7 @@ impl Core {
                 atime: None,
                 mtime: Some(now),
                 ctime: now,
-                highest: self.next_version(),
+                highest: self.next_version(inode),
             };
             match self.calls.mutate(change).await? {
                 MgrReply::Attr(attr) => {
@@ -152,7 +152,7 @@ impl Core {
     }
 
     async fn deallocate(&self, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
-        let highest = self.next_version();
+        let highest = self.next_version(inode);
         let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
         match self.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {

@@ -40,17 +40,19 @@ enum PartStep {
 }
 
 impl Core {
-    /// Writes at `offset`, or at the end for append handles.
-    pub async fn write(self: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        if !file.flags.write {
-            return Err(Errno::EBADF);
-        }
+    /// Writes at `offset`, or at the end. The write token is held.
+    pub async fn write_at(
+        self: &Arc<Core>,
+        file: &OpenFile,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<usize, Errno> {
         let inode = &file.inode;
         let mut done = 0;
         let (mut first, mut last) = (u64::MAX, 0);
         while done < data.len() {
             let step = &data[done..data.len().min(done + STEP_MAX)];
-            let at = if file.flags.append { None } else { Some(offset + done as u64) };
+            let at = offset.map(|offset| offset + done as u64);
             match self.write_step(inode, at, step).await {
                 Ok(at) => {
                     (first, last) = (first.min(at), last.max(at + step.len() as u64));
@@ -64,6 +66,12 @@ impl Core {
             self.make_durable(inode, first, last, !file.flags.sync).await?;
         }
         Ok(done)
+    }
+
+    /// Whether the end of the file is found here. A caller that does so itself cannot while others write.
+    pub fn appends(&self, file: &OpenFile) -> bool {
+        let flags = &file.flags;
+        flags.append && (!flags.caller_appends || file.shared || self.whole().is_none())
     }
 
     /// One step; returns where it went.

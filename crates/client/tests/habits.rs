@@ -22,6 +22,7 @@ const RW: OpenFlags = OpenFlags {
     sync: false,
     dsync: false,
     truncate: false,
+    caller_appends: false,
 };
 
 /// Nothing happens by age.

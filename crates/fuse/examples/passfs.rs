@@ -164,6 +164,9 @@ impl Calls for Pass {
         self.file(handle)?.write_all_at(data, offset).map_err(errno)?;
         Ok(data.len())
     }
+    async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.write(handle, offset, data).await
+    }
     async fn flush(&self, _handle: Handle) -> Result<(), Errno> {
         Ok(())
     }

@@ -119,6 +119,10 @@ pub const URING_IN_OUT_HEADER_LEN: usize = 128;
 pub const URING_OP_IN_LEN: usize = 128;
 /// The least that an entry has for data.
 pub const URING_PAYLOAD_MIN: usize = 8192;
+/// Notification: names and what they lead to are believed no more (since 7.44, Linux 6.16).
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+/// The protocol version that has it.
+pub const INC_EPOCH_MINOR: u32 = 44;
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;
 

@@ -88,6 +88,18 @@ impl Notifier for Channel {
             result => result,
         }
     }
+
+    fn inval_attr(&self, ino: InodeNo) -> io::Result<()> {
+        let out = abi::NotifyInvalInodeOut { ino: ino.0, off: -1, len: 0 };
+        match self.write(0, abi::NOTIFY_INVAL_INODE, &[out.as_bytes()]) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn inc_epoch(&self) -> io::Result<()> {
+        self.write(0, abi::NOTIFY_INC_EPOCH, &[])
+    }
 }
 
 /// How the readers ended.

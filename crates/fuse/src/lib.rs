@@ -14,7 +14,8 @@
 //! Limits that are the kernel's: sync(2) and syncfs(2) never reach a FUSE file system (only virtiofs
 //! and block-device mounts), and an unmount from outside does not wait for us: what is not yet written
 //! when a file is closed is made durable by fsync, by [`Mount::unmount`], or within the client's own
-//! write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are the kernel's, good on one mount.
+//! write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are the kernel's, of this mount
+//! by itself.
 
 mod abi;
 mod buffers;

@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::{runtime, sync::watch};
 
 use crate::{
+    abi,
     buffers::Buffers,
     caching::Caching,
     calls::{Calls, Errno},
@@ -22,7 +23,7 @@ use crate::{
     handshake::{Agreed, Limits, shake_hands},
     mountinfo::{Mounted, mounted_at},
     mountpoint::{UnmountFailure, mount, prepare, unmount, unmount_error},
-    session::Session,
+    session::{KernelSide, Session},
     sys, tune,
     uring::{self, Rings},
     waiting::InFlight,
@@ -391,14 +392,20 @@ impl<C: Calls> Mount<C> {
             let source = io::Error::new(io::ErrorKind::Unsupported, "this kernel does not offer it");
             return Err(MountError::NoUring { path: place.path.clone(), source });
         }
+        let mut caching = options.caching;
+        if agreed.minor < abi::INC_EPOCH_MINOR {
+            // Names could not be taken back when others come.
+            caching.entry_ttl = Duration::ZERO;
+        }
         let session = Arc::new(Session::new(
             calls,
             channel.clone(),
             options.requests_max,
             options.read_only,
-            options.caching,
+            caching,
             runtime.clone(),
         ));
+        session.calls.attach(Arc::new(KernelSide(Arc::downgrade(&session))));
         let (readers_ended, readers) = watch::channel(None);
         let last = LastOut::new(readers_ended);
         if let Some(rings) = rings.filter(|_| agreed.is_over_uring())

@@ -34,6 +34,7 @@ mod serve;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use error::ManagerError;
 pub use format::{Spec, format, restore};

@@ -79,7 +79,8 @@ fn open_request(proven_dead: Option<SessionId>) -> MgrRequest {
         process: ProcessIdent { pid: 7, ..ProcessIdent::default() },
         admin_addr: String::new(),
         mount: "/m".into(),
-        proven_dead,
+        proven_dead: proven_dead.into_iter().collect(),
+        share: false,
     }
 }
 
@@ -369,6 +370,7 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         directory: false,
         open: true,
         highest: Version { grant, seq: 5 },
+        expect: None,
         now,
     };
     for (seq, change) in [(2, written), (3, unlink)] {

@@ -192,9 +192,16 @@ impl Adoption {
         }
     }
 
+    fn abandoned_in(&self, fs: FsId, inode: InodeNo) -> Vec<StripeId> {
+        self.lock().abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect()
+    }
+
+    fn complete_in(&self, fs: FsId, inode: InodeNo) -> usize {
+        self.lock().complete.range(stripes_of(fs, inode)).count()
+    }
+
     fn forget(&self, fs: FsId, inode: InodeNo) {
-        let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
-        let all: RangeInclusive<StripeId> = stripe(0)..=stripe(u64::MAX);
+        let all = stripes_of(fs, inode);
         let mut table = self.lock();
         let Table { complete, abandoned } = &mut *table;
         for id in complete.range(all.clone()).map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -253,6 +260,11 @@ impl Adoption {
         drop(table);
         self.room.notify_waiters();
     }
+}
+
+fn stripes_of(fs: FsId, inode: InodeNo) -> RangeInclusive<StripeId> {
+    let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
+    stripe(0)..=stripe(u64::MAX)
 }
 
 /// Runs until the last [`StripeIo`] is gone.
@@ -339,6 +351,28 @@ impl StripeIo {
                 return Err(StripeError::NotAdopted { stripes });
             }
             tokio::time::sleep(self.shared.config.retry_pause).await;
+        }
+    }
+
+    /// Leaves nothing of an inode half done: what is complete is adopted, durably, and what failed writes
+    /// left is discarded. Nothing of it is being written.
+    pub async fn settle_inode(&self, fs: FsId, inode: InodeNo, deadline: Instant) -> Result<(), StripeError> {
+        for stripe in self.shared.adoption.abandoned_in(fs, inode) {
+            self.clear_abandoned(stripe, deadline).await?;
+        }
+        loop {
+            let stripes = self.shared.adoption.complete_in(fs, inode);
+            if stripes == 0 {
+                return Ok(());
+            }
+            flush(&self.shared).await;
+            let stripes = self.shared.adoption.complete_in(fs, inode);
+            if stripes > 0 {
+                if Instant::now() >= deadline {
+                    return Err(StripeError::NotAdopted { stripes });
+                }
+                tokio::time::sleep(self.shared.config.retry_pause).await;
+            }
         }
     }
 

@@ -35,7 +35,7 @@ pub use pieces::Pieces;
 pub use prove::{Finding, Proof, compare, compare_content};
 pub use read::BlockRead;
 pub use repair::StripeTarget;
-pub use resolve_fs::{ResolveProgress, ResolveReport, resolve_fs};
+pub use resolve_fs::{ResolveProgress, ResolveReport, resolve_fs, resolve_inode, unresolved_inodes};
 pub use transport::{NetTransport, NsdCall, NsdTransport};
 pub use view::{ClusterView, PoolView};
 pub use write::WriteStripe;

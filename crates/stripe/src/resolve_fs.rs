@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{FsId, Grant, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use base::{
+    BlockIndex, FsId, Grant, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+};
 use tokio::{sync::Semaphore, task::JoinSet};
 use wire::{
     map::PdiskState,
@@ -51,7 +53,34 @@ pub async fn resolve_fs(
     grant: Grant,
     progress: impl Fn(ResolveProgress),
 ) -> Result<ResolveReport, StripeError> {
-    let stripes = list_prepared(io, fs).await?;
+    let stripes = list_prepared(io, fs, None).await?;
+    resolve_all(io, stripes, grant, progress).await
+}
+
+/// The same for one inode, beside live sessions: the resolver holds its write token, under this grant.
+pub async fn resolve_inode(
+    io: &StripeIo,
+    fs: FsId,
+    inode: InodeNo,
+    grant: Grant,
+) -> Result<ResolveReport, StripeError> {
+    let stripes = list_prepared(io, fs, Some(inode)).await?;
+    resolve_all(io, stripes, grant, |_| ()).await
+}
+
+/// The inodes of a file system that have prepared versions, rising. Those of live sessions are among them.
+pub async fn unresolved_inodes(io: &StripeIo, fs: FsId) -> Result<Vec<InodeNo>, StripeError> {
+    let mut inodes: Vec<InodeNo> = list_prepared(io, fs, None).await?.keys().map(|s| s.inode).collect();
+    inodes.dedup();
+    Ok(inodes)
+}
+
+async fn resolve_all(
+    io: &StripeIo,
+    stripes: BTreeMap<StripeId, PoolId>,
+    grant: Grant,
+    progress: impl Fn(ResolveProgress),
+) -> Result<ResolveReport, StripeError> {
     let mut state = ResolveProgress { found: stripes.len(), done: 0 };
     progress(state);
     let mut report = ResolveReport { stripes: stripes.len(), ..ResolveReport::default() };
@@ -87,13 +116,17 @@ pub async fn resolve_fs(
     Ok(report)
 }
 
-/// Every stripe of the file system that has a prepared version on a pdisk that counts.
-async fn list_prepared(io: &StripeIo, fs: FsId) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
+/// Every stripe of the file system, or of one inode, that has a prepared version on a pdisk that counts.
+async fn list_prepared(
+    io: &StripeIo,
+    fs: FsId,
+    inode: Option<InodeNo>,
+) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
     let view = io.view();
     let mut tasks = JoinSet::new();
     for pdisk in view.map.pdisks.iter().filter(|p| p.state.written()).map(|p| p.id) {
         let io = io.clone();
-        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, pdisk).await) });
+        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, inode, pdisk).await) });
     }
     let mut stripes = BTreeMap::new();
     while let Some(done) = tasks.join_next().await {
@@ -106,9 +139,19 @@ async fn list_prepared(io: &StripeIo, fs: FsId) -> Result<BTreeMap<StripeId, Poo
     Ok(stripes)
 }
 
-async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(StripeId, PoolId)>, Fault> {
+async fn list_pdisk(
+    io: &StripeIo,
+    fs: FsId,
+    inode: Option<InodeNo>,
+    pdisk: PdiskId,
+) -> Result<Vec<(StripeId, PoolId)>, Fault> {
     let mut found = Vec::new();
-    let mut after: Option<StripId> = None;
+    // Strips sort by inode: those of one begin after the last that the one before it can have.
+    let mut after = inode.map(|inode| {
+        let before = InodeNo(inode.0.saturating_sub(1));
+        StripeId { fs, inode: before, block: BlockIndex(u64::MAX) }.strip(StripIndex(u8::MAX))
+    });
+    let wanted = |strip: &StripId| inode.is_none_or(|inode| strip.stripe.inode == inode);
     let mut until = Instant::now() + io.config().deadline;
     loop {
         let view = io.view();
@@ -120,9 +163,9 @@ async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(Stri
         match io.call(pdisk, request, Vec::new(), OpClass::Rebuild, attempt).await {
             Ok((NsdReply::States { states, more }, _)) => {
                 until = Instant::now() + io.config().deadline;
-                found.extend(states.iter().map(|s| (s.strip.stripe, s.pool)));
+                found.extend(states.iter().filter(|s| wanted(&s.strip)).map(|s| (s.strip.stripe, s.pool)));
                 match states.last() {
-                    Some(last) if more => after = Some(last.strip),
+                    Some(last) if more && wanted(&last.strip) => after = Some(last.strip),
                     _ => return Ok(found),
                 }
             }

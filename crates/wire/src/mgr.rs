@@ -7,7 +7,10 @@ use base::{BlockIndex, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::map::{ClusterMap, FsEntry, PdiskState};
+use crate::{
+    map::{ClusterMap, FsEntry, PdiskState},
+    token::{Recall, Token, TokenMode},
+};
 
 /// Longest name in a directory, bytes.
 pub const NAME_LEN_MAX: usize = 255;
@@ -229,8 +232,10 @@ pub enum MgrRequest {
         admin_addr: String,
         /// Mount point, for people.
         mount: String,
-        /// A session the client knows to be dead (same boot, process gone).
-        proven_dead: Option<SessionId>,
+        /// Sessions the client knows to be dead (same boot, process gone).
+        proven_dead: Vec<SessionId>,
+        /// Not the first attempt: the client has seen who else is there and knows of no other death.
+        share: bool,
     },
     /// Stripes left by unclean ends of sessions are resolved under this session's grant.
     ResolveDone,
@@ -330,6 +335,51 @@ pub enum MgrRequest {
     },
     /// Tunables that differ from their defaults.
     ConfigGet,
+
+    /// A token of at least this mode, as soon as it can be had. Asking again is harmless.
+    Acquire {
+        /// Inode.
+        ino: InodeNo,
+        /// Read or write.
+        mode: TokenMode,
+    },
+    /// Tokens as they are now held, after a recall or by the client's own will: `serial` is that of the
+    /// recall or of the grant, `mode` what is left.
+    Release {
+        /// At most [`crate::token::TOKENS_MAX`].
+        tokens: Vec<Token>,
+    },
+    /// What the manager wants of the session, as soon as there is something, or nothing at the deadline.
+    WaitRecalls,
+    /// After [`Recall::Share`]: every token held.
+    Claim {
+        /// At most [`crate::token::TOKENS_MAX`].
+        tokens: Vec<Token>,
+        /// Nothing follows.
+        last: bool,
+    },
+    /// The inode's stripes are resolved, as a grant demanded.
+    Resolved {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// After [`Recall::Resolve`]: nothing is left.
+    ResolvePassDone {
+        /// Its number.
+        pass: u64,
+    },
+    /// The tokens of a file system, for people.
+    Tokens {
+        /// Which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
+    /// Ends a client's session by force.
+    Detach {
+        /// Whose.
+        session: SessionId,
+    },
     /// Something is to be done about a pdisk.
     PdiskSet {
         /// Which.
@@ -417,6 +467,8 @@ pub enum Change {
         open: bool,
         /// Above every version the client has written so far.
         highest: Version,
+        /// The inode whose token the client holds for this: ESTALE if the name leads to another.
+        expect: Option<InodeNo>,
         /// When.
         now: Timestamp,
     },
@@ -438,6 +490,9 @@ pub enum Change {
         open: bool,
         /// Above every version the client has written so far.
         highest: Version,
+        /// The inodes the two names lead to (0: to none) whose tokens the client holds for this: ESTALE if
+        /// they lead to others.
+        expect: Option<(InodeNo, InodeNo)>,
         /// When.
         now: Timestamp,
     },
@@ -557,8 +612,10 @@ pub enum MgrReply {
     SessionOpen {
         /// The session.
         session: SessionId,
-        /// The grant of all its write tokens (one client per file system for now).
+        /// With `whole`: the grant of all its write tokens.
         grant: Grant,
+        /// Nobody else is there: all tokens of the file system are held, until [`Recall::Share`].
+        whole: bool,
         /// The file system.
         fs: FsEntry,
         /// A former session ended uncleanly: resolve before the first data access, then ResolveDone.
@@ -570,14 +627,10 @@ pub enum MgrReply {
         /// Tunables that differ from defaults.
         config: Vec<(String, String)>,
     },
-    /// Another client has the file system mounted.
+    /// Other clients have the file system mounted; some may be known to be dead.
     SessionBusy {
-        /// Its session.
-        holder: SessionId,
-        /// Its process.
-        process: ProcessIdent,
-        /// Its mount point.
-        mount: String,
+        /// Their sessions and processes.
+        holders: Vec<(SessionId, ProcessIdent)>,
     },
     /// Room for raw bytes.
     Reserved {
@@ -639,6 +692,26 @@ pub enum MgrReply {
     Config(Vec<(String, String)>),
     /// Not done.
     Error(MgrError),
+    /// A token.
+    Token {
+        /// It; perhaps more than was asked for.
+        token: Token,
+        /// The inode's stripes are to be resolved before anything of it is used; then `Resolved`.
+        resolve: bool,
+        /// The inode's attributes under the token; none if there is no such inode any more.
+        attr: Option<Box<Attr>>,
+    },
+    /// Attributes that another session may be changing just now: a read token gives the true ones.
+    Held(Box<Attr>),
+    /// What the manager wants.
+    Recalls(Vec<Recall>),
+    /// Tokens, by rising inode.
+    Tokens {
+        /// Who holds what, and who waits for what since how many milliseconds.
+        inodes: Vec<TokenReport>,
+        /// Whether there are more.
+        more: bool,
+    },
 }
 
 /// Why the manager did not do it.
@@ -754,6 +827,17 @@ pub struct PdiskUse {
     pub client_us: u64,
 }
 
+/// Tokens of one inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TokenReport {
+    /// The inode.
+    pub ino: InodeNo,
+    /// Who holds which token.
+    pub holders: Vec<(SessionId, Token)>,
+    /// Who waits for which, first first, for how many milliseconds.
+    pub waiting: Vec<(SessionId, TokenMode, u64)>,
+}
+
 /// One client.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClientReport {
@@ -769,4 +853,10 @@ pub struct ClientReport {
     pub fs: FsId,
     /// Milliseconds since its last renewal.
     pub age_ms: u64,
+    /// Whether it holds all tokens of the file system.
+    pub whole: bool,
+    /// Tokens it holds one by one.
+    pub tokens: u64,
+    /// Tokens it is asked to give up, and for how many milliseconds the oldest.
+    pub recalls: (u64, u64),
 }

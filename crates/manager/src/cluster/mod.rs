@@ -6,6 +6,7 @@
 //! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
 
 mod clients;
+mod holders;
 mod moves;
 #[cfg(test)]
 mod moves_tests;
@@ -14,22 +15,25 @@ mod servers;
 mod space;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{Epoch, FsId, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
+use base::{Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
 use libc::{EINVAL, ENOENT};
 use wire::{
     map::{ClusterMap, PdiskEntry},
     mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
+    token::{Token, TokenMode},
 };
 
 pub(crate) use self::moves::needed;
-pub use self::space::data_strips;
-use self::{moves::Moving, space::Space};
+pub use self::{holders::Holders, space::data_strips};
+use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},
+    tokens::Tokens,
 };
 
 /// How long a lease lasts unless configured.
@@ -88,8 +92,10 @@ pub enum Event {
         admin_addr: String,
         /// Mount point.
         mount: String,
-        /// A session known to be dead.
-        proven_dead: Option<SessionId>,
+        /// Sessions known to be dead.
+        proven_dead: Vec<SessionId>,
+        /// It knows who else is there.
+        share: bool,
     },
     /// A client has resolved what unclean sessions left.
     ResolveDone {
@@ -139,6 +145,82 @@ pub enum Event {
     },
     /// The lease duration was changed.
     SetLease(Duration),
+    /// A client wants a token.
+    Acquire {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+        /// Which inode.
+        ino: InodeNo,
+        /// What for.
+        mode: TokenMode,
+    },
+    /// A client gives tokens up.
+    Release {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// What is left of them.
+        tokens: Vec<Token>,
+    },
+    /// A client asks what is wanted of it.
+    WaitRecalls {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+    },
+    /// A client says what it holds.
+    Claim {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// What.
+        tokens: Vec<Token>,
+        /// All is said.
+        last: bool,
+    },
+    /// A client has resolved an inode.
+    Resolved {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// Which.
+        ino: InodeNo,
+    },
+    /// A client has resolved everything.
+    ResolvePassDone {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// The pass.
+        pass: u64,
+    },
+    /// The listing of tokens.
+    ListTokens {
+        /// Answer to.
+        ticket: Ticket,
+        /// Of which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
+    /// A client is to go.
+    Detach {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        session: SessionId,
+    },
     /// How long a pdisk may be missing before its strips are rebuilt elsewhere was changed.
     SetRebuildDelay(Duration),
     /// An administrator wants something of a pdisk.
@@ -170,6 +252,9 @@ pub enum StoreOp {
     EndSession(SessionId),
 }
 
+/// Sessions with their tokens.
+pub type HolderList = Vec<(SessionId, Token)>;
+
 /// What follows from an event.
 #[derive(Debug, Default)]
 pub struct Step {
@@ -177,6 +262,12 @@ pub struct Step {
     pub store: Vec<StoreOp>,
     /// Then: the new map, if it changed.
     pub map: Option<Arc<ClusterMap>>,
+    /// Then: who holds which tokens now, where that changed.
+    pub holders: Vec<(FsId, InodeNo, HolderList)>,
+    /// Then: file systems of which that is not known in full, or is known again.
+    pub unclear: Vec<(FsId, bool)>,
+    /// Then: sessions that gave up the last right on an inode.
+    pub left: Vec<(SessionId, FsId, InodeNo)>,
     /// Then: the answers.
     pub replies: Vec<(Ticket, MgrReply)>,
     /// For people.
@@ -266,6 +357,8 @@ pub struct Cluster {
     endings: BTreeMap<FsId, EndingRecord>,
     opens: Vec<PendingOpen>,
     space: Space,
+    grants: Grants,
+    tokens: BTreeMap<FsId, Tokens>,
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     rebuild_delay: Duration,
     moving: BTreeMap<PoolId, Moving>,
@@ -275,9 +368,12 @@ impl Cluster {
     /// From what is stored.
     pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
         let map = load_map(from)?;
+        let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
         let mut cluster = Cluster {
             published: map.epoch,
-            counters: keys::read(from, &keys::counter_key())?.unwrap_or_default(),
+            grants: Grants::new(counters.grant),
+            tokens: BTreeMap::new(),
+            counters,
             lease,
             grace_until: now + lease,
             servers: BTreeMap::new(),
@@ -306,7 +402,12 @@ impl Cluster {
             }
         }
         for fs in &cluster.map.filesystems {
-            let ending = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            let ending: EndingRecord = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            // What clients hold they will claim; until then each may hold anything.
+            let mut tokens = Tokens::new(ending.unresolved);
+            let here = cluster.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
+            here.for_each(|(&session, _)| tokens.begin(session, true));
+            cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }
         Ok(cluster)
@@ -327,7 +428,7 @@ impl Cluster {
         let mut step = Step::default();
         self.lapse_servers(now, &mut step);
         match event {
-            Event::Tick => {}
+            Event::Tick => self.lapse_clients(now, &mut step),
             Event::Register { ticket, node, process, addrs, pdisks } => {
                 self.register(ticket, node, process, addrs, pdisks, now, &mut step);
             }
@@ -335,9 +436,9 @@ impl Cluster {
                 self.renew(ticket, session, epoch, pdisks, now, &mut step);
             }
             Event::Have { session, epoch } => self.acknowledge(session, epoch),
-            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead } => {
+            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead, share } => {
                 let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(ticket, expires, &fs, record, proven_dead, now, &mut step);
+                self.open(ticket, expires, &fs, record, &proven_dead, share, now, &mut step);
             }
             Event::ResolveDone { ticket, session } => self.resolve_done(ticket, session, &mut step),
             Event::Close { ticket, session } => self.close(ticket, session, now, &mut step),
@@ -364,6 +465,7 @@ impl Cluster {
                 step.reply(ticket, MgrReply::Cluster(Box::new(report)));
             }
             Event::SetLease(lease) => self.lease = lease,
+            Event::Detach { ticket, session } => self.detach(ticket, session, &mut step),
             Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
             Event::Wish { ticket, pdisk, wish } => {
                 let outcome = self.wish(pdisk, wish, &mut step);
@@ -373,9 +475,15 @@ impl Cluster {
                 let outcome = self.add_pdisk(*entry, &pools, &mut step);
                 step.answer(ticket, outcome);
             }
+            event => {
+                self.token_event(event, now, &mut step);
+                self.publish(&mut step);
+                return step;
+            }
         }
         self.settle_pdisks(now, &mut step);
         self.settle_moves(now, &mut step);
+        self.settle_tokens(now, &mut step);
         self.settle_opens(now, &mut step);
         self.publish(&mut step);
         step
@@ -432,13 +540,20 @@ impl Cluster {
                 client_us: disk.map(|d| d.client_us).unwrap_or_default(),
             }
         });
-        let clients = self.clients.iter().map(|(&session, client)| ClientReport {
-            session,
-            process: client.record.process.clone(),
-            mount: client.record.mount.clone(),
-            admin_addr: client.record.admin_addr.clone(),
-            fs: client.record.fs,
-            age_ms: age(client.renewed),
+        let clients = self.clients.iter().map(|(&session, client)| {
+            let tokens = self.tokens.get(&client.record.fs);
+            let held = tokens.map(|tokens| tokens.member(session)).unwrap_or_default();
+            ClientReport {
+                session,
+                process: client.record.process.clone(),
+                mount: client.record.mount.clone(),
+                admin_addr: client.record.admin_addr.clone(),
+                fs: client.record.fs,
+                age_ms: age(client.renewed),
+                whole: held.whole,
+                tokens: held.tokens,
+                recalls: (held.recalls.0, held.recalls.1.map(age).unwrap_or_default()),
+            }
         });
         ClusterReport {
             map: self.map.clone(),
