@@ -11,5 +11,5 @@ fi
 # Examples are programs that the tests of the mount call.
 cargo build --workspace --examples
 cargo test --workspace "$@"
-# The mount's tests once more by the other transport: the first run took io_uring where it is to be had.
-ROPEWALK_FUSE_TRANSPORT=classic exec cargo test --package ropewalk-fuse "$@"
+# The mount's tests once more over io_uring, where it is to be had.
+ROPEWALK_FUSE_TRANSPORT=auto exec cargo test --package ropewalk-fuse "$@"
