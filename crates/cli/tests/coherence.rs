@@ -399,8 +399,8 @@ fn the_manager_is_killed_under_two_mounts() {
     held.write_all_at(b"still", 0).unwrap();
     assert_eq!(fs::read_to_string(mounts.at(1, "held")).unwrap(), "still");
     let both = fs::read_to_string(mounts.at(0, "both")).unwrap();
-    for mount in 0..2 {
-        let count = done[mount].load(SeqCst);
+    for (mount, done) in done.iter().enumerate() {
+        let count = done.load(SeqCst);
         let expected: Vec<String> = (0..count).map(|i| i.to_string()).collect();
         let own = fs::read_to_string(mounts.at(1 - mount, &format!("own{mount}"))).unwrap();
         assert_eq!(own.lines().collect::<Vec<_>>(), expected);
