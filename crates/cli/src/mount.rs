@@ -99,10 +99,8 @@ pub fn process_name(mountpoint: &Path) -> String {
 
 /// A directory that can be mounted on, as an absolute path.
 pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
-    // A mount whose process was killed answers nothing but ENOTCONN (ECANCELED while its rings are torn
-    // down); it is cleared.
-    let dead = |e: std::io::Error| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECANCELED));
-    if fs::metadata(mountpoint).is_err_and(dead) {
+    // A mount whose process was killed answers nothing but ENOTCONN; it is cleared.
+    if is_dead(mountpoint) {
         clear_dead_mount(mountpoint)?;
     }
     let path = match mountpoint.canonicalize() {
@@ -129,6 +127,18 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+fn is_dead(mountpoint: &Path) -> bool {
+    fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// A killed process holds its mount until its last thread has ended: waits for that, but not for long.
+pub fn wait_dead(mountpoint: &Path) {
+    let end = Instant::now() + Duration::from_secs(2);
+    while is_mounted(mountpoint) && !is_dead(mountpoint) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Detaches a mount whose process is gone.

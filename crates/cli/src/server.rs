@@ -170,18 +170,29 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
     let io = pdisk::IoNode::start(pdisk_commands::io_config()?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
-    let mut pdisks = Vec::new();
+    let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
         let options = pdisk::OpenOptions::new(cluster, p.id);
+        let what = || format!("open {} in {}", p.id, path.display());
         match pdisk::Pdisk::open(&path, options, &io) {
             Ok((pdisk, report)) => {
                 tracing::info!("{}: {report:?}", p.id);
                 pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
             }
-            // The others of this node are served: this one is missing, and is rebuilt elsewhere.
-            Err(error) => tracing::error!("open {} in {}: {error:#}", p.id, path.display()),
+            // One bad disk is no reason to take the node's others away: its strips are read from the rest.
+            Err(error) if error.is_of_the_disk() => {
+                let error = anyhow::Error::new(error).context(what());
+                tracing::error!("left out, {} serves its other pdisks: {error:#}", node.name);
+                left_out.get_or_insert(error);
+            }
+            Err(error) => return Err(error).with_context(what),
         }
+    }
+    if let Some(error) = left_out
+        && pdisks.is_empty()
+    {
+        return Err(error);
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
     let serving = Arc::new(std::sync::OnceLock::new());

@@ -6,6 +6,7 @@
 //! decides when. [`Manager`] and [`Blocks`] are what it stands on.
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod background;
 mod block;
 pub mod blocking;

@@ -211,15 +211,9 @@ fn is_gone(own: &ProcessIdent, other: &ProcessIdent) -> bool {
         && start_ticks(other.pid) != Some(other.start_ticks)
 }
 
-/// When a process started, in clock ticks since boot, if it lives (field 22 of /proc/PID/stat).
+/// When a process started, in clock ticks since boot, if it lives.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    // A zombie has ended; only its parent has not looked.
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    base::proc_stat::start_ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The manager through this process's membership.

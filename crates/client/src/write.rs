@@ -89,10 +89,23 @@ impl Core {
         self.pool.throttle(memory, self.patience()).await?;
         let mut charge = self.pool.charge(memory, self.patience()).await?;
         let _io = self.io_for_write(inode, offset, data.len() as u64).await?;
-        let (offset, size) = {
-            let state = inode.lock();
-            (offset.unwrap_or(state.attr.size), state.attr.size)
-        };
+        let offset = offset.unwrap_or_else(|| inode.lock().attr.size);
+        self.write_held(inode, offset, data, &mut charge).await?;
+        if self.pool.pressure() {
+            self.wake.notify_one();
+        }
+        Ok(offset)
+    }
+
+    /// The same with memory taken and the file's lock held, exclusively if the size will change.
+    pub async fn write_held(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        charge: &mut Charge,
+    ) -> Result<(), Errno> {
+        let size = inode.lock().attr.size;
         let end = offset + data.len() as u64;
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
@@ -109,16 +122,13 @@ impl Core {
             let block = pos / block_size;
             let stop = end.min((block + 1) * block_size);
             let part = &data[(pos - offset) as usize..(stop - offset) as usize];
-            let complete = self.write_part(inode, pos, part, &mut charge, &mut room).await?;
+            let complete = self.write_part(inode, pos, part, charge, &mut room).await?;
             if complete {
                 self.kick_block(inode, block);
             }
             pos = stop;
         }
-        if self.pool.pressure() {
-            self.wake.notify_one();
-        }
-        Ok(offset)
+        Ok(())
     }
 
     /// The file's lock: exclusive if the size will change.

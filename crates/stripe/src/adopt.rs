@@ -175,6 +175,11 @@ impl Adoption {
         self.lock().abandoned.remove(&stripe);
     }
 
+    /// Adopts what waits soon: room on the pdisks comes back with it.
+    pub fn hurry(&self) {
+        self.kick.notify_one();
+    }
+
     /// Waits until there is room for another stripe; false if there is none before `until`.
     pub async fn wait_room(&self, stripe: StripeId, until: Instant) -> bool {
         loop {

@@ -110,7 +110,33 @@ struct Writer<'a> {
 
 impl StripeIo {
     /// Writes a block. Returns what is known of it now; on an error its last complete version stands.
+    ///
+    /// Near the end of a pdisk its reserve is all there is for new versions, and comes back as versions are
+    /// adopted. Writes that each hold a part of it would wait for one another: who finds none gives back what
+    /// it holds, and goes on when it is alone.
     pub async fn write(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
+        let first = self.write_once(write.clone()).await;
+        let Err(StripeError::NoSpace { .. }) = first else { return first };
+        let shared = &self.shared;
+        let until = Instant::now() + shared.config.deadline;
+        self.clear_abandoned(write.stripe, until).await?;
+        let Ok(_alone) = tokio::time::timeout_at(until.into(), shared.last_room.lock()).await else {
+            return first;
+        };
+        let until = Instant::now() + shared.config.attempt;
+        loop {
+            shared.adoption.hurry();
+            tokio::time::sleep(shared.config.retry_pause).await;
+            match self.write_once(write.clone()).await {
+                Err(StripeError::NoSpace { .. }) if Instant::now() < until => {
+                    self.clear_abandoned(write.stripe, until).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn write_once(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
         let shared = &self.shared;
         let stripe = write.stripe;
         let started = Instant::now();
@@ -170,6 +196,9 @@ impl StripeIo {
             progress: Instant::now(),
         };
         let outcome = writer.run().await;
+        if matches!(outcome, Err(StripeError::NoSpace { .. })) {
+            writer.drain().await;
+        }
         let settled = writer.tasks.is_empty() && !writer.unknown;
         match outcome {
             Ok(stored) => {
@@ -274,6 +303,18 @@ impl Writer<'_> {
                 Ok(()) = views.changed() => self.progress = Instant::now(),
                 _ = tick.tick() => self.report_silent(&view),
             }
+        }
+    }
+
+    /// Waits for the answers of what was sent: then nothing of this write is under way.
+    async fn drain(&mut self) {
+        while let Some(done) = self.tasks.join_next().await {
+            let unknown = |fault: &Fault| matches!(fault, Fault::Timeout | Fault::Unreachable(_));
+            self.unknown |= match done {
+                Ok(Event::Prepared(_, _, _, Err(fault))) => unknown(&fault),
+                Ok(_) => false,
+                Err(_) => true,
+            };
         }
     }
 

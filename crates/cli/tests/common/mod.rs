@@ -147,7 +147,7 @@ impl Cluster {
             let (Some(Ok(pid)), Some(ticks)) = (lines.next().map(str::parse::<i32>), lines.next()) else {
                 continue;
             };
-            if start_ticks(pid).as_deref() == Some(ticks) {
+            if start_ticks(pid).is_some_and(|now| now.to_string() == ticks) {
                 found.push((name.to_owned(), pid));
             }
         }
@@ -242,13 +242,8 @@ impl Drop for Cluster {
     }
 }
 
-fn start_ticks(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18).map(str::to_owned)
+fn start_ticks(pid: i32) -> Option<u64> {
+    base::proc_stat::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// A small generator of numbers from a seed (SplitMix64, Steele et al. 2014), so that a failing run can be
