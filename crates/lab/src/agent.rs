@@ -403,6 +403,7 @@ fn add(sum: &mut Sum, name: &str, n: usize, figure: Figure, figures: Figures, on
     usage.intervals = if n == 0 { one.usage.intervals } else { usage.intervals.min(one.usage.intervals) };
     usage.load_cpus += one.usage.load_cpus;
     usage.served_cpus += one.usage.served_cpus;
+    usage.kernel_cpus += one.usage.kernel_cpus;
     usage.foreign_cpus += one.usage.foreign_cpus;
     let cpus = one.usage.cpus.into_iter().map(|mut cpu| {
         cpu.cpu += n as u32 * 1000;

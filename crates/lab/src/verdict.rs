@@ -126,6 +126,8 @@ pub struct Evidence {
     pub cpus: Vec<CpuUse>,
     /// CPUs' worth of work of the load generators.
     pub load_cpus: f64,
+    /// CPUs' worth of work of load generators, Ropewalk and the kernel's threads together.
+    pub own_cpus: f64,
     /// CPUs' worth of work of other programs.
     pub foreign_cpus: f64,
     /// The busiest threads.
@@ -256,9 +258,9 @@ fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
     let allowed: Vec<&CpuUse> = e.allowed().collect();
     let busy = |cpu: &&CpuUse| cpu.busy + cpu.steal >= full * e.cpu_full;
     // What hardly uses a CPU itself is not limited by CPUs that others fill.
-    let own = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() - e.foreign_cpus;
     let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
-    if allowed.is_empty() || !allowed.iter().all(busy) || (others && own < OWN * allowed.len() as f64) {
+    if allowed.is_empty() || !allowed.iter().all(busy) || (others && e.own_cpus < OWN * allowed.len() as f64)
+    {
         return None;
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.cpu)).collect();
@@ -465,6 +467,7 @@ pub fn evidence(
         },
         cpus: usage.cpus.clone(),
         load_cpus: usage.load_cpus,
+        own_cpus: usage.load_cpus + usage.served_cpus + usage.kernel_cpus,
         foreign_cpus: usage.foreign_cpus,
         threads: usage.threads.clone(),
         parts,
@@ -505,6 +508,7 @@ mod tests {
             cpu_full: 0.98,
             cpus: cpus(&[0.2, 0.1]),
             load_cpus: 0.2,
+            own_cpus: 0.3,
             foreign_cpus: 0.0,
             threads: vec![thread("fio", Who::Load, 0.2)],
             parts: Vec::new(),
@@ -561,12 +565,13 @@ mod tests {
 
     #[test]
     fn other_programs_make_it_doubtful() {
-        let e = Evidence { cpus: cpus(&[0.97, 0.95]), foreign_cpus: 0.8, ..idle(Step::Devices, 0.5) };
+        let cpus = cpus(&[0.97, 0.95]);
+        let e = Evidence { cpus, own_cpus: 1.1, foreign_cpus: 0.8, ..idle(Step::Devices, 0.5) };
         let verdict = judge(&e);
         assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
         assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 0.8")), "{verdict:?}");
         // Others fill them, and the load hardly wants any.
-        assert_eq!(limit(&Evidence { foreign_cpus: 1.8, ..e }), Limit::NotKnown);
+        assert_eq!(limit(&Evidence { own_cpus: 0.1, foreign_cpus: 1.3, ..e }), Limit::NotKnown);
     }
 
     #[test]

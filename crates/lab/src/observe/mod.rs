@@ -90,7 +90,9 @@ pub struct Usage {
     pub load_cpus: f64,
     /// CPUs' worth of work of Ropewalk's processes that are not load generators.
     pub served_cpus: f64,
-    /// CPUs' worth of work of other programs.
+    /// CPUs' worth of work of the kernel's own threads.
+    pub kernel_cpus: f64,
+    /// CPUs' worth of work of other programs, as far as they lived through an interval.
     pub foreign_cpus: f64,
     /// The busiest threads of load generators, Ropewalk and the kernel.
     pub threads: Vec<ThreadUse>,
@@ -274,6 +276,7 @@ fn usage(samples: &[Sample]) -> Usage {
         cpus: cpus.collect(),
         load_cpus: who(Who::Load),
         served_cpus: who(Who::Served),
+        kernel_cpus: who(Who::Kernel),
         foreign_cpus: who(Who::Foreign),
         threads,
         links: names.into_iter().map(link).filter(|l| l.rx + l.tx > QUIET).collect(),
