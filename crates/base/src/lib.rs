@@ -2,6 +2,7 @@
 
 pub mod buf;
 pub mod ids;
+pub mod proc_stat;
 pub mod stats;
 pub mod tunables;
 pub mod units;

@@ -5,6 +5,8 @@ use std::{ffi::OsString, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::lab_run;
+
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
 #[derive(Parser)]
 #[command(name = "ropewalk", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -42,7 +44,8 @@ pub enum Command {
     /// Mount a file system
     #[command(after_help = "Examples:
   ropewalk mount --dir /data/rope fs1 /mnt/rope
-  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410")]
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport auto")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
     #[command(
@@ -63,6 +66,28 @@ pub enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(Pool),
+    /// The manager's store
+    #[command(subcommand)]
+    Manager(Manager),
+    /// Mounts that share the cluster's file systems
+    #[command(subcommand)]
+    Clients(Clients),
+    /// Tokens of files: which session may keep or change what
+    #[command(
+        after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
+    )]
+    Tokens(Tokens),
+    /// What moves between pdisks: rebuild, drain, new pdisks
+    #[command(subcommand)]
+    Rebuild(Rebuild),
+    /// What is wrong, and what to do about it; exit status 0 if nothing is
+    #[command(after_help = "Example:\n  ropewalk health --dir /data/rope || mail -s rope root")]
+    Health(Listing),
+    /// What happened lately
+    #[command(after_help = "Examples:
+  ropewalk events --dir /data/rope
+  ropewalk events --dir /data/rope --after 120 --json")]
+    Events(Events),
     /// Connections between the processes of a cluster
     #[command(subcommand)]
     Net(Net),
@@ -80,6 +105,9 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Lab(Lab),
+    /// Measure the network over the real transport; no file system needed
+    #[command(subcommand)]
+    Netperf(Netperf),
     /// Read this machine and say what to change, and why
     #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
     Advise(Advise),
@@ -172,6 +200,9 @@ pub struct Mount {
     /// Only reading
     #[arg(long)]
     pub read_only: bool,
+    /// How requests come from the kernel: classic, auto (io_uring where it can be had), uring
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "classic")]
+    pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
@@ -216,9 +247,89 @@ pub enum Pdisk {
         after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
     )]
     Dump(PdiskDir),
+    /// Give up a pdisk: what it holds is rebuilt on the others, from the other strips
+    #[command(after_help = "Example:\n  ropewalk pdisk fail --dir /data/rope n1p2")]
+    Fail(PdiskName),
+    /// Move everything off a pdisk; it serves until it is empty
+    #[command(after_help = "Example:\n  ropewalk pdisk drain --dir /data/rope n1p2")]
+    Drain(PdiskName),
+    /// Take back a drain or a failure: the pdisk is used again
+    #[command(after_help = "Example:\n  ropewalk pdisk keep --dir /data/rope n1p2")]
+    Keep(PdiskName),
+    /// A new pdisk on a node; groups move to it. The node's server is restarted
+    #[command(after_help = "Examples:
+  ropewalk pdisk add --dir /data/rope n1
+  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope")]
+    Add(PdiskAdd),
+    /// A new pdisk on the same node takes the place of one
+    #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
+    Replace(PdiskName),
+    /// Take a pdisk that holds nothing any more out of the cluster. The node's server is restarted
+    #[command(after_help = "Example:\n  ropewalk pdisk remove --dir /data/rope n1p2")]
+    Remove(PdiskName),
     /// Measure the strip store on the disk under a directory
     #[command(after_help = "Example:\n  ropewalk pdisk bench /data --size 4g --json")]
     Bench(PdiskBench),
+}
+
+#[derive(Args)]
+pub struct PdiskName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name, as `pdisk list` shows it
+    pub pdisk: String,
+}
+
+#[derive(Args)]
+pub struct PdiskAdd {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The node that serves it
+    pub node: String,
+    /// Its size, preallocated [default: that of the node's first pdisk]
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Its directory, on its disk [default: below the cluster's directory]
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub path: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Rebuild {
+    /// How far it is, when it ends, how long clients wait meanwhile
+    #[command(after_help = "Examples:
+  ropewalk rebuild status --dir /data/rope --watch
+  ropewalk rebuild status --dir /data/rope --json")]
+    Status(RebuildStatus),
+}
+
+#[derive(Args)]
+pub struct RebuildStatus {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Stay until nothing moves any more, with a bar
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Args)]
+pub struct Events {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only events after this number
+    #[arg(long, default_value_t = 0)]
+    pub after: u64,
+}
+
+#[derive(Args)]
+pub struct PoolVerify {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only this pool
+    pub pool: Option<String>,
+    /// Make damaged and absent strips anew
+    #[arg(long)]
+    pub repair: bool,
 }
 
 #[derive(Args)]
@@ -245,15 +356,89 @@ pub struct PdiskBench {
     /// Seconds for each load
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
+    /// Only this load, instead of all
+    #[arg(long, value_parser = ["write", "read", "random-read", "sync-write"])]
+    pub load: Option<String>,
+    /// Operations in flight, or writers, of that load
+    #[arg(long, default_value_t = 32, requires = "load", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: u32,
+    /// Pdisks side by side, each loaded alike
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pdisks: u32,
+    /// Queues of the node, each with its thread [default: the node's default]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues: Option<u32>,
+    /// Queues that one pdisk uses
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub queues_per_pdisk: u32,
+    /// Registered memory of all queues, in MiB; too little for their number means one queue
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub io_dma_mib: Option<u32>,
     /// For scripts
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Subcommand)]
+pub enum Manager {
+    /// Write everything the manager stores into a file; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
+    Dump(ManagerFile),
+    /// Make the manager's store from such a file, for pdisks that are at least as new as it
+    #[command(
+        after_help = "Example:\n  mv /data/rope/manager /data/rope/manager.old\n  ropewalk manager restore --dir /data/rope rope.dump"
+    )]
+    Restore(ManagerFile),
+}
+
+#[derive(Args)]
+pub struct ManagerFile {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The dump
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Tokens {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Clients {
+    /// Sessions with mount point, process and tokens
+    #[command(after_help = "Example:\n  ropewalk clients list --dir /data/rope --json")]
+    List(Listing),
+    /// End a session by force: its mount fails from then on, its tokens go to whoever waits for them
+    #[command(after_help = "Example:\n  ropewalk clients detach --dir /data/rope 12")]
+    Detach {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its number, as `ropewalk clients list` shows it
+        session: u64,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
+    /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
+    #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
+    Lost(Listing),
+    /// How many groups lack how many strips, spare space, what is to move
+    Status(Listing),
+    /// Read everything and prove every stripe: data against CRCs, parity against data, versions; exit status
+    /// 0 only if all is proved
+    #[command(after_help = "Examples:
+  ropewalk pool verify --dir /data/rope
+  ropewalk pool verify --dir /data/rope pool1 --repair --json")]
+    Verify(PoolVerify),
 }
 
 #[derive(Subcommand)]
@@ -319,6 +504,40 @@ pub enum Config {
 
 #[derive(Subcommand)]
 pub enum Lab {
+    /// The built-in plans
+    List(lab_run::ListArgs),
+    /// Print a built-in plan, to edit it and run it from a file
+    #[command(after_help = "Example:\n  ropewalk lab plan device-scaling > mine.toml")]
+    Plan {
+        /// Its name
+        name: String,
+    },
+    /// Run plans: measure every cell, say what the limit is, write a report
+    #[command(after_help = "Examples:
+  ropewalk lab run --all --short
+  ropewalk lab run device-scaling --device /dev/nvme0n1 --device /dev/nvme1n1 --out /data/lab1
+  ropewalk lab run step-load --writable /mnt/client1 --writable /mnt/client2
+  ropewalk lab run ./mine.toml
+
+Only what is named as --writable is written, beside the results directory. Where no device or pair is
+named, files in the results directory and loopback addresses stand in.")]
+    Run(lab_run::RunArgs),
+    /// Go on with a run that was stopped; cells that failed are measured again
+    #[command(after_help = "Example:\n  ropewalk lab resume ropewalk-lab-2026-11-21-1405")]
+    Resume(lab_run::Resume),
+    /// Write the report of a run again
+    #[command(after_help = "Examples:
+  ropewalk lab report lab1
+  ropewalk lab report lab1 --format csv > lab1.csv")]
+    Report(lab_run::ReportArgs),
+    /// Hold two runs against each other; fails if something became slower by more than the noise
+    #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
+    Compare(lab_run::CompareArgs),
+    /// Take part in runs that another node leads; whoever reaches the port can make load with what is named here
+    #[command(after_help = "Examples:
+  ropewalk lab agent --listen 10.0.0.3:6669 --writable /mnt/rope
+  ropewalk lab run node-scaling --agent 10.0.0.3 --agent 10.0.0.4     on the leading node")]
+    Agent(lab_run::AgentArgs),
     /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
     #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
     Ceilings {
@@ -338,9 +557,141 @@ pub enum Lab {
   ropewalk lab array --nodes 100 --pdisks 100 --code 8+2p --rate 200     10,000 pdisks in 20 arrays; takes longer
   ropewalk lab array --nodes 4 --pdisks 2 --code 4+2p --pdisk-size 1g --rate 20 --json")]
     Array(Array),
+    /// The figures of the network transport, each beside the raw one of the same run. Needs root and iperf3
+    #[command(after_help = "Examples:
+  ropewalk lab net-figures                         all: about 10 minutes
+  ropewalk lab net-figures links2 links4 --runs 20
+  ropewalk lab net-figures rails --json
+Groups: links2, links4, drawn, rails, policy0, loopback, rr, sizing. Exit status 0 only if all are reached.")]
+    NetFigures(NetFigures),
     /// Several hosts on one machine: network namespaces joined by links with a set rate. Needs root
     #[command(subcommand)]
     Testbed(Testbed),
+}
+
+#[derive(Args)]
+pub struct NetFigures {
+    /// Which groups [default: all]
+    pub groups: Vec<lab::netfigures::Group>,
+    /// Runs of each row over links
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Seconds of one run
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Netperf {
+    /// Run on each host that shall be a server, or a client of a test led from elsewhere
+    #[command(after_help = "Examples:
+  ropewalk netperf server                                       on loopback only
+  ropewalk netperf server --listen 10.0.0.2                     for other hosts, port 6668
+  ropewalk netperf server --listen 10.0.0.2,10.1.0.2            two networks, used together
+Whoever reaches the port can use the server and end it: listen only on networks you trust.")]
+    Server {
+        /// HOST[:PORT]; several, separated by commas, are used together as rails
+        #[arg(long, default_value = "127.0.0.1")]
+        listen: Vec<String>,
+        /// Bulk connections that one client may have, 1 to 16; the lower of both sides counts
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=16))]
+        parallel: u8,
+    },
+    /// nsdperf's tests: write, read, nwrite, swrite, sread, rw
+    #[command(after_help = "Examples:
+  ropewalk netperf test --server 10.0.0.2                                    nwrite, then read
+  ropewalk netperf test write read --server 10.0.0.2 --parallel 2 --ttime 30
+  ropewalk netperf test rw --server 10.0.0.2 --server 10.0.0.3 --client 10.0.0.4 --client 10.0.0.5 --hist
+  ropewalk netperf test write --server 10.0.0.2,10.1.0.2 --parallel 4        both networks of one server
+The first and last tenth of the time are not counted. MB are 10^6 bytes.")]
+    Test(NetperfTest),
+    /// uperf's stream: one-way data over connections x message sizes
+    #[command(after_help = "Example:
+  ropewalk netperf stream --server 10.0.0.2 --connections 1,4,16 --sizes 4k,64k,1m")]
+    Stream(NetperfMatrix),
+    /// uperf's request/response over connections x message sizes
+    #[command(after_help = "Example:
+  ropewalk netperf rr --server 10.0.0.2 --connections 1,50,150 --sizes 1,4k --json")]
+    Rr(NetperfMatrix),
+    /// End servers
+    #[command(after_help = "Example:\n  ropewalk netperf quit --server 10.0.0.2")]
+    Quit {
+        /// HOST[:PORT]; repeat it for several
+        #[arg(long, required = true)]
+        server: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+pub struct NetperfHosts {
+    /// A server: HOST[:PORT], several addresses of it separated by commas; repeat it for several servers
+    #[arg(long, required = true)]
+    pub server: Vec<String>,
+    /// A host with a netperf server that shall be a client [default: this process is the one client]
+    #[arg(long)]
+    pub client: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct NetperfTest {
+    /// write, read, nwrite, swrite, sread, rw [default: nwrite read]
+    pub tests: Vec<lab::netperf::Kind>,
+    #[command(flatten)]
+    pub hosts: NetperfHosts,
+    /// Seconds of each test
+    #[arg(long, default_value_t = 10.0)]
+    pub ttime: f64,
+    /// Bytes of a message, 1 to 16m
+    #[arg(long, default_value = "4m")]
+    pub buffsize: ByteSize,
+    /// Tester threads of each client, each with one message under way
+    #[arg(long, default_value_t = 4)]
+    pub threads: u32,
+    /// Connections between each client and each server, 1 to 16
+    #[arg(long, default_value_t = 1)]
+    pub parallel: u8,
+    /// Show histograms
+    #[arg(long)]
+    pub hist: bool,
+    /// Check the data that arrives
+    #[arg(long)]
+    pub verify: bool,
+    /// How messages are given to connections: shortest_queue, round_robin
+    #[arg(long, default_value = "shortest_queue")]
+    pub dispatch: lab::netperf::Dispatching,
+    /// Leave the choice of links to chance instead of placing connections on them
+    #[arg(long)]
+    pub no_placement: bool,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct NetperfMatrix {
+    #[command(flatten)]
+    pub hosts: NetperfHosts,
+    /// Numbers of connections of each client [default: uperf's 1,4,8,16,64; rr: 1,25,50,100,150]
+    #[arg(long, value_delimiter = ',')]
+    pub connections: Vec<u32>,
+    /// Bytes of a message [default: 256,1k,4k,16k,64k; rr: 1,1k,4k,16k,64k]
+    #[arg(long, value_delimiter = ',')]
+    pub sizes: Vec<ByteSize>,
+    /// Messages under way on each connection of a stream
+    #[arg(long, default_value_t = 16)]
+    pub under_way: u32,
+    /// Seconds of each test
+    #[arg(long, default_value_t = 5.0)]
+    pub ttime: f64,
+    /// Check the data that arrives
+    #[arg(long)]
+    pub verify: bool,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]

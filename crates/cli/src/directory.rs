@@ -5,8 +5,10 @@
 //! what an interrupted `up` left there (it is marked) is removed by the next one.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -116,12 +118,12 @@ impl ClusterDir {
         Ok(Some(ClusterDir { path, file: parsed }))
     }
 
-    /// Claims an absent or empty directory for a new cluster. What an interrupted `up` left is removed.
-    pub fn claim(path: &Path) -> Result<PathBuf> {
+    /// Claims an absent or empty directory for a new cluster, as long as the claim lives. What an interrupted
+    /// `up` left is removed.
+    pub fn claim(path: &Path) -> Result<Claim> {
         match fs::read_dir(path) {
-            Ok(_) if path.join(MARKER).exists() => clear(path)?,
             Ok(mut entries) => {
-                if entries.next().is_some() {
+                if !path.join(MARKER).exists() && entries.next().is_some() {
                     bail!(
                         "{} is not empty and holds no cluster; name an empty or new directory",
                         path.display()
@@ -135,12 +137,9 @@ impl ClusterDir {
                 return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display()));
             }
         }
-        fs::write(
-            path.join(MARKER),
-            "an interrupted `ropewalk up` leaves this; the next one clears the directory\n",
-        )
-        .with_context(|| format!("write into {}", path.display()))?;
-        path.canonicalize().with_context(|| format!("resolve {}", path.display()))
+        let claim = Claim::take(path)?;
+        clear(&claim.path)?;
+        Ok(claim)
     }
 
     /// Undoes [`ClusterDir::claim`] after a failure: everything below is removed.
@@ -201,6 +200,43 @@ impl ClusterDir {
     }
 }
 
+/// The right to make a cluster in a directory: its marker file, locked. One process at a time has it.
+pub struct Claim {
+    /// The directory, absolute.
+    pub path: PathBuf,
+    _marker: fs::File,
+}
+
+impl Claim {
+    fn take(path: &Path) -> Result<Claim> {
+        let place = path.join(MARKER);
+        let busy = || {
+            format!(
+                "another `ropewalk up` is making a cluster in {}; wait for it, then try again",
+                path.display()
+            )
+        };
+        let mut marker = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&place)
+            .with_context(|| format!("write into {}", path.display()))?;
+        marker.try_lock().with_context(busy)?;
+        // The one before may have ended just now, and taken the marker away.
+        let same =
+            fs::metadata(&place).is_ok_and(|m| marker.metadata().is_ok_and(|own| own.ino() == m.ino()));
+        if !same {
+            bail!(busy());
+        }
+        marker
+            .write_all(b"an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
+            .with_context(|| format!("write into {}", path.display()))?;
+        let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
+        Ok(Claim { path, _marker: marker })
+    }
+}
+
 /// Removes everything in a claimed directory but the marker.
 fn clear(path: &Path) -> Result<()> {
     for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
@@ -226,7 +262,7 @@ mod tests {
     fn a_directory_with_other_things_is_refused_and_untouched() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
-        let error = ClusterDir::claim(dir.path()).unwrap_err().to_string();
+        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
         assert!(error.contains("not empty"), "{error}");
         ClusterDir::abandon(dir.path());
         assert_eq!(fs::read_to_string(dir.path().join("thesis.txt")).unwrap(), "years of work");
@@ -235,8 +271,12 @@ mod tests {
     #[test]
     fn an_interrupted_claim_is_cleared_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        ClusterDir::claim(dir.path()).unwrap();
+        let first = ClusterDir::claim(dir.path()).unwrap();
         fs::create_dir_all(dir.path().join("nodes/n1")).unwrap();
+        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("another `ropewalk up`"), "{error}");
+        assert!(dir.path().join("nodes/n1").exists(), "the one at work keeps what it made");
+        drop(first);
         ClusterDir::claim(dir.path()).unwrap();
         assert!(!dir.path().join("nodes").exists());
     }

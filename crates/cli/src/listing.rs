@@ -148,7 +148,7 @@ fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
             name: entry.name.clone(),
             id: usage.id.0,
             node,
-            state: usage.state.name(),
+            state: report.map.pdisk_word(usage.id),
             size_bytes: usage.capacity,
             used_bytes: usage.capacity.saturating_sub(usage.free),
             free_bytes: usage.free,
@@ -355,7 +355,7 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
         }
     }
     for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
-        remarks.push(format!("pdisk {} is {}", p.name, p.state.name()));
+        remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
     }
     for pool in &report.map.pools {
         match group_health(&report.map, pool) {

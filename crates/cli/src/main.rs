@@ -1,21 +1,27 @@
 //! The binary `ropewalk`: the only place where parts are put together.
 
 mod args;
+mod array_commands;
 mod config;
 mod directory;
 mod down;
 mod lab_commands;
+mod lab_run;
 mod link;
 mod listing;
 mod make;
+mod manager_commands;
 mod metrics;
 mod mount;
 mod net_commands;
+mod netfigures_commands;
+mod netperf_commands;
 mod output;
 mod pdisk_commands;
 mod perf;
 mod process;
 mod server;
+mod share_commands;
 mod testbed_commands;
 mod tuning;
 mod up;
@@ -25,6 +31,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use wire::mgr::PdiskWish;
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
@@ -63,7 +70,24 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
         Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_commands::bench(bench),
+        Command::Pdisk(args::Pdisk::Fail(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Fail),
+        Command::Pdisk(args::Pdisk::Drain(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Drain),
+        Command::Pdisk(args::Pdisk::Keep(pdisk)) => array_commands::pdisk_wish(pdisk, PdiskWish::Keep),
+        Command::Pdisk(args::Pdisk::Add(args)) => array_commands::pdisk_add(args),
+        Command::Pdisk(args::Pdisk::Replace(pdisk)) => array_commands::pdisk_replace(pdisk),
+        Command::Pdisk(args::Pdisk::Remove(pdisk)) => array_commands::pdisk_remove(pdisk),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
+        Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
+        Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
+        Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
+        Command::Tokens(args) => share_commands::tokens(&args.listing, args.waiting),
+        Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
+        Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
+        Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),
+        Command::Rebuild(args::Rebuild::Status(args)) => array_commands::rebuild_status(args),
+        Command::Health(listing) => array_commands::health(listing),
+        Command::Events(args) => array_commands::events(args),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
         Command::Config(args::Config::Explain { name }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
@@ -72,8 +96,17 @@ fn run(command: &Command) -> Result<()> {
         Command::Waiters(listing) => net_commands::waiters(listing),
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
+        Command::Lab(args::Lab::List(args)) => lab_run::list(args),
+        Command::Lab(args::Lab::Plan { name }) => lab_run::plan(name),
+        Command::Lab(args::Lab::Run(args)) => lab_run::run(args),
+        Command::Lab(args::Lab::Resume(args)) => lab_run::resume(args),
+        Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
+        Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
+        Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab_commands::array(args),
+        Command::Lab(args::Lab::NetFigures(args)) => netfigures_commands::figures(args),
         Command::Lab(args::Lab::Testbed(command)) => testbed_commands::run(command),
+        Command::Netperf(command) => netperf_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());

@@ -32,7 +32,8 @@ struct Plan {
 /// Makes the cluster that the options describe.
 pub fn make(args: &Up) -> Result<ClusterDir> {
     let plan = plan(args)?;
-    let path = ClusterDir::claim(&args.dir.dir)?;
+    let claim = ClusterDir::claim(&args.dir.dir)?;
+    let path = claim.path.clone();
     match build(&path, &plan) {
         Ok(()) => {
             drop(plan.listeners);
@@ -151,14 +152,35 @@ fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
     Ok(ByteSize(fits.min(16 * units::GIB)))
 }
 
-/// Binds the ports, so that nobody else takes them while the cluster is made.
+/// Where ports are looked for: below those that the system gives to connections, which could take a port
+/// while its server is down.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+/// Places tried before giving up.
+const PLACES_MAX: u32 = 200;
+
+/// One port for the manager and one for each node, in a row. Held until the cluster is made.
 fn reserve_ports(first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
+    if let Some(first) = first {
+        return ports_from(first, nodes);
+    }
+    let mut refused = None;
+    for _ in 0..PLACES_MAX {
+        let place = random_u64()? % u64::from(PORTS.end - PORTS.start);
+        match ports_from(PORTS.start + place as u16, nodes) {
+            Ok(listeners) => return Ok(listeners),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.unwrap_or_else(|| anyhow::anyhow!("no free ports")))
+        .context("find free ports; name some with --port")
+}
+
+fn ports_from(first: u16, nodes: u32) -> Result<Vec<TcpListener>> {
     (0..=nodes)
         .map(|i| {
-            let port = match first {
-                None => 0,
-                Some(first) => u16::try_from(u32::from(first) + i).ok().with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?,
-            };
+            let port = u16::try_from(u32::from(first) + i)
+                .ok()
+                .with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?;
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
                 format!("port {port} is taken; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
             })
@@ -229,6 +251,17 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             spare: 0,
             seed: plan.table.seed(),
             table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
+            pdisks: plan
+                .table
+                .pdisks()
+                .iter()
+                .map(|p| wire::map::PoolPdisk {
+                    id: p.id,
+                    array: plan.table.array_of(p.id),
+                    weight: p.weight,
+                    enclosure: p.enclosure,
+                })
+                .collect(),
             ..Default::default()
         }],
         filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],

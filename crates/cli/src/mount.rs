@@ -25,20 +25,23 @@ pub fn mount(args: &args::Mount) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
     let mountpoint = check_mountpoint(&args.mountpoint, &dir.path)?;
     if args.foreground {
-        return server::run_mount(&dir, &args.fs, &mountpoint, args.read_only, args.metrics);
+        return server::run_mount(&dir, &mountpoint, args);
     }
     // The mount goes on when its parent ends.
-    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, args.metrics)?;
+    let transport = Some(args.fuse_transport);
+    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, transport, args.metrics)?;
     output::line(format!("{} is mounted on {}", args.fs, mountpoint.display()));
     Ok(())
 }
 
-/// Starts the mount's process and waits until the file system is there.
+/// Starts the mount's process and waits until the file system is there. No transport: what the
+/// environment says, or the default.
 pub fn start(
     dir: &ClusterDir,
     fs_name: &str,
     mountpoint: &Path,
     read_only: bool,
+    transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
 ) -> Result<Child> {
     if is_mounted(mountpoint) {
@@ -54,6 +57,9 @@ pub fn start(
     args.push(dir.path.clone().into());
     if read_only {
         args.push("--read-only".into());
+    }
+    if let Some(transport) = transport {
+        args.extend(["--fuse-transport".into(), transport.to_string().into()]);
     }
     if let Some(metrics) = metrics {
         args.extend(["--metrics".into(), metrics.to_string().into()]);
@@ -94,7 +100,7 @@ pub fn process_name(mountpoint: &Path) -> String {
 /// A directory that can be mounted on, as an absolute path.
 pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
     // A mount whose process was killed answers nothing but ENOTCONN; it is cleared.
-    if fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+    if is_dead(mountpoint) {
         clear_dead_mount(mountpoint)?;
     }
     let path = match mountpoint.canonicalize() {
@@ -121,6 +127,18 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+fn is_dead(mountpoint: &Path) -> bool {
+    fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// A killed process holds its mount until its last thread has ended: waits for that, but not for long.
+pub fn wait_dead(mountpoint: &Path) {
+    let end = Instant::now() + Duration::from_secs(2);
+    while is_mounted(mountpoint) && !is_dead(mountpoint) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Detaches a mount whose process is gone.

@@ -63,6 +63,11 @@ pub fn spinner(what: &'static str) -> ProgressBar {
     bar
 }
 
+/// Says on stderr how far long work is, where no bar is shown.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
 /// Prints an error with its causes on stderr.
 pub fn error(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr().lock(), "ropewalk: {error:#}");

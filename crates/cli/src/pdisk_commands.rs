@@ -85,20 +85,31 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
 
 fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
     let bar = output::spinner("filling");
-    let options = bench::Options {
+    let mut options = bench::Options {
         size: args.size.0,
         time: Duration::from_secs(args.seconds),
+        pdisks: args.pdisks,
+        queues_per_pdisk: args.queues_per_pdisk,
         ..bench::Options::new(dir)
     };
+    options.io.num_io_queues = args.queues.unwrap_or(options.io.num_io_queues);
+    options.io.io_dma_mib = args.io_dma_mib.unwrap_or(options.io.io_dma_mib);
     let mut bench = bench::Bench::start(options)?;
-    let loads = [
-        bench::Load::Write { depth: 8 },
-        bench::Load::Read { depth: 8 },
-        bench::Load::RandomRead { depth: 32, batch: 1 },
-        bench::Load::RandomRead { depth: 32, batch: 8 },
-        bench::Load::SyncWrite { writers: 1 },
-        bench::Load::SyncWrite { writers: 32 },
-    ];
+    let depth = args.depth;
+    let loads = match args.load.as_deref() {
+        Some("write") => vec![bench::Load::Write { depth }],
+        Some("read") => vec![bench::Load::Read { depth }],
+        Some("random-read") => vec![bench::Load::RandomRead { depth, batch: 1 }],
+        Some(_) => vec![bench::Load::SyncWrite { writers: depth }],
+        None => vec![
+            bench::Load::Write { depth: 8 },
+            bench::Load::Read { depth: 8 },
+            bench::Load::RandomRead { depth: 32, batch: 1 },
+            bench::Load::RandomRead { depth: 32, batch: 8 },
+            bench::Load::SyncWrite { writers: 1 },
+            bench::Load::SyncWrite { writers: 32 },
+        ],
+    };
     bar.set_message("measuring");
     let rows = loads.into_iter().map(|load| bench.run(load)).collect::<Result<_, _>>();
     bar.finish_and_clear();

@@ -17,14 +17,7 @@ use wire::mgr::ProcessIdent;
 
 /// Identity of a process of this boot, if it lives.
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold spaces and parentheses; fields are counted after the last one.
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    // A zombie has ended; only its parent has not looked.
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    base::proc_stat::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// This process, as the manager and others may check it.

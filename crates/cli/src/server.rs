@@ -17,7 +17,7 @@ use wire::{
 };
 
 use crate::{
-    args::Serve,
+    args::{self, Serve},
     directory::{ClusterDir, NodeFile},
     link, metrics, pdisk_commands, process, tuning,
 };
@@ -89,12 +89,22 @@ pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) 
 
 /// Answers what every process answers.
 pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
+    serve_admin_of(endpoint, role, name, Arc::default());
+}
+
+/// Answers what every process answers, and what only an NSD server does once it runs.
+fn serve_admin_of(
+    endpoint: &Endpoint,
+    role: &'static str,
+    name: &str,
+    nsd: Arc<std::sync::OnceLock<nsd::Server>>,
+) {
     let name: Arc<str> = name.into();
     let inner = endpoint.clone();
     endpoint.serve(
         Service::Admin,
         handler_fn(move |request| {
-            let (name, endpoint) = (Arc::clone(&name), inner.clone());
+            let (name, endpoint, nsd) = (Arc::clone(&name), inner.clone(), Arc::clone(&nsd));
             async move {
                 match frame::decode(&request.body) {
                     Ok(AdminRequest::Status) => {
@@ -118,6 +128,16 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
                     Ok(AdminRequest::Net) => {
                         let json = serde_json::json!(endpoint.status());
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Prove { pool, group, after, limit, repair }) => {
+                        let Some(server) = nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        let page = server.prove(pool, group, after, limit, repair).await;
+                        match serde_json::to_string(&page) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
                     }
                     Ok(AdminRequest::Shutdown) => {
                         process::terminate(std::process::id());
@@ -150,17 +170,33 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
     let io = pdisk::IoNode::start(pdisk_commands::io_config()?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
-    let mut pdisks = Vec::new();
+    let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
         let path = dir.path.join(&p.dir);
         let options = pdisk::OpenOptions::new(cluster, p.id);
-        let (pdisk, report) = pdisk::Pdisk::open(&path, options, &io)
-            .with_context(|| format!("open {} in {}", p.id, path.display()))?;
-        tracing::info!("{}: {report:?}", p.id);
-        pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+        let what = || format!("open {} in {}", p.id, path.display());
+        match pdisk::Pdisk::open(&path, options, &io) {
+            Ok((pdisk, report)) => {
+                tracing::info!("{}: {report:?}", p.id);
+                pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+            }
+            // One bad disk is no reason to take the node's others away: its strips are read from the rest.
+            Err(error) if error.is_of_the_disk() => {
+                let error = anyhow::Error::new(error).context(what());
+                tracing::error!("left out, {} serves its other pdisks: {error:#}", node.name);
+                left_out.get_or_insert(error);
+            }
+            Err(error) => return Err(error).with_context(what),
+        }
+    }
+    if let Some(error) = left_out
+        && pdisks.is_empty()
+    {
+        return Err(error);
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
-    serve_admin(&endpoint, "nsd", &node.name);
+    let serving = Arc::new(std::sync::OnceLock::new());
+    serve_admin_of(&endpoint, "nsd", &node.name, Arc::clone(&serving));
     tuning::follow(&endpoint, dir.file.manager);
     let config = nsd::ServerConfig {
         node: node.id,
@@ -173,6 +209,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         tuning: nsd::Tuning::default(),
     };
     let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
+    let _ = serving.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     link::stop_signal().await?;
@@ -204,16 +241,11 @@ pub fn client_config(
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
 /// `ropewalk mount --foreground`: until unmounted or told to end.
-pub fn run_mount(
-    dir: &ClusterDir,
-    fs_name: &str,
-    mountpoint: &Path,
-    read_only: bool,
-    metrics: Option<SocketAddr>,
-) -> Result<()> {
+pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
+    let fs_name = &args.fs;
     let presence = Presence::claim(dir, &crate::mount::process_name(mountpoint))?;
     runtime()?.block_on(async {
-        if let Some(addr) = metrics {
+        if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
@@ -221,7 +253,11 @@ pub fn run_mount(
         tuning::follow(&endpoint, dir.file.manager);
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
-        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
+        let options = fuse::MountOptions {
+            read_only: args.read_only,
+            transport: args.fuse_transport,
+            ..fuse::MountOptions::new(mountpoint, fs_name)
+        };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
             Ok(mount) => mount,
             Err(error) => {

@@ -39,13 +39,16 @@ pub fn up(args: &Up) -> Result<()> {
     start_servers(&dir, &mut started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
+        if process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
+            mount::wait_dead(mountpoint);
+        }
         let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
         if mount::is_mounted(mountpoint)
             && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
-            let child = mount::start(&dir, "fs1", mountpoint, false, None)?;
+            let child = mount::start(&dir, "fs1", mountpoint, false, None, None)?;
             started.0.push(child);
             output::line(format!("fs1 is mounted on {}", mountpoint.display()));
         }
@@ -125,6 +128,9 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
 
 fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     let Some(wanted) = &args.mount else { return Ok(()) };
+    if process::live_pid(&dir.pid_file(&mount::process_name(wanted))).is_none() {
+        mount::wait_dead(wanted);
+    }
     let wanted = mount::check_mountpoint(wanted, &dir.path)?;
     if dir.file.mount.as_ref() != Some(&wanted) {
         dir.file.mount = Some(wanted);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::{fs, net::TcpListener, path::Path};
+use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use common::{Cluster, ok, refused};
 
@@ -138,6 +138,110 @@ fn a_pdisk_that_another_process_has_open_is_refused() {
     }
     let error = refused(&["serve", "--dir", copy.path().to_str().unwrap(), "--name", "n1"]);
     assert!(error.contains("pdisk1") && error.contains("open in another process"), "{error}");
+    cluster.down();
+}
+
+#[test]
+fn a_directory_where_another_up_is_at_work_is_left_to_it() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("nodes")).unwrap();
+    let marker = fs::File::create(root.path().join(".making-cluster")).unwrap();
+    marker.lock().unwrap();
+    let error = refused(&["up", "--detach", "--dir", root.path().to_str().unwrap()]);
+    assert!(
+        error.contains(root.path().to_str().unwrap()) && error.contains("another `ropewalk up`"),
+        "{error}"
+    );
+    assert!(root.path().join("nodes").exists());
+}
+
+#[test]
+fn a_cluster_file_that_cannot_be_used_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let toml = root.path().join("cluster.toml");
+    for (text, words) in [
+        ("nonsense", ["damaged", "restore"]),
+        (
+            "format = 99\nname = \"x\"\nid = \"00\"\ncode = \"1way\"\nblock_size = \"4m\"\nmanager = \"127.0.0.1:1\"\nnodes = []\n",
+            ["99", "version"],
+        ),
+    ] {
+        fs::write(&toml, text).unwrap();
+        for command in ["up", "status", "down"] {
+            let error = refused(&[command, "--dir", root.path().to_str().unwrap()]);
+            assert!(error.contains(toml.to_str().unwrap()), "{command}: {error}");
+            assert!(words.iter().all(|word| error.contains(word)), "{command}: {error}");
+        }
+        assert_eq!(fs::read_to_string(&toml).unwrap(), text);
+    }
+    let error = refused(&["up", "--detach", "--dir", toml.to_str().unwrap()]);
+    assert!(error.contains(toml.to_str().unwrap()) && error.contains("directory"), "{error}");
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_left_on_it() {
+    let root = tempfile::tempdir().unwrap();
+    let small = root.path().join("small");
+    fs::create_dir(&small).unwrap();
+    rustix::mount::mount("tmpfs", &small, "tmpfs", rustix::mount::MountFlags::empty(), c"size=100m").unwrap();
+    let dir = small.join("cluster");
+    let arguments = ["up", "--detach", "--nodes", "1", "--pdisks", "1", "--code", "1way"];
+    // The data fits, the log beside it does not.
+    let arguments = arguments.into_iter().chain(["--pdisk-size", "98m", "--dir", dir.to_str().unwrap()]);
+    let error = refused(&arguments.collect::<Vec<_>>());
+    let left = dir.exists();
+    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(error.contains("pdisk1") && error.contains("No space left"), "{error}");
+    assert!(!left, "the directory is left: {error}");
+}
+
+#[test]
+fn what_is_wrong_with_a_cluster_that_was_stopped_is_named() {
+    let options = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "64m"];
+    let cluster = Cluster::up(&options);
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let (dir, mnt) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
+    fs::write(cluster.mnt().join("kept"), "as it was").unwrap();
+    cluster.down();
+
+    // Its port is taken by somebody else.
+    let toml = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
+    let manager =
+        toml.lines().find_map(|l| l.strip_prefix("manager = ")).unwrap().trim_matches('"').to_owned();
+    let taken = TcpListener::bind(&manager).unwrap();
+    let error = refused(&["up", "--detach", "--dir", dir]);
+    assert!(error.contains(&manager) && error.contains("ss -ltnp"), "{error}");
+    drop(taken);
+
+    // A disk is not plugged in.
+    let (place, away) = (cluster.dir().join("nodes/n1/pdisk1"), cluster.dir().join("nodes/away"));
+    fs::rename(&place, &away).unwrap();
+    let error = refused(&["up", "--detach", "--dir", dir]);
+    assert!(error.contains("pdisk1"), "{error}");
+    fs::rename(&away, &place).unwrap();
+
+    // Something lies in the mount point: it would be hidden.
+    fs::write(cluster.mnt().join("hidden"), "x").unwrap();
+    let error = refused(&["up", "--detach", "--dir", dir]);
+    assert!(error.contains(mnt) && error.contains("not empty"), "{error}");
+    fs::remove_file(cluster.mnt().join("hidden")).unwrap();
+    assert!(cluster.processes().is_empty(), "a refused up leaves nothing running");
+
+    // Nobody may use FUSE.
+    cluster.start();
+    ok(&["umount", mnt]);
+    let open_to_all = "chmod a+rx \"$0\"/.. && chmod -R a+rwX \"$0\"";
+    assert!(Command::new("sh").args(["-c", open_to_all, dir]).status().unwrap().success());
+    let program = cluster.dir().with_file_name("ropewalk"); // where everybody may run it
+    fs::copy(common::ROPEWALK, &program).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
+    let mount = nobody.args(["mount", "--dir", dir, "fs1", mnt]).output().unwrap();
+    let error = String::from_utf8_lossy(&mount.stderr);
+    assert!(!mount.status.success() && error.contains(mnt) && error.contains("ermission"), "{error}");
+
+    ok(&["mount", "--dir", dir, "fs1", mnt]);
+    assert_eq!(fs::read_to_string(cluster.mnt().join("kept")).unwrap(), "as it was");
     cluster.down();
 }
 

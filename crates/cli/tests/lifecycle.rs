@@ -116,6 +116,39 @@ fn a_server_dies_and_returns_under_load() {
     }
 }
 
+/// Disks die while the cluster is down: their nodes serve what they have left, and it is said which are gone.
+#[test]
+fn pdisks_that_cannot_be_opened_are_left_out() {
+    let cluster = Cluster::up(&["--pdisk-size", "256m", "--block-size", "1m"]);
+    let local = tempfile::tempdir().unwrap();
+    write_tree(local.path(), 20, &mut Random(3));
+    let tree = cluster.mnt().join("tree");
+    let copied = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(&tree).status().unwrap();
+    assert!(copied.success());
+    cluster.down();
+    let place = |pdisk: &str| cluster.dir().join("nodes").join(pdisk);
+    let data = fs::OpenOptions::new().write(true).open(place("n1/pdisk1/data")).unwrap();
+    data.set_len(data.metadata().unwrap().len() / 2).unwrap();
+    fs::remove_dir_all(place("n3/pdisk2")).unwrap();
+    cluster.start();
+    same_tree(local.path(), &tree);
+    fs::write(tree.join("more"), vec![7; 3 << 20]).unwrap();
+    fs::File::open(tree.join("more")).unwrap().sync_all().unwrap();
+    let missing = || {
+        let list = cluster.json(&["pdisk", "list"]);
+        let gone = list.as_array().unwrap().iter().filter(|p| p["state"] == "missing");
+        gone.map(|p| p["id"].to_string()).collect::<Vec<_>>()
+    };
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while missing().len() < 2 {
+        assert!(std::time::Instant::now() < end, "only {:?} are missing\n{}", missing(), cluster.logs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(missing().len(), 2, "{:?}", missing());
+    assert_eq!(fs::read(tree.join("more")).unwrap(), vec![7; 3 << 20]);
+    cluster.down();
+}
+
 #[test]
 fn the_manager_dies_and_returns_under_load() {
     let cluster = Cluster::up(&["--pdisk-size", "256m"]);

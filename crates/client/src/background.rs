@@ -107,7 +107,7 @@ impl Core {
         if inos.is_empty() {
             return 0;
         }
-        let highest = self.next_version();
+        let highest = self.any_version();
         let changes = inos.iter().map(|&ino| Change::Forget { ino, highest }).collect();
         if self.calls.mutate_many(changes).await.is_err() && !self.calls.dead() {
             // Not lost, only later; the manager forgets orphans of ended sessions by itself.

@@ -601,10 +601,10 @@ impl Block {
         id: u64,
         pieces: Option<Vec<(u32, Bytes)>>,
         tag: &mut dyn FnMut(std::ops::Range<u32>, u64) -> Arc<Tag>,
-    ) {
-        let Some(at) = self.loads.iter().position(|l| l.id == id) else { return };
+    ) -> bool {
+        let Some(at) = self.loads.iter().position(|l| l.id == id) else { return false };
         let load = self.loads.swap_remove(at);
-        let Some(pieces) = pieces else { return };
+        let Some(pieces) = pieces else { return true };
         for (offset, bytes) in pieces {
             let start = offset / UNIT as u32;
             let units = start..start + (bytes.len() / UNIT) as u32;
@@ -625,6 +625,7 @@ impl Block {
                 self.add(part.start, piece);
             }
         }
+        true
     }
 
     /// Parts of `units` that are absent and not poisoned.

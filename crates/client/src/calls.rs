@@ -71,12 +71,22 @@ impl Calls {
         }
     }
 
+    /// Whether the session's lease holds: what is cached may be used.
+    pub fn lease_valid(&self) -> bool {
+        self.manager.lease_valid()
+    }
+
     /// A question.
     pub async fn ask(&self, request: MgrRequest) -> Result<MgrReply, Errno> {
+        self.ask_within(request, self.patience).await
+    }
+
+    /// A question with another deadline.
+    pub async fn ask_within(&self, request: MgrRequest, patience: Duration) -> Result<MgrReply, Errno> {
         if self.dead() {
             return Err(Errno::EIO);
         }
-        match self.manager.call(request, Instant::now() + self.patience).await {
+        match self.manager.call(request, Instant::now() + patience).await {
             Ok(MgrReply::Error(error)) => Err(self.errno(error)),
             Ok(reply) => Ok(reply),
             Err(error) => {

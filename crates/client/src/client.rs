@@ -12,7 +12,10 @@ use std::{
 };
 
 use base::InodeNo;
-use wire::mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX};
+use wire::{
+    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX},
+    token::{Token, TokenMode},
+};
 
 use crate::{
     background,
@@ -25,8 +28,12 @@ use crate::{
     parts::{Blocks, Manager},
     pool::PoolUse,
     resize::Fallocate,
+    share::{KernelCache, TokenHold},
     table::SetAttrs,
 };
+
+/// How often names are looked up again that other sessions change at the same time.
+const STALE_TRIES: u32 = 64;
 
 /// A mounted file system. Clones are the same mount.
 #[derive(Clone)]
@@ -73,6 +80,14 @@ impl Client {
         Client { core }
     }
 
+    /// Gives the client the way to what the kernel caches of this mount.
+    pub fn set_kernel(&self, kernel: Arc<dyn KernelCache>) {
+        self.core.set_kernel(kernel);
+    }
+    /// Whether the handle was opened while others had the file system mounted.
+    pub fn is_shared(&self, handle: Handle) -> bool {
+        self.file(handle).is_ok_and(|file| file.shared)
+    }
     /// The session.
     pub fn session(&self) -> &SessionInfo {
         &self.core.session
@@ -87,10 +102,53 @@ impl Client {
     /// The inode a name leads to.
     pub async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
+        let gives = self.core.gives();
         match self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await? {
+            MgrReply::Attr(attr) if attr.kind == FileKind::File && gives != self.core.gives() => {
+                self.core.attr_under_token(attr.ino).await
+            }
             MgrReply::Attr(attr) => Ok(self.core.seen_attr(*attr)),
+            MgrReply::Held(attr) => self.core.attr_under_token(attr.ino).await,
             other => Err(unexpected("Lookup", &other)),
         }
+    }
+
+    /// The write tokens of the files that names lead to, and these as a change expects them (0: no such
+    /// name). Nothing while everything is held.
+    async fn hold_names(
+        &self,
+        names: &[(InodeNo, &[u8])],
+    ) -> Result<(Vec<TokenHold>, Option<Vec<InodeNo>>), Errno> {
+        if self.core.whole().is_some() {
+            return Ok((Vec::new(), None));
+        }
+        let (mut inos, mut files) = (Vec::new(), Vec::new());
+        for (parent, name) in names {
+            let reply =
+                self.core.calls.ask(MgrRequest::Lookup { parent: *parent, name: name.to_vec() }).await;
+            match reply {
+                Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
+                    inos.push(attr.ino);
+                    files.extend((attr.kind == FileKind::File).then_some(attr.ino));
+                }
+                Ok(other) => return Err(unexpected("Lookup", &other)),
+                Err(Errno::ENOENT) => inos.push(InodeNo(0)),
+                Err(error) => return Err(error),
+            }
+        }
+        // Always in the same order: two who want the same two do not wait for each other.
+        files.sort_unstable();
+        files.dedup();
+        let mut holds = Vec::new();
+        for ino in files {
+            match self.core.hold(&self.core.inode(ino), TokenMode::Write).await {
+                Ok(hold) => holds.push(hold),
+                // Removed meanwhile: the change will find the name changed.
+                Err(Errno::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((holds, Some(inos)))
     }
 
     /// Attributes.
@@ -139,10 +197,14 @@ impl Client {
         self.core.invalidate_attr(parent);
         match reply? {
             MgrReply::Created { attr, new: true } => {
-                let ino = attr.ino;
+                let inode = self.core.inode(attr.ino);
                 let attr = self.core.changed_attr(*attr);
-                self.core.inode(ino).lock().born_here = true;
+                let mut state = inode.lock();
+                state.born_here = state.token.mode() == TokenMode::Write;
                 Ok((attr, true))
+            }
+            MgrReply::Created { attr, new: false } if self.core.whole().is_none() => {
+                Ok((self.core.getattr(attr.ino).await?, false))
             }
             MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr), false)),
             other => Err(unexpected("Create", &other)),
@@ -152,6 +214,11 @@ impl Client {
     /// Another name for a file.
     pub async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
+        let inode = self.core.inode(ino);
+        let _hold = match self.core.getattr(ino).await?.kind {
+            FileKind::File => Some(self.core.hold(&inode, TokenMode::Write).await?),
+            _ => None,
+        };
         let change = Change::Link { ino, parent, name: name.to_vec(), now: now() };
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
@@ -166,12 +233,26 @@ impl Client {
         check_name(name)?;
         // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
         // what is not, is given up right after.
-        let highest = self.core.next_version();
-        let change =
-            Change::Unlink { parent, name: name.to_vec(), directory, open: true, highest, now: now() };
-        let reply = self.core.calls.mutate(change).await;
-        self.core.invalidate_attr(parent);
-        self.unlinked("Unlink", reply?).await
+        for _ in 0..STALE_TRIES {
+            let (holds, inos) = self.hold_names(&[(parent, name)]).await?;
+            let change = Change::Unlink {
+                parent,
+                name: name.to_vec(),
+                directory,
+                open: true,
+                highest: self.core.any_version(),
+                expect: inos.map(|inos| inos[0]),
+                now: now(),
+            };
+            let reply = self.core.calls.mutate(change).await;
+            self.core.invalidate_attr(parent);
+            match reply {
+                // Another session was faster with this name.
+                Err(Errno(libc::ESTALE)) => drop(holds),
+                reply => return self.unlinked("Unlink", reply?).await,
+            }
+        }
+        Err(Errno(libc::EAGAIN))
     }
 
     /// Moves a name; with `exchange` the two change places, with `no_replace` an existing one is an error.
@@ -186,21 +267,33 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(name)?;
         check_name(new_name)?;
-        let change = Change::Rename {
-            parent,
-            name: name.to_vec(),
-            new_parent,
-            new_name: new_name.to_vec(),
-            no_replace,
-            exchange,
-            open: true,
-            highest: self.core.next_version(),
-            now: now(),
+        let mut tries = 0..STALE_TRIES;
+        let _holds = loop {
+            let (holds, inos) = self.hold_names(&[(parent, name), (new_parent, new_name)]).await?;
+            let change = Change::Rename {
+                parent,
+                name: name.to_vec(),
+                new_parent,
+                new_name: new_name.to_vec(),
+                no_replace,
+                exchange,
+                open: true,
+                highest: self.core.any_version(),
+                expect: inos.map(|inos| (inos[0], inos[1])),
+                now: now(),
+            };
+            let reply = self.core.calls.mutate(change).await;
+            self.core.invalidate_attr(parent);
+            self.core.invalidate_attr(new_parent);
+            match reply {
+                // Another session was faster with these names.
+                Err(Errno(libc::ESTALE)) if tries.next().is_some() => drop(holds),
+                reply => {
+                    self.unlinked("Rename", reply?).await?;
+                    break holds;
+                }
+            }
         };
-        let reply = self.core.calls.mutate(change).await;
-        self.core.invalidate_attr(parent);
-        self.core.invalidate_attr(new_parent);
-        self.unlinked("Rename", reply?).await?;
         // The moved inode's change time is the manager's.
         let moved: &[(InodeNo, &[u8])] =
             if exchange { &[(new_parent, new_name), (parent, name)] } else { &[(new_parent, new_name)] };
@@ -225,10 +318,14 @@ impl Client {
     /// Entries of a directory after `cookie` (0: from the start), with `plus` their attributes too.
     pub async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
+        let gives = self.core.gives();
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
+                let late = gives != self.core.gives();
                 for entry in &mut entries {
-                    if let Some(attr) = entry.attr.take() {
+                    // What may be behind is asked for when it is wanted.
+                    let behind = |attr: &Attr| late && attr.kind == FileKind::File;
+                    if let Some(attr) = entry.attr.take().filter(|attr| !behind(attr)) {
                         entry.attr = Some(self.core.seen_attr(attr));
                     }
                 }
@@ -272,6 +369,11 @@ impl Client {
     }
 
     async fn change_xattr(&self, ino: InodeNo, change: Change) -> Result<(), Errno> {
+        let inode = self.core.inode(ino);
+        let _hold = match self.core.getattr(ino).await?.kind {
+            FileKind::File => Some(self.core.hold(&inode, TokenMode::Write).await?),
+            _ => None,
+        };
         match self.core.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {
                 self.core.changed_attr(*attr);
@@ -299,20 +401,30 @@ impl Client {
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
         Core::check_file(self.core.getattr(ino).await?.kind)?;
         let inode = self.core.inode(ino);
-        // From here on the inode stays in memory, and unlinked until the handle is released.
-        inode.lock().opens += 1;
+        let shared = self.core.whole().is_none();
+        let mappable = flags.read && flags.write;
+        let need = if flags.truncate || mappable { TokenMode::Write } else { TokenMode::Read };
+        let _hold = self.core.hold(&inode, need).await?;
+        let failures_seen = AtomicU64::new(inode.lock().failures);
+        let file = OpenFile { inode, flags, shared, failures_seen, pattern: Default::default() };
+        let inode = file.inode.clone();
+        {
+            // From here on the inode stays in memory, and unlinked until the handle is released.
+            let mut state = inode.lock();
+            state.opens += 1;
+            state.wide_opens += u32::from(file.is_wide());
+        }
         if flags.truncate
             && let Err(error) = self.core.truncate(&inode, 0).await
         {
-            self.closed(&inode);
+            self.closed(&file);
             return Err(error);
         }
-        let failures_seen = AtomicU64::new(inode.lock().failures);
-        let file = Arc::new(OpenFile { inode, flags, failures_seen, pattern: Default::default() });
+        let file = Arc::new(file);
         let mut handles = self.core.handles.write().unwrap_or_else(|e| e.into_inner());
         if handles.len() >= self.core.tunables.handles_max as usize {
             drop(handles);
-            self.closed(&file.inode);
+            self.closed(&file);
             return Err(Errno::ENFILE);
         }
         let number = self.core.handle_next.fetch_add(1, SeqCst);
@@ -324,20 +436,23 @@ impl Client {
     pub fn release(&self, handle: Handle) {
         let file = self.core.handles.write().unwrap_or_else(|e| e.into_inner()).remove(&handle.0);
         if let Some(file) = file {
-            self.closed(&file.inode);
+            self.closed(&file);
         }
     }
 
-    fn closed(&self, inode: &Arc<Inode>) {
-        let gone = {
+    fn closed(&self, file: &OpenFile) {
+        let inode = &file.inode;
+        let (gone, left) = {
             let mut state = inode.lock();
             state.opens = state.opens.saturating_sub(1);
+            state.wide_opens = state.wide_opens.saturating_sub(u32::from(file.is_wide()));
             if state.opens > 0 {
                 return;
             }
             state.soon = state.unsettled();
-            state.gone
+            (state.gone, state.token.closed(inode.ino))
         };
+        self.core.release_soon(left.into_iter().collect());
         if gone {
             self.core.give_up(inode);
         }
@@ -359,19 +474,42 @@ impl Client {
         if !file.flags.read {
             return Err(Errno::EBADF);
         }
+        // What is read may be changed through a mapping, without a question.
+        let wide = file.inode.lock().wide_opens > 0;
+        let need = if wide { TokenMode::Write } else { TokenMode::Read };
+        let _hold = self.core.hold_range(&file.inode, need, Some((offset, len as u64))).await?;
         self.core.read(&file, offset, len).await
     }
 
     /// The same, if all of it is in memory; `None` otherwise. Waits for nothing.
     pub fn try_read_cached(&self, handle: Handle, offset: u64, len: usize) -> Option<ReadData> {
         let file = self.file(handle).ok().filter(|f| f.flags.read)?;
+        {
+            let state = file.inode.lock();
+            let need = if state.wide_opens > 0 { TokenMode::Write } else { TokenMode::Read };
+            if state.token.mode() < need || state.token.is_giving() {
+                return None;
+            }
+        }
         self.core.try_read_cached(&file, offset, len)
     }
 
     /// Writes at `offset`, or at the end for append handles; returns how much (all, unless an error came
     /// after a part).
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.core.write(&*self.file_to_write(handle)?, offset, data).await
+        let file = self.file_to_write(handle)?;
+        let range = Some((offset, data.len() as u64));
+        let _hold = self.core.hold_range(&file.inode, TokenMode::Write, range).await?;
+        let at = (!self.core.appends(&file)).then_some(offset);
+        self.core.write_at(&file, at, data).await
+    }
+
+    /// Writes at `offset`, whatever the handle: a page that the kernel has cached has its place.
+    pub async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let file = self.file_to_write(handle)?;
+        let range = Some((offset, data.len() as u64));
+        let _hold = self.core.hold_range(&file.inode, TokenMode::Write, range).await?;
+        self.core.write_at(&file, Some(offset), data).await
     }
 
     /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
@@ -407,17 +545,23 @@ impl Client {
         offset: u64,
         len: u64,
     ) -> Result<(), Errno> {
-        self.core.fallocate(&self.file_to_write(handle)?.inode, mode, offset, len).await
+        let file = self.file_to_write(handle)?;
+        let _hold = self.core.hold(&file.inode, TokenMode::Write).await?;
+        self.core.fallocate(&file.inode, mode, offset, len).await
     }
 
     /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.
     pub async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
-        self.core.seek_data(&self.file(handle)?.inode, offset).await
+        let file = self.file(handle)?;
+        let _hold = self.core.hold(&file.inode, TokenMode::Read).await?;
+        self.core.seek_data(&file.inode, offset).await
     }
 
     /// SEEK_HOLE: the first position at or after `offset` in a hole; the end of the file is one.
     pub async fn seek_hole(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
-        self.core.seek_hole(&self.file(handle)?.inode, offset).await
+        let file = self.file(handle)?;
+        let _hold = self.core.hold(&file.inode, TokenMode::Read).await?;
+        self.core.seek_hole(&file.inode, offset).await
     }
 
     /// Copies bytes between files (or within one); returns how many: short only at the end of the source.
@@ -493,9 +637,12 @@ impl Client {
         let _ = count;
         if let Some(inode) = self.core.inode_known(ino) {
             let state = inode.lock();
-            let unused = state.gone && state.opens == 0 && !state.unsettled();
+            let unused = state.gone && state.opens == 0 && !state.unsettled() && state.token.users() == 0;
+            let left = state.token.token(ino).filter(|_| unused);
             drop(state);
             if unused {
+                self.core
+                    .release_soon(left.map(|t| Token { mode: TokenMode::None, ..t }).into_iter().collect());
                 self.core.drop_inode(ino);
             }
         }

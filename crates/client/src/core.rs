@@ -25,6 +25,7 @@ use crate::{
     inode::Inode,
     parts::{Blocks, Geometry},
     pool::Pool,
+    share::KernelCache,
     table::Table,
 };
 
@@ -33,7 +34,7 @@ use crate::{
 pub struct SessionInfo {
     /// Its number.
     pub session: SessionId,
-    /// The grant of all its versions.
+    /// The grant of its versions while it has the file system alone.
     pub grant: Grant,
     /// The file system.
     pub fs: FsEntry,
@@ -58,6 +59,15 @@ pub(crate) struct Core {
     pub flush_permits: Arc<Semaphore>,
     pub prefetch_permits: Arc<Semaphore>,
     pub runtime: tokio::runtime::Handle,
+    /// The grant under which all tokens are held; 0: they are asked for one by one.
+    pub whole: AtomicU64,
+    /// Counts tokens given back: an answer asked for before one may be older than what was known here.
+    pub gives: AtomicU64,
+    /// Counts claims: a grant asked for before one is not in it.
+    pub claims: AtomicU64,
+    /// The resolution under way, plus 1.
+    pub resolving: AtomicU64,
+    pub kernel: RwLock<Option<Arc<dyn KernelCache>>>,
     room: Mutex<Room>,
     room_call: tokio::sync::Mutex<()>,
     version_seq: AtomicU64,
@@ -78,7 +88,6 @@ impl Core {
             calls,
             blocks,
             pool: Pool::new(tunables.pagepool, tunables.dirty_pct),
-            session,
             inodes: Mutex::default(),
             handles: RwLock::default(),
             handle_next: AtomicU64::new(1),
@@ -88,6 +97,12 @@ impl Core {
             flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
             prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),
             runtime: tokio::runtime::Handle::current(),
+            whole: AtomicU64::new(session.grant.0),
+            gives: AtomicU64::new(0),
+            claims: AtomicU64::new(0),
+            resolving: AtomicU64::new(0),
+            kernel: RwLock::default(),
+            session,
             room: Mutex::default(),
             room_call: tokio::sync::Mutex::new(()),
             version_seq: AtomicU64::new(0),
@@ -99,8 +114,16 @@ impl Core {
         self.tunables.deadline
     }
 
-    /// A version for a write, or as the bound of a delete: above all given before, below all given later.
-    pub fn next_version(&self) -> Version {
+    /// A version for a write of an inode, or as the bound of a delete: above all given before, below all
+    /// given later. Its write token is held.
+    pub fn next_version(&self, inode: &Inode) -> Version {
+        let grant = inode.lock().token.serial();
+        let seq = self.version_seq.fetch_add(1, SeqCst) + 1;
+        Version { grant, seq }
+    }
+
+    /// Says of an inode that is going that something of it may be on the pdisks.
+    pub fn any_version(&self) -> Version {
         let seq = self.version_seq.fetch_add(1, SeqCst) + 1;
         Version { grant: self.session.grant, seq }
     }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 
-use base::SessionId;
 use thiserror::Error;
 
 /// An error as POSIX names it (Linux number). What lies behind an `EIO` was logged where it happened.
@@ -85,23 +84,6 @@ pub enum MountError {
         fs: String,
         /// The manager's reason.
         source: wire::mgr::MgrError,
-    },
-    /// Another client holds the file system (one client at a time for now).
-    #[error(
-        "file system {fs:?} is mounted on {mount} by process {pid} of host {host} ({session}); \
-         unmount it there first"
-    )]
-    Busy {
-        /// The file system asked for.
-        fs: String,
-        /// The other's mount point.
-        mount: String,
-        /// The other's process id.
-        pid: u32,
-        /// The other's host.
-        host: String,
-        /// The other's session.
-        session: SessionId,
     },
     /// Stripes left by an unclean end could not be resolved.
     #[error("resolve stripes of the previous session: {0}")]

@@ -30,15 +30,26 @@ pub struct OpenFlags {
     pub dsync: bool,
     /// Cut to nothing first.
     pub truncate: bool,
+    /// With `append`: while nobody else has the file system mounted, the caller finds the end itself.
+    pub caller_appends: bool,
 }
 
 /// State of an open file.
 pub(crate) struct OpenFile {
     pub inode: Arc<Inode>,
     pub flags: OpenFlags,
+    /// Opened while others had the file system mounted: no writes through the kernel's pages.
+    pub shared: bool,
     /// Failures of the inode that this handle has reported or was opened after.
     pub failures_seen: AtomicU64,
     pub pattern: Mutex<Pattern>,
+}
+
+impl OpenFile {
+    /// Whether the kernel may change pages before it asks: a mapping, a write through its page cache.
+    pub fn is_wide(&self) -> bool {
+        self.flags.write && (self.flags.read || !self.shared)
+    }
 }
 
 /// Bytes read, as shared pieces: short only at the end of the file.

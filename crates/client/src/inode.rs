@@ -3,8 +3,7 @@
 //! Owns: the local truth of a file. Attributes here overlay the manager's until they are committed.
 //! Invariants: `pending` are blocks stored on pdisks that the manager does not know of yet; the size
 //! committed never covers bytes that are not stored.
-//! As long as there are no tokens for parts of files, holding the file system's session stands for holding all
-//! tokens; an inode's state is made in [`crate::table`], where its tokens will be asked for.
+//! All of it counts only under the inode's token ([`crate::share`]): without one, attributes here mean nothing.
 //!
 //! Locks, in the order they are taken: `io`, `commit`, state. `io` is exclusive for what changes the
 //! size or drops data (extending writes, truncate, punch), shared for other writes; reads, loads and
@@ -27,6 +26,7 @@ use crate::{
     error::Errno,
     extents::BlockSet,
     pool::{PageOwner, Pool, Tag},
+    tokens::Cell,
 };
 
 /// See the file's head.
@@ -76,8 +76,14 @@ pub(crate) struct FileState {
     blocks: BTreeMap<u64, Block>,
     /// Blocks with something not stored and not being written.
     pub dirty: BTreeSet<u64>,
+    /// The right to all of this.
+    pub token: Cell,
+    /// While the kernel's pages are being dropped: ranges (offset, length) let in meanwhile.
+    pub dropping: Option<Vec<(u64, u64)>>,
     /// Handles on it.
     pub opens: u32,
+    /// Of these, those by which the kernel may change pages before it asks: mappings, buffered writes.
+    pub wide_opens: u32,
     /// No name leads to it any more.
     pub gone: bool,
     /// Times (and size) are newer here than at the manager.
@@ -124,7 +130,7 @@ impl DerefMut for Locked<'_> {
 }
 
 impl Inode {
-    pub fn new(ino: InodeNo, pool: Pool) -> Arc<Inode> {
+    pub fn new(ino: InodeNo, pool: Pool, token: Cell) -> Arc<Inode> {
         let state = FileState {
             attr: Attr { ino, ..Attr::default() },
             attr_known: false,
@@ -140,7 +146,10 @@ impl Inode {
             pending: BlockSet::default(),
             blocks: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            token,
+            dropping: None,
             opens: 0,
+            wide_opens: 0,
             gone: false,
             times_dirty: false,
             times_count: 0,
@@ -240,6 +249,22 @@ impl Locked<'_> {
             }
             self.state.dirty.remove(&key);
         }
+        room
+    }
+
+    /// Forgets all content and what is known of it; the raw room that was set aside is returned. Nothing is
+    /// dirty or in flight.
+    pub fn forget_content(&mut self) -> u64 {
+        let room = self.drop_blocks(0, u64::MAX);
+        let state = &mut *self.state;
+        state.attr_known = false;
+        state.attr_generation += 1;
+        state.alloc_known = false;
+        (state.committed, state.pending, state.dropped) = Default::default();
+        (state.inline, state.inline_len, state.leaving, state.born_here) = Default::default();
+        state.size_committed = state.attr.size;
+        (state.times_dirty, state.dirty_since, state.meta_since) = Default::default();
+        state.run = Run::default();
         room
     }
 
@@ -370,9 +395,9 @@ impl FileState {
             || self.attr.size != self.size_committed
     }
 
-    /// Attributes as the manager gave them. While the session is exclusive nobody else changes a file's
-    /// content: what is known of it here is newer than any answer, which may have been given before a
-    /// commit whose own answer came first.
+    /// Attributes as the manager gave them, under the inode's token. While it is held nobody else changes a
+    /// file's content: what is known of it here is newer than any answer, which may have been given before
+    /// a commit whose own answer came first.
     pub fn merge(&mut self, new: Attr) {
         let ours = self.attr_known && self.attr.kind == wire::mgr::FileKind::File;
         if !ours {

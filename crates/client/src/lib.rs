@@ -6,6 +6,7 @@
 //! decides when. [`Manager`] and [`Blocks`] are what it stands on.
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod background;
 mod block;
 pub mod blocking;
@@ -25,8 +26,10 @@ mod pool;
 mod prefetch;
 mod read;
 mod resize;
+mod share;
 mod store;
 mod table;
+pub mod tokens;
 mod write;
 
 pub use client::{Client, Listing, StatFs};
@@ -38,5 +41,6 @@ pub use mount::ClientConfig;
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
 pub use pool::PoolUse;
 pub use resize::Fallocate;
+pub use share::KernelCache;
 pub use stripe::{BlockMeta, BlockRead};
 pub use table::SetAttrs;

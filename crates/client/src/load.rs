@@ -118,8 +118,9 @@ impl Core {
             let mut tagger = inode.tagger(block);
             let mut state = inode.lock();
             state.edit_existing(block, |b| {
-                b.loaded(id, pieces, &mut tagger);
-                if b.flush_starts == flush_starts && b.meta.is_none() {
+                // A block dropped and made again knows nothing of this load: what it says is old.
+                let known = b.loaded(id, pieces, &mut tagger);
+                if known && b.flush_starts == flush_starts && b.meta.is_none() {
                     b.meta = meta.filter(|m| m.is_complete(m.data.len()));
                 }
             });

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, OpClass, PoolId, SessionId, StripeId};
+use base::{Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId};
 use net::Endpoint;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, Registered,
@@ -47,11 +47,7 @@ impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
         let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
-        let registrar = Arc::new(SessionOpener {
-            config: config.clone(),
-            granted: Mutex::new(None),
-            busy: Mutex::new(None),
-        });
+        let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None) });
         let membership =
             Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
                 .await
@@ -79,6 +75,10 @@ impl Client {
         let manager = Arc::new(MemberCalls { membership: membership.clone() });
         let client =
             Client::with_parts(manager, Arc::new(StripeBlocks { io }), granted.session.clone(), tunables);
+        if !granted.whole {
+            client.core.set_split();
+        }
+        client.core.runtime.spawn(client.core.clone().follow_recalls());
         let mut ended = membership.ended();
         let core = Arc::downgrade(&client.core);
         client.core.runtime.spawn(async move {
@@ -86,6 +86,7 @@ impl Client {
                 && let Some(core) = core.upgrade()
             {
                 core.calls.set_dead();
+                core.drop_caches().await;
             }
         });
         Ok(client)
@@ -119,6 +120,7 @@ async fn resolve(
 #[derive(Clone)]
 struct Granted {
     session: SessionInfo,
+    whole: bool,
     resolve: bool,
     config: Vec<(String, String)>,
 }
@@ -127,8 +129,6 @@ struct Granted {
 struct SessionOpener {
     config: ClientConfig,
     granted: Mutex<Option<Granted>>,
-    /// Why there is no session, where the reason is more than a link error.
-    busy: Mutex<Option<MountError>>,
 }
 
 /// How long one attempt to open a session may take: the manager may have to wait out servers' leases.
@@ -141,9 +141,6 @@ impl SessionOpener {
 
     /// The reason why no session could be had, as an error of the mount.
     fn refusal(&self, error: RegistrarError) -> MountError {
-        if let Some(busy) = self.busy.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            return busy;
-        }
         match error {
             RegistrarError::Fatal(LinkError::Refused(source)) => {
                 MountError::Refused { fs: self.config.fs.clone(), source }
@@ -153,18 +150,20 @@ impl SessionOpener {
     }
 
     async fn open(&self, link: &dyn ManagerLink) -> Result<Registered, RegistrarError> {
-        let mut proven_dead = None;
-        // Twice at most: the second attempt carries the proof that the holder is gone.
+        let (mut proven_dead, mut share) = (Vec::new(), false);
+        // Twice at most: the second attempt says who of the others is known to be gone.
         loop {
             let ClientConfig { fs, mount, process, admin_addr, .. } = self.config.clone();
-            let request = MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead };
+            let dead = proven_dead.clone();
+            let request =
+                MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead: dead, share };
             let sent = Instant::now();
             let reply = link.call(SessionId(0), Epoch(0), request, sent + OPEN_ATTEMPT).await;
             match reply {
-                Ok(MgrReply::SessionOpen { session, grant, fs, resolve, lease_us, map, config }) => {
+                Ok(MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config }) => {
                     let info = SessionInfo { session, grant, fs };
                     *self.granted.lock().unwrap_or_else(|e| e.into_inner()) =
-                        Some(Granted { session: info, resolve, config });
+                        Some(Granted { session: info, whole, resolve, config });
                     return Ok(Registered {
                         session,
                         sent,
@@ -172,21 +171,10 @@ impl SessionOpener {
                         map: *map,
                     });
                 }
-                Ok(MgrReply::SessionBusy { holder, process, mount }) => {
-                    if proven_dead != Some(holder) && is_gone(&self.config.process, &process) {
-                        proven_dead = Some(holder);
-                        continue;
-                    }
-                    let busy = MountError::Busy {
-                        fs: self.config.fs.clone(),
-                        mount,
-                        pid: process.pid,
-                        host: process.host,
-                        session: holder,
-                    };
-                    let reason = busy.to_string();
-                    *self.busy.lock().unwrap_or_else(|e| e.into_inner()) = Some(busy);
-                    return Err(RegistrarError::Ended { reason });
+                Ok(MgrReply::SessionBusy { holders }) if !share => {
+                    let gone = |process: &ProcessIdent| is_gone(&self.config.process, process);
+                    let dead = holders.into_iter().filter(|(_, process)| gone(process));
+                    (proven_dead, share) = (dead.map(|(session, _)| session).collect(), true);
                 }
                 Ok(_) => return Err(RegistrarError::Fatal(LinkError::Protocol)),
                 Err(error @ LinkError::Refused(_)) => return Err(RegistrarError::Fatal(error)),
@@ -223,15 +211,9 @@ fn is_gone(own: &ProcessIdent, other: &ProcessIdent) -> bool {
         && start_ticks(other.pid) != Some(other.start_ticks)
 }
 
-/// When a process started, in clock ticks since boot, if it lives (field 22 of /proc/PID/stat).
+/// When a process started, in clock ticks since boot, if it lives.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    // A zombie has ended; only its parent has not looked.
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    base::proc_stat::start_ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The manager through this process's membership.
@@ -243,6 +225,10 @@ struct MemberCalls {
 const CALL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Manager for MemberCalls {
+    fn lease_valid(&self) -> bool {
+        self.membership.lease_valid(Instant::now())
+    }
+
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
             loop {
@@ -341,6 +327,30 @@ impl Blocks for StripeBlocks {
 
     fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move { self.io.adopt_all(deadline).await.map_err(block_error) })
+    }
+
+    fn settle_inode(&self, fs: FsId, inode: InodeNo) -> BoxFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let deadline = Instant::now() + self.io.config().deadline;
+            self.io.settle_inode(fs, inode, deadline).await.map_err(block_error)
+        })
+    }
+
+    fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let report = stripe::resolve_inode(&self.io, fs, inode, grant).await.map_err(block_error)?;
+            if report.stripes > 0 {
+                tracing::info!(%inode, ?report, "resolved what an ended session left");
+            }
+            match report.unavailable.first() {
+                Some((stripe, reason)) => Err(BlockError::Unavailable(format!("{stripe}: {reason}"))),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn unresolved_inodes(&self, fs: FsId) -> BoxFuture<'_, Result<Vec<InodeNo>, BlockError>> {
+        Box::pin(async move { stripe::unresolved_inodes(&self.io, fs).await.map_err(block_error) })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{future::Future, pin::Pin, time::Instant};
 
-use base::{OpClass, PoolId, StripeId, Version};
+use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId, Version};
 use bytes::Bytes;
 use stripe::{BlockMeta, BlockRead};
 use wire::{
@@ -21,6 +21,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Manager: Send + Sync {
     /// One request, one answer.
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>>;
+
+    /// Whether the session's lease holds: without it others may have been given what is cached here.
+    fn lease_valid(&self) -> bool {
+        true
+    }
 }
 
 /// The code and block size of a pool.
@@ -83,4 +88,23 @@ pub trait Blocks: Send + Sync {
 
     /// Makes all complete versions the adopted ones.
     fn adopt_all(&self, deadline: Instant) -> BoxFuture<'_, Result<(), BlockError>>;
+
+    /// Leaves nothing of an inode half done: its complete versions are the adopted ones, and what failed
+    /// writes left is removed. Before its write token is given up.
+    fn settle_inode(&self, fs: FsId, inode: InodeNo) -> BoxFuture<'_, Result<(), BlockError>> {
+        let _ = (fs, inode);
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Brings every block of an inode, left by a session that ended uncleanly, to its old or new version.
+    fn resolve_inode(&self, fs: FsId, inode: InodeNo, grant: Grant) -> BoxFuture<'_, Result<(), BlockError>> {
+        let _ = (fs, inode, grant);
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Inodes of which something is half done on some pdisk.
+    fn unresolved_inodes(&self, fs: FsId) -> BoxFuture<'_, Result<Vec<InodeNo>, BlockError>> {
+        let _ = fs;
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }

@@ -20,7 +20,8 @@ use crate::{
 /// How [`crate::Client::fallocate`] changes a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
-    /// Room for the range; the file grows to its end unless `keep_size`.
+    /// The range is stored, so that no write into it can fail for lack of room; the file grows to its end.
+    /// With `keep_size` a range beyond the end is refused (`EOPNOTSUPP`).
     Allocate {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
@@ -52,7 +53,7 @@ impl Core {
     }
 
     /// To a size that is not smaller; `io` is held exclusively.
-    async fn grow(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+    pub async fn grow(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let old = inode.lock().attr.size;
         let round = |n: u64| n.next_multiple_of(UNIT64);
         if size > old {
@@ -72,7 +73,8 @@ impl Core {
         Ok(())
     }
 
-    async fn shrink(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+    /// To a size that is smaller, or the same: what lies beyond it goes. `io` is held exclusively.
+    pub async fn shrink(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let hold = self.hold_flushes(inode).await?;
         let commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
         let block_size = inode.lock().block_size();
@@ -100,7 +102,7 @@ impl Core {
                 atime: None,
                 mtime: Some(now),
                 ctime: now,
-                highest: self.next_version(),
+                highest: self.next_version(inode),
             };
             match self.calls.mutate(change).await? {
                 MgrReply::Attr(attr) => {
@@ -152,7 +154,7 @@ impl Core {
     }
 
     async fn deallocate(&self, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
-        let highest = self.next_version();
+        let highest = self.next_version(inode);
         let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
         match self.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {
@@ -176,17 +178,13 @@ impl Core {
             return Err(Errno::EINVAL);
         }
         self.ensure_alloc(inode).await?;
+        if let Fallocate::Allocate { keep_size } = mode {
+            return self.allocate(inode, offset, end, keep_size).await;
+        }
         let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
         let size = inode.lock().attr.size;
         match mode {
-            Fallocate::Allocate { keep_size } => {
-                // Room is promised by the session's reservation; strips are made when data comes.
-                let pool = inode.lock().attr.pool;
-                drop(self.take_room(self.raw_bytes(pool, len.min(1 << 40))?).await?);
-                if end > size && !keep_size {
-                    self.grow(inode, end).await?;
-                }
-            }
+            Fallocate::Allocate { .. } => {}
             Fallocate::PunchHole => self.punch(inode, offset, end.min(size)).await?,
             Fallocate::ZeroRange { keep_size } => {
                 self.punch(inode, offset, end.min(size)).await?;

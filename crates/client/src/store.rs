@@ -263,7 +263,7 @@ impl Core {
             stripe: self.stripe(inode.ino, block),
             pool: job.pool,
             block_size: job.block_size,
-            version: self.next_version(),
+            version: self.next_version(inode),
             // Never shorter than before: strips that this version does not touch keep their length.
             len: dirty_end.max(previous.as_ref().map_or(0, |m| m.len)),
             dirty,

@@ -9,7 +9,10 @@ use std::{
 };
 
 use base::InodeNo;
-use wire::mgr::{Attr, Change, MgrReply, MgrRequest, Timestamp};
+use wire::{
+    mgr::{Attr, Change, FileKind, MgrReply, MgrRequest, Timestamp},
+    token::{Token, TokenMode},
+};
 
 use crate::{
     calls::unexpected,
@@ -49,8 +52,13 @@ impl Core {
         self.inodes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// All entries.
+    pub fn all_inodes(&self) -> Vec<Arc<Inode>> {
+        self.table().entries.values().cloned().collect()
+    }
+
     /// The entry of an inode, made if it is not there.
-    pub fn inode(&self, ino: InodeNo) -> Arc<Inode> {
+    pub fn inode(self: &Arc<Core>, ino: InodeNo) -> Arc<Inode> {
         let mut table = self.table();
         if let Some(inode) = table.entries.get(&ino) {
             inode.used.store(true, Relaxed);
@@ -58,9 +66,13 @@ impl Core {
         }
         let max = self.tunables.files_to_cache_max as usize;
         if table.entries.len() >= max.max(table.sweep_at) {
-            table.sweep(max / 8 + 1);
+            for inode in table.sweep(max / 8 + 1, self.whole().is_some()) {
+                let token =
+                    Token { ino: inode.ino, mode: TokenMode::None, serial: inode.lock().token.serial() };
+                self.runtime.spawn(self.clone().give_back(token));
+            }
         }
-        let inode = Inode::new(ino, self.pool.clone());
+        let inode = Inode::new(ino, self.pool.clone(), self.first_token());
         table.entries.insert(ino, inode.clone());
         inode
     }
@@ -76,26 +88,33 @@ impl Core {
     }
 
     /// Takes in attributes that the manager gave as the result of a change: they are the newest.
-    pub fn changed_attr(&self, attr: Attr) -> Attr {
+    pub fn changed_attr(self: &Arc<Core>, attr: Attr) -> Attr {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
+        if state.token.mode() < TokenMode::Read {
+            state.gone |= attr.nlink == 0;
+            return attr;
+        }
         state.merge(attr);
         state.visible()
     }
 
     /// Takes in attributes that the manager gave as an answer to a question. What is known here is newer.
-    pub fn seen_attr(&self, attr: Attr) -> Attr {
+    pub fn seen_attr(self: &Arc<Core>, attr: Attr) -> Attr {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
+        if state.token.mode() < TokenMode::Read {
+            return attr;
+        }
         if !state.attr_known {
             state.merge(attr);
         }
         state.visible()
     }
 
-    fn set_geometry(&self, inode: &Inode, attr: &Attr) {
+    pub fn set_geometry(&self, inode: &Inode, attr: &Attr) {
         let strips = self.blocks.geometry(attr.pool).map_or(1, |g| u32::from(g.data_strips.max(1)));
         inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
     }
@@ -110,22 +129,27 @@ impl Core {
     }
 
     /// Attributes, from here or from the manager.
-    pub async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
+    pub async fn getattr(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
         let inode = self.inode(ino);
+        let gives = self.gives();
         let generation = {
             let state = inode.lock();
-            if state.attr_known {
+            if state.attr_known && state.token.mode() >= TokenMode::Read && self.calls.lease_valid() {
                 return if state.gone && state.opens == 0 { Err(Errno::ENOENT) } else { Ok(state.visible()) };
             }
             state.attr_generation
         };
         match self.calls.ask(MgrRequest::GetAttr { ino }).await {
+            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && gives != self.gives() => {
+                self.attr_under_token(ino).await
+            }
             Ok(MgrReply::Attr(attr)) => {
                 if inode.lock().attr_generation != generation {
                     return Ok(*attr);
                 }
                 Ok(self.seen_attr(*attr))
             }
+            Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
             Ok(other) => Err(unexpected("GetAttr", &other)),
             Err(error) => {
                 if error == Errno::ENOENT && inode.lock().opens == 0 {
@@ -138,10 +162,16 @@ impl Core {
 
     /// Changes attributes; the size first, by itself.
     pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
-        self.getattr(ino).await?;
+        let kind = self.getattr(ino).await?.kind;
         let inode = self.inode(ino);
+        let _hold = match kind {
+            FileKind::File => Some(self.hold(&inode, TokenMode::Write).await?),
+            _ => None,
+        };
         if let Some(size) = set.size {
-            Core::check_file(inode.lock().attr.kind)?;
+            if kind != FileKind::File {
+                Core::check_file(kind)?;
+            }
             self.truncate(&inode, size).await?;
         }
         let others = SetAttrs { size: None, ctime: None, ..set };
@@ -159,11 +189,14 @@ impl Core {
             atime: set.atime,
             mtime: set.mtime,
             ctime,
-            highest: self.next_version(),
+            highest: self.any_version(),
         };
         match self.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {
                 let mut state = inode.lock();
+                if state.token.mode() < TokenMode::Read {
+                    return Ok(*attr);
+                }
                 state.merge(*attr);
                 if let Some(mtime) = set.mtime {
                     // An explicit time wins over that of writes before it.
@@ -211,6 +244,11 @@ impl Core {
             };
             core.return_room(room);
             drop(hold);
+            let unused = || (inode.lock().token.users() == 0).then_some(());
+            if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {
+                let left = inode.lock().token.forget(inode.ino);
+                core.release_soon(vec![left]);
+            }
             core.drop_inode(inode.ino);
             core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
             core.wake.notify_one();
@@ -220,24 +258,27 @@ impl Core {
 
 impl Table {
     /// Drops up to `count` idle entries that were not used since the last sweep. Where all are in use the
-    /// next sweep comes later, so that a full table does not cost a scan for each new entry.
-    fn sweep(&mut self, count: usize) {
+    /// next sweep comes later, so that a full table does not cost a scan for each new entry. Entries with
+    /// tokens of their own stay until these are given back: they are returned.
+    fn sweep(&mut self, count: usize, whole: bool) -> Vec<Arc<Inode>> {
         let idle = |inode: &Arc<Inode>| {
             let state = inode.lock();
             Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
         };
-        let victims: Vec<InodeNo> = self
+        let victims: Vec<Arc<Inode>> = self
             .entries
-            .iter()
-            .filter(|(_, inode)| !inode.used.swap(false, Relaxed) && idle(inode))
+            .values()
+            .filter(|inode| !inode.used.swap(false, Relaxed) && idle(inode))
             .take(count)
-            .map(|(&ino, _)| ino)
+            .cloned()
             .collect();
-        for ino in &victims {
-            if let Some(inode) = self.entries.remove(ino) {
-                inode.lock().drop_blocks(0, u64::MAX);
-            }
+        let held = |inode: &Arc<Inode>| !whole && inode.lock().token.mode() > TokenMode::None;
+        let (kept, gone): (Vec<_>, Vec<_>) = victims.into_iter().partition(held);
+        for inode in &gone {
+            self.entries.remove(&inode.ino);
+            inode.lock().drop_blocks(0, u64::MAX);
         }
-        self.sweep_at = if victims.len() < count { self.entries.len() + count } else { 0 };
+        self.sweep_at = if gone.len() < count { self.entries.len() + count } else { 0 };
+        kept
     }
 }

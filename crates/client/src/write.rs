@@ -40,17 +40,19 @@ enum PartStep {
 }
 
 impl Core {
-    /// Writes at `offset`, or at the end for append handles.
-    pub async fn write(self: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        if !file.flags.write {
-            return Err(Errno::EBADF);
-        }
+    /// Writes at `offset`, or at the end. The write token is held.
+    pub async fn write_at(
+        self: &Arc<Core>,
+        file: &OpenFile,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<usize, Errno> {
         let inode = &file.inode;
         let mut done = 0;
         let (mut first, mut last) = (u64::MAX, 0);
         while done < data.len() {
             let step = &data[done..data.len().min(done + STEP_MAX)];
-            let at = if file.flags.append { None } else { Some(offset + done as u64) };
+            let at = offset.map(|offset| offset + done as u64);
             match self.write_step(inode, at, step).await {
                 Ok(at) => {
                     (first, last) = (first.min(at), last.max(at + step.len() as u64));
@@ -64,6 +66,12 @@ impl Core {
             self.make_durable(inode, first, last, !file.flags.sync).await?;
         }
         Ok(done)
+    }
+
+    /// Whether the end of the file is found here. A caller that does so itself cannot while others write.
+    pub fn appends(&self, file: &OpenFile) -> bool {
+        let flags = &file.flags;
+        flags.append && (!flags.caller_appends || file.shared || self.whole().is_none())
     }
 
     /// One step; returns where it went.
@@ -81,10 +89,23 @@ impl Core {
         self.pool.throttle(memory, self.patience()).await?;
         let mut charge = self.pool.charge(memory, self.patience()).await?;
         let _io = self.io_for_write(inode, offset, data.len() as u64).await?;
-        let (offset, size) = {
-            let state = inode.lock();
-            (offset.unwrap_or(state.attr.size), state.attr.size)
-        };
+        let offset = offset.unwrap_or_else(|| inode.lock().attr.size);
+        self.write_held(inode, offset, data, &mut charge).await?;
+        if self.pool.pressure() {
+            self.wake.notify_one();
+        }
+        Ok(offset)
+    }
+
+    /// The same with memory taken and the file's lock held, exclusively if the size will change.
+    pub async fn write_held(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        charge: &mut Charge,
+    ) -> Result<(), Errno> {
+        let size = inode.lock().attr.size;
         let end = offset + data.len() as u64;
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
@@ -101,16 +122,13 @@ impl Core {
             let block = pos / block_size;
             let stop = end.min((block + 1) * block_size);
             let part = &data[(pos - offset) as usize..(stop - offset) as usize];
-            let complete = self.write_part(inode, pos, part, &mut charge, &mut room).await?;
+            let complete = self.write_part(inode, pos, part, charge, &mut room).await?;
             if complete {
                 self.kick_block(inode, block);
             }
             pos = stop;
         }
-        if self.pool.pressure() {
-            self.wake.notify_one();
-        }
-        Ok(offset)
+        Ok(())
     }
 
     /// The file's lock: exclusive if the size will change.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Handle, OpenFlags, SetAttrs, Tunables};
+use client::{Client, Errno, Fallocate, Handle, OpenFlags, SetAttrs, Tunables};
 use support::{BLOCK, World, small};
 use wire::mgr::{FileKind, Timestamp};
 
@@ -22,6 +22,7 @@ const RW: OpenFlags = OpenFlags {
     sync: false,
     dsync: false,
     truncate: false,
+    caller_appends: false,
 };
 
 /// Nothing happens by age.
@@ -150,6 +151,48 @@ async fn a_full_file_system_refuses_the_write_and_stays_readable_and_deletable()
     until("its inode is reclaimed", || world.manager.record(ino).is_none()).await;
     world.blocks.reap(true);
     assert!(!world.blocks.exists_any(ino), "strips of a deleted file are left");
+}
+
+#[tokio::test]
+async fn what_is_allocated_can_be_written_when_the_file_system_is_full() {
+    let mut world = World::new(2, 1);
+    world.manager.room.store(6 << 20, SeqCst);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"reserved", RW).await;
+    let old = 5 * u64::from(BLOCK) / 2;
+    client.write(handle, 100_000, &[1; 5000]).await.unwrap();
+    client.write(handle, old - 100, &[2; 100]).await.unwrap();
+    let allocate = |keep_size| Fallocate::Allocate { keep_size };
+    // Too much is refused as a whole; beyond the end nothing can be promised.
+    assert_eq!(client.fallocate(handle, allocate(false), 0, 7 << 20).await, Err(Errno::ENOSPC));
+    assert_eq!(client.fallocate(handle, allocate(true), 0, old + 1).await, Err(Errno(libc::EOPNOTSUPP)));
+    assert_eq!(client.getattr(ino).await.unwrap().size, old);
+    client.fallocate(handle, allocate(true), 0, old).await.unwrap();
+    let size = 2 << 20;
+    client.fallocate(handle, allocate(false), old - 50_000, size - old + 50_000).await.unwrap();
+    // Durable already, and not a byte of the content is another.
+    assert_eq!(world.manager.record(ino), Some((size, false, (0..8).collect())));
+    let mut content = vec![0; size as usize];
+    content[100_000..105_000].fill(1);
+    content[old as usize - 100..old as usize].fill(2);
+    assert!(client.read(handle, 0, size as usize + 1).await.unwrap().to_vec() == content);
+    // Somebody takes the rest.
+    let (_, other) = new_file(&client, b"greedy", RW).await;
+    let mut end = 0;
+    while client.write(other, end, &[5; 100_000]).await.is_ok() {
+        end += 100_000;
+        assert!(end < 10 << 20, "room is never asked for");
+    }
+    client.shutdown(Instant::now() + Duration::from_secs(20)).await.unwrap();
+    let client = world.mount(calm());
+    let handle = client.open(ino, RW).await.unwrap();
+    for offset in (0..size).step_by(100_000).collect::<Vec<_>>().into_iter().rev() {
+        let part = (size - offset).min(100_000) as usize;
+        assert_eq!(client.write(handle, offset, &vec![9; part]).await, Ok(part));
+        client.fsync(ino, true).await.unwrap();
+    }
+    assert_eq!(client.write(handle, size + 100_000, &[9; 1 << 19]).await, Err(Errno::ENOSPC));
+    assert!(client.read(handle, 0, size as usize).await.unwrap().to_vec() == vec![9; size as usize]);
 }
 
 #[tokio::test]

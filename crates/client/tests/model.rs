@@ -26,6 +26,7 @@ const RW: OpenFlags = OpenFlags {
     sync: false,
     dsync: false,
     truncate: false,
+    caller_appends: false,
 };
 
 #[derive(Default)]

@@ -18,6 +18,9 @@ pub struct Caching {
     /// reader through the page cache on the same mount may for a moment see zeros in place of what is
     /// just being appended (the kernel compares the size it is told with a page it took before).
     pub client_appends: bool,
+    /// Every writable handle goes round the page cache: a write that has to wait for a token holds no pages
+    /// that somebody else must have dropped first.
+    pub direct_writes: bool,
 }
 
 impl Caching {
@@ -28,23 +31,27 @@ impl Caching {
         attr_ttl: Duration::from_secs(24 * 3600),
         keep_pages: true,
         client_appends: false,
+        direct_writes: false,
     };
+    /// Others change it as well; pages of open files are good until the client has them dropped.
+    pub const SHARED: Caching = Caching { direct_writes: true, ..Caching::UNCACHED };
     /// Others change it as well, and nobody tells the kernel: it asks every time.
     pub const UNCACHED: Caching = Caching {
         entry_ttl: Duration::ZERO,
         attr_ttl: Duration::ZERO,
         keep_pages: false,
         client_appends: true,
+        direct_writes: false,
     };
 
     /// Whether a handle goes round the kernel's page cache.
     pub fn is_direct(&self, flags: &OpenFlags) -> bool {
-        flags.direct || (self.client_appends && flags.append && flags.write)
+        flags.direct || flags.write && (self.direct_writes || self.client_appends && flags.append)
     }
 
     /// The flags for the file system below.
     pub fn flags_below(&self, flags: OpenFlags) -> OpenFlags {
-        OpenFlags { append: flags.append && self.client_appends, ..flags }
+        OpenFlags { caller_appends: !self.client_appends, ..flags }
     }
 
     /// Flags of the answer to an open.
@@ -70,12 +77,15 @@ mod tests {
         let one = Caching::EXCLUSIVE;
         assert_eq!(one.open_answer_flags(&read), fopen::KEEP_CACHE);
         assert_eq!(one.open_answer_flags(&append), fopen::KEEP_CACHE);
-        assert!(!one.flags_below(append).append, "the kernel's offset counts");
+        assert!(one.flags_below(append).caller_appends, "the kernel's offset counts");
         let many = Caching::UNCACHED;
         assert_eq!(many.open_answer_flags(&read), 0);
         assert_eq!(many.open_answer_flags(&OpenFlags { append: true, ..read }), 0);
         assert_eq!(many.open_answer_flags(&append), fopen::DIRECT_IO);
-        assert!(many.flags_below(append).append);
+        assert!(!many.flags_below(append).caller_appends);
+        let write = OpenFlags { write: true, ..OpenFlags::default() };
+        assert_eq!(many.open_answer_flags(&write), 0);
+        assert_ne!(Caching::SHARED.open_answer_flags(&write) & fopen::DIRECT_IO, 0);
         let direct = OpenFlags { direct: true, ..read };
         assert_ne!(one.open_answer_flags(&direct) & fopen::PARALLEL_DIRECT_WRITES, 0);
     }

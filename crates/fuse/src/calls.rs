@@ -2,13 +2,13 @@
 //! transport something simpler.
 //! Every call is answered or fails within the file system's own deadline; the mount adds none.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use base::InodeNo;
 use bytes::Bytes;
 use wire::mgr::{Attr, FileKind};
 
-pub use client::{Errno, Fallocate, Handle, Listing, OpenFlags, SetAttrs};
+pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, SetAttrs};
 
 /// What a read gave, in order; together shorter than asked only at the end of the file.
 pub type ReadData = Vec<Bytes>;
@@ -51,6 +51,15 @@ impl<T, F: Future<Output = Result<T, Errno>> + Send> Answer<T> for F {}
 /// `lookup`. Futures may be polled on any thread inside the runtime, first on a request thread:
 /// what is at hand should be answered without waiting.
 pub trait Calls: Send + Sync + 'static {
+    /// The way to what the kernel caches of this mount, given once at its start.
+    fn attach(&self, kernel: Arc<dyn KernelCache>) {
+        let _ = kernel;
+    }
+    /// Whether the handle was opened while others had the file system mounted.
+    fn is_shared(&self, handle: Handle) -> bool {
+        let _ = handle;
+        false
+    }
     /// An entry by name.
     fn lookup(&self, parent: InodeNo, name: &[u8]) -> impl Answer<Attr>;
     /// Attributes.
@@ -83,6 +92,8 @@ pub trait Calls: Send + Sync + 'static {
     fn read(&self, handle: Handle, offset: u64, len: u32) -> impl Answer<ReadData>;
     /// Writes all of `data`, or says how much; append handles choose the offset themselves.
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
+    /// A page of the kernel's cache, which has its place in the file; also by handles that append.
+    fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
     /// A descriptor of the handle is closed: errors of earlier writes show here.
     fn flush(&self, handle: Handle) -> impl Answer<()>;
     /// Makes a file or directory durable; with a handle, errors of earlier writes show here as well.

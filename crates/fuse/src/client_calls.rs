@@ -1,11 +1,13 @@
 //! The client as the file system below a mount.
 
+use std::sync::Arc;
+
 use base::InodeNo;
 use client::Client;
 use wire::mgr::Attr;
 
 use crate::calls::{
-    Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
+    Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
 };
 
 /// Setting this attribute (by whoever may write the file) gives up its clean pages; nothing is stored.
@@ -13,6 +15,14 @@ use crate::calls::{
 const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
 
 impl Calls for Client {
+    fn attach(&self, kernel: Arc<dyn KernelCache>) {
+        self.set_kernel(kernel);
+    }
+
+    fn is_shared(&self, handle: Handle) -> bool {
+        Client::is_shared(self, handle)
+    }
+
     async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         Client::lookup(self, parent, name).await
     }
@@ -69,6 +79,10 @@ impl Calls for Client {
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         Client::write(self, handle, offset, data).await
+    }
+
+    async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        Client::write_page(self, handle, offset, data).await
     }
 
     async fn flush(&self, handle: Handle) -> Result<(), Errno> {

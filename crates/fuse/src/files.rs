@@ -44,6 +44,7 @@ pub(crate) fn open_flags(flags: u32) -> OpenFlags {
         sync: has(libc::O_SYNC),
         dsync: has(libc::O_DSYNC),
         truncate: has(libc::O_TRUNC),
+        caller_appends: false,
     }
 }
 
@@ -110,17 +111,18 @@ impl<C: Calls> Session<C> {
         if kill_suidgid {
             self.drop_privileges(ino).await?;
         }
-        let opened = self.calls.open(ino, self.caching.flags_below(flags)).await?;
+        let opened = self.calls.open(ino, self.caching().flags_below(flags)).await?;
         let (fh, answer_flags) = self.opened(ino, opened, &flags);
         Ok(Answer::Opened(fh, answer_flags))
     }
 
     fn opened(&self, ino: InodeNo, opened: Handle, flags: &OpenFlags) -> (u64, u32) {
-        let direct = self.caching.is_direct(flags);
+        let caching = self.caching_of(opened);
+        let direct = caching.is_direct(flags);
         self.remember_file(opened, OpenFile { ino, buffered: !direct });
         let bit = |set, bit| if set { bit } else { 0 };
-        let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(direct && flags.append, APPEND_BIT);
-        (fh, self.caching.open_answer_flags(flags))
+        let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(flags.append, APPEND_BIT);
+        (fh, caching.open_answer_flags(flags))
     }
 
     async fn create(
@@ -147,7 +149,7 @@ impl<C: Calls> Session<C> {
         if flags.truncate && kill_suidgid {
             self.drop_privileges(attr.ino).await?;
         }
-        let opened = self.calls.open(attr.ino, self.caching.flags_below(flags)).await?;
+        let opened = self.calls.open(attr.ino, self.caching().flags_below(flags)).await?;
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
         }
@@ -168,7 +170,9 @@ impl<C: Calls> Session<C> {
         }
         let from_page_cache = write_flags & abi::WRITE_CACHE != 0;
         if from_page_cache && fh & APPEND_BIT != 0 {
-            return self.write_page(ino, offset, data).await;
+            // A page of a mapping has its place in the file. The kernel sends it by any writable handle.
+            let written = self.calls.write_page(handle(fh), offset, data).await?;
+            return Ok(Answer::Written(written as u32));
         }
         let written = self.calls.write(handle(fh), offset, data).await?;
         if fh & DIRECT_BIT != 0 && !from_page_cache && self.inodes.has_buffered_handles(ino) {
@@ -176,16 +180,13 @@ impl<C: Calls> Session<C> {
             let len = if fh & APPEND_BIT != 0 { 0 } else { data.len() as u64 };
             self.drop_pages(ino, offset, len).await;
         }
+        if fh & DIRECT_BIT == 0 && fh & APPEND_BIT != 0 && self.caching().client_appends {
+            // Opened before others came: the kernel put the bytes where it thought the end was. Its pages
+            // are locked until this is answered.
+            let session = self.clone();
+            tokio::spawn(async move { session.drop_pages(ino, 0, 0).await });
+        }
         Ok(Answer::Written(written as u32))
-    }
-
-    /// A page of a mapping has its place in the file. The kernel sends it by any writable handle of the
-    /// inode; one that appends would put it at the end.
-    async fn write_page(&self, ino: InodeNo, offset: u64, data: &[u8]) -> Result<Answer, Errno> {
-        let positional = self.calls.open(ino, OpenFlags { write: true, ..OpenFlags::default() }).await?;
-        let written = self.calls.write(positional, offset, data).await;
-        self.calls.release(positional);
-        Ok(Answer::Written(written? as u32))
     }
 
     async fn drop_pages(self: &Arc<Self>, ino: InodeNo, offset: u64, len: u64) {

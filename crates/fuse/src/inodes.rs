@@ -129,6 +129,15 @@ impl Inodes {
         totals
     }
 
+    /// Every inode the kernel refers to.
+    pub fn all(&self) -> Vec<InodeNo> {
+        let mut all = vec![InodeNo::ROOT];
+        for shard in &self.shards {
+            all.extend(shard.lock().unwrap_or_else(|e| e.into_inner()).keys());
+        }
+        all
+    }
+
     /// Every reference left, at the end of a mount: (inode, count).
     pub fn drain(&self) -> Vec<(InodeNo, u64)> {
         let mut left = Vec::new();

@@ -178,7 +178,7 @@ impl<C: Calls> Session<C> {
     }
 
     async fn readdir(&self, ino: InodeNo, mut offset: u64, size: u32, plus: bool) -> Result<Answer, Errno> {
-        let mut out = Entries::new(size as usize, plus, self.caching);
+        let mut out = Entries::new(size as usize, plus, self.caching());
         let cookie = offset.saturating_sub(DOT_DOT);
         let listing = match self.calls.readdir(ino, cookie, out.count_max(), plus).await {
             Ok(listing) => listing,

@@ -8,7 +8,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, RwLock, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use tokio::{runtime, sync::Semaphore};
 use crate::{
     buffers::Payload,
     caching::Caching,
-    calls::{Calls, Errno, Handle},
+    calls::{Calls, Errno, Handle, KernelCache},
     inodes::Inodes,
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
@@ -34,6 +34,10 @@ pub trait Notifier: Send + Sync {
     /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks until pages in
     /// use are given up: never to be called from a thread that must answer for that inode.
     fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()>;
+    /// Drops the attributes alone. Does not block.
+    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<()>;
+    /// All names are believed no more. Does not block.
+    fn inc_epoch(&self) -> std::io::Result<()>;
 }
 
 /// A handle in use, for the end of the mount.
@@ -49,7 +53,9 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
-    pub(crate) caching: Caching,
+    own_caching: Caching,
+    /// Others have the file system mounted as well.
+    shared: RwLock<bool>,
     files: Mutex<HashMap<Handle, OpenFile>>,
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
@@ -72,13 +78,28 @@ impl<C: Calls> Session<C> {
             inodes: Inodes::new(),
             notifier,
             read_only,
-            caching,
+            own_caching: caching,
+            shared: RwLock::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
             runtime,
         }
+    }
+
+    /// What the kernel may keep now.
+    pub(crate) fn caching(&self) -> Caching {
+        self.caching_now(*self.shared.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    fn caching_now(&self, shared: bool) -> Caching {
+        if shared { Caching::SHARED } else { self.own_caching }
+    }
+
+    /// What it may keep by this handle.
+    pub(crate) fn caching_of(&self, handle: Handle) -> Caching {
+        if self.calls.is_shared(handle) { Caching::SHARED } else { self.own_caching }
     }
 
     /// Serves one request. `payload` owns the bytes of a WRITE. May block the calling reader thread
@@ -105,7 +126,11 @@ impl<C: Calls> Session<C> {
             // Reader threads are not the runtime's: they may block.
             Err(_) => self.runtime.block_on(self.permits.clone().acquire_owned()).ok()?,
         };
-        Some(Reply::new(header, sink.clone(), self.waiting.clone(), permit))
+        let (reply, early) = Reply::new(header, sink.clone(), self.waiting.clone(), permit);
+        if let Some(cell) = early {
+            drop(self.runtime.spawn(interrupted(cell)));
+        }
+        Some(reply)
     }
 
     /// Polls once here; what is not finished goes on in the runtime.
@@ -148,9 +173,12 @@ impl<C: Calls> Session<C> {
         for attr in entries {
             self.inodes.refer(attr);
         }
-        if reply.answer(&answer, &self.caching) {
+        // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
+        let shared = self.shared.read().unwrap_or_else(|e| e.into_inner());
+        if reply.answer(&answer, &self.caching_now(*shared)) {
             return;
         }
+        drop(shared);
         for attr in entries {
             self.forget(attr.ino, 1);
         }
@@ -170,9 +198,14 @@ impl<C: Calls> Session<C> {
     fn interrupt(&self, header: &Header, unique: u64, sink: &Arc<dyn Sink>) {
         match self.waiting.find(unique) {
             Some(cell) => drop(self.runtime.spawn(interrupted(cell))),
-            // Not here yet (another thread has just read it): EAGAIN makes the kernel ask again. Or it
-            // is answered: then the kernel no longer knows the interrupt, and says so.
-            None => drop(sink.send(header.unique, libc::EAGAIN, &[])),
+            // Not here yet (another thread has just read it), or answered. EAGAIN makes the kernel ask
+            // again; of a request in a ring it does not know, so that it is noted here too.
+            None => {
+                if let Some(cell) = self.waiting.note_early(unique) {
+                    drop(self.runtime.spawn(interrupted(cell)));
+                }
+                drop(sink.send(header.unique, libc::EAGAIN, &[]));
+            }
         }
     }
 
@@ -223,5 +256,47 @@ impl<C: Calls> Session<C> {
             self.calls.forget(ino, n);
         }
         self.calls.sync_all().await
+    }
+}
+
+/// The kernel's part of the cache, as the client below takes it away.
+pub(crate) struct KernelSide<C>(pub Weak<Session<C>>);
+
+impl<C: Calls> KernelSide<C> {
+    fn with_all(&self, session: &Session<C>, drop: impl Fn(&dyn Notifier, InodeNo) -> std::io::Result<()>) {
+        for ino in session.inodes.all() {
+            if let Err(error) = drop(&*session.notifier, ino) {
+                tracing::warn!(%ino, %error, "what the kernel caches could not be dropped");
+            }
+        }
+    }
+}
+
+impl<C: Calls> KernelCache for KernelSide<C> {
+    fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64) {
+        let Some(session) = self.0.upgrade() else { return };
+        if let Err(error) = session.notifier.inval_inode(ino, offset, len) {
+            tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped");
+        }
+    }
+
+    fn set_shared(&self, shared: bool) {
+        let Some(session) = self.0.upgrade() else { return };
+        if shared {
+            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = true;
+            if let Err(error) = session.notifier.inc_epoch() {
+                tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
+            }
+            self.with_all(&session, |notifier, ino| notifier.inval_attr(ino));
+        } else {
+            // Pages of files that were not open were left where they are.
+            self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
+            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = false;
+        }
+    }
+
+    fn drop_all(&self) {
+        let Some(session) = self.0.upgrade() else { return };
+        self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
     }
 }

@@ -26,6 +26,8 @@ pub struct Change {
     pub lose: Vec<PdiskId>,
     /// The spare space afterwards; `None` leaves it (less what losses use up).
     pub spare: Option<u32>,
+    /// Also level the shares where nothing else changes: goes on with a change that was left half done.
+    pub level: bool,
 }
 
 /// One strip of all stripes of a group goes to another pdisk.
@@ -53,7 +55,8 @@ impl LayoutTable {
         let before = owned_groups(&self.owners_now(), arrays.max(self.array_numbers()));
         let placed = for_each_array(arrays, |array| {
             let own = &owned[usize::from(array)];
-            let same = *own == before[usize::from(array)] && self.descs(array) == next.descs(array);
+            let same =
+                !change.level && *own == before[usize::from(array)] && self.descs(array) == next.descs(array);
             if own.is_empty() || same { Ok(None) } else { next.rearranged(array, own, &old).map(Some) }
         });
         for (own, placed) in owned.iter().zip(placed) {

@@ -92,6 +92,19 @@ impl TryFrom<RawTable> for LayoutTable {
 }
 
 impl LayoutTable {
+    /// A table that is stored in parts: `pdisks` by rising id with their arrays, `members` groups one after
+    /// the other, each in strip order.
+    pub fn from_parts(
+        code: Code,
+        seed: u64,
+        spare: u32,
+        pdisks: &[(PdiskDesc, u16)],
+        members: Vec<PdiskId>,
+    ) -> Result<LayoutTable, BadTable> {
+        let (pdisks, arrays) = pdisks.iter().copied().unzip();
+        RawTable { format: FORMAT, code, seed, spare, pdisks, arrays, members }.try_into()
+    }
+
     /// The redundancy code.
     pub fn code(&self) -> Code {
         self.code

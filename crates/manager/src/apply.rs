@@ -10,7 +10,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use base::SessionId;
+use base::{InodeNo, SessionId};
 use tokio::sync::{mpsc, oneshot, watch};
 use wire::mgr::{Change, MgrError, MgrReply, OpId};
 
@@ -30,8 +30,16 @@ pub type Outcome = Result<MgrReply, MgrError>;
 type Work = Box<dyn FnOnce(&mut Txn<'_>) -> Result<(), Fault> + Send>;
 
 enum Job {
-    Mutate { session: SessionId, changes: Vec<(OpId, Change)>, answer: oneshot::Sender<Vec<Outcome>> },
-    Run { work: Work, answer: oneshot::Sender<Result<(), MgrError>> },
+    Mutate {
+        session: SessionId,
+        changes: Vec<(OpId, Change)>,
+        openers: Vec<(InodeNo, SessionId)>,
+        answer: oneshot::Sender<Vec<Outcome>>,
+    },
+    Run {
+        work: Work,
+        answer: oneshot::Sender<Result<(), MgrError>>,
+    },
     Stop,
 }
 
@@ -87,14 +95,16 @@ impl Writer {
         self.shared.snapshot.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Applies mutations; answered when they are committed.
+    /// Applies mutations; answered when they are committed. `openers` are sessions that have inodes open
+    /// which may lose their last name.
     pub async fn mutate(
         &self,
         session: SessionId,
         changes: Vec<(OpId, Change)>,
+        openers: Vec<(InodeNo, SessionId)>,
     ) -> Result<Vec<Outcome>, MgrError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Job::Mutate { session, changes, answer }).await?;
+        self.send(Job::Mutate { session, changes, openers, answer }).await?;
         answered.await.map_err(|_| self.stopped())
     }
 
@@ -173,10 +183,10 @@ fn commit_batch(
     let mut answers = Vec::new();
     for job in jobs {
         answers.push(match job {
-            Job::Mutate { session, changes, answer } => {
+            Job::Mutate { session, changes, openers, answer } => {
                 let mut outcomes = Vec::with_capacity(changes.len());
                 for (op, change) in changes {
-                    outcomes.push(namespace::mutate(&mut txn, context, session, op, change)?);
+                    outcomes.push(namespace::mutate(&mut txn, context, session, op, change, &openers)?);
                 }
                 Answer::Many(answer, outcomes)
             }

@@ -14,7 +14,7 @@
 //!      ┌──┴─────────────┴────────────────────┴──┐
 //!      │ apply: one writer, batches into commits│
 //!      └──────────────────┬─────────────────────┘
-//!                  store (redb behind a trait)
+//!                  store (journal, redb; behind a trait)
 //! ```
 //! Nothing is answered before it is committed, and nothing uncommitted is ever shown.
 
@@ -23,8 +23,10 @@
 pub mod apply;
 pub mod cluster;
 mod error;
+mod event_log;
 pub mod format;
 pub mod keys;
+mod lost;
 mod manager;
 pub mod namespace;
 mod reaper;
@@ -32,6 +34,7 @@ mod serve;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use error::ManagerError;
 pub use format::{Spec, format, restore};

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Epoch, FsId, SessionId, tunables::Tunables};
+use base::{Epoch, FsId, InodeNo, SessionId, tunables::Tunables};
 use libc::{EIO, ENOENT, ETIMEDOUT};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -23,24 +23,28 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 use wire::{
-    map::ClusterMap,
-    mgr::{MgrError, MgrReply, MgrRequest},
+    map::{ClusterMap, PdiskEntry},
+    mgr::{Attr, Change, FileKind, MgrError, MgrReply, MgrRequest, OpId},
+    token::TokenMode,
 };
 
 use crate::{
     ManagerError,
-    apply::Writer,
-    cluster::{Cluster, Event, Step, StoreOp, Ticket},
+    apply::{Outcome, Writer},
+    cluster::{Cluster, Event, Holders, Step, StoreOp, Ticket},
+    event_log::EventLog,
     format,
     keys::{self, ConfigRecord, ReadError, SessionRecord},
-    namespace::{self, DirHash, Fault},
-    store::{RedbStore, Snapshot, Store, StoreError, open_record, prefix_end},
+    namespace::{self, DirHash, Fault, FsContext},
+    store::{JournaledStore, Snapshot, Store, StoreError, open_record, prefix_end},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
 const EVENTS_MAX: usize = 1024;
 /// How often the cluster looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
+/// Questions that wait are answered this long before their deadline.
+const ANSWER_BEFORE: Duration = Duration::from_millis(300);
 /// Orphans removed in one transaction.
 const COLLECT_MAX: usize = 64;
 
@@ -83,11 +87,14 @@ pub(crate) struct Inner {
     pub map: watch::Receiver<Arc<ClusterMap>>,
     /// Something was queued for deletion, perhaps.
     pub deletes: Notify,
+    /// Who holds which tokens.
+    holders: Holders,
     events: mpsc::Sender<Ask>,
     collect: Notify,
     tickets: AtomicU64,
     started: Instant,
     place: String,
+    log: EventLog,
     tasks: std::sync::Mutex<JoinSet<()>>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -104,7 +111,7 @@ impl Manager {
         if !path.exists() {
             return Err(ManagerError::NotFormatted { path: dir.to_owned() });
         }
-        Manager::on_store(Arc::new(RedbStore::open(&path, options.cache_bytes)?), dir)
+        Manager::on_store(Arc::new(JournaledStore::open(&path, options.cache_bytes)?), dir)
     }
 
     /// On an open store; `dir` is for messages.
@@ -114,8 +121,10 @@ impl Manager {
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
         let tunables = read_tunables(&snapshot)?;
-        let cluster =
+        let mut cluster =
             Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
+        // Changes nothing but a time.
+        cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
         writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
@@ -124,11 +133,13 @@ impl Manager {
             writer,
             map,
             deletes: Notify::new(),
+            holders: Holders::new(cluster.unclear()),
             events,
             collect: Notify::new(),
             tickets: AtomicU64::new(1),
             started: Instant::now(),
             place,
+            log: EventLog::default(),
             tasks: std::sync::Mutex::default(),
             thread: std::sync::Mutex::new(Some(thread)),
         });
@@ -186,15 +197,10 @@ impl Manager {
         let session = caller.session;
         match request {
             MgrRequest::Mutate { op, change } => {
-                let mut outcomes = self.inner.writer.mutate(session, vec![(op, change)]).await?;
-                self.inner.deletes.notify_one();
+                let mut outcomes = self.mutate(caller, vec![(op, change)]).await?;
                 outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))
             }
-            MgrRequest::MutateMany { changes } => {
-                let outcomes = self.inner.writer.mutate(session, changes).await?;
-                self.inner.deletes.notify_one();
-                Ok(MgrReply::Many(outcomes))
-            }
+            MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { node, process, addrs, pdisks } => {
@@ -204,10 +210,18 @@ impl Manager {
             MgrRequest::Renew { epoch, pdisks } => {
                 self.ask(caller, |ticket| Event::Renew { ticket, session, epoch, pdisks }).await
             }
-            MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead } => {
-                let expires = caller.expires.saturating_duration_since(self.inner.started);
-                let ask =
-                    |ticket| Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead };
+            MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead, share } => {
+                let expires = self.expiry(caller);
+                let ask = |ticket| Event::Open {
+                    ticket,
+                    expires,
+                    fs,
+                    process,
+                    admin_addr,
+                    mount,
+                    proven_dead,
+                    share,
+                };
                 self.with_config(self.ask(caller, ask).await?)
             }
             MgrRequest::ResolveDone => {
@@ -232,6 +246,47 @@ impl Manager {
             MgrRequest::Cluster => self.cluster_report(caller).await,
             MgrRequest::ConfigSet { pairs } => self.config_set(pairs).await,
             MgrRequest::ConfigGet => Ok(MgrReply::Config(self.config()?)),
+            MgrRequest::Acquire { ino, mode } => self.acquire(caller, ino, mode).await,
+            MgrRequest::Release { tokens } => {
+                self.ask(caller, |ticket| Event::Release { ticket, session, tokens }).await
+            }
+            MgrRequest::WaitRecalls => {
+                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
+                self.ask(caller, |ticket| Event::WaitRecalls { ticket, expires, session }).await
+            }
+            MgrRequest::Claim { tokens, last } => {
+                self.ask(caller, |ticket| Event::Claim { ticket, session, tokens, last }).await
+            }
+            MgrRequest::Resolved { ino } => {
+                self.ask(caller, |ticket| Event::Resolved { ticket, session, ino }).await
+            }
+            MgrRequest::ResolvePassDone { pass } => {
+                self.ask(caller, |ticket| Event::ResolvePassDone { ticket, session, pass }).await
+            }
+            MgrRequest::Tokens { fs, after } => {
+                self.ask(caller, |ticket| Event::ListTokens { ticket, fs, after }).await
+            }
+            MgrRequest::Detach { session } => {
+                self.ask(caller, |ticket| Event::Detach { ticket, session }).await
+            }
+            MgrRequest::PdiskSet { pdisk, wish } => {
+                self.ask(caller, |ticket| Event::Wish { ticket, pdisk, wish }).await
+            }
+            MgrRequest::PdiskAdd { pdisk, name, node, capacity, pools } => {
+                let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
+                self.ask(caller, |ticket| Event::Add { ticket, entry: Box::new(entry), pools }).await
+            }
+            MgrRequest::LostFiles { fs, after } => {
+                let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+                let MgrReply::Cluster(report) = reply else { return Ok(reply) };
+                let snapshot = self.snapshot();
+                // Goes over all extents: not on a thread that leases are renewed on.
+                let look = move || crate::lost::lost_files(&*snapshot, &report, fs, after);
+                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = found.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+                Ok(MgrReply::LostFiles(found))
+            }
+            MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             read => self.read(session, read).await,
         }
     }
@@ -259,22 +314,116 @@ impl Manager {
         }
     }
 
+    fn expiry(&self, caller: Caller) -> Duration {
+        caller.expires.saturating_duration_since(self.inner.started)
+    }
+
+    /// Carries changes out. Those that take names away need to know who else has the inodes open; the
+    /// caller's write tokens on them see to it that nobody opens them meanwhile.
+    async fn mutate(&self, caller: Caller, changes: Vec<(OpId, Change)>) -> Result<Vec<Outcome>, MgrError> {
+        let mut losers: Vec<InodeNo> = Vec::new();
+        for (_, change) in &changes {
+            match change {
+                Change::Unlink { expect: Some(ino), .. } => losers.push(*ino),
+                Change::Rename { expect: Some((_, ino)), .. } => losers.push(*ino),
+                _ => {}
+            }
+        }
+        let mut openers = Vec::new();
+        if !losers.is_empty() {
+            let fs = self.fs_of(caller.session)?;
+            let end = caller.expires;
+            while self.inner.holders.unclear(fs) {
+                // Sessions are about to say what they have open.
+                if Instant::now() + TICK >= end {
+                    return Err(MgrError::Errno(ETIMEDOUT));
+                }
+                tokio::time::sleep(TICK / 4).await;
+            }
+            for ino in losers {
+                let sessions = self.inner.holders.openers(fs, ino);
+                openers.extend(sessions.into_iter().filter(|s| *s != caller.session).map(|s| (ino, s)));
+            }
+        }
+        let outcomes = self.inner.writer.mutate(caller.session, changes, openers).await?;
+        self.inner.deletes.notify_one();
+        Ok(outcomes)
+    }
+
+    fn fs_of(&self, session: SessionId) -> Result<FsId, MgrError> {
+        let record = keys::read::<SessionRecord>(&*self.snapshot(), &keys::session_key(session));
+        let record = record.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+        record.map(|record| record.fs).ok_or(MgrError::NoSession)
+    }
+
+    /// A token, with the inode's attributes as they are after it was given.
+    async fn acquire(&self, caller: Caller, ino: InodeNo, mode: TokenMode) -> Result<MgrReply, MgrError> {
+        let (session, expires) = (caller.session, self.expiry(caller).saturating_sub(ANSWER_BEFORE));
+        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, mode };
+        let MgrReply::Token { token, resolve, .. } = self.ask(caller, ask).await? else {
+            return Err(MgrError::Errno(EIO));
+        };
+        let attr = match self.read_now(session, &MgrRequest::GetAttr { ino }) {
+            Ok(MgrReply::Attr(attr)) => Some(attr),
+            Ok(_) | Err(MgrError::Errno(ENOENT)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(MgrReply::Token { token, resolve, attr })
+    }
+
+    /// Answers a short question from the last committed snapshot.
+    fn read_now(&self, session: SessionId, request: &MgrRequest) -> Result<MgrReply, MgrError> {
+        let outcome =
+            answer_from(&self.inner.writer.snapshot(), &self.inner.writer.contexts(), session, request);
+        outcome.map_err(|fault| refusal(fault.into_reply()))
+    }
+
+    /// Attributes in an answer are true only if nobody is changing them. Whoever looks first and then takes
+    /// the snapshot sees everything that was committed before a token was given up.
+    fn settle_attrs(&self, session: SessionId, reply: MgrReply) -> Result<MgrReply, MgrError> {
+        let fs = self.fs_of(session)?;
+        let held = |attr: &Attr| {
+            attr.kind == FileKind::File && self.inner.holders.written_by_other(fs, attr.ino, session)
+        };
+        match reply {
+            MgrReply::Attr(attr) if held(&attr) => Ok(MgrReply::Held(attr)),
+            MgrReply::Attr(attr) if attr.kind == FileKind::File => {
+                self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
+            }
+            MgrReply::Entries { mut entries, end, parent } => {
+                entries.iter_mut().filter(|e| e.attr.as_ref().is_some_and(&held)).for_each(|e| e.attr = None);
+                let files = entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
+                for attr in files.filter(|attr| attr.kind == FileKind::File) {
+                    if let Ok(MgrReply::Attr(now)) =
+                        self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
+                    {
+                        *attr = *now;
+                    }
+                }
+                Ok(MgrReply::Entries { entries, end, parent })
+            }
+            other => Ok(other),
+        }
+    }
+
     /// Answers a reading request from the last committed snapshot.
     async fn read(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let attrs = matches!(
+            request,
+            MgrRequest::Lookup { .. } | MgrRequest::GetAttr { .. } | MgrRequest::ReadDir { plus: true, .. }
+        );
+        let reply = self.read_snapshot(session, request).await?;
+        if attrs && self.inner.holders.is_shared() { self.settle_attrs(session, reply) } else { Ok(reply) }
+    }
+
+    async fn read_snapshot(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
         let snapshot = self.inner.writer.snapshot();
         let contexts = self.inner.writer.contexts();
         let long = matches!(
             request,
             MgrRequest::ReadDir { .. } | MgrRequest::Extents { .. } | MgrRequest::ListXattr { .. }
         );
-        let read = move || -> Result<MgrReply, Fault> {
-            let record = keys::read::<SessionRecord>(&*snapshot, &keys::session_key(session))?;
-            let Some(record) = record else { return Ok(MgrReply::Error(MgrError::NoSession)) };
-            let Some(fs) = contexts.iter().find(|context| context.fs == record.fs) else {
-                return Err(Fault::Errno(ENOENT));
-            };
-            namespace::query(&*snapshot, fs, &request)
-        };
+        let read = move || answer_from(&snapshot, &contexts, session, &request);
         let outcome = if long {
             // Thousands of records: not on a thread that leases are renewed on.
             tokio::task::spawn_blocking(read).await.map_err(|_| stopping())?
@@ -302,7 +451,8 @@ impl Manager {
         let stored = self.inner.writer.run(move |txn| {
             let mut tunables = tunables_of(&read_config(&*txn)?);
             let new = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let outcome = tunables.apply(new).map(|()| tunables.lease_duration());
+            let outcome =
+                tunables.apply(new).map(|()| (tunables.lease_duration(), tunables.missing_rebuild_delay()));
             if outcome.is_ok() {
                 for (name, value) in tunables.changed() {
                     keys::write(txn, keys::config_key(name), &ConfigRecord { value });
@@ -313,8 +463,9 @@ impl Manager {
         });
         stored.await?;
         match heard.await {
-            Ok(Ok(lease)) => {
+            Ok(Ok((lease, delay))) => {
                 self.inner.tell(Event::SetLease(lease), None).await?;
+                self.inner.tell(Event::SetRebuildDelay(delay), None).await?;
                 Ok(MgrReply::Done)
             }
             Ok(Err(error)) => Err(MgrError::Config(error.to_string())),
@@ -343,6 +494,28 @@ impl Manager {
 }
 
 impl Inner {
+    /// Sessions gave up their last right on inodes: those without a name may go.
+    fn drop_orphans(self: &Arc<Inner>, left: Vec<(SessionId, FsId, InodeNo)>) {
+        let snapshot = self.writer.snapshot();
+        for (session, fs, ino) in left {
+            if !matches!(snapshot.get(&keys::orphan_key(session, fs, ino)), Ok(Some(_))) {
+                continue;
+            }
+            let inner = self.clone();
+            tokio::spawn(async move {
+                let contexts = inner.writer.contexts();
+                let outcome = inner.writer.run(move |txn| {
+                    let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
+                    namespace::drop_orphan(txn, context, session, fs, ino)
+                });
+                if let Err(error) = outcome.await {
+                    tracing::error!(%error, %ino, "an orphan cannot be removed");
+                }
+                inner.deletes.notify_one();
+            });
+        }
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -355,6 +528,20 @@ impl Inner {
         let ask = Ask { event, at: self.now(), answer };
         self.events.send(ask).await.map_err(|_| stopping())
     }
+}
+
+fn answer_from(
+    snapshot: &Snapshot,
+    contexts: &[FsContext],
+    session: SessionId,
+    request: &MgrRequest,
+) -> Result<MgrReply, Fault> {
+    let record = keys::read::<SessionRecord>(&**snapshot, &keys::session_key(session))?;
+    let Some(record) = record else { return Ok(MgrReply::Error(MgrError::NoSession)) };
+    let Some(fs) = contexts.iter().find(|context| context.fs == record.fs) else {
+        return Err(Fault::Errno(ENOENT));
+    };
+    namespace::query(&**snapshot, fs, request)
 }
 
 fn stopping() -> MgrError {
@@ -429,13 +616,13 @@ async fn run_cluster(
 
 /// Stores, publishes, answers; false if the store has failed.
 async fn take_step(
-    step: Step,
+    mut step: Step,
     publish: &watch::Sender<Arc<ClusterMap>>,
-    inner: &Inner,
+    inner: &Arc<Inner>,
     waiting: &mut HashMap<Ticket, oneshot::Sender<MgrReply>>,
 ) -> bool {
     if !step.store.is_empty() {
-        let ops = step.store;
+        let ops = std::mem::take(&mut step.store);
         let stored = inner.writer.run(move |txn| {
             for op in ops {
                 match op {
@@ -450,13 +637,16 @@ async fn take_step(
             return false;
         }
     }
-    for note in step.notes {
+    for note in std::mem::take(&mut step.notes) {
         tracing::info!("{note}");
+        inner.log.add(note);
     }
-    if let Some(map) = step.map {
+    if let Some(map) = step.map.take() {
         publish.send_replace(map);
     }
-    for (ticket, reply) in step.replies {
+    inner.holders.take(&mut step);
+    inner.drop_orphans(std::mem::take(&mut step.left));
+    for (ticket, reply) in std::mem::take(&mut step.replies) {
         if let Some(answer) = waiting.remove(&ticket) {
             let _ = answer.send(reply); // who waited may have given up
         }

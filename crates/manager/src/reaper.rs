@@ -67,9 +67,9 @@ fn oldest(from: &dyn Read) -> Result<BTreeMap<PoolId, Batch>, Fault> {
 
 /// The pdisks that must remove the strips of a pool.
 fn wanted(map: &ClusterMap, pool: PoolId) -> BTreeSet<PdiskId> {
-    let members = map.pool(pool).map(|pool| pool.table.as_slice()).unwrap_or_default();
-    let written = |id: &&PdiskId| map.pdisk(**id).is_some_and(|pdisk| pdisk.state.written());
-    members.iter().filter(written).copied().collect()
+    let Some(pool) = map.pool(pool) else { return BTreeSet::new() };
+    let members = pool.table.iter().copied().chain(pool.moves.iter().map(|m| m.to));
+    members.filter(|id| map.pdisk(*id).is_some_and(|pdisk| pdisk.state.written())).collect()
 }
 
 /// Runs until it is dropped.

@@ -23,7 +23,7 @@ use wire::{
 use crate::{
     Caller, Manager, ManagerError, Spec, format,
     reaper::{self, Deleter},
-    store::{RedbStore, Store, volatile::Volatile},
+    store::{JournaledStore, RedbStore, Store, volatile::Volatile},
 };
 
 fn spec(nodes: u32) -> Spec {
@@ -79,7 +79,8 @@ fn open_request(proven_dead: Option<SessionId>) -> MgrRequest {
         process: ProcessIdent { pid: 7, ..ProcessIdent::default() },
         admin_addr: String::new(),
         mount: "/m".into(),
-        proven_dead,
+        proven_dead: proven_dead.into_iter().collect(),
+        share: false,
     }
 }
 
@@ -139,7 +140,7 @@ fn a_directory_is_used_once_and_a_bad_description_leaves_nothing() {
     runtime.block_on(manager.stop());
 
     // A store of another version is refused, and named.
-    let store = RedbStore::open(&format::store_path(&path), 1 << 20).unwrap();
+    let store = JournaledStore::open(&format::store_path(&path), 1 << 20).unwrap();
     let key = crate::keys::format_key();
     let mut record = format::check_format(&*store.snapshot().unwrap(), &path).unwrap();
     record.version = 99;
@@ -217,9 +218,26 @@ async fn a_map_is_waited_for() {
     manager.stop().await;
 }
 
-/// A manager on a medium that loses power.
-async fn on_medium(medium: &Volatile) -> Result<Manager, ManagerError> {
-    let store = RedbStore::on_backend(medium.clone())?;
+/// The media of a manager that loses power: the table's and the journal's.
+#[derive(Clone)]
+struct Media {
+    table: Volatile,
+    journal: Volatile,
+}
+
+impl Media {
+    /// The journal is small, so that it begins anew often.
+    fn new(honest: bool) -> Media {
+        let journal = Volatile::new(honest);
+        redb::StorageBackend::set_len(&journal, 12 * 4096).unwrap();
+        Media { table: Volatile::new(honest), journal }
+    }
+}
+
+/// A manager on media that lose power.
+async fn on_media(media: &Media) -> Result<Manager, ManagerError> {
+    let table = RedbStore::on_backend(media.table.clone())?;
+    let store = JournaledStore::on_media(table, Box::new(media.journal.clone()))?;
     let snapshot = store.snapshot()?;
     if format::check_format(&*snapshot, Path::new("m")).is_err() {
         store.commit(&format::first_state(&spec(3), &snapshot)?)?;
@@ -231,8 +249,8 @@ async fn on_medium(medium: &Volatile) -> Result<Manager, ManagerError> {
 /// Creates files from several slots at once, cuts the power in the middle, and says which acknowledged
 /// ones are lost. None: the store cannot be opened at all.
 async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
-    let medium = Volatile::new(honest);
-    let manager = on_medium(&medium).await.unwrap();
+    let media = Media::new(honest);
+    let manager = on_media(&media).await.unwrap();
     let (session, _) = open_session(&manager).await;
     let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
     let mut writers = tokio::task::JoinSet::new();
@@ -256,15 +274,21 @@ async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
     // What is acknowledged before the cut must survive it.
     let promised = acknowledged.lock().unwrap().clone();
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let left = medium.power_cut(|| {
+    let mut survives = || {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         random.is_multiple_of(2)
-    });
+    };
+    // Commits go on between the two cuts. The journal's is first: a table that is ahead of the journal's state is what
+    // a later cut could have left, one that is behind a newer round of the journal is not.
+    let left = Media {
+        journal: media.journal.power_cut(&mut survives),
+        table: media.table.power_cut(&mut survives),
+    };
     writers.shutdown().await;
     manager.stop().await;
-    let manager = on_medium(&left).await.ok()?;
+    let manager = on_media(&left).await.ok()?;
     let found = match manager.handle(caller(session), MgrRequest::GetAttr { ino: InodeNo::ROOT }).await {
         MgrReply::Attr(_) => names(&manager, session).await,
         _ => BTreeSet::new(), // even the session is gone
@@ -291,10 +315,11 @@ async fn without_flushes_power_cuts_lose_changes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failing_store_stops_the_manager() {
-    let medium = Volatile::new(true);
-    let manager = on_medium(&medium).await.unwrap();
+    let media = Media::new(true);
+    let manager = on_media(&media).await.unwrap();
     let (session, _) = open_session(&manager).await;
-    medium.break_down();
+    media.table.break_down();
+    media.journal.break_down();
     let reply = manager.handle(caller(session), mutate(1, create("a", FileKind::File))).await;
     assert!(matches!(reply, MgrReply::Error(MgrError::Store(_))), "{reply:?}");
     assert!(manager.failed().await.to_string().contains("commit"));
@@ -345,6 +370,7 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         directory: false,
         open: true,
         highest: Version { grant, seq: 5 },
+        expect: None,
         now,
     };
     for (seq, change) in [(2, written), (3, unlink)] {

@@ -8,7 +8,10 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,6 +27,7 @@ use wire::{
 use crate::{
     config::{ServedPdisk, Tuning},
     judge::{Seen, Verdict, judge},
+    pace::Pace,
     settle::{Place, Settled, Unsettled, empty, settle},
     status::CatchUpStatus,
 };
@@ -35,27 +39,52 @@ pub struct CatchUp {
     membership: Membership,
     tuning: Tuning,
     status: Mutex<Option<CatchUpStatus>>,
-    caught_up: Arc<Mutex<Option<Epoch>>>,
+    pace: Arc<Pace>,
+    made: Made,
+}
+
+/// What is told of the work on a pdisk.
+pub struct Made {
+    /// It has caught up as of this epoch.
+    pub caught_up: Arc<Mutex<Option<Epoch>>>,
+    /// Bytes made anew.
+    pub moved: Arc<AtomicU64>,
+    /// Why a strip waits; empty if none does.
+    pub waits: Arc<Mutex<String>>,
 }
 
 /// Stripes to look at again; bounded.
 #[derive(Default)]
-struct Revisit {
+pub struct Revisit {
     places: HashSet<Place>,
-    /// Groups with stripes that did not fit in.
-    groups: HashSet<(PoolId, GroupId)>,
+    /// Groups with stripes that did not fit in, or that could not be listed.
+    pub groups: HashSet<(PoolId, GroupId)>,
 }
 
 impl CatchUp {
-    /// For one pdisk. `caught_up` is what the reports to the manager say.
+    /// For one pdisk. `made` is what the reports to the manager say.
     pub fn new(
         served: ServedPdisk,
         io: StripeIo,
         membership: Membership,
         tuning: Tuning,
-        caught_up: Arc<Mutex<Option<Epoch>>>,
+        pace: Arc<Pace>,
+        made: Made,
     ) -> CatchUp {
-        CatchUp { served, io, membership, tuning, status: Mutex::default(), caught_up }
+        CatchUp { served, io, membership, tuning, status: Mutex::default(), pace, made }
+    }
+
+    /// The pdisk it makes strips on.
+    pub fn pdisk(&self) -> PdiskId {
+        self.served.id
+    }
+    /// Stripes worked on at a time.
+    pub fn parallel(&self) -> usize {
+        self.tuning.rebuild_parallel.max(1)
+    }
+    /// Pause between looks at stripes that could not be settled yet.
+    pub fn pause(&self) -> Duration {
+        self.tuning.revisit_pause
     }
 
     /// How far it is, if it ever began.
@@ -74,12 +103,12 @@ impl CatchUp {
             let view = Arc::clone(&views.borrow_and_update());
             let returning = view.pdisk(self.served.id).filter(|p| p.state == PdiskState::Returning);
             let epoch = returning.map(|p| p.changed);
-            let done = *self.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(epoch) = epoch.filter(|e| done.is_none_or(|d| d < *e)) {
                 // Given up when the pdisk's state changes; what was installed stays and is not wrong.
                 tokio::select! {
                     () = self.catch_up(epoch) => {
-                        *self.caught_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+                        *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
                         self.note(|s| s.done = true);
                         self.membership.renew_now().await;
                     }
@@ -116,8 +145,8 @@ impl CatchUp {
         for pool in &view.map.pools {
             let width = usize::from(pool.width).max(1);
             for (g, members) in pool.table.chunks_exact(width).enumerate() {
-                if members.contains(&id) {
-                    groups.push_back((pool.id, GroupId(g as u32)));
+                if let Some(me) = members.iter().position(|m| *m == id) {
+                    groups.push_back((pool.id, GroupId(g as u32), me));
                 }
             }
         }
@@ -130,10 +159,10 @@ impl CatchUp {
             let mut tasks = JoinSet::new();
             loop {
                 while tasks.len() < self.tuning.groups_parallel.max(1) {
-                    let Some((pool, group)) = groups.pop_front() else { break };
+                    let Some((pool, group, me)) = groups.pop_front() else { break };
                     let (this, revisit, parallel) =
                         (Arc::clone(self), Arc::clone(&revisit), Arc::clone(&parallel));
-                    tasks.spawn(async move { this.group(pool, group, revisit, parallel).await });
+                    tasks.spawn(async move { this.group(pool, group, me, revisit, parallel).await });
                 }
                 if tasks.join_next().await.is_none() {
                     break;
@@ -144,7 +173,8 @@ impl CatchUp {
                 break;
             }
             let again = std::mem::take(&mut revisit.lock().unwrap_or_else(PoisonError::into_inner).groups);
-            groups.extend(again);
+            let me = |(pool, group)| view.members(pool, group).iter().position(|m| *m == id);
+            groups.extend(again.into_iter().filter_map(|of| Some((of.0, of.1, me(of)?))));
             if groups.is_empty() {
                 tokio::time::sleep(self.tuning.revisit_pause).await;
             }
@@ -153,7 +183,11 @@ impl CatchUp {
     }
 
     /// Settles what waits; true if nothing is left.
-    async fn look_again(self: &Arc<Self>, revisit: &Arc<Mutex<Revisit>>, parallel: &Arc<Semaphore>) -> bool {
+    pub async fn look_again(
+        self: &Arc<Self>,
+        revisit: &Arc<Mutex<Revisit>>,
+        parallel: &Arc<Semaphore>,
+    ) -> bool {
         let places: Vec<Place> =
             revisit.lock().unwrap_or_else(PoisonError::into_inner).places.iter().copied().collect();
         let mut tasks = JoinSet::new();
@@ -168,13 +202,26 @@ impl CatchUp {
         while tasks.join_next().await.is_some() {}
         let left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
         self.note(|s| s.waiting = left.places.len());
+        if left.places.is_empty() {
+            self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
         left.places.is_empty() && left.groups.is_empty()
     }
 
     /// Settles one strip, or remembers it.
     async fn one(&self, place: Place, revisit: &Mutex<Revisit>) {
-        let deadline = Instant::now() + self.io.config().attempt;
-        let outcome = settle(&self.io, &self.served.pdisk, place, OpClass::Rebuild, deadline).await;
+        let begun = Instant::now();
+        let deadline = begun + self.io.config().attempt;
+        let view = self.io.view();
+        // A strip that moves is copied from where it is, if that counts.
+        let member = view.members(place.pool, place.group).get(usize::from(place.index.0)).copied();
+        let avoid = member.is_none_or(|m| m == self.served.id || view.state(m) != PdiskState::Ok);
+        let outcome = settle(&self.io, &self.served.pdisk, place, avoid, OpClass::Rebuild, deadline).await;
+        if let Ok(Settled::Installed(bytes)) = outcome {
+            self.made.moved.fetch_add(bytes, Ordering::Relaxed);
+            self.pace.take(self.served.id, bytes, deadline).await;
+            self.pace.yield_to_clients(begun.elapsed()).await;
+        }
         let mut waiting = revisit.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(settled) => {
@@ -200,26 +247,28 @@ impl CatchUp {
                 } else {
                     waiting.groups.insert((place.pool, place.group));
                 }
+                let text = format!("{}: {reason}", place.stripe);
+                self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&text);
                 self.note(|s| {
                     s.waiting = waiting.places.len();
-                    s.last_reason = format!("{}: {reason}", place.stripe);
+                    s.last_reason = text;
                 });
             }
         }
     }
 
-    /// Compares one group; what differs is settled, or remembered.
-    async fn group(
+    /// Compares strip `me` of one group with the others; what differs is settled, or remembered.
+    pub async fn group(
         self: Arc<Self>,
         pool: PoolId,
         group: GroupId,
+        me: usize,
         revisit: Arc<Mutex<Revisit>>,
         parallel: Arc<Semaphore>,
     ) {
         let view = self.io.view();
         let Some(pool_view) = view.pool(pool).cloned() else { return };
         let members = view.members(pool, group).to_vec();
-        let Some(me) = members.iter().position(|m| *m == self.served.id) else { return };
         let again = || {
             revisit.lock().unwrap_or_else(PoisonError::into_inner).groups.insert((pool, group));
         };
@@ -227,7 +276,7 @@ impl CatchUp {
         for (i, &pdisk) in members.iter().enumerate() {
             let ask = i == me || view.state(pdisk) == PdiskState::Ok;
             lists.push(List {
-                pdisk,
+                pdisk: if i == me { self.served.id } else { pdisk },
                 index: StripIndex(i as u8),
                 page: VecDeque::new(),
                 after: None,

@@ -1,17 +1,23 @@
 //! The NSD server: strips in and out of the pdisks of this node, under a lease of the manager and under
-//! the epochs of the cluster map; catch-up of pdisks that come back; repair of damaged strips.
+//! the epochs of the cluster map; catch-up of pdisks that come back; strips that move to other pdisks;
+//! repair of damaged strips.
 //!
 //! [`Server`] puts the parts together: `gate` admits requests, `ops` carries them to the pdisks,
-//! `catchup` and `repair` make strips anew, deciding with `judge`.
+//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge`, as fast as `pace` lets them;
+//! `leftovers` removes what has moved away.
 #![forbid(unsafe_code)]
 
 mod catchup;
 mod config;
 mod error;
+mod fill;
 mod gate;
 pub mod judge;
+mod leftovers;
 mod ops;
+mod pace;
 mod repair;
+mod scrub;
 mod server;
 mod settle;
 mod statistics;
@@ -19,5 +25,6 @@ mod status;
 
 pub use config::{ServedPdisk, ServerConfig, Tuning};
 pub use error::ServerError;
+pub use scrub::{Found, Page};
 pub use server::Server;
 pub use status::{CatchUpStatus, PdiskStatus, RepairStatus, ServerStatus};

@@ -8,7 +8,10 @@ use std::{
     time::Instant,
 };
 
-use base::{OpClass, PdiskId, StripId};
+use base::{
+    OpClass, PdiskId, StripId,
+    stats::{self, Counter},
+};
 use stripe::StripeIo;
 use tokio::sync::mpsc;
 
@@ -23,13 +26,33 @@ pub struct Repairs {
     queue: mpsc::Sender<(PdiskId, StripId)>,
     queued: Mutex<HashSet<(PdiskId, StripId)>>,
     status: Mutex<RepairStatus>,
+    counted: Counted,
+}
+
+/// The same counts in the process's registry.
+struct Counted {
+    found: Counter,
+    repaired: Counter,
+    failed: Counter,
+}
+
+impl Counted {
+    fn new() -> Counted {
+        let of = |outcome| {
+            let help = "Damaged strips: found, made anew, not repairable when tried";
+            stats::counter("nsd_damaged_strips", help, &[("outcome", outcome)])
+        };
+        Counted { found: of("found"), repaired: of("repaired"), failed: of("failed") }
+    }
 }
 
 impl Repairs {
     /// The queue and its end.
     pub fn new(max: usize) -> (Arc<Repairs>, mpsc::Receiver<(PdiskId, StripId)>) {
         let (queue, receiver) = mpsc::channel(max.max(1));
-        (Arc::new(Repairs { queue, queued: Mutex::default(), status: Mutex::default() }), receiver)
+        let repairs =
+            Repairs { queue, queued: Mutex::default(), status: Mutex::default(), counted: Counted::new() };
+        (Arc::new(repairs), receiver)
     }
 
     /// A strip was found damaged.
@@ -37,6 +60,7 @@ impl Repairs {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         if queued.insert((pdisk, strip)) {
             self.note(|s| s.found += 1);
+            self.counted.found.inc();
             if self.queue.try_send((pdisk, strip)).is_err() {
                 queued.remove(&(pdisk, strip)); // full: found again at the next read
             }
@@ -66,10 +90,12 @@ impl Repairs {
                     Ok(settled) => {
                         tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
                         self.note(|s| s.repaired += 1);
+                        self.counted.repaired.inc();
                     }
                     Err(reason) => {
                         tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
                         self.note(|s| s.failed += 1);
+                        self.counted.failed.inc();
                     }
                 }
             }
@@ -85,7 +111,7 @@ async fn repair(io: &StripeIo, on: &ServedPdisk, strip: StripId) -> Result<Settl
         let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
         let attempt = deadline.min(Instant::now() + io.config().attempt);
-        match settle(io, &on.pdisk, place, OpClass::Scrub, attempt).await {
+        match settle(io, &on.pdisk, place, true, OpClass::Scrub, attempt).await {
             Ok(settled) => return Ok(settled),
             Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),
             Err(_) => tokio::time::sleep(io.config().retry_pause * 4).await,

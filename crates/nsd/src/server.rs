@@ -2,12 +2,15 @@
 //! Serves only under a lease and with the map loaded; without the manager its lease runs out by itself.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use base::{Epoch, NodeId, PdiskId, SessionId};
+use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId};
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
 use stripe::{
     LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
@@ -15,17 +18,21 @@ use stripe::{
 use tokio::task::JoinHandle;
 use wire::{
     frame,
-    mgr::{MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{FILLED_MAX, Filled, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
 };
 
 use crate::{
-    catchup::CatchUp,
+    catchup::{CatchUp, Made},
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
+    fill::Fill,
     gate::Gate,
+    leftovers::Leftovers,
     ops::{self, Found},
+    pace::Pace,
     repair::Repairs,
+    scrub::{Page, Scrub},
     statistics::Statistics,
     status::{PdiskStatus, ServerStatus},
 };
@@ -51,6 +58,8 @@ struct Inner {
     gate: Arc<Gate>,
     catch_up: HashMap<PdiskId, Arc<CatchUp>>,
     repairs: Arc<Repairs>,
+    scrub: Arc<Scrub>,
+    pace: Arc<Pace>,
     map_wait: Duration,
     statistics: Statistics,
 }
@@ -61,7 +70,17 @@ struct NodeRegistrar {
     process: ProcessIdent,
     addrs: Vec<String>,
     served: Vec<ServedPdisk>,
-    caught_up: HashMap<PdiskId, Arc<Mutex<Option<Epoch>>>>,
+    told: HashMap<PdiskId, Told>,
+    pace: Arc<Pace>,
+}
+
+/// What the makers of strips on one pdisk tell the manager.
+#[derive(Clone, Default)]
+struct Told {
+    caught_up: Arc<Mutex<Option<Epoch>>>,
+    filled: Arc<Mutex<BTreeSet<Filled>>>,
+    moved: Arc<AtomicU64>,
+    waits: Arc<Mutex<String>>,
 }
 
 impl Registrar for NodeRegistrar {
@@ -91,7 +110,8 @@ impl Registrar for NodeRegistrar {
     fn reports(&self) -> Vec<PdiskReport> {
         let report = |served: &ServedPdisk| {
             let stats = served.pdisk.stats();
-            let caught_up = self.caught_up.get(&served.id);
+            let told = self.told.get(&served.id).cloned().unwrap_or_default();
+            let filled = told.filled.lock().unwrap_or_else(PoisonError::into_inner);
             PdiskReport {
                 id: served.id,
                 incarnation: stats.incarnation,
@@ -99,7 +119,11 @@ impl Registrar for NodeRegistrar {
                 capacity: stats.capacity,
                 free: stats.free.saturating_sub(stats.reserved),
                 failed: stats.failed.is_some(),
-                caught_up: caught_up.and_then(|c| *c.lock().unwrap_or_else(PoisonError::into_inner)),
+                caught_up: *told.caught_up.lock().unwrap_or_else(PoisonError::into_inner),
+                filled: filled.iter().take(FILLED_MAX).copied().collect(),
+                moved: told.moved.load(Ordering::Relaxed),
+                waits: told.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                client_us: self.pace.client_us(),
             }
         };
         self.served.iter().map(report).collect()
@@ -116,13 +140,15 @@ impl Server {
                 return Err(ServerError::Twice { pdisk: pdisk.id });
             }
         }
-        let caught_up: HashMap<_, _> = pdisks.iter().map(|p| (p.id, Arc::new(Mutex::new(None)))).collect();
+        let told: HashMap<_, _> = pdisks.iter().map(|p| (p.id, Told::default())).collect();
+        let pace = Arc::new(Pace::new());
         let registrar = Arc::new(NodeRegistrar {
             node,
             process,
             addrs,
             served: pdisks.clone(),
-            caught_up: caught_up.clone(),
+            told: told.clone(),
+            pace: Arc::clone(&pace),
         });
         membership.in_force_by_owner = true;
         let membership =
@@ -141,13 +167,35 @@ impl Server {
         let mut catch_up = HashMap::new();
         let mut tasks = Vec::new();
         for pdisk in &pdisks {
-            let caught_up = caught_up.get(&pdisk.id).cloned().unwrap_or_default();
-            let one =
-                CatchUp::new(pdisk.clone(), stripes.clone(), membership.clone(), tuning.clone(), caught_up);
-            let one = Arc::new(one);
+            let told = told.get(&pdisk.id).cloned().unwrap_or_default();
+            let maker = || {
+                Arc::new(CatchUp::new(
+                    pdisk.clone(),
+                    stripes.clone(),
+                    membership.clone(),
+                    tuning.clone(),
+                    Arc::clone(&pace),
+                    Made {
+                        caught_up: Arc::clone(&told.caught_up),
+                        moved: Arc::clone(&told.moved),
+                        waits: Arc::clone(&told.waits),
+                    },
+                ))
+            };
+            let one = maker();
             tasks.push(tokio::spawn(Arc::clone(&one).run()));
             catch_up.insert(pdisk.id, one);
+            let sweeping = Arc::default();
+            let fill =
+                Fill::new(maker(), membership.clone(), Arc::clone(&told.filled), Arc::clone(&sweeping));
+            tasks.push(tokio::spawn(fill.run()));
+            tasks.push(tokio::spawn(Leftovers::new(pdisk.clone(), membership.clone(), sweeping).run()));
         }
+        let (yielding, of) = (Arc::clone(&pace), membership.clone());
+        tasks.push(tokio::spawn(async move { yielding.follow(of).await }));
+        let scrub =
+            Arc::new(Scrub::new(stripes.clone(), Arc::clone(&pace), served.keys().copied().collect()));
+        tasks.push(tokio::spawn(Arc::clone(&scrub).run(membership.clone())));
         tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes)));
         let inner = Arc::new(Inner {
             served,
@@ -155,6 +203,8 @@ impl Server {
             gate,
             catch_up,
             repairs,
+            scrub,
+            pace,
             map_wait,
             statistics: Statistics::new(),
         });
@@ -196,6 +246,18 @@ impl Server {
         }
     }
 
+    /// Reads and proves up to `limit` stripes of a group after `after`.
+    pub async fn prove(
+        &self,
+        pool: PoolId,
+        group: GroupId,
+        after: Option<StripeId>,
+        limit: u32,
+        repair: bool,
+    ) -> Result<Page, String> {
+        self.inner.scrub.page(pool, group, after, limit, repair).await
+    }
+
     /// Ends catch-up, repair and renewing. The pdisks stay open: they are the owner's to close.
     pub fn stop(&self) {
         self.tasks.0.iter().for_each(JoinHandle::abort);
@@ -225,6 +287,11 @@ impl Inner {
             return Response::error(Status::Expired, "nobody waits for it");
         }
         let header = &request.header;
+        let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
+        if let (true, NsdRequest::Read { pdisk, read }) = (rebuild, &message) {
+            let bytes = read.ranges.iter().map(|r| u64::from(r.len)).sum();
+            self.pace.take(*pdisk, bytes, request.expires).await;
+        }
         let admitted = self
             .gate
             .admit(&self.membership, header.session, header.epoch, &message, self.map_wait, request.expires)
@@ -240,6 +307,9 @@ impl Inner {
         let (reply, payload, found) = ops::carry_out(&served.pdisk, message, request.payload.clone()).await;
         if let Found::Lost(strip) = found {
             self.repairs.found(pdisk, strip);
+        }
+        if !rebuild {
+            self.pace.client(request.received);
         }
         if let Some(counted) = counted {
             counted.done(request.received, request.payload.len(), payload.len());

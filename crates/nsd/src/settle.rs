@@ -64,15 +64,17 @@ pub struct Place {
 /// Most looks at a strip whose prepared version is still to be judged.
 const LOOKS_MAX: usize = 3;
 
-/// Asks, judges, acts; once more while a prepared version is left.
+/// Asks, judges, acts; once more while a prepared version is left. The strip's member is not read for it
+/// if it is to be avoided: this is it, or it does not count.
 pub async fn settle(
     io: &StripeIo,
     pdisk: &Pdisk,
     place: Place,
+    avoid: bool,
     class: OpClass,
     deadline: Instant,
 ) -> Result<Settled, Unsettled> {
-    let first = once(io, pdisk, place, class, deadline).await?;
+    let first = once(io, pdisk, place, avoid, class, deadline).await?;
     let mut last = first;
     for _ in 1..LOOKS_MAX {
         let strip = place.stripe.strip(place.index);
@@ -80,7 +82,7 @@ pub async fn settle(
         if last == Settled::Fine || !left {
             break;
         }
-        last = once(io, pdisk, place, class, deadline).await?;
+        last = once(io, pdisk, place, avoid, class, deadline).await?;
     }
     Ok(first)
 }
@@ -89,6 +91,7 @@ async fn once(
     io: &StripeIo,
     pdisk: &Pdisk,
     place: Place,
+    avoid: bool,
     class: OpClass,
     deadline: Instant,
 ) -> Result<Settled, Unsettled> {
@@ -144,8 +147,9 @@ async fn once(
             Ok(Settled::Deleted)
         }
         Verdict::Install(target) => {
-            let (prepare, payload) =
-                io.rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, class).await?;
+            let (prepare, payload) = io
+                .rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class)
+                .await?;
             let bytes = payload.iter().map(|b| b.len() as u64).sum();
             pdisk.install_since(prepare, joined(payload), since).await?;
             Ok(Settled::Installed(bytes))

@@ -118,6 +118,11 @@ pub enum PdiskError {
 }
 
 impl PdiskError {
+    /// Whether the disk is at fault (it is gone, unreadable or damaged), and not who asks.
+    pub fn is_of_the_disk(&self) -> bool {
+        use PdiskError::*;
+        matches!(self, Io { .. } | NoPdisk { .. } | Damaged { .. } | Failed { .. })
+    }
     pub(crate) fn io(verb: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> PdiskError {
         let path = path.into();
         move |source| PdiskError::Io { verb, path, source }

@@ -52,12 +52,19 @@ pub(crate) struct Complete {
     /// The strips that may hold it as prepared only; versions differ when an older one is still pending
     /// on strips the newer one did not touch.
     pub strips: Vec<(StripIndex, Version)>,
+    /// The same for strips on their way to another pdisk, and which. They stay when the strip is adopted at
+    /// its member, and then say what is current at a pdisk that becomes the member meanwhile.
+    pub joined: Vec<(StripIndex, PdiskId, Version)>,
     pub meta: BlockMeta,
 }
 
 impl Complete {
     pub fn version_of(&self, index: StripIndex) -> Option<Version> {
-        self.strips.iter().find(|(i, _)| *i == index).map(|(_, v)| *v)
+        let strips = self.strips.iter().copied().chain(self.joined.iter().map(|(i, _, v)| (*i, *v)));
+        strips.filter(|(i, _)| *i == index).map(|(_, v)| v).max()
+    }
+    fn is_empty(&self) -> bool {
+        self.strips.is_empty() && self.joined.is_empty()
     }
 }
 
@@ -108,17 +115,21 @@ impl Adoption {
         fresh: bool,
         touched: StripSet,
         stored: StripSet,
+        joined: Vec<(StripIndex, PdiskId)>,
         meta: BlockMeta,
     ) {
         let mut table = self.lock();
         let entry = table.complete.entry(stripe).or_insert(Complete {
             pool,
             strips: Vec::new(),
+            joined: Vec::new(),
             meta: BlockMeta::default(),
         });
         entry.meta = meta;
         entry.strips.retain(|(i, _)| !fresh && !touched.contains(*i));
         entry.strips.extend(stored.iter().map(|i| (i, version)));
+        entry.joined.retain(|(i, ..)| !fresh && !touched.contains(*i));
+        entry.joined.extend(joined.into_iter().map(|(i, to)| (i, to, version)));
         if let Some(abandoned) = table.abandoned.get_mut(&stripe) {
             abandoned.versions.retain(|(v, _)| *v != version);
             if abandoned.versions.is_empty() {
@@ -164,6 +175,11 @@ impl Adoption {
         self.lock().abandoned.remove(&stripe);
     }
 
+    /// Adopts what waits soon: room on the pdisks comes back with it.
+    pub fn hurry(&self) {
+        self.kick.notify_one();
+    }
+
     /// Waits until there is room for another stripe; false if there is none before `until`.
     pub async fn wait_room(&self, stripe: StripeId, until: Instant) -> bool {
         loop {
@@ -181,9 +197,16 @@ impl Adoption {
         }
     }
 
+    fn abandoned_in(&self, fs: FsId, inode: InodeNo) -> Vec<StripeId> {
+        self.lock().abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect()
+    }
+
+    fn complete_in(&self, fs: FsId, inode: InodeNo) -> usize {
+        self.lock().complete.range(stripes_of(fs, inode)).count()
+    }
+
     fn forget(&self, fs: FsId, inode: InodeNo) {
-        let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
-        let all: RangeInclusive<StripeId> = stripe(0)..=stripe(u64::MAX);
+        let all = stripes_of(fs, inode);
         let mut table = self.lock();
         let Table { complete, abandoned } = &mut *table;
         for id in complete.range(all.clone()).map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -201,7 +224,17 @@ impl Adoption {
         let mut by_pdisk: HashMap<PdiskId, Vec<_>> = HashMap::new();
         self.lock().complete.retain(|stripe, entry| {
             let Some(pool) = view.pool(entry.pool) else { return false };
-            let members = view.members(entry.pool, pool.group_of(*stripe));
+            let group = pool.group_of(*stripe);
+            let members = view.members(entry.pool, group);
+            entry.joined.retain(|(index, to, version)| {
+                let member = members.get(usize::from(index.0)) == Some(to);
+                let there = member || view.joins(entry.pool, group, *index) == Some(*to);
+                if there && view.state(*to).written() {
+                    by_pdisk.entry(*to).or_default().push((stripe.strip(*index), *version));
+                    return true;
+                }
+                false
+            });
             entry.strips.retain(|(index, version)| match members.get(usize::from(index.0)) {
                 Some(pdisk) if view.state(*pdisk).written() => {
                     by_pdisk.entry(*pdisk).or_default().push((stripe.strip(*index), *version));
@@ -209,17 +242,22 @@ impl Adoption {
                 }
                 _ => false,
             });
-            !entry.strips.is_empty()
+            !entry.is_empty()
         });
         by_pdisk
     }
 
-    fn adopted(&self, items: &[(StripId, Version)]) {
+    /// Durably adopted on `pdisk`, which was where the strips stand in `view`.
+    fn adopted(&self, view: &ClusterView, pdisk: PdiskId, items: &[(StripId, Version)]) {
         let mut table = self.lock();
         for (strip, version) in items {
             if let Some(entry) = table.complete.get_mut(&strip.stripe) {
-                entry.strips.retain(|(i, v)| (*i, *v) != (strip.index, *version));
-                if entry.strips.is_empty() {
+                entry.joined.retain(|(i, to, v)| (*i, *to, *v) != (strip.index, pdisk, *version));
+                let group = view.pool(entry.pool).map(|p| p.group_of(strip.stripe)).unwrap_or_default();
+                if view.members(entry.pool, group).get(usize::from(strip.index.0)) == Some(&pdisk) {
+                    entry.strips.retain(|(i, v)| (*i, *v) != (strip.index, *version));
+                }
+                if entry.is_empty() {
                     table.complete.remove(&strip.stripe);
                 }
             }
@@ -227,6 +265,11 @@ impl Adoption {
         drop(table);
         self.room.notify_waiters();
     }
+}
+
+fn stripes_of(fs: FsId, inode: InodeNo) -> RangeInclusive<StripeId> {
+    let stripe = |block| StripeId { fs, inode, block: BlockIndex(block) };
+    stripe(0)..=stripe(u64::MAX)
 }
 
 /// Runs until the last [`StripeIo`] is gone.
@@ -296,7 +339,7 @@ async fn adopt_batch(
             }
         }
     }
-    shared.adoption.adopted(&done);
+    shared.adoption.adopted(view, pdisk, &done);
     failed
 }
 
@@ -313,6 +356,28 @@ impl StripeIo {
                 return Err(StripeError::NotAdopted { stripes });
             }
             tokio::time::sleep(self.shared.config.retry_pause).await;
+        }
+    }
+
+    /// Leaves nothing of an inode half done: what is complete is adopted, durably, and what failed writes
+    /// left is discarded. Nothing of it is being written.
+    pub async fn settle_inode(&self, fs: FsId, inode: InodeNo, deadline: Instant) -> Result<(), StripeError> {
+        for stripe in self.shared.adoption.abandoned_in(fs, inode) {
+            self.clear_abandoned(stripe, deadline).await?;
+        }
+        loop {
+            let stripes = self.shared.adoption.complete_in(fs, inode);
+            if stripes == 0 {
+                return Ok(());
+            }
+            flush(&self.shared).await;
+            let stripes = self.shared.adoption.complete_in(fs, inode);
+            if stripes > 0 {
+                if Instant::now() >= deadline {
+                    return Err(StripeError::NotAdopted { stripes });
+                }
+                tokio::time::sleep(self.shared.config.retry_pause).await;
+            }
         }
     }
 
@@ -335,11 +400,15 @@ impl StripeIo {
         loop {
             let view = shared.view();
             let pool = shared.pool(&view, abandoned.pool)?;
-            let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
+            let group = pool.group_of(stripe);
+            let members = view.members(pool.id, group);
             let mut faults = Vec::new();
             for (version, touched) in &abandoned.versions {
-                for index in touched.iter() {
-                    let Some(&pdisk) = members.get(usize::from(index.0)) else { continue };
+                let places = touched.iter().flat_map(|index| {
+                    let member = members.get(usize::from(index.0)).copied();
+                    member.into_iter().chain(view.joins(pool.id, group, index)).map(move |p| (index, p))
+                });
+                for (index, pdisk) in places {
                     if !view.state(pdisk).written() {
                         continue; // what it holds counts again only after catch-up
                     }

@@ -113,6 +113,8 @@ pub(crate) struct Shared {
     pub config: IoConfig,
     pub buffers: BufPool,
     pub adoption: Adoption,
+    /// Who writes where only the pdisks' reserve is left.
+    pub last_room: tokio::sync::Mutex<()>,
     pub latency: Latency,
 }
 
@@ -132,6 +134,7 @@ impl StripeIo {
             reporter,
             buffers: crate::view::buffer_pool(),
             adoption: Adoption::new(&config),
+            last_room: tokio::sync::Mutex::new(()),
             latency: Latency::new(config.hedge_min, config.hedge_max),
             config,
         });

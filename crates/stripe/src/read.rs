@@ -241,7 +241,9 @@ type Answer = (usize, Result<(VersionInfo, Vec<(u32, Bytes)>), Fault>);
 impl ReadAttempt<'_> {
     async fn run(&mut self) -> Attempt {
         let mut tasks: JoinSet<Answer> = JoinSet::new();
-        let bound = self.shared.latency.bound();
+        // Rebuild and scrub wait: what they do on top would be in the way of others.
+        let hedged = !matches!(self.class, OpClass::Rebuild | OpClass::Scrub);
+        let bound = if hedged { self.shared.latency.bound() } else { self.shared.config.attempt };
         let mut late_at: Vec<Option<Instant>> = vec![None; self.plan.strips.len()];
         loop {
             match self.plan.step() {

@@ -52,7 +52,9 @@ impl StripeTarget {
 }
 
 impl StripeIo {
-    /// Makes strip `index` of `target` from other strips. The result is ready to be installed.
+    /// Makes strip `index` of `target` from other strips, or, unless its member is to be avoided, from there.
+    /// The result is ready to be installed.
+    #[expect(clippy::too_many_arguments, reason = "which strip, and how")]
     pub async fn rebuild_strip(
         &self,
         stripe: StripeId,
@@ -60,6 +62,7 @@ impl StripeIo {
         group: GroupId,
         index: StripIndex,
         target: &StripeTarget,
+        avoid: bool,
         class: OpClass,
     ) -> Result<(PrepareStrip, Vec<Bytes>), StripeError> {
         let view = self.view();
@@ -70,14 +73,15 @@ impl StripeIo {
         if target.len > 0 {
             wanted[i].push(Range { offset: 0, len: target.len });
         }
-        let avoid = [index].into_iter().collect();
+        let avoid = avoid.then_some(index).into_iter().collect();
         let spec = ReadSpec { wanted, source: Source::Exact(target.clone()), avoid, class };
         let (plan, decoded) = self.read_strips(stripe, pool, &spec).await?;
         let pieces = match plan.copy() {
             Some(copy) if geometry.replicated() => plan.pieces(copy),
-            _ => Pieces::from_sorted(
-                decoded.into_iter().find(|(d, _)| *d == i).map(|d| d.1).unwrap_or_default(),
-            ),
+            _ => match decoded.into_iter().find(|(d, _)| *d == i) {
+                Some((_, decoded)) => Pieces::from_sorted(decoded),
+                None => plan.pieces(i),
+            },
         };
         let len = stored_len(&pieces);
         let version = target.version_of(index).unwrap_or(target.version);

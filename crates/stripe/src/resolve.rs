@@ -143,6 +143,47 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
     Decision::Unavailable { version, reason: Undecided { fit, need: geometry.code.data(), unknown } }
 }
 
+/// What to do with a version prepared where a strip is on its way to, when nothing is left to decide
+/// among the members: it is made current if it is what the member's strip is, and dropped otherwise.
+/// The new place is no member: it was needed for every acknowledgement, so the members know better.
+/// `None` if the members do not tell (then nothing is done, and the move does not end).
+pub fn decide_moved(
+    geometry: Geometry,
+    members: &[Member],
+    index: StripIndex,
+    moved: &StripState,
+) -> Option<Moved> {
+    let prepared = moved.prepared.as_ref()?.version;
+    let at = usize::from(index.0);
+    let parity = geometry.replicated() || at >= geometry.k();
+    let own = members.get(at).filter(|m| m.is_ok()).and_then(|m| m.adopted().map(|a| a.version));
+    let first = if geometry.replicated() { 0 } else { geometry.k() };
+    let reference = || members.get(first..)?.iter().filter_map(Member::adopted).max_by_key(|i| i.version);
+    let current = own.or_else(|| match reference() {
+        Some(r) if parity => Some(r.version),
+        Some(r) => r.covers.get(at).copied().flatten(),
+        None => None,
+    });
+    match current {
+        Some(current) if current == prepared => Some(Moved::Adopt(prepared)),
+        Some(_) => Some(Moved::Discard(prepared)),
+        // Every `ok` member says that there is nothing: the version was never complete.
+        None if members.iter().all(|m| matches!(m, Member::Ok(s) if !s.lost)) => {
+            Some(Moved::Discard(prepared))
+        }
+        None => None,
+    }
+}
+
+/// See [`decide_moved`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// Make it the current version there.
+    Adopt(Version),
+    /// Drop it there.
+    Discard(Version),
+}
+
 fn holders(members: &[Member], version: Version) -> Vec<(StripIndex, Version)> {
     let holder = |(i, m): (usize, &Member)| {
         m.prepared().filter(|p| p.version == version).map(|_| (StripIndex(i as u8), version))

@@ -7,17 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{FsId, Grant, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use base::{
+    BlockIndex, FsId, Grant, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version,
+};
 use tokio::{sync::Semaphore, task::JoinSet};
 use wire::{
     map::PdiskState,
     nsd::{BATCH_MAX, NsdReply, NsdRequest},
-    strip::StripRefusal,
+    strip::{StripRefusal, StripState},
 };
 
 use crate::{
     Fault, StripFault, StripFaults, StripeError, StripeIo,
-    resolve::{Decision, Member, decide},
+    resolve::{Decision, Member, Moved, decide, decide_moved},
 };
 
 /// How far resolution is.
@@ -51,7 +53,34 @@ pub async fn resolve_fs(
     grant: Grant,
     progress: impl Fn(ResolveProgress),
 ) -> Result<ResolveReport, StripeError> {
-    let stripes = list_prepared(io, fs).await?;
+    let stripes = list_prepared(io, fs, None).await?;
+    resolve_all(io, stripes, grant, progress).await
+}
+
+/// The same for one inode, beside live sessions: the resolver holds its write token, under this grant.
+pub async fn resolve_inode(
+    io: &StripeIo,
+    fs: FsId,
+    inode: InodeNo,
+    grant: Grant,
+) -> Result<ResolveReport, StripeError> {
+    let stripes = list_prepared(io, fs, Some(inode)).await?;
+    resolve_all(io, stripes, grant, |_| ()).await
+}
+
+/// The inodes of a file system that have prepared versions, rising. Those of live sessions are among them.
+pub async fn unresolved_inodes(io: &StripeIo, fs: FsId) -> Result<Vec<InodeNo>, StripeError> {
+    let mut inodes: Vec<InodeNo> = list_prepared(io, fs, None).await?.keys().map(|s| s.inode).collect();
+    inodes.dedup();
+    Ok(inodes)
+}
+
+async fn resolve_all(
+    io: &StripeIo,
+    stripes: BTreeMap<StripeId, PoolId>,
+    grant: Grant,
+    progress: impl Fn(ResolveProgress),
+) -> Result<ResolveReport, StripeError> {
     let mut state = ResolveProgress { found: stripes.len(), done: 0 };
     progress(state);
     let mut report = ResolveReport { stripes: stripes.len(), ..ResolveReport::default() };
@@ -87,13 +116,17 @@ pub async fn resolve_fs(
     Ok(report)
 }
 
-/// Every stripe of the file system that has a prepared version on a pdisk that counts.
-async fn list_prepared(io: &StripeIo, fs: FsId) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
+/// Every stripe of the file system, or of one inode, that has a prepared version on a pdisk that counts.
+async fn list_prepared(
+    io: &StripeIo,
+    fs: FsId,
+    inode: Option<InodeNo>,
+) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
     let view = io.view();
     let mut tasks = JoinSet::new();
     for pdisk in view.map.pdisks.iter().filter(|p| p.state.written()).map(|p| p.id) {
         let io = io.clone();
-        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, pdisk).await) });
+        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, inode, pdisk).await) });
     }
     let mut stripes = BTreeMap::new();
     while let Some(done) = tasks.join_next().await {
@@ -106,9 +139,19 @@ async fn list_prepared(io: &StripeIo, fs: FsId) -> Result<BTreeMap<StripeId, Poo
     Ok(stripes)
 }
 
-async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(StripeId, PoolId)>, Fault> {
+async fn list_pdisk(
+    io: &StripeIo,
+    fs: FsId,
+    inode: Option<InodeNo>,
+    pdisk: PdiskId,
+) -> Result<Vec<(StripeId, PoolId)>, Fault> {
     let mut found = Vec::new();
-    let mut after: Option<StripId> = None;
+    // Strips sort by inode: those of one begin after the last that the one before it can have.
+    let mut after = inode.map(|inode| {
+        let before = InodeNo(inode.0.saturating_sub(1));
+        StripeId { fs, inode: before, block: BlockIndex(u64::MAX) }.strip(StripIndex(u8::MAX))
+    });
+    let wanted = |strip: &StripId| inode.is_none_or(|inode| strip.stripe.inode == inode);
     let mut until = Instant::now() + io.config().deadline;
     loop {
         let view = io.view();
@@ -120,9 +163,9 @@ async fn list_pdisk(io: &StripeIo, fs: FsId, pdisk: PdiskId) -> Result<Vec<(Stri
         match io.call(pdisk, request, Vec::new(), OpClass::Rebuild, attempt).await {
             Ok((NsdReply::States { states, more }, _)) => {
                 until = Instant::now() + io.config().deadline;
-                found.extend(states.iter().map(|s| (s.strip.stripe, s.pool)));
+                found.extend(states.iter().filter(|s| wanted(&s.strip)).map(|s| (s.strip.stripe, s.pool)));
                 match states.last() {
-                    Some(last) if more => after = Some(last.strip),
+                    Some(last) if more && wanted(&last.strip) => after = Some(last.strip),
                     _ => return Ok(found),
                 }
             }
@@ -148,11 +191,26 @@ pub(crate) async fn resolve_stripe(
     let mut report = ResolveReport::default();
     let mut until = Instant::now() + io.config().deadline;
     for _ in 0..ROUNDS_MAX {
-        let members = seal(io, stripe, pool, grant, until).await?;
+        let (members, joining) = seal(io, stripe, pool, grant, until).await?;
         let geometry = io.shared.pool(&io.view(), pool)?.geometry;
         let before = report.clone();
         match decide(geometry, &members) {
-            Decision::Clean => return Ok(report),
+            Decision::Clean => {
+                for (index, to, state) in &joining {
+                    let items = |version| vec![(stripe.strip(*index), version)];
+                    let request = match decide_moved(geometry, &members, *index, state) {
+                        Some(Moved::Adopt(version)) => {
+                            NsdRequest::Adopt { pdisk: *to, items: items(version) }
+                        }
+                        Some(Moved::Discard(version)) => {
+                            NsdRequest::Discard { pdisk: *to, items: items(version) }
+                        }
+                        None => continue,
+                    };
+                    change_one(io, stripe, *index, *to, request, until).await?;
+                }
+                return Ok(report);
+            }
             Decision::Unavailable { version, reason } => {
                 report.unavailable.push((stripe, format!("{version}: {reason}")));
                 return Ok(report);
@@ -181,6 +239,9 @@ pub(crate) async fn resolve_stripe(
     Ok(report)
 }
 
+/// The members of a stripe's group, and what is where its strips are on their way to.
+type Sealed = (Vec<Member>, Vec<(StripIndex, PdiskId, StripState)>);
+
 /// Seals every strip of a stripe; answers come from all `ok` pdisks, or it fails.
 async fn seal(
     io: &StripeIo,
@@ -188,11 +249,12 @@ async fn seal(
     pool: PoolId,
     grant: Grant,
     until: Instant,
-) -> Result<Vec<Member>, StripeError> {
+) -> Result<Sealed, StripeError> {
     loop {
         let view = io.view();
         let pool = io.shared.pool(&view, pool)?;
-        let members = view.members(pool.id, pool.group_of(stripe)).to_vec();
+        let group = pool.group_of(stripe);
+        let members = view.members(pool.id, group).to_vec();
         let attempt = until.min(Instant::now() + io.config().attempt);
         let answers = io
             .shared
@@ -213,8 +275,24 @@ async fn seal(
                 _ => Member::Away(state),
             });
         }
-        if faults.is_empty() {
-            return Ok(out);
+        let mut joining = Vec::new();
+        for m in view.moves(pool.id, group) {
+            let strip = stripe.strip(m.strip);
+            let request = NsdRequest::Seal { pdisk: m.to, strips: vec![strip], below: grant };
+            match io.call(m.to, request, Vec::new(), OpClass::Rebuild, attempt).await {
+                Ok((NsdReply::States { mut states, .. }, _)) => joining.push((
+                    m.strip,
+                    m.to,
+                    states.pop().unwrap_or(StripState { strip, ..StripState::default() }),
+                )),
+                Ok(_) => {
+                    faults.push(StripFault { index: m.strip, pdisk: Some(m.to), fault: Fault::Protocol })
+                }
+                Err(fault) => faults.push(StripFault { index: m.strip, pdisk: Some(m.to), fault }),
+            }
+        }
+        if faults.is_empty() && io.view().moves(pool.id, group) == view.moves(pool.id, group) {
+            return Ok((out, joining));
         }
         if Instant::now() >= until {
             return Err(StripeError::Deadline { stripe, faults: StripFaults(faults) });
@@ -269,6 +347,37 @@ async fn change(
     Ok(())
 }
 
+/// One change on the pdisk that a strip is on its way to, as long as it is.
+async fn change_one(
+    io: &StripeIo,
+    stripe: StripeId,
+    index: StripIndex,
+    to: PdiskId,
+    request: NsdRequest,
+    until: Instant,
+) -> Result<(), StripeError> {
+    loop {
+        let attempt = until.min(Instant::now() + io.config().attempt);
+        let fault = match io.call(to, request.clone(), Vec::new(), OpClass::Rebuild, attempt).await {
+            Ok((NsdReply::Outcomes(outcomes), _)) => match outcomes.into_iter().next() {
+                Some(Ok(()) | Err(StripRefusal::NotNewer { .. } | StripRefusal::Absent)) => return Ok(()),
+                Some(Err(refusal)) => Fault::Refused(refusal.into()),
+                None => Fault::Protocol,
+            },
+            Ok(_) => Fault::Protocol,
+            Err(fault) => fault,
+        };
+        if !io.view().state(to).written() {
+            return Ok(()); // the move is taken back
+        }
+        if Instant::now() >= until {
+            let faults = StripFaults(vec![StripFault { index, pdisk: Some(to), fault }]);
+            return Err(StripeError::Deadline { stripe, faults });
+        }
+        tokio::time::sleep(io.config().retry_pause).await;
+    }
+}
+
 async fn install_strip(
     io: &StripeIo,
     stripe: StripeId,
@@ -285,7 +394,8 @@ async fn install_strip(
         if !view.state(pdisk).written() {
             return Ok(());
         }
-        let (strip, payload) = io.rebuild_strip(stripe, pool, group, index, target, OpClass::Rebuild).await?;
+        let (strip, payload) =
+            io.rebuild_strip(stripe, pool, group, index, target, true, OpClass::Rebuild).await?;
         let request = NsdRequest::Install { pdisk, strip };
         let attempt = until.min(Instant::now() + io.config().attempt);
         let fault = match io.call(pdisk, request, payload, OpClass::Rebuild, attempt).await {

@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use base::{BufPool, Epoch, GroupId, NodeId, PdiskId, PoolId, StripeId};
+use base::{BufPool, Epoch, GroupId, NodeId, PdiskId, PoolId, StripIndex, StripeId};
 use layout::{Code, Codec};
-use wire::map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState};
+use wire::map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, StripMove};
 
 use crate::geometry::Geometry;
 
@@ -108,15 +108,25 @@ impl ClusterView {
     pub fn members(&self, pool: PoolId, group: GroupId) -> &[PdiskId] {
         self.map.group_members(pool, group)
     }
+    /// Where strips of a group are on their way to, beside [`ClusterView::members`].
+    pub fn moves(&self, pool: PoolId, group: GroupId) -> &[StripMove] {
+        self.map.moves(pool, group)
+    }
+    /// The same for one strip: at most one place.
+    pub fn joins(&self, pool: PoolId, group: GroupId, index: StripIndex) -> Option<PdiskId> {
+        self.moves(pool, group).iter().find(|m| m.strip == index).map(|m| m.to)
+    }
     /// The epoch of the last change that concerns any group with this pdisk: what is older may be refused
     /// for whatever strip of it.
     pub fn pdisk_changed(&self, id: PdiskId) -> Epoch {
         let mut latest = Epoch::default();
         for pool in &self.map.pools {
+            // A group that has moved away from it still concerns it.
+            latest = latest.max(pool.changed);
             let width = usize::from(pool.width).max(1);
             for members in pool.table.chunks_exact(width).filter(|m| m.contains(&id)) {
                 let changed = members.iter().filter_map(|m| self.pdisk(*m)).map(|p| p.changed);
-                latest = changed.fold(latest.max(pool.changed), Epoch::max);
+                latest = changed.fold(latest, Epoch::max);
             }
         }
         latest

@@ -3,6 +3,8 @@
 //! A write completes when every touched strip whose pdisk is written to has stored it, and at least K
 //! strips fit the new version. A silent server is asked again until the map says that its pdisk is
 //! missing; a stale map is replaced and the same version sent again (a repetition has no further effect).
+//! A strip that is on its way to another pdisk is stored there as well: a place of its own, as necessary
+//! as a member's, but never one of the K.
 //! Until it completes the version counts as abandoned: whatever ends the writer, the next write of the
 //! stripe discards it first.
 
@@ -15,14 +17,13 @@ use base::{Epoch, Incarnation, OpClass, PdiskId, PoolId, StripIndex, StripSet, S
 use bytes::Bytes;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 use wire::{
-    map::PdiskState,
+    map::{PdiskState, StripMove},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{PrepareStrip, Range, StripRefusal},
 };
 
 use crate::{
     ClusterView, Fault, StripFault, StripFaults, StripeError, StripeIo,
-    adopt::Complete,
     io::Shared,
     meta::BlockMeta,
     pieces::Pieces,
@@ -95,7 +96,12 @@ struct Writer<'a> {
     plan: WritePlan,
     previous: Option<BlockMeta>,
     pieces: Pieces,
+    /// By place: the strips of the stripe, then those of `joins`.
     strips: Vec<Option<Strip>>,
+    /// Touched strips that are on their way to another pdisk.
+    joins: Vec<StripMove>,
+    /// What the prepares adopt, by strip.
+    adopts: Vec<Option<Version>>,
     tasks: JoinSet<Event>,
     /// An attempt ended without an answer: it may still be carried out.
     unknown: bool,
@@ -104,7 +110,33 @@ struct Writer<'a> {
 
 impl StripeIo {
     /// Writes a block. Returns what is known of it now; on an error its last complete version stands.
+    ///
+    /// Near the end of a pdisk its reserve is all there is for new versions, and comes back as versions are
+    /// adopted. Writes that each hold a part of it would wait for one another: who finds none gives back what
+    /// it holds, and goes on when it is alone.
     pub async fn write(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
+        let first = self.write_once(write.clone()).await;
+        let Err(StripeError::NoSpace { .. }) = first else { return first };
+        let shared = &self.shared;
+        let until = Instant::now() + shared.config.deadline;
+        self.clear_abandoned(write.stripe, until).await?;
+        let Ok(_alone) = tokio::time::timeout_at(until.into(), shared.last_room.lock()).await else {
+            return first;
+        };
+        let until = Instant::now() + shared.config.attempt;
+        loop {
+            shared.adoption.hurry();
+            tokio::time::sleep(shared.config.retry_pause).await;
+            match self.write_once(write.clone()).await {
+                Err(StripeError::NoSpace { .. }) if Instant::now() < until => {
+                    self.clear_abandoned(write.stripe, until).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn write_once(&self, write: WriteStripe) -> Result<BlockMeta, StripeError> {
         let shared = &self.shared;
         let stripe = write.stripe;
         let started = Instant::now();
@@ -144,7 +176,10 @@ impl StripeIo {
         };
         let plan = plan::plan(geometry, &pool.codec, &shared.buffers, &change);
         let complete = shared.adoption.complete_of(stripe);
-        let strips = strips_of(&plan, complete.as_ref());
+        let adopts: Vec<_> =
+            geometry.all().map(|i| complete.as_ref().and_then(|c| c.version_of(i))).collect();
+        let strips =
+            plan.strips.iter().zip(&adopts).map(|(w, a)| Some(Strip::new(w.as_ref()?, *a))).collect();
         let mut writer = Writer {
             io: self,
             stripe,
@@ -154,20 +189,26 @@ impl StripeIo {
             previous,
             pieces,
             strips,
+            joins: Vec::new(),
+            adopts,
             tasks: JoinSet::new(),
             unknown: false,
             progress: Instant::now(),
         };
         let outcome = writer.run().await;
+        if matches!(outcome, Err(StripeError::NoSpace { .. })) {
+            writer.drain().await;
+        }
         let settled = writer.tasks.is_empty() && !writer.unknown;
         match outcome {
             Ok(stored) => {
                 let meta = writer.plan.after.clone();
                 let touched = writer.plan.touched;
                 let pool = writer.pool.id;
+                let joined = writer.joins.iter().map(|m| (m.strip, m.to)).collect();
                 let fresh = writer.previous.is_none();
                 let (version, adoption) = (write.version, &shared.adoption);
-                adoption.completed(stripe, pool, version, fresh, touched, stored, meta.clone());
+                adoption.completed(stripe, pool, version, fresh, touched, stored, joined, meta.clone());
                 Ok(meta)
             }
             Err(error) => {
@@ -221,20 +262,18 @@ impl StripeIo {
     }
 }
 
-fn strips_of(plan: &WritePlan, complete: Option<&Complete>) -> Vec<Option<Strip>> {
-    let ready = Slot::Ready { at: Instant::now(), epoch: Epoch(0) };
-    let strip = |(i, write): (usize, &Option<StripWrite>)| {
-        write.as_ref().map(|write| Strip {
+impl Strip {
+    fn new(write: &StripWrite, adopt: Option<Version>) -> Strip {
+        Strip {
             write: Arc::new(write.clone()),
-            adopt: complete.and_then(|c| c.version_of(StripIndex(i as u8))),
+            adopt,
             discard: None,
-            slot: ready.clone(),
+            slot: Slot::Ready { at: Instant::now(), epoch: Epoch(0) },
             fault: None,
             retries: 0,
             whole: write.base.is_none(),
-        })
-    };
-    plan.strips.iter().enumerate().map(strip).collect()
+        }
+    }
 }
 
 impl Writer<'_> {
@@ -267,18 +306,61 @@ impl Writer<'_> {
         }
     }
 
+    /// Waits for the answers of what was sent: then nothing of this write is under way.
+    async fn drain(&mut self) {
+        while let Some(done) = self.tasks.join_next().await {
+            let unknown = |fault: &Fault| matches!(fault, Fault::Timeout | Fault::Unreachable(_));
+            self.unknown |= match done {
+                Ok(Event::Prepared(_, _, _, Err(fault))) => unknown(&fault),
+                Ok(_) => false,
+                Err(_) => true,
+            };
+        }
+    }
+
     fn members<'v>(&self, view: &'v ClusterView) -> &'v [PdiskId] {
         view.members(self.pool.id, self.pool.group_of(self.stripe))
     }
 
+    /// Which strip a place is of.
+    fn index(&self, place: usize) -> StripIndex {
+        match place.checked_sub(self.pool.geometry.width()) {
+            Some(join) => self.joins[join].strip,
+            None => StripIndex(place as u8),
+        }
+    }
+
+    /// The pdisk of a place; none where a strip no longer moves.
+    fn pdisk(&self, view: &ClusterView, place: usize) -> Option<PdiskId> {
+        let Some(join) = place.checked_sub(self.pool.geometry.width()) else {
+            return self.members(view).get(place).copied();
+        };
+        let join = &self.joins[join];
+        view.moves(self.pool.id, join.group).contains(join).then_some(join.to)
+    }
+
+    /// A place for every touched strip that moves.
+    fn join(&mut self, view: &ClusterView) {
+        for join in view.moves(self.pool.id, self.pool.group_of(self.stripe)) {
+            let i = usize::from(join.strip.0);
+            let Some(write) = self.plan.strips.get(i).and_then(Option::as_ref) else { continue };
+            if !self.joins.contains(join) {
+                self.strips.push(Some(Strip::new(write, self.adopts[i])));
+                self.joins.push(*join);
+            }
+        }
+    }
+
     /// Sends what is ready and due.
     fn launch(&mut self, view: &Arc<ClusterView>) {
-        let members = self.members(view);
+        self.join(view);
+        let pdisks: Vec<_> = (0..self.strips.len()).map(|place| self.pdisk(view, place)).collect();
+        let indices: Vec<_> = (0..self.strips.len()).map(|place| self.index(place)).collect();
         let now = Instant::now();
         let deadline = now + self.io.shared.config.attempt;
         let mut launched = false;
         for (i, place) in self.strips.iter_mut().enumerate() {
-            let (Some(strip), Some(&pdisk)) = (place, members.get(i)) else { continue };
+            let (Some(strip), Some(pdisk)) = (place, pdisks[i]) else { continue };
             let life = life(view, pdisk);
             if let Slot::Stored(on, then) = strip.slot
                 && (on, then) != (pdisk, life)
@@ -294,7 +376,7 @@ impl Writer<'_> {
             launched = true;
             let shared = Arc::clone(&self.io.shared);
             let view = Arc::clone(view);
-            let id = self.stripe.strip(StripIndex(i as u8));
+            let id = self.stripe.strip(indices[i]);
             let (write, adopt, discard) = (Arc::clone(&strip.write), strip.adopt, strip.discard.take());
             let (pool, group) = (self.pool.id, self.pool.group_of(self.stripe));
             self.tasks.spawn(async move {
@@ -325,6 +407,13 @@ impl Writer<'_> {
         let geometry = self.pool.geometry;
         let mut stored = StripSet::default();
         let mut fit = 0;
+        for place in geometry.width()..self.strips.len() {
+            let needed = self.pdisk(view, place).is_some_and(|pdisk| view.state(pdisk).written());
+            let stored = |s: &Strip| matches!(s.slot, Slot::Stored(..));
+            if needed && !self.strips[place].as_ref().is_some_and(stored) {
+                return None;
+            }
+        }
         for i in geometry.all() {
             let state = view.state(*members.get(usize::from(i.0))?);
             match &self.strips[usize::from(i.0)] {
@@ -390,7 +479,7 @@ impl Writer<'_> {
         fault: Fault,
     ) -> Result<(), StripeError> {
         let stripe = self.stripe;
-        let index = StripIndex(i as u8);
+        let index = self.index(i);
         let pause = self.io.shared.config.retry_pause;
         let Some(strip) = &mut self.strips[i] else { return Ok(()) };
         strip.retries += 1;
@@ -420,7 +509,7 @@ impl Writer<'_> {
             StripRefusal::NotNewer { present } => return Err(conflict(present)),
             StripRefusal::Sealed { below } => return Err(StripeError::Sealed { stripe, below }),
             StripRefusal::PreparedExists { prepared } => {
-                let current = self.previous.as_ref().and_then(|p| match p.data.get(i) {
+                let current = self.previous.as_ref().and_then(|p| match p.data.get(usize::from(index.0)) {
                     Some(known) if !self.pool.geometry.replicated() => *known,
                     _ => p.parity,
                 });
@@ -443,6 +532,10 @@ impl Writer<'_> {
                 self.make_whole(i, fault);
             }
             StripRefusal::Lost | StripRefusal::Absent => self.make_whole(i, fault),
+            // The manager sees that it is full, and takes the move back.
+            StripRefusal::NoSpace if i >= self.pool.geometry.width() => {
+                self.again(i, pause * retries.min(20), Epoch(0), fault);
+            }
             StripRefusal::NoSpace => return Err(StripeError::NoSpace { stripe, pdisk }),
             StripRefusal::Failed => {
                 self.io.shared.reporter.silent(pdisk);
@@ -475,14 +568,15 @@ impl Writer<'_> {
         strip.fault = Some(fault);
         let (io, pool, stripe) = (self.io.clone(), Arc::clone(&self.pool), self.stripe);
         let (dirty, pieces, info) = (self.plan.dirty.clone(), self.pieces.clone(), strip.write.info.clone());
+        let index = usize::from(self.index(i).0);
         self.tasks.spawn(async move {
-            let whole = whole_strip(io, pool, stripe, i, info, dirty, pieces, previous);
+            let whole = whole_strip(io, pool, stripe, index, info, dirty, pieces, previous);
             Event::Whole(i, whole.await)
         });
     }
 
     fn report_silent(&mut self, view: &ClusterView) {
-        let members = self.members(view);
+        let pdisks: Vec<_> = (0..self.strips.len()).map(|place| self.pdisk(view, place)).collect();
         let silent_after = self.io.shared.config.silent_after;
         for (i, strip) in self.strips.iter().enumerate() {
             let Some(strip) = strip else { continue };
@@ -491,7 +585,7 @@ impl Writer<'_> {
                 Slot::Ready { .. } => strip.retries > 0 && self.progress.elapsed() >= silent_after,
                 Slot::Stored(..) => false,
             };
-            if let Some(&pdisk) = members.get(i)
+            if let Some(pdisk) = pdisks[i]
                 && silent
                 && view.state(pdisk).written()
             {
@@ -502,20 +596,19 @@ impl Writer<'_> {
 
     /// What is waited for, strip by strip.
     fn faults(&self, view: &ClusterView) -> StripFaults {
-        let members = self.members(view);
         let fault = |(i, strip): (usize, &Option<Strip>)| {
             let strip = strip.as_ref()?;
             if matches!(strip.slot, Slot::Stored(..)) {
                 return None;
             }
-            let pdisk = members.get(i).copied();
+            let pdisk = self.pdisk(view, i);
             let state = pdisk.map_or(PdiskState::Missing, |p| view.state(p));
             let fault = if state.written() {
                 strip.fault.clone().unwrap_or(Fault::Timeout)
             } else {
                 Fault::NotOk(state)
             };
-            Some(StripFault { index: StripIndex(i as u8), pdisk, fault })
+            Some(StripFault { index: self.index(i), pdisk, fault })
         };
         StripFaults(self.strips.iter().enumerate().filter_map(fault).collect())
     }

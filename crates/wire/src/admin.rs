@@ -9,6 +9,19 @@ pub enum AdminRequest {
     Status,
     /// Who waits for whom.
     Waiters,
+    /// NSD servers: read stripes of a group and prove them; the answer says where to go on.
+    Prove {
+        /// The pool.
+        pool: base::PoolId,
+        /// The group.
+        group: base::GroupId,
+        /// The last stripe already proved.
+        after: Option<base::StripeId>,
+        /// Most stripes to prove.
+        limit: u32,
+        /// Make damaged and absent strips anew.
+        repair: bool,
+    },
     /// End cleanly.
     Shutdown,
     /// Peers, rails and connections.

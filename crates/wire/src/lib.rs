@@ -13,3 +13,4 @@ pub mod map;
 pub mod mgr;
 pub mod nsd;
 pub mod strip;
+pub mod token;

@@ -1,7 +1,7 @@
 //! The cluster map: who is in the cluster, which pdisks count, how pools are laid out, whose sessions
 //! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
 
-use base::{ClusterId, Epoch, FsId, Incarnation, NodeId, PdiskId, PoolId, SessionId};
+use base::{ClusterId, Epoch, FsId, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripIndex};
 use serde::{Deserialize, Serialize};
 
 /// One version of the cluster map.
@@ -85,6 +85,8 @@ pub struct PdiskEntry {
     pub changed: Epoch,
     /// The life it registered with last.
     pub incarnation: Incarnation,
+    /// It is to hold nothing: its strips go to other pdisks, and it gets no new ones.
+    pub leaving: bool,
 }
 
 /// A pool and its layout table.
@@ -106,8 +108,42 @@ pub struct PoolEntry {
     pub seed: u64,
     /// The layout table: `width` pdisks for each group, one group after the other.
     pub table: Vec<PdiskId>,
-    /// The epoch in which the table last changed.
+    /// The epoch in which the table or `moves` last changed.
     pub changed: Epoch,
+    /// For each group the epoch of its own last change; empty while no group has ever changed.
+    pub group_changed: Vec<Epoch>,
+    /// The pdisks the pool is laid out over, by rising id: those of the table, and new ones.
+    pub pdisks: Vec<PoolPdisk>,
+    /// Strips on their way to another pdisk, by rising group and strip.
+    pub moves: Vec<StripMove>,
+}
+
+/// A pdisk as the layout of a pool sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolPdisk {
+    /// Which.
+    pub id: PdiskId,
+    /// The declustered array it belongs to; none before it was first planned with.
+    pub array: Option<u16>,
+    /// Its weight, bytes.
+    pub weight: u64,
+    /// Enclosure or rack, if known.
+    pub enclosure: Option<u32>,
+}
+
+/// One strip of all stripes of a group is on its way to another pdisk. Until the table names that pdisk
+/// it is written like a member and needed for every acknowledgement, but not read, and nothing that it
+/// holds or lacks decides anything: the member in the table still counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct StripMove {
+    /// The group.
+    pub group: GroupId,
+    /// Which of its strips.
+    pub strip: StripIndex,
+    /// Where it goes.
+    pub to: PdiskId,
+    /// The epoch in which this began.
+    pub since: Epoch,
 }
 
 /// A file system.
@@ -148,17 +184,40 @@ impl ClusterMap {
         self.filesystems.iter().find(|f| f.name == name)
     }
     /// The members of a group, in strip order; empty if there is no such group.
-    pub fn group_members(&self, pool: PoolId, group: base::GroupId) -> &[PdiskId] {
+    pub fn group_members(&self, pool: PoolId, group: GroupId) -> &[PdiskId] {
         let Some(pool) = self.pool(pool) else { return &[] };
         let width = usize::from(pool.width);
         let start = group.0 as usize * width;
         pool.table.get(start..start + width).unwrap_or(&[])
     }
+    /// The strips of a group that are on their way to another pdisk.
+    pub fn moves(&self, pool: PoolId, group: GroupId) -> &[StripMove] {
+        let Some(pool) = self.pool(pool) else { return &[] };
+        let start = pool.moves.partition_point(|m| m.group < group);
+        let count = pool.moves[start..].partition_point(|m| m.group == group);
+        &pool.moves[start..start + count]
+    }
+    /// What a pdisk is, in a word for listings: its state, or `draining` while it is being emptied, or
+    /// `replace` when it holds no group any more and is not meant to.
+    pub fn pdisk_word(&self, id: PdiskId) -> &'static str {
+        let Some(pdisk) = self.pdisk(id) else { return "unknown" };
+        let used = self.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
+        match pdisk.state {
+            PdiskState::Failed if !used => "replace",
+            _ if pdisk.leaving && !used => "replace",
+            PdiskState::Ok if pdisk.leaving => "draining",
+            state => state.name(),
+        }
+    }
     /// The epoch of a group's last change: requests made under an older map are refused.
-    pub fn group_changed(&self, pool: PoolId, group: base::GroupId) -> Epoch {
-        let table = self.pool(pool).map(|p| p.changed).unwrap_or_default();
-        let members =
-            self.group_members(pool, group).iter().filter_map(|&id| self.pdisk(id)).map(|p| p.changed);
-        members.fold(table, Epoch::max)
+    pub fn group_changed(&self, pool: PoolId, group: GroupId) -> Epoch {
+        let own = self.pool(pool).map(|p| match p.group_changed.get(group.0 as usize) {
+            Some(changed) => *changed,
+            None => p.changed,
+        });
+        let joining = self.moves(pool, group).iter().map(|m| &m.to);
+        let pdisks = self.group_members(pool, group).iter().chain(joining);
+        let states = pdisks.filter_map(|&id| self.pdisk(id)).map(|p| p.changed);
+        states.fold(own.unwrap_or_default(), Epoch::max)
     }
 }

@@ -7,7 +7,10 @@ use base::{BlockIndex, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::map::{ClusterMap, FsEntry, PdiskState};
+use crate::{
+    map::{ClusterMap, FsEntry, PdiskState},
+    token::{Recall, Token, TokenMode},
+};
 
 /// Longest name in a directory, bytes.
 pub const NAME_LEN_MAX: usize = 255;
@@ -155,6 +158,39 @@ pub struct PdiskReport {
     pub failed: bool,
     /// Catch-up under this epoch is finished: everything adopted elsewhere is here.
     pub caught_up: Option<Epoch>,
+    /// Strips that move to it and are all here, at most [`FILLED_MAX`].
+    pub filled: Vec<Filled>,
+    /// What moving and catching up have stored on it since its server's start, bytes.
+    pub moved: u64,
+    /// Why a strip of it could not be made last, for people; empty if none waits.
+    pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
+}
+
+/// Most entries of [`PdiskReport::filled`]: what the manager lets move to one pdisk at a time.
+pub const FILLED_MAX: usize = 64;
+
+/// Everything of one move is in its new place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Filled {
+    /// The pool.
+    pub pool: base::PoolId,
+    /// Which move.
+    pub what: crate::map::StripMove,
+}
+
+/// What an administrator wants of a pdisk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PdiskWish {
+    /// Give up what it holds: rebuild it elsewhere from the other strips, at once.
+    Fail,
+    /// Move everything away, reading from it; it counts until it is empty.
+    Drain,
+    /// Undo `Drain`.
+    Keep,
+    /// Take it out of the map: only when it holds no group.
+    Remove,
 }
 
 /// A request to the manager. The header's `session` is the sender's.
@@ -196,8 +232,10 @@ pub enum MgrRequest {
         admin_addr: String,
         /// Mount point, for people.
         mount: String,
-        /// A session the client knows to be dead (same boot, process gone).
-        proven_dead: Option<SessionId>,
+        /// Sessions the client knows to be dead (same boot, process gone).
+        proven_dead: Vec<SessionId>,
+        /// Not the first attempt: the client has seen who else is there and knows of no other death.
+        share: bool,
     },
     /// Stripes left by unclean ends of sessions are resolved under this session's grant.
     ResolveDone,
@@ -297,6 +335,83 @@ pub enum MgrRequest {
     },
     /// Tunables that differ from their defaults.
     ConfigGet,
+
+    /// A token of at least this mode, as soon as it can be had. Asking again is harmless.
+    Acquire {
+        /// Inode.
+        ino: InodeNo,
+        /// Read or write.
+        mode: TokenMode,
+    },
+    /// Tokens as they are now held, after a recall or by the client's own will: `serial` is that of the
+    /// recall or of the grant, `mode` what is left.
+    Release {
+        /// At most [`crate::token::TOKENS_MAX`].
+        tokens: Vec<Token>,
+    },
+    /// What the manager wants of the session, as soon as there is something, or nothing at the deadline.
+    WaitRecalls,
+    /// After [`Recall::Share`]: every token held.
+    Claim {
+        /// At most [`crate::token::TOKENS_MAX`].
+        tokens: Vec<Token>,
+        /// Nothing follows.
+        last: bool,
+    },
+    /// The inode's stripes are resolved, as a grant demanded.
+    Resolved {
+        /// Inode.
+        ino: InodeNo,
+    },
+    /// After [`Recall::Resolve`]: nothing is left.
+    ResolvePassDone {
+        /// Its number.
+        pass: u64,
+    },
+    /// The tokens of a file system, for people.
+    Tokens {
+        /// Which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
+    /// Ends a client's session by force.
+    Detach {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Something is to be done about a pdisk.
+    PdiskSet {
+        /// Which.
+        pdisk: PdiskId,
+        /// What.
+        wish: PdiskWish,
+    },
+    /// A new pdisk; its server names it when it registers next.
+    PdiskAdd {
+        /// Its id, above all others.
+        pdisk: PdiskId,
+        /// Its name.
+        name: String,
+        /// The node that serves it.
+        node: NodeId,
+        /// Bytes it can hold.
+        capacity: u64,
+        /// The pools that are to use it.
+        pools: Vec<base::PoolId>,
+    },
+    /// Files with blocks that cannot be read now, by rising inode number.
+    LostFiles {
+        /// Of which file system.
+        fs: FsId,
+        /// The last one already named; 0 from the start.
+        after: InodeNo,
+    },
+    /// Events after a number, oldest first.
+    Events {
+        /// The last one already seen; 0 for all that are kept.
+        after: u64,
+    },
 }
 
 /// What to do to the namespace.
@@ -352,6 +467,8 @@ pub enum Change {
         open: bool,
         /// Above every version the client has written so far.
         highest: Version,
+        /// The inode whose token the client holds for this: ESTALE if the name leads to another.
+        expect: Option<InodeNo>,
         /// When.
         now: Timestamp,
     },
@@ -373,6 +490,9 @@ pub enum Change {
         open: bool,
         /// Above every version the client has written so far.
         highest: Version,
+        /// The inodes the two names lead to (0: to none) whose tokens the client holds for this: ESTALE if
+        /// they lead to others.
+        expect: Option<(InodeNo, InodeNo)>,
         /// When.
         now: Timestamp,
     },
@@ -492,8 +612,10 @@ pub enum MgrReply {
     SessionOpen {
         /// The session.
         session: SessionId,
-        /// The grant of all its write tokens (one client per file system for now).
+        /// With `whole`: the grant of all its write tokens.
         grant: Grant,
+        /// Nobody else is there: all tokens of the file system are held, until [`Recall::Share`].
+        whole: bool,
         /// The file system.
         fs: FsEntry,
         /// A former session ended uncleanly: resolve before the first data access, then ResolveDone.
@@ -505,14 +627,10 @@ pub enum MgrReply {
         /// Tunables that differ from defaults.
         config: Vec<(String, String)>,
     },
-    /// Another client has the file system mounted.
+    /// Other clients have the file system mounted; some may be known to be dead.
     SessionBusy {
-        /// Its session.
-        holder: SessionId,
-        /// Its process.
-        process: ProcessIdent,
-        /// Its mount point.
-        mount: String,
+        /// Their sessions and processes.
+        holders: Vec<(SessionId, ProcessIdent)>,
     },
     /// Room for raw bytes.
     Reserved {
@@ -566,10 +684,34 @@ pub enum MgrReply {
     Many(Vec<Result<MgrReply, MgrError>>),
     /// Listing.
     Cluster(Box<ClusterReport>),
+    /// Events.
+    Events(Vec<ClusterEvent>),
+    /// Files with blocks that cannot be read, the first so many.
+    LostFiles(Vec<LostFile>),
     /// Tunables.
     Config(Vec<(String, String)>),
     /// Not done.
     Error(MgrError),
+    /// A token.
+    Token {
+        /// It; perhaps more than was asked for.
+        token: Token,
+        /// The inode's stripes are to be resolved before anything of it is used; then `Resolved`.
+        resolve: bool,
+        /// The inode's attributes under the token; none if there is no such inode any more.
+        attr: Option<Box<Attr>>,
+    },
+    /// Attributes that another session may be changing just now: a read token gives the true ones.
+    Held(Box<Attr>),
+    /// What the manager wants.
+    Recalls(Vec<Recall>),
+    /// Tokens, by rising inode.
+    Tokens {
+        /// Who holds what, and who waits for what since how many milliseconds.
+        inodes: Vec<TokenReport>,
+        /// Whether there are more.
+        more: bool,
+    },
 }
 
 /// Why the manager did not do it.
@@ -615,6 +757,51 @@ pub struct ClusterReport {
     pub deletes_pending: u64,
     /// Where the manager's store stands, and whether it is replicated.
     pub store: String,
+    /// Per pool, in map order: what moves.
+    pub moving: Vec<PoolMoving>,
+}
+
+/// What moves in a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolMoving {
+    /// Strips of groups that are to move, under way or not.
+    pub left: u32,
+    /// Of these, strips whose pdisk does not count: they are rebuilt.
+    pub lost: u32,
+    /// Strips of groups that have moved since nothing was left to move last.
+    pub done: u32,
+    /// Milliseconds since then.
+    pub running_ms: u64,
+    /// Why nothing can be planned, for people; empty if it can.
+    pub hindered: String,
+}
+
+/// A file with blocks that cannot be read now.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LostFile {
+    /// Its inode.
+    pub ino: InodeNo,
+    /// A path of it below the file system's root; empty if it has no name any more.
+    pub path: Vec<u8>,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// The first block that cannot be read.
+    pub first: BlockIndex,
+    /// How many cannot.
+    pub blocks: u64,
+}
+
+/// Something that happened in the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterEvent {
+    /// Rises by one; starts anew with the manager.
+    pub number: u64,
+    /// When, by the manager's clock.
+    pub at: Timestamp,
+    /// What, for people.
+    pub text: String,
 }
 
 /// Use of one pdisk.
@@ -630,6 +817,25 @@ pub struct PdiskUse {
     pub free: u64,
     /// Milliseconds since its server's last report; none since the manager's start.
     pub age_ms: Option<u64>,
+    /// Whether a server serves it now. The last copies stay `ok` in the map when they are gone.
+    pub served: bool,
+    /// What moving and catching up have stored on it since its server's start, bytes.
+    pub moved: u64,
+    /// Why a strip of it could not be made last; empty if none waits.
+    pub waits: String,
+    /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
+    pub client_us: u64,
+}
+
+/// Tokens of one inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TokenReport {
+    /// The inode.
+    pub ino: InodeNo,
+    /// Who holds which token.
+    pub holders: Vec<(SessionId, Token)>,
+    /// Who waits for which, first first, for how many milliseconds.
+    pub waiting: Vec<(SessionId, TokenMode, u64)>,
 }
 
 /// One client.
@@ -647,4 +853,10 @@ pub struct ClientReport {
     pub fs: FsId,
     /// Milliseconds since its last renewal.
     pub age_ms: u64,
+    /// Whether it holds all tokens of the file system.
+    pub whole: bool,
+    /// Tokens it holds one by one.
+    pub tokens: u64,
+    /// Tokens it is asked to give up, and for how many milliseconds the oldest.
+    pub recalls: (u64, u64),
 }

@@ -234,11 +234,21 @@ tunables! {
     nsd_buf_space = "nsdBufSpace": u32 {
         default: 30, range: 10..=70, unit: "% of pagepool", scope: Node, change: Live, status: Planned
     }
-    /// The share of a pdisk's queue that rebuild may fill while clients use the pdisk. 100 gives rebuild
-    /// and clients equal rights.
+    /// The share of time that rebuild works on a pdisk while clients use its server; it pauses for the
+    /// rest. 100 gives rebuild and clients equal rights; without clients it never pauses.
     rebuild_aggressiveness = "rebuild_aggressiveness": u32 {
         default: 20, range: 1..=100,
-        unit: "% of queue_depth_max", scope: Cluster, change: Live, status: Planned
+        unit: "% of time", scope: Cluster, change: Live, status: Used
+    }
+    /// The rate that rebuild, moves and scrub keep to on each pdisk, reads and writes together, with or
+    /// without clients. 0 is no limit.
+    rebuild_rate = "rebuild_rate": u32 {
+        default: 0, range: 0..=1_000_000, unit: "MB/s", scope: Cluster, change: Live, status: Used
+    }
+    /// Scrub reads and proves every stripe once in this time, and repairs what it finds. 0 turns it off.
+    scrub_interval = "scrub_interval": Duration {
+        default: Duration::from_secs(14 * 86_400), range: ms(0, 365 * 86_400_000),
+        unit: "time", scope: Cluster, change: Live, status: Used
     }
 }
 "Pdisk" {
@@ -299,6 +309,12 @@ tunables! {
     lease_renew_interval = "leaseRenewInterval": Duration {
         default: Duration::from_secs(1), range: ms(100, 100_000),
         unit: "time", scope: Cluster, change: Restart, status: Planned
+    }
+    /// A pdisk that has been missing for this long is rebuilt on the others. Short times move data for
+    /// every restart of a node that takes longer; long ones leave groups degraded.
+    missing_rebuild_delay = "missingRebuildDelay": Duration {
+        default: Duration::from_secs(600), range: ms(0, 86_400_000),
+        unit: "time", scope: Cluster, change: Live, status: Used
     }
 }
 }

@@ -50,6 +50,8 @@ pub fn refused(args: &[&str]) -> String {
 pub struct Cluster {
     root: TempDir,
     options: Vec<String>,
+    /// Environment of everything that is started.
+    env: Mutex<Vec<(String, String)>>,
     /// Servers started by [`Cluster::start_server`], to be reaped.
     children: Mutex<Vec<Child>>,
 }
@@ -66,7 +68,12 @@ impl Cluster {
     pub fn prepare(options: &[&str]) -> Cluster {
         let root = tempfile::Builder::new().prefix("ropewalk-test-").tempdir().expect("temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("mount point");
-        Cluster { root, options: options.iter().map(|s| s.to_string()).collect(), children: Mutex::default() }
+        Cluster {
+            root,
+            options: options.iter().map(|s| s.to_string()).collect(),
+            env: Mutex::default(),
+            children: Mutex::default(),
+        }
     }
 
     /// `ropewalk up --detach` (again).
@@ -75,7 +82,16 @@ impl Cluster {
         let mut args =
             vec!["up", "--dir", dir.to_str().unwrap(), "--mount", mnt.to_str().unwrap(), "--detach"];
         args.extend(self.options.iter().map(String::as_str));
-        let output = ropewalk(&args);
+        let end = Instant::now() + Duration::from_secs(60);
+        let output = loop {
+            let output = Command::new(ROPEWALK).args(&args).envs(self.env()).output().expect("run ropewalk");
+            // A connection of another test can have the port of a server that was killed, for a moment.
+            let taken = String::from_utf8_lossy(&output.stderr).contains("Address already in use");
+            if !taken || Instant::now() > end {
+                break output;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
         assert!(
             output.status.success(),
             "up: {}\n{}\n{}",
@@ -83,6 +99,17 @@ impl Cluster {
             String::from_utf8_lossy(&output.stderr),
             self.logs()
         );
+    }
+
+    /// What is started from now on gets this variable as well.
+    pub fn set_env(&self, name: &str, value: &str) {
+        let mut env = self.env.lock().unwrap();
+        env.retain(|(n, _)| n != name);
+        env.push((name.to_owned(), value.to_owned()));
+    }
+
+    fn env(&self) -> Vec<(String, String)> {
+        self.env.lock().unwrap().clone()
     }
 
     /// `ropewalk down`.
@@ -120,7 +147,7 @@ impl Cluster {
             let (Some(Ok(pid)), Some(ticks)) = (lines.next().map(str::parse::<i32>), lines.next()) else {
                 continue;
             };
-            if start_ticks(pid).as_deref() == Some(ticks) {
+            if start_ticks(pid).is_some_and(|now| now.to_string() == ticks) {
                 found.push((name.to_owned(), pid));
             }
         }
@@ -151,6 +178,7 @@ impl Cluster {
             .unwrap();
         let child = Command::new(ROPEWALK)
             .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
+            .envs(self.env())
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -161,11 +189,21 @@ impl Cluster {
 
     /// Waits until every pdisk is `ok`.
     pub fn wait_all_ok(&self, patience: Duration) {
+        self.wait_all_but(patience, &[]);
+    }
+
+    /// Waits until every pdisk but these is `ok`.
+    pub fn wait_all_but(&self, patience: Duration, but: &[&str]) {
         let end = Instant::now() + patience;
         loop {
             let list = self.json(&["pdisk", "list"]);
-            let states: Vec<&str> =
-                list.as_array().unwrap().iter().map(|p| p["state"].as_str().unwrap()).collect();
+            let states: Vec<&str> = list
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|p| !but.contains(&p["name"].as_str().unwrap()))
+                .map(|p| p["state"].as_str().unwrap())
+                .collect();
             if states.iter().all(|&s| s == "ok") {
                 return;
             }
@@ -204,13 +242,8 @@ impl Drop for Cluster {
     }
 }
 
-fn start_ticks(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18).map(str::to_owned)
+fn start_ticks(pid: i32) -> Option<u64> {
+    base::proc_stat::start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// A small generator of numbers from a seed (SplitMix64, Steele et al. 2014), so that a failing run can be

@@ -451,11 +451,19 @@ impl Calls for Model {
         Ok(self.lock().file(handle)?.0.fetch(offset, u64::from(len)))
     }
 
+    async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Res<usize> {
+        let mut state = self.lock();
+        let (node, _) = state.file(handle)?;
+        node.store(offset, data);
+        node.touch();
+        Ok(data.len())
+    }
+
     async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Res<usize> {
         self.pass_gate().await;
         let mut state = self.lock();
         let (node, flags) = state.file(handle)?;
-        let offset = if flags.append { node.attr.size } else { offset };
+        let offset = if flags.append && !flags.caller_appends { node.attr.size } else { offset };
         if offset + data.len() as u64 > i64::MAX as u64 {
             return err(libc::EFBIG);
         }

@@ -1,8 +1,8 @@
-//! Client sessions: one at a time for each file system (tokens will allow several).
+//! Client sessions: any number for each file system.
 //!
-//! A session that ends uncleanly leaves the map first; its successor begins only when that map is in
-//! force at every server that still has a lease (the fence). What has to be fenced is stored, so that a
-//! restart of the manager forgets none of it.
+//! A session that ends uncleanly leaves the map first; its tokens are given on, and a successor begins, only
+//! when that map is in force at every server that still has a lease (the fence). What has to be fenced is
+//! stored, so that a restart of the manager forgets none of it.
 
 use std::time::Duration;
 
@@ -20,10 +20,6 @@ use crate::keys::{SessionRecord, ending_key, session_key};
 const OPENS_MAX: usize = 64;
 
 impl Cluster {
-    fn holder(&self, fs: FsId) -> Option<(SessionId, &Client)> {
-        self.clients.iter().find(|(_, client)| client.record.fs == fs).map(|(&id, client)| (id, client))
-    }
-
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn open(
         &mut self,
@@ -31,7 +27,8 @@ impl Cluster {
         expires: Duration,
         fs: &str,
         mut record: SessionRecord,
-        proven_dead: Option<SessionId>,
+        proven_dead: &[SessionId],
+        share: bool,
         now: Duration,
         step: &mut Step,
     ) {
@@ -41,16 +38,24 @@ impl Cluster {
         if self.opens.len() >= OPENS_MAX {
             return step.refuse(ticket, MgrError::Errno(libc::EAGAIN));
         }
-        if let Some((holder, client)) = self.holder(fs) {
+        let (mut dead, mut live) = (Vec::new(), Vec::new());
+        for (&id, client) in self.clients.iter().filter(|(_, client)| client.record.fs == fs) {
             let lapsed = now > client.renewed + self.lease;
             // The holder itself asks again: its answer was lost, or it gave up its session.
-            let itself = client.record.process == record.process && record.process != ProcessIdent::default();
-            if !(lapsed || itself || proven_dead == Some(holder)) {
-                let (process, mount) = (client.record.process.clone(), client.record.mount.clone());
-                return step.reply(ticket, MgrReply::SessionBusy { holder, process, mount });
+            let itself = client.record.process == record.process
+                && client.record.mount == record.mount
+                && record.process != ProcessIdent::default();
+            if lapsed || itself || proven_dead.contains(&id) {
+                dead.push(id);
+            } else {
+                live.push((id, client.record.process.clone()));
             }
-            self.end_uncleanly(holder, step);
         }
+        if !live.is_empty() && !share {
+            // Whoever of them is dead may be proven so: that saves waiting for leases.
+            return step.reply(ticket, MgrReply::SessionBusy { holders: live });
+        }
+        dead.into_iter().for_each(|session| self.end_uncleanly(session, step));
         record.fs = fs;
         self.opens.push(PendingOpen { ticket, expires, fs, record });
     }
@@ -62,10 +67,13 @@ impl Cluster {
         step.store.push(StoreOp::EndSession(session));
     }
 
-    fn end_uncleanly(&mut self, session: SessionId, step: &mut Step) {
+    pub(super) fn end_uncleanly(&mut self, session: SessionId, step: &mut Step) {
         let Some(fs) = self.clients.get(&session).map(|client| client.record.fs) else { return };
         self.space.forget(session);
         self.remove(session, step);
+        if let Some(tokens) = self.tokens.get_mut(&fs) {
+            tokens.end(session);
+        }
         let epoch = self.map.epoch;
         let ending = self.endings.entry(fs).or_default();
         ending.unresolved = true;
@@ -74,15 +82,25 @@ impl Cluster {
         step.notes.push(format!("{session} of {fs} ended uncleanly; fenced as of {epoch}"));
     }
 
+    pub(super) fn detach(&mut self, ticket: Ticket, session: SessionId, step: &mut Step) {
+        if !self.clients.contains_key(&session) {
+            return step.refuse(ticket, MgrError::NoSession);
+        }
+        self.end_uncleanly(session, step);
+        step.reply(ticket, MgrReply::Done);
+    }
+
     pub(super) fn close(&mut self, ticket: Ticket, session: SessionId, now: Duration, step: &mut Step) {
         let Some(client) = self.clients.get(&session) else {
             return step.refuse(ticket, MgrError::NoSession);
         };
         // Whoever ends cleanly has nothing in flight: nothing to fence. What it held is now either
         // stored, and the next reports say so, or free.
-        let pool = self.map.filesystems.iter().find(|fs| fs.id == client.record.fs).map(|fs| fs.pool);
+        let fs = client.record.fs;
+        let pool = self.map.filesystems.iter().find(|entry| entry.id == fs).map(|fs| fs.pool);
         self.space.close(session, pool.unwrap_or_default(), now);
         self.remove(session, step);
+        self.with_tokens(fs, step, |tokens, next| tokens.drop_session(session, now, next));
         step.collect = true;
         step.notes.push(format!("{session} ended"));
         step.reply(ticket, MgrReply::Done);
@@ -92,14 +110,26 @@ impl Cluster {
         let Some(fs) = self.clients.get(&session).map(|client| client.record.fs) else {
             return step.refuse(ticket, MgrError::NoSession);
         };
-        let ending = self.endings.entry(fs).or_default();
-        ending.unresolved = false;
-        step.put(ending_key(fs), ending);
+        // It resolved everything at its start, when it was alone.
+        if self.clients.values().filter(|client| client.record.fs == fs).count() == 1
+            && self.endings.get(&fs).is_none_or(|ending| ending.fence.is_none())
+        {
+            if let Some(tokens) = self.tokens.get_mut(&fs) {
+                tokens.all_resolved();
+            }
+            self.set_resolved(fs, step);
+        }
         step.reply(ticket, MgrReply::Done);
     }
 
-    /// Ends fences that are in force, and begins the sessions that waited for them.
-    pub(super) fn settle_opens(&mut self, now: Duration, step: &mut Step) {
+    pub(super) fn set_resolved(&mut self, fs: FsId, step: &mut Step) {
+        let ending = self.endings.entry(fs).or_default();
+        ending.unresolved = false;
+        step.put(ending_key(fs), ending);
+    }
+
+    /// Ends fences that are in force.
+    pub(super) fn settle_fences(&mut self, step: &mut Step) {
         let fenced: Vec<FsId> = self
             .endings
             .iter()
@@ -112,36 +142,51 @@ impl Cluster {
             step.put(ending_key(fs), ending);
             step.collect = true;
         }
+    }
+
+    /// Begins the sessions whose time has come: alone with everything, beside others when these have said
+    /// what they hold.
+    pub(super) fn settle_opens(&mut self, now: Duration, step: &mut Step) {
         for open in std::mem::take(&mut self.opens) {
             let ending = self.endings.get(&open.fs).cloned().unwrap_or_default();
+            let (alone, ready) =
+                self.tokens.get(&open.fs).map_or((true, true), |t| (t.is_empty(), t.ready()));
             if now > open.expires {
                 step.refuse(open.ticket, MgrError::Errno(libc::ETIMEDOUT));
-            } else if let Some((holder, client)) = self.holder(open.fs) {
-                let (process, mount) = (client.record.process.clone(), client.record.mount.clone());
-                step.reply(open.ticket, MgrReply::SessionBusy { holder, process, mount });
             } else if ending.fence.is_some() {
                 self.opens.push(open);
+            } else if !alone && !ready {
+                self.with_tokens(open.fs, step, |tokens, _| {
+                    let mut acts = crate::tokens::Acts::default();
+                    tokens.share(now, &mut acts);
+                    acts
+                });
+                self.opens.push(open);
             } else {
-                self.begin(open, ending.unresolved, now, step);
+                self.begin(open, alone, alone && ending.unresolved, now, step);
             }
         }
     }
 
-    fn begin(&mut self, open: PendingOpen, resolve: bool, now: Duration, step: &mut Step) {
+    fn begin(&mut self, open: PendingOpen, whole: bool, resolve: bool, now: Duration, step: &mut Step) {
         let Some(fs) = self.map.filesystems.iter().find(|fs| fs.id == open.fs).cloned() else {
             return step.refuse(open.ticket, MgrError::Errno(ENOENT));
         };
         let session = self.next_session();
-        self.counters.grant.0 += 1;
-        let grant = self.counters.grant;
+        let grant = self.next_grant(step);
         let record = SessionRecord { grant, ..open.record };
         self.bump();
         self.map.clients.push(ClientEntry { session, fs: open.fs });
         step.put(session_key(session), &record);
         step.notes.push(format!("{session} began: {} on {}", fs.name, record.process.host));
         self.clients.insert(session, Client { record, renewed: now });
+        self.with_tokens(open.fs, step, |tokens, _| {
+            tokens.begin(session, whole);
+            crate::tokens::Acts::default()
+        });
         let (lease_us, map) = (self.lease_us(), Box::new(self.map.clone()));
         let config = Vec::new();
-        step.reply(open.ticket, MgrReply::SessionOpen { session, grant, fs, resolve, lease_us, map, config });
+        let reply = MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config };
+        step.reply(open.ticket, reply);
     }
 }

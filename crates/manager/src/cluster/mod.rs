@@ -6,26 +6,34 @@
 //! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
 
 mod clients;
+mod holders;
+mod moves;
+#[cfg(test)]
+mod moves_tests;
 mod pdisks;
 mod servers;
 mod space;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{Epoch, FsId, NodeId, PdiskId, SessionId};
+use base::{Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
 use libc::{EINVAL, ENOENT};
 use wire::{
-    map::ClusterMap,
-    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, ProcessIdent},
+    map::{ClusterMap, PdiskEntry},
+    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
+    token::{Token, TokenMode},
 };
 
-use self::space::Space;
-pub use self::space::data_strips;
+pub(crate) use self::moves::needed;
+pub use self::{holders::Holders, space::data_strips};
+use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     store::{Read, Record, open_record, prefix_end, seal_record},
+    tokens::Tokens,
 };
 
 /// How long a lease lasts unless configured.
@@ -84,8 +92,10 @@ pub enum Event {
         admin_addr: String,
         /// Mount point.
         mount: String,
-        /// A session known to be dead.
-        proven_dead: Option<SessionId>,
+        /// Sessions known to be dead.
+        proven_dead: Vec<SessionId>,
+        /// It knows who else is there.
+        share: bool,
     },
     /// A client has resolved what unclean sessions left.
     ResolveDone {
@@ -135,6 +145,102 @@ pub enum Event {
     },
     /// The lease duration was changed.
     SetLease(Duration),
+    /// A client wants a token.
+    Acquire {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+        /// Which inode.
+        ino: InodeNo,
+        /// What for.
+        mode: TokenMode,
+    },
+    /// A client gives tokens up.
+    Release {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// What is left of them.
+        tokens: Vec<Token>,
+    },
+    /// A client asks what is wanted of it.
+    WaitRecalls {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+    },
+    /// A client says what it holds.
+    Claim {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// What.
+        tokens: Vec<Token>,
+        /// All is said.
+        last: bool,
+    },
+    /// A client has resolved an inode.
+    Resolved {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// Which.
+        ino: InodeNo,
+    },
+    /// A client has resolved everything.
+    ResolvePassDone {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// The pass.
+        pass: u64,
+    },
+    /// The listing of tokens.
+    ListTokens {
+        /// Answer to.
+        ticket: Ticket,
+        /// Of which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
+    /// A client is to go.
+    Detach {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        session: SessionId,
+    },
+    /// How long a pdisk may be missing before its strips are rebuilt elsewhere was changed.
+    SetRebuildDelay(Duration),
+    /// An administrator wants something of a pdisk.
+    Wish {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        pdisk: PdiskId,
+        /// What.
+        wish: PdiskWish,
+    },
+    /// A new pdisk.
+    Add {
+        /// Answer to.
+        ticket: Ticket,
+        /// What is known of it.
+        entry: Box<PdiskEntry>,
+        /// The pools that are to use it.
+        pools: Vec<PoolId>,
+    },
 }
 
 /// Something to store.
@@ -146,6 +252,9 @@ pub enum StoreOp {
     EndSession(SessionId),
 }
 
+/// Sessions with their tokens.
+pub type HolderList = Vec<(SessionId, Token)>;
+
 /// What follows from an event.
 #[derive(Debug, Default)]
 pub struct Step {
@@ -153,6 +262,12 @@ pub struct Step {
     pub store: Vec<StoreOp>,
     /// Then: the new map, if it changed.
     pub map: Option<Arc<ClusterMap>>,
+    /// Then: who holds which tokens now, where that changed.
+    pub holders: Vec<(FsId, InodeNo, HolderList)>,
+    /// Then: file systems of which that is not known in full, or is known again.
+    pub unclear: Vec<(FsId, bool)>,
+    /// Then: sessions that gave up the last right on an inode.
+    pub left: Vec<(SessionId, FsId, InodeNo)>,
     /// Then: the answers.
     pub replies: Vec<(Ticket, MgrReply)>,
     /// For people.
@@ -168,6 +283,9 @@ impl Step {
     }
     fn reply(&mut self, ticket: Ticket, reply: MgrReply) {
         self.replies.push((ticket, reply));
+    }
+    fn answer(&mut self, ticket: Ticket, outcome: Result<(), MgrError>) {
+        self.reply(ticket, outcome.map_or_else(MgrReply::Error, |()| MgrReply::Done));
     }
     fn refuse(&mut self, ticket: Ticket, error: MgrError) {
         self.reply(ticket, MgrReply::Error(error));
@@ -199,6 +317,14 @@ struct Disk {
     silent: Option<(Duration, Duration)>,
     /// Silent for too long: it does not return before this.
     held_off: Option<Duration>,
+    /// Since when it is missing, as far as this manager knows.
+    missing_since: Option<Duration>,
+    /// Bytes that its server has made anew on it.
+    moved: u64,
+    /// Why a strip of it could not be made last.
+    waits: String,
+    /// Mean time of client requests at its server.
+    client_us: u64,
 }
 
 /// A client session.
@@ -231,15 +357,23 @@ pub struct Cluster {
     endings: BTreeMap<FsId, EndingRecord>,
     opens: Vec<PendingOpen>,
     space: Space,
+    grants: Grants,
+    tokens: BTreeMap<FsId, Tokens>,
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    rebuild_delay: Duration,
+    moving: BTreeMap<PoolId, Moving>,
 }
 
 impl Cluster {
     /// From what is stored.
     pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
         let map = load_map(from)?;
+        let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
         let mut cluster = Cluster {
             published: map.epoch,
-            counters: keys::read(from, &keys::counter_key())?.unwrap_or_default(),
+            grants: Grants::new(counters.grant),
+            tokens: BTreeMap::new(),
+            counters,
             lease,
             grace_until: now + lease,
             servers: BTreeMap::new(),
@@ -248,6 +382,8 @@ impl Cluster {
             endings: BTreeMap::new(),
             opens: Vec::new(),
             space: Space::default(),
+            rebuild_delay: Tunables::default().missing_rebuild_delay(),
+            moving: BTreeMap::new(),
             map,
         };
         for node in &cluster.map.nodes {
@@ -266,7 +402,12 @@ impl Cluster {
             }
         }
         for fs in &cluster.map.filesystems {
-            let ending = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            let ending: EndingRecord = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            // What clients hold they will claim; until then each may hold anything.
+            let mut tokens = Tokens::new(ending.unresolved);
+            let here = cluster.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
+            here.for_each(|(&session, _)| tokens.begin(session, true));
+            cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }
         Ok(cluster)
@@ -277,12 +418,17 @@ impl Cluster {
         &self.map
     }
 
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    pub fn set_rebuild_delay(&mut self, delay: Duration) {
+        self.rebuild_delay = delay;
+    }
+
     /// Takes an event; `now` never goes back.
     pub fn handle(&mut self, event: Event, now: Duration) -> Step {
         let mut step = Step::default();
         self.lapse_servers(now, &mut step);
         match event {
-            Event::Tick => {}
+            Event::Tick => self.lapse_clients(now, &mut step),
             Event::Register { ticket, node, process, addrs, pdisks } => {
                 self.register(ticket, node, process, addrs, pdisks, now, &mut step);
             }
@@ -290,9 +436,9 @@ impl Cluster {
                 self.renew(ticket, session, epoch, pdisks, now, &mut step);
             }
             Event::Have { session, epoch } => self.acknowledge(session, epoch),
-            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead } => {
+            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead, share } => {
                 let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(ticket, expires, &fs, record, proven_dead, now, &mut step);
+                self.open(ticket, expires, &fs, record, &proven_dead, share, now, &mut step);
             }
             Event::ResolveDone { ticket, session } => self.resolve_done(ticket, session, &mut step),
             Event::Close { ticket, session } => self.close(ticket, session, now, &mut step),
@@ -319,8 +465,25 @@ impl Cluster {
                 step.reply(ticket, MgrReply::Cluster(Box::new(report)));
             }
             Event::SetLease(lease) => self.lease = lease,
+            Event::Detach { ticket, session } => self.detach(ticket, session, &mut step),
+            Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
+            Event::Wish { ticket, pdisk, wish } => {
+                let outcome = self.wish(pdisk, wish, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::Add { ticket, entry, pools } => {
+                let outcome = self.add_pdisk(*entry, &pools, &mut step);
+                step.answer(ticket, outcome);
+            }
+            event => {
+                self.token_event(event, now, &mut step);
+                self.publish(&mut step);
+                return step;
+            }
         }
         self.settle_pdisks(now, &mut step);
+        self.settle_moves(now, &mut step);
+        self.settle_tokens(now, &mut step);
         self.settle_opens(now, &mut step);
         self.publish(&mut step);
         step
@@ -371,20 +534,32 @@ impl Cluster {
                 capacity: disk.map(|d| d.record.capacity).unwrap_or_default(),
                 free: disk.map(|d| d.record.free).unwrap_or_default(),
                 age_ms: disk.and_then(|d| d.reported).map(age),
+                served: disk.is_some_and(|d| d.server.is_some()),
+                moved: disk.map(|d| d.moved).unwrap_or_default(),
+                waits: disk.map(|d| d.waits.clone()).unwrap_or_default(),
+                client_us: disk.map(|d| d.client_us).unwrap_or_default(),
             }
         });
-        let clients = self.clients.iter().map(|(&session, client)| ClientReport {
-            session,
-            process: client.record.process.clone(),
-            mount: client.record.mount.clone(),
-            admin_addr: client.record.admin_addr.clone(),
-            fs: client.record.fs,
-            age_ms: age(client.renewed),
+        let clients = self.clients.iter().map(|(&session, client)| {
+            let tokens = self.tokens.get(&client.record.fs);
+            let held = tokens.map(|tokens| tokens.member(session)).unwrap_or_default();
+            ClientReport {
+                session,
+                process: client.record.process.clone(),
+                mount: client.record.mount.clone(),
+                admin_addr: client.record.admin_addr.clone(),
+                fs: client.record.fs,
+                age_ms: age(client.renewed),
+                whole: held.whole,
+                tokens: held.tokens,
+                recalls: (held.recalls.0, held.recalls.1.map(age).unwrap_or_default()),
+            }
         });
         ClusterReport {
             map: self.map.clone(),
             pdisks: pdisks.collect(),
             clients: clients.collect(),
+            moving: self.report_moves(now),
             ..ClusterReport::default()
         }
     }

@@ -19,7 +19,7 @@ use wire::{
     mgr::{PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Step, data_strips};
+use super::{Cluster, Step, moves::needed};
 
 /// A silent pdisk whose server is alive stays out for this many leases.
 const SILENT_LEASES: u32 = 6;
@@ -88,7 +88,7 @@ impl Cluster {
     }
 
     /// Whether every group keeps K `Ok` members without this pdisk.
-    fn can_lose(&self, id: PdiskId) -> bool {
+    pub(super) fn can_lose(&self, id: PdiskId) -> bool {
         let ok: BTreeSet<PdiskId> = self
             .map
             .pdisks
@@ -97,7 +97,7 @@ impl Cluster {
             .map(|p| p.id)
             .collect();
         self.map.pools.iter().all(|pool| {
-            let needed = usize::from(data_strips(&pool.code).unwrap_or(pool.width));
+            let needed = needed(pool);
             let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
             groups
                 .filter(|group| group.contains(&id))

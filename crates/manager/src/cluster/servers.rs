@@ -140,6 +140,9 @@ impl Cluster {
         disk.record.free = report.free;
         disk.reported = Some(now);
         disk.failed |= report.failed;
+        disk.moved = report.moved;
+        disk.waits = report.waits;
+        disk.client_us = report.client_us;
         if (moved || used) && now >= disk.stored + Duration::from_secs(1) {
             disk.stored = now;
             step.put(crate::keys::pdisk_key(report.id), &disk.record);
@@ -148,5 +151,6 @@ impl Cluster {
         if entry.state == PdiskState::Returning && report.caught_up.is_some_and(|e| e >= entry.changed) {
             self.set_state(report.id, PdiskState::Ok, "has caught up", step);
         }
+        self.filled(report.id, &report.filled);
     }
 }

@@ -6,6 +6,7 @@ use base::{ClusterId, Grant, Incarnation, PoolId};
 use wire::{
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::MgrError,
+    token::Recall,
 };
 
 use super::*;
@@ -14,17 +15,17 @@ use crate::store::{self, Changes, Snapshot};
 const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
-struct Stage {
+pub(super) struct Stage {
     store: BTreeMap<Vec<u8>, Vec<u8>>,
-    cluster: Cluster,
+    pub cluster: Cluster,
     now: Duration,
     tickets: Ticket,
     replies: BTreeMap<Ticket, MgrReply>,
-    servers: BTreeMap<u32, SessionId>,
+    pub servers: BTreeMap<u32, SessionId>,
     collected: u32,
 }
 
-fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
+pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
     PdiskReport {
         id: PdiskId(id),
         incarnation: Incarnation(incarnation),
@@ -41,6 +42,12 @@ fn process(pid: u32) -> ProcessIdent {
 
 impl Stage {
     fn new(nodes: u32, code: &str) -> Stage {
+        Stage::of(nodes, code, PoolEntry::default())
+    }
+
+    /// With what `pool` says of the layout; without a table there is one group over all.
+    pub fn of(nodes: u32, code: &str, pool: PoolEntry) -> Stage {
+        let bare = pool.table.is_empty();
         let spec = crate::Spec {
             cluster: ClusterId(7),
             name: "c".into(),
@@ -60,9 +67,9 @@ impl Stage {
                 name: "pool1".into(),
                 code: code.into(),
                 block_size: 1 << 20,
-                width: nodes as u8,
-                table: (1..=nodes).map(PdiskId).collect(),
-                ..PoolEntry::default()
+                width: if bare { nodes as u8 } else { pool.width },
+                table: if bare { (1..=nodes).map(PdiskId).collect() } else { pool.table.clone() },
+                ..pool
             }],
             filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
         };
@@ -89,7 +96,7 @@ impl Stage {
         stage
     }
 
-    fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
+    pub fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
         self.tickets += 1;
         let step = self.cluster.handle(event(self.tickets), self.now);
         let mut changes = Changes::new();
@@ -105,12 +112,12 @@ impl Stage {
         self.tickets
     }
 
-    fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
+    pub fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
         let ticket = self.tell(event);
         self.replies.remove(&ticket).expect("an answer")
     }
 
-    fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
+    pub fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
         let reply = self.ask(|ticket| Event::Register {
             ticket,
             node: NodeId(node),
@@ -122,13 +129,13 @@ impl Stage {
         self.servers.insert(node, session);
     }
 
-    fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
+    pub fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
         let session = self.servers[&node];
         let epoch = self.cluster.map().epoch;
         self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
     }
 
-    fn renew_all(&mut self) {
+    pub fn renew_all(&mut self) {
         for node in self.servers.keys().copied().collect::<Vec<_>>() {
             self.renew(node, report(node, 1, 0));
         }
@@ -140,7 +147,7 @@ impl Stage {
     }
 
     /// Time passes, all servers but `dead` renew.
-    fn pass_without(&mut self, dead: &[u32], seconds: u64) {
+    pub fn pass_without(&mut self, dead: &[u32], seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
             for node in self.servers.keys().copied().filter(|n| !dead.contains(n)).collect::<Vec<_>>() {
@@ -159,7 +166,8 @@ impl Stage {
             process: process(pid),
             admin_addr: String::new(),
             mount: "/m".into(),
-            proven_dead,
+            proven_dead: proven_dead.into_iter().collect(),
+            share: false,
         })
     }
 
@@ -183,7 +191,7 @@ impl Stage {
         self.cluster.map().pdisks.iter().map(letter).collect()
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.cluster = Cluster::load(&self.store, LEASE, self.now).unwrap();
     }
 }
@@ -286,7 +294,7 @@ fn after_a_restart_everybody_has_a_full_lease() {
 }
 
 #[test]
-fn one_client_at_a_time_and_a_dead_one_is_fenced_first() {
+fn a_dead_client_is_fenced_before_another_begins() {
     let mut stage = Stage::running(4, "2+2p");
     let ticket = stage.open(1, None);
     let (first, grant1, resolve) = stage.opened(ticket);
@@ -294,7 +302,7 @@ fn one_client_at_a_time_and_a_dead_one_is_fenced_first() {
     stage.renew_all();
     let busy = stage.open(2, None);
     assert!(
-        matches!(stage.replies.remove(&busy), Some(MgrReply::SessionBusy { holder, .. }) if holder == first)
+        matches!(stage.replies.remove(&busy), Some(MgrReply::SessionBusy { holders }) if holders[0].0 == first)
     );
     // Proven dead: out of the map at once, but nobody begins before every server knows.
     let ticket = stage.open(2, Some(first));
@@ -435,4 +443,184 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
     assert_eq!(stage.states(), "omoo");
     stage.pass_without(&[], 2);
     assert_eq!(stage.states(), "oroo");
+}
+
+impl Stage {
+    fn open_beside(&mut self, pid: u32) -> Ticket {
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(|ticket| Event::Open {
+            ticket,
+            expires,
+            fs: "fs1".into(),
+            process: process(pid),
+            admin_addr: String::new(),
+            mount: "/m".into(),
+            proven_dead: Vec::new(),
+            share: true,
+        })
+    }
+
+    fn poll(&mut self, session: SessionId) -> Ticket {
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(|ticket| Event::WaitRecalls { ticket, expires, session })
+    }
+
+    fn claim(&mut self, session: SessionId, tokens: Vec<Token>) {
+        let reply = self.ask(|ticket| Event::Claim { ticket, session, tokens, last: true });
+        assert_eq!(reply, MgrReply::Done);
+    }
+
+    fn acquire(&mut self, session: SessionId, ino: u64, mode: TokenMode) -> Ticket {
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), mode })
+    }
+
+    fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
+        match self.replies.remove(&ticket) {
+            Some(MgrReply::Token { token, resolve, .. }) => (token, resolve),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn told(&mut self, ticket: Ticket) -> Vec<Recall> {
+        match self.replies.remove(&ticket) {
+            Some(MgrReply::Recalls(recalls)) => recalls,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, session: SessionId, token: Token) {
+        self.ask(|ticket| Event::Release { ticket, session, tokens: vec![token] });
+    }
+
+    /// Two clients that share, the first of which claimed `tokens`.
+    fn two(tokens: Vec<Token>) -> (Stage, SessionId, SessionId) {
+        let mut stage = Stage::running(4, "2+2p");
+        let ticket = stage.open(1, None);
+        let first = stage.opened(ticket).0;
+        stage.renew_all();
+        let ticket = stage.open_beside(2);
+        assert!(!stage.replies.contains_key(&ticket), "the first one holds everything");
+        let poll = stage.poll(first);
+        assert_eq!(stage.told(poll), [Recall::Share]);
+        stage.claim(first, tokens);
+        stage.tell(|_| Event::Tick);
+        let second = stage.opened(ticket).0;
+        stage.renew_all();
+        (stage, first, second)
+    }
+
+    fn fence(&mut self) {
+        let epoch = self.cluster.map().epoch;
+        for session in self.servers.clone().into_values() {
+            self.tell(|_| Event::Have { session, epoch });
+        }
+    }
+}
+
+#[test]
+fn what_the_first_client_claims_is_recalled_for_the_second() {
+    let claimed = Token { ino: InodeNo(7), mode: TokenMode::Write, serial: Grant(1) };
+    let (mut stage, first, second) = Stage::two(vec![claimed]);
+    // What nobody holds is given at once, under a grant above all others.
+    let ticket = stage.acquire(second, 8, TokenMode::Write);
+    let (other, resolve) = stage.granted(ticket);
+    assert!(other.serial > claimed.serial && !resolve);
+    // What is held is recalled first.
+    let poll = stage.poll(first);
+    let ticket = stage.acquire(second, 7, TokenMode::Read);
+    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..claimed })]);
+    assert!(!stage.replies.contains_key(&ticket));
+    stage.release(first, Token { mode: TokenMode::Read, ..claimed });
+    assert_eq!(stage.granted(ticket).0.mode, TokenMode::Read);
+    // Both read now; the first to write has the other give it up.
+    let poll = stage.poll(second);
+    let write = stage.acquire(first, 7, TokenMode::Write);
+    let [Recall::Token(wanted)] = stage.told(poll)[..] else { panic!() };
+    assert_eq!(wanted.mode, TokenMode::Open);
+    // An answer about an older grant is late.
+    stage.release(second, Token { mode: TokenMode::None, serial: Grant(1), ..wanted });
+    assert!(!stage.replies.contains_key(&write));
+    stage.release(second, wanted);
+    assert!(stage.granted(write).0.serial > wanted.serial);
+}
+
+#[test]
+fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve() {
+    let claimed = Token { ino: InodeNo(7), mode: TokenMode::Write, serial: Grant(1) };
+    let (mut stage, first, second) = Stage::two(vec![claimed]);
+    let ticket = stage.acquire(second, 7, TokenMode::Read);
+    let own = stage.acquire(second, 9, TokenMode::Write);
+    stage.granted(own);
+    // The first one is silent: nothing happens before its lease has run out.
+    for _ in 0..9 {
+        stage.pass(1);
+        stage.renew_all();
+        stage.ask(|ticket| Event::Renew { ticket, session: second, epoch: Epoch(0), pdisks: vec![] });
+    }
+    assert!(stage.cluster.map().clients.iter().any(|client| client.session == first));
+    stage.pass(2);
+    assert!(!stage.cluster.map().clients.iter().any(|client| client.session == first));
+    assert!(!stage.replies.contains_key(&ticket), "it is not fenced yet");
+    stage.fence();
+    let (token, resolve) = stage.granted(ticket);
+    assert!(resolve && token.mode == TokenMode::Write, "only who may write can resolve");
+    // What the second one held itself was never the first one's.
+    let again = stage.acquire(second, 9, TokenMode::Write);
+    assert!(!stage.granted(again).1);
+    // Nor is anything to be resolved twice.
+    stage.ask(|ticket| Event::Resolved { ticket, session: second, ino: InodeNo(7) });
+    stage.release(second, Token { mode: TokenMode::None, ..token });
+    let again = stage.acquire(second, 7, TokenMode::Read);
+    assert!(!stage.granted(again).1);
+    // A pass over everything ends it.
+    let poll = stage.poll(second);
+    stage.tell(|_| Event::Tick);
+    let [Recall::Resolve(pass)] = stage.told(poll)[..] else { panic!() };
+    let other = stage.acquire(second, 100, TokenMode::Read);
+    assert!(stage.granted(other).1, "unknown until the pass is done");
+    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass: pass + 1 });
+    let other = stage.acquire(second, 101, TokenMode::Read);
+    assert!(stage.granted(other).1, "that was not the pass");
+    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass });
+    let other = stage.acquire(second, 102, TokenMode::Read);
+    assert!(!stage.granted(other).1);
+}
+
+#[test]
+fn after_a_restart_nothing_is_given_before_all_have_claimed() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    let ticket = stage.acquire(first, 7, TokenMode::Write);
+    let held = stage.granted(ticket).0;
+    stage.cluster = Cluster::load(&stage.store, LEASE, stage.now).unwrap();
+    let (polls, ticket) =
+        ([stage.poll(first), stage.poll(second)], stage.acquire(second, 7, TokenMode::Read));
+    for poll in polls {
+        assert_eq!(stage.told(poll), [Recall::Share]);
+    }
+    stage.claim(second, Vec::new());
+    assert!(!stage.replies.contains_key(&ticket));
+    let poll = stage.poll(first);
+    stage.claim(first, vec![held]);
+    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..held })]);
+    stage.release(first, Token { mode: TokenMode::Read, ..held });
+    assert!(stage.granted(ticket).0.serial > held.serial, "numbers of grants only grow");
+}
+
+#[test]
+fn who_is_left_alone_gets_everything_back_until_the_next_one_comes() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    let poll = stage.poll(first);
+    stage.ask(|ticket| Event::Close { ticket, session: second });
+    stage.tell(|_| Event::Tick);
+    let [Recall::Whole(grant)] = stage.told(poll)[..] else { panic!() };
+    let poll = stage.poll(first);
+    let ticket = stage.open_beside(3);
+    assert_eq!(stage.told(poll), [Recall::Share]);
+    assert!(!stage.replies.contains_key(&ticket));
+    stage.claim(first, vec![Token { ino: InodeNo(5), mode: TokenMode::Write, serial: grant }]);
+    stage.tell(|_| Event::Tick);
+    let third = stage.opened(ticket).0;
+    let ticket = stage.acquire(third, 5, TokenMode::Read);
+    assert!(!stage.replies.contains_key(&ticket));
 }

@@ -137,7 +137,7 @@ impl Editor<'_, '_> {
         end: u64,
         highest: Version,
     ) -> Op<()> {
-        let highest = self.actor.highest(highest)?;
+        let highest = self.actor.highest(highest);
         if inode.had_blocks || highest.seq > 0 {
             self.queue_delete(ino, inode, first, end.saturating_sub(1), highest)?;
         }

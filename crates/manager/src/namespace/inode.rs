@@ -197,10 +197,14 @@ impl Editor<'_, '_> {
         let reply = MgrReply::Unlinked { attr: Some(Box::new(attr(ino, &inode))) };
         if inode.nlink > 0 {
             self.put(ino, &inode);
-        } else if open {
+        } else if open || self.actor.openers.iter().any(|(opened, _)| *opened == ino) {
             self.put(ino, &inode);
-            let key = keys::orphan_key(self.actor.session, self.fs.fs, ino);
-            keys::write(self.txn, key, &keys::OrphanRecord {});
+            let own = open.then_some(self.actor.session);
+            let others = self.actor.openers.iter().filter(|(opened, _)| *opened == ino).map(|(_, s)| *s);
+            for session in own.into_iter().chain(others.filter(|s| *s != self.actor.session)) {
+                let key = keys::orphan_key(session, self.fs.fs, ino);
+                keys::write(self.txn, key, &keys::OrphanRecord {});
+            }
         } else {
             self.remove_inode(ino, &inode, highest)?;
         }
@@ -211,16 +215,32 @@ impl Editor<'_, '_> {
         self.txn.delete(keys::orphan_key(self.actor.session, self.fs.fs, ino));
         if let Some(inode) = keys::read::<Inode>(self.txn, &inode_key(self.fs.fs, ino))?
             && inode.nlink == 0
+            && !self.is_orphan_of_others(ino)?
         {
             self.remove_inode(ino, &inode, highest)?;
         }
         Ok(MgrReply::Done)
     }
 
+    /// Whether a live session beside the actor's has the nameless inode open.
+    pub(super) fn is_orphan_of_others(&self, ino: InodeNo) -> Op<bool> {
+        let mut sessions = Vec::new();
+        self.txn.scan(b"s", &prefix_end(b"s"), &mut |key, _| {
+            sessions.push(base::SessionId(keys::last_u64(key)));
+            ControlFlow::Continue(())
+        })?;
+        for session in sessions.into_iter().filter(|session| *session != self.actor.session) {
+            if self.txn.get(&keys::orphan_key(session, self.fs.fs, ino))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Removes an inode with all that hangs on it. Its number is never used again, so every version of
     /// its strips can be deleted.
     pub(super) fn remove_inode(&mut self, ino: InodeNo, inode: &Inode, highest: Version) -> Op<()> {
-        let highest = self.actor.highest(highest)?;
+        let highest = self.actor.highest(highest);
         let fs = self.fs.fs;
         self.txn.delete(inode_key(fs, ino));
         if matches!(inode.kind, FileKind::File | FileKind::Symlink) {

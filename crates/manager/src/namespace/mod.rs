@@ -19,7 +19,7 @@ mod session;
 mod tests;
 mod xattr;
 
-use base::{FsId, Grant, PoolId, SessionId, Version};
+use base::{FsId, Grant, InodeNo, PoolId, SessionId, Version};
 use libc::{EINVAL, EIO};
 use thiserror::Error;
 use wire::mgr::{Change, MgrError, MgrReply};
@@ -28,7 +28,7 @@ pub use self::{
     hash::DirHash,
     inode::make_root,
     query::query,
-    session::{collect_orphans, end_session, mutate},
+    session::{collect_orphans, drop_orphan, end_session, mutate},
 };
 use crate::{
     keys::ReadError,
@@ -53,20 +53,19 @@ pub struct FsContext {
 
 /// Who changes something.
 #[derive(Clone, Copy, Debug)]
-pub struct Actor {
+pub struct Actor<'a> {
     /// The session.
     pub session: SessionId,
-    /// The grant of its write tokens.
+    /// The grant it began with.
     pub grant: Grant,
+    /// Who has inodes open that lose a name by the change.
+    pub openers: &'a [(InodeNo, SessionId)],
 }
 
-impl Actor {
-    /// Checks a `highest` that came with a change, and lifts it above all earlier grants.
-    fn highest(self, highest: Version) -> Op<Version> {
-        if highest.grant > self.grant {
-            return Err(Fault::Errno(EINVAL));
-        }
-        Ok(highest.max(crate::keys::floor_version(self.grant)))
+impl Actor<'_> {
+    /// Lifts a `highest` that came with a change above all grants before the session's.
+    fn highest(self, highest: Version) -> Version {
+        highest.max(crate::keys::floor_version(self.grant))
     }
 }
 
@@ -118,11 +117,11 @@ fn errno<T>(number: i32) -> Op<T> {
 struct Editor<'t, 'b> {
     txn: &'t mut Txn<'b>,
     fs: FsContext,
-    actor: Actor,
+    actor: Actor<'t>,
 }
 
 /// Applies a change in the transaction's running operation.
-pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor, change: Change) -> Op<MgrReply> {
+pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, change: Change) -> Op<MgrReply> {
     let mut ns = Editor { txn, fs, actor };
     match change {
         Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now, existing_ok } => {
@@ -130,12 +129,28 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor, change: Change) -> 
             ns.create(parent, &name, new, existing_ok)
         }
         Change::Link { ino, parent, name, now } => ns.link(ino, parent, &name, now),
-        Change::Unlink { parent, name, directory, open, highest, now } => {
+        Change::Unlink { parent, name, directory, open, highest, expect, now } => {
+            ns.expect_names(&[(parent, &name, expect)])?;
             ns.unlink(parent, &name, directory, open, highest, now)
         }
-        Change::Rename { parent, name, new_parent, new_name, no_replace, exchange, open, highest, now } => {
+        Change::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            no_replace,
+            exchange,
+            open,
+            highest,
+            expect,
+            now,
+        } => {
             let from = rename::Place { dir: parent, name: &name };
             let to = rename::Place { dir: new_parent, name: &new_name };
+            ns.expect_names(&[
+                (parent, &name, expect.map(|(from, _)| from)),
+                (new_parent, &new_name, expect.map(|(_, to)| to)),
+            ])?;
             match (no_replace, exchange) {
                 (true, true) => errno(EINVAL),
                 (false, true) => ns.exchange(from, to, now),

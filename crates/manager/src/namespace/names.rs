@@ -1,7 +1,7 @@
 //! Names: create, link, unlink.
 
 use base::{InodeNo, Version};
-use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
+use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
 use wire::mgr::{FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp};
 
 use super::{
@@ -25,6 +25,22 @@ pub(super) struct NewInode {
 }
 
 impl Editor<'_, '_> {
+    /// Refuses (ESTALE) a change by a client that holds the tokens of other inodes than those the names lead
+    /// to now. Number 0 stands for a name that leads nowhere.
+    pub(super) fn expect_names(&self, names: &[(InodeNo, &[u8], Option<InodeNo>)]) -> Op<()> {
+        for (parent, name, expected) in names {
+            let Some(expected) = expected else { continue };
+            let found = match is_dot(name) {
+                true => None,
+                false => dir::find(self.txn, &self.fs, *parent, name)?.map(|(_, entry)| entry.ino),
+            };
+            if found.unwrap_or_default() != *expected {
+                return errno(ESTALE);
+            }
+        }
+        Ok(())
+    }
+
     /// A directory that still has a name: names are made and moved only there.
     pub(super) fn linked_dir(&self, ino: InodeNo) -> Op<Inode> {
         let dir = dir::get_dir(self.txn, &self.fs, ino)?;

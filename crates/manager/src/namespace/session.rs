@@ -16,15 +16,17 @@ use crate::{
     store::{Read, StoreError, Txn, prefix_end},
 };
 
-/// Applies a mutation once. `Err` only if the store failed.
+/// Applies a mutation once. `Err` only if the store failed. `openers` are sessions that have inodes open
+/// which may lose their last name by it.
 pub fn mutate(
     txn: &mut Txn<'_>,
     context: impl Fn(FsId) -> Option<FsContext>,
     session: SessionId,
     op: OpId,
     change: Change,
+    openers: &[(InodeNo, SessionId)],
 ) -> Result<Result<MgrReply, MgrError>, StoreError> {
-    match mutate_inner(txn, context, session, op, change) {
+    match mutate_inner(txn, context, session, op, change, openers) {
         Ok(outcome) => Ok(outcome),
         Err(fault) => {
             txn.discard();
@@ -39,6 +41,7 @@ fn mutate_inner(
     session: SessionId,
     op: OpId,
     change: Change,
+    openers: &[(InodeNo, SessionId)],
 ) -> Op<Result<MgrReply, MgrError>> {
     let Some(record) = keys::read::<SessionRecord>(txn, &keys::session_key(session))? else {
         return Ok(Err(MgrError::NoSession));
@@ -56,7 +59,7 @@ fn mutate_inner(
             return Ok(Err(MgrError::Superseded));
         }
     }
-    let outcome = match apply(txn, fs, Actor { session, grant: record.grant }, change) {
+    let outcome = match apply(txn, fs, Actor { session, grant: record.grant, openers }, change) {
         Ok(reply) => Ok(reply),
         Err(fault) => {
             txn.discard();
@@ -80,6 +83,21 @@ pub fn end_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), StoreErr
     })?;
     replies.into_iter().for_each(|key| txn.delete(key));
     Ok(())
+}
+
+/// A session gave up its last right on an inode: if it was an orphan of it, it is no longer.
+pub fn drop_orphan(
+    txn: &mut Txn<'_>,
+    context: impl Fn(FsId) -> Option<FsContext>,
+    session: SessionId,
+    fs: FsId,
+    ino: InodeNo,
+) -> Op<()> {
+    let key = keys::orphan_key(session, fs, ino);
+    match (txn.get(&key)?, context(fs)) {
+        (Some(_), Some(fs)) => collect(txn, fs, session, ino, key),
+        _ => Ok(()),
+    }
 }
 
 /// Removes at most `limit` orphans of sessions that have ended and are fenced; whether more may be there.
@@ -123,9 +141,13 @@ fn collect(txn: &mut Txn<'_>, fs: FsContext, session: SessionId, ino: InodeNo, k
     // The dead session may have written blocks it never told of: the delete is always queued. The
     // grant is only a bound of `highest` and unknown here; every version goes anyhow.
     let highest = Version { grant: base::Grant(0), seq: 1 };
-    let mut editor = Editor { txn, fs, actor: Actor { session, grant: base::Grant(0) } };
+    let mut editor = Editor { txn, fs, actor: Actor { session, grant: base::Grant(0), openers: &[] } };
     let outcome = match keys::read::<Inode>(editor.txn, &keys::inode_key(fs.fs, ino)) {
-        Ok(Some(inode)) if inode.nlink == 0 => editor.remove_inode(ino, &inode, highest),
+        Ok(Some(inode)) if inode.nlink == 0 => match editor.is_orphan_of_others(ino) {
+            Ok(false) => editor.remove_inode(ino, &inode, highest),
+            Ok(true) => Ok(()),
+            Err(fault) => Err(fault),
+        },
         Ok(_) => Ok(()),
         Err(error) => Err(error.into()),
     };

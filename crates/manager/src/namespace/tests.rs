@@ -52,7 +52,7 @@ impl Stage {
 
     pub fn repeat(&mut self, op: OpId, change: Change) -> Result<MgrReply, MgrError> {
         let (fs, session) = (self.fs, self.session);
-        self.txn(|txn| mutate(txn, |id| (id == FS).then_some(fs), session, op, change)).unwrap()
+        self.txn(|txn| mutate(txn, |id| (id == FS).then_some(fs), session, op, change, &[])).unwrap()
     }
 
     pub fn change(&mut self, change: Change) -> Result<MgrReply, MgrError> {
@@ -144,7 +144,7 @@ pub fn made(reply: Result<MgrReply, MgrError>) -> InodeNo {
 
 pub fn unlink(parent: InodeNo, name: &str, directory: bool, open: bool) -> Change {
     let highest = Version::ZERO;
-    Change::Unlink { parent, name: name.into(), directory, open, highest, now: NOW }
+    Change::Unlink { parent, name: name.into(), directory, open, highest, expect: None, now: NOW }
 }
 
 pub fn rename(from: (InodeNo, &str), to: (InodeNo, &str)) -> Change {
@@ -157,6 +157,7 @@ pub fn rename(from: (InodeNo, &str), to: (InodeNo, &str)) -> Change {
         exchange: false,
         open: false,
         highest: Version::ZERO,
+        expect: None,
         now: NOW,
     }
 }
@@ -227,14 +228,36 @@ fn deletes_name_the_highest_version_and_only_what_has_blocks_is_deleted() {
     assert_eq!(deletes[0].0.highest, Version { grant: Grant(5), seq: 9 });
     assert_eq!((deletes[1].0.first, deletes[1].0.highest), (BlockIndex(0), Version::MAX));
     assert_eq!(deletes[1].1, 5);
-    // A version of a grant that the session does not have is refused.
-    let ino = made(stage.change(create(InodeNo::ROOT, "h", FileKind::File)));
-    stage.change(truncate(ino, 10)).unwrap();
-    let mut change = truncate(ino, 1);
-    if let Change::SetAttr { highest, .. } = &mut change {
-        highest.grant = Grant(6);
-    }
-    assert_eq!(stage.change(change), Err(MgrError::Errno(EINVAL)));
+}
+
+#[test]
+fn a_change_meant_for_another_inode_is_refused() {
+    let mut stage = Stage::new(57);
+    let ino = made(stage.change(create(InodeNo::ROOT, "f", FileKind::File)));
+    let expecting = |mut change: Change, inode: InodeNo| {
+        if let Change::Unlink { expect, .. } = &mut change {
+            *expect = Some(inode);
+        }
+        change
+    };
+    let gone = unlink(InodeNo::ROOT, "f", false, false);
+    let stale = Err(MgrError::Errno(libc::ESTALE));
+    assert_eq!(stage.change(expecting(gone.clone(), InodeNo(ino.0 + 1))), stale);
+    assert_eq!(stage.change(expecting(gone.clone(), InodeNo(0))), stale);
+    stage.change(expecting(gone.clone(), ino)).unwrap();
+    assert_eq!(stage.change(expecting(gone.clone(), ino)), stale, "the name leads nowhere now");
+    assert_eq!(stage.change(expecting(gone, InodeNo(0))), Err(MgrError::Errno(libc::ENOENT)));
+    let other = made(stage.change(create(InodeNo::ROOT, "g", FileKind::File)));
+    let mut change = rename((InodeNo::ROOT, "g"), (InodeNo::ROOT, "h"));
+    let set = |change: &mut Change, pair| {
+        if let Change::Rename { expect, .. } = change {
+            *expect = Some(pair);
+        }
+    };
+    set(&mut change, (other, other));
+    assert_eq!(stage.change(change.clone()), stale);
+    set(&mut change, (other, InodeNo(0)));
+    stage.change(change).unwrap();
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //! cut; when it fails, the manager stops, because what is on disk is not known any more.
 
 mod dump;
+mod journal;
+mod journaled;
 #[cfg(test)]
 pub(crate) mod memory;
 mod record;
@@ -20,6 +22,7 @@ use thiserror::Error;
 
 pub use self::{
     dump::{dump, restore},
+    journaled::{JournaledStore, journal_path},
     record::{BadRecord, Record, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     txn::Txn,

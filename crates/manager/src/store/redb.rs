@@ -1,7 +1,8 @@
-//! The store on one local disk: redb, one table.
+//! The table on one local disk: redb.
 //!
-//! Every commit is durable, in two phases (a torn commit is never taken for a good one), and carries
-//! the allocator state, so that opening after a crash does not walk the whole file.
+//! A durable commit is made in two phases (a torn commit is never taken for a good one), and carries
+//! the allocator state, so that opening after a crash does not walk the whole file. Commits that the
+//! journal in front of it holds need not be durable here.
 
 use std::{
     ops::ControlFlow,
@@ -11,12 +12,23 @@ use std::{
 
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable,
-    TableDefinition,
+    TableDefinition, TableError,
 };
 
 use super::{Changes, Read, Snapshot, Store, StoreError, Visit};
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("ropewalk");
+/// Under 0 the journal's identity, under 1 the number of the last change that the table holds.
+const MARK: TableDefinition<'static, u8, u64> = TableDefinition::new("journal");
+
+/// How far the table follows its journal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mark {
+    /// The journal's identity.
+    pub journal: u64,
+    /// Number of the last change applied.
+    pub applied: u64,
+}
 
 /// A store in a redb file.
 pub struct RedbStore {
@@ -65,6 +77,54 @@ impl RedbStore {
         Ok(store)
     }
 
+    /// The mark; none while the table never had a journal.
+    pub fn mark(&self) -> Result<Option<Mark>, StoreError> {
+        let failed = |error: &dyn std::fmt::Display| engine("read", error);
+        let read = self.database.begin_read().map_err(|e| failed(&e))?;
+        let table = match read.open_table(MARK) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(error) => return Err(failed(&error)),
+        };
+        let get = |key: u8| table.get(key).map(|value| value.map(|value| value.value()));
+        let (journal, applied) = (get(0).map_err(|e| failed(&e))?, get(1).map_err(|e| failed(&e))?);
+        Ok(journal.zip(applied).map(|(journal, applied)| Mark { journal, applied }))
+    }
+
+    /// Commits `changes` with their mark; `durable`: they and all before them survive a power cut when this returns.
+    pub fn commit_marked(&self, changes: &Changes, mark: Mark, durable: bool) -> Result<(), StoreError> {
+        self.write(changes, Some(mark), durable)
+    }
+
+    fn write(&self, changes: &Changes, mark: Option<Mark>, durable: bool) -> Result<(), StoreError> {
+        let failed = |error: &dyn std::fmt::Display| engine("commit to", error);
+        let mut write = self.database.begin_write().map_err(|e| failed(&e))?;
+        if durable {
+            write.set_durability(Durability::Immediate).map_err(|e| failed(&e))?;
+            write.set_two_phase_commit(true);
+            write.set_quick_repair(true);
+        } else {
+            write.set_durability(Durability::None).map_err(|e| failed(&e))?;
+        }
+        {
+            let mut table = write.open_table(TABLE).map_err(|e| failed(&e))?;
+            for (key, value) in changes {
+                match value {
+                    Some(value) => {
+                        drop(table.insert(key.as_slice(), value.as_slice()).map_err(|e| failed(&e))?)
+                    }
+                    None => drop(table.remove(key.as_slice()).map_err(|e| failed(&e))?),
+                }
+            }
+        }
+        if let Some(mark) = mark {
+            let mut table = write.open_table(MARK).map_err(|e| failed(&e))?;
+            table.insert(0, mark.journal).map_err(|e| failed(&e))?;
+            table.insert(1, mark.applied).map_err(|e| failed(&e))?;
+        }
+        write.commit().map_err(|e| failed(&e))
+    }
+
     fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, StoreError> {
         let read = self.database.begin_read().map_err(|error| engine("read", error))?;
         read.open_table(TABLE).map_err(|error| engine("read", error))
@@ -81,23 +141,7 @@ impl Store for RedbStore {
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
-        let failed = |error: &dyn std::fmt::Display| engine("commit to", error);
-        let mut write = self.database.begin_write().map_err(|e| failed(&e))?;
-        write.set_durability(Durability::Immediate).map_err(|e| failed(&e))?;
-        write.set_two_phase_commit(true);
-        write.set_quick_repair(true);
-        {
-            let mut table = write.open_table(TABLE).map_err(|e| failed(&e))?;
-            for (key, value) in changes {
-                match value {
-                    Some(value) => {
-                        drop(table.insert(key.as_slice(), value.as_slice()).map_err(|e| failed(&e))?)
-                    }
-                    None => drop(table.remove(key.as_slice()).map_err(|e| failed(&e))?),
-                }
-            }
-        }
-        write.commit().map_err(|e| failed(&e))
+        self.write(changes, None, true)
     }
 
     fn describe(&self) -> String {

@@ -10,6 +10,8 @@ use std::{
 
 use redb::StorageBackend;
 
+use super::journal::Medium;
+
 #[derive(Debug, Default)]
 struct State {
     /// What reads see.
@@ -98,5 +100,20 @@ impl StorageBackend for Volatile {
         state.seen[start..end].copy_from_slice(data);
         state.pending.push((offset, data.to_vec()));
         Ok(())
+    }
+}
+
+impl Medium for Volatile {
+    fn size(&self) -> io::Result<u64> {
+        StorageBackend::len(self)
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        StorageBackend::read(self, offset, out)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        StorageBackend::write(self, offset, bytes)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
     }
 }

@@ -210,6 +210,7 @@ impl Cluster {
                 seed: 5,
                 table: members,
                 changed: Epoch(1),
+                ..PoolEntry::default()
             }],
             filesystems: vec![FsEntry { id: FS, name: "fs1".into(), pool: POOL }],
             clients: vec![],

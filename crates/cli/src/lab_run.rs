@@ -1,0 +1,354 @@
+//! `ropewalk lab list | plan | run | resume | report | compare`.
+
+use std::{
+    fs,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum, ValueHint};
+use lab::{
+    agent::Agent,
+    builtin,
+    compare::{Change, compare},
+    plan::{Plan, PlanTargets},
+    report::{self, Report},
+    results::{self, Results},
+    run::{self, Progress},
+    targets::Targets,
+};
+
+use crate::{link, output};
+
+/// Set by Ctrl-C and SIGTERM.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Time between two lines of progress where there is no terminal.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// Built-in plans (`ropewalk lab list`) or files with plans of your own
+    #[arg(required_unless_present = "all", value_hint = ValueHint::FilePath)]
+    pub plans: Vec<String>,
+    /// All built-in plans
+    #[arg(long, conflicts_with = "plans")]
+    pub all: bool,
+    /// The short form: each plan within two minutes or so
+    #[arg(long)]
+    pub short: bool,
+    /// Results directory, made new [default: ropewalk-lab-DATE here]
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+    /// A block device or file to read; may be given several times
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// A block device, file or directory that may be written; what is on a device is lost
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// Addresses of a client's and a server's port, CLIENT=SERVER, each with NAMESPACE@ before it or without
+    #[arg(long)]
+    pub pair: Vec<String>,
+    /// A link that connections should spread over: NAME, or NAMESPACE/NAME
+    #[arg(long)]
+    pub link: Vec<String>,
+    /// A node where `ropewalk lab agent` runs, HOST or HOST:PORT; each is one client node
+    #[arg(long)]
+    pub agent: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct AgentArgs {
+    /// HOST or HOST:PORT to listen on
+    #[arg(long, default_value = "127.0.0.1:6669")]
+    pub listen: std::net::SocketAddr,
+    /// A block device, file or directory that may be written, such as a mount
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// A block device or file to read
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// Addresses of this node and of a server, CLIENT=SERVER
+    #[arg(long)]
+    pub pair: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct Resume {
+    /// Results directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One page that needs nothing else
+    Html,
+    /// Markdown
+    Md,
+    /// JSON, for scripts
+    Json,
+    /// The points, one a line
+    Csv,
+}
+
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Results directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// How it is written
+    #[arg(long, value_enum, default_value = "html")]
+    pub format: Format,
+    /// Where to [default: DIR/report.html for html, else standard output]
+    #[arg(long, value_hint = ValueHint::FilePath)]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    /// Results directory of the run before
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub before: PathBuf,
+    /// Results directory of the run after
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub after: PathBuf,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ropewalk lab list`.
+pub fn list(args: &ListArgs) -> Result<()> {
+    let plans = builtin::all(false)?;
+    if args.json {
+        return output::json(&plans);
+    }
+    let row = |plan: &Plan| {
+        let mut engines: Vec<String> =
+            plan.series.iter().map(|s| format!("{:?}", s.engine).to_lowercase()).collect();
+        engines.sort();
+        engines.dedup();
+        vec![plan.name.clone(), plan.title.clone(), engines.join(", "), plan.source.clone()]
+    };
+    output::table(&["PLAN", "WHAT", "ENGINES", "AFTER"], plans.iter().map(row).collect());
+    Ok(())
+}
+
+/// `ropewalk lab plan`.
+pub fn plan(name: &str) -> Result<()> {
+    let Some(text) = builtin::text(name) else {
+        let names: Vec<&str> = builtin::names().collect();
+        bail!("there is no plan {name:?}; there are {}", names.join(", "));
+    };
+    output::line(text.trim_end());
+    Ok(())
+}
+
+fn load(name: &str, short: bool) -> Result<Plan> {
+    if let Some(text) = builtin::text(name) {
+        return Ok(Plan::parse(name, text, short)?);
+    }
+    let text = fs::read_to_string(name).with_context(|| {
+        format!("{name:?} is neither a built-in plan (`ropewalk lab list`) nor a file that can be read")
+    })?;
+    Ok(Plan::parse(name, &text, short)?)
+}
+
+/// `ropewalk lab run`.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let plans = match args.all {
+        true => builtin::all(args.short)?,
+        false => args.plans.iter().map(|name| load(name, args.short)).collect::<Result<_>>()?,
+    };
+    let mut targets = Targets::default();
+    targets.add(&PlanTargets {
+        devices: args.device.clone(),
+        writable: args.writable.clone(),
+        pairs: args.pair.clone(),
+        links: args.link.clone(),
+    })?;
+    targets.agents.clone_from(&args.agent);
+    let out = args.out.clone().unwrap_or_else(|| {
+        let ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
+        let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
+        PathBuf::from(format!("ropewalk-lab-{date}"))
+    });
+    let mut results = run::prepare(plans, &targets, &out)?;
+    execute(&mut results)
+}
+
+/// `ropewalk lab resume`.
+pub fn resume(args: &Resume) -> Result<()> {
+    let mut results = Results::resume(&args.dir)?;
+    execute(&mut results)
+}
+
+fn execute(results: &mut Results) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.spawn(async {
+        if link::stop_signal().await.is_ok() {
+            STOP.store(true, Relaxed);
+        }
+    });
+    let dir = results.dir().to_owned();
+    let terminal = std::io::stderr().is_terminal();
+    let bar = output::progress("measuring", 0);
+    let mut said: Option<Instant> = None;
+    let mut show = |progress: &Progress| {
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
+        let text = format!(
+            "cell {} of {}, about {} left: {}",
+            progress.done + 1,
+            progress.total,
+            duration(progress.left),
+            progress.what
+        );
+        if terminal {
+            bar.set_message(text);
+        } else if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
+            output::note(&text);
+            said = Some(Instant::now());
+        }
+    };
+    let program = std::env::current_exe().ok();
+    let ended = run::execute(results, program.as_deref(), &STOP, &mut show)?;
+    bar.finish_and_clear();
+    if ended.stopped {
+        bail!("stopped; what was measured is kept, and `ropewalk lab resume {}` goes on", dir.display());
+    }
+    let report = read(&dir)?;
+    let page = dir.join("report.html");
+    fs::write(&page, report::html(&report)).with_context(|| format!("write {}", page.display()))?;
+    summary(&report);
+    output::line(format!("report: {}", page.display()));
+    if ended.failed > 0 {
+        bail!(
+            "{} cells failed (named in the report); `ropewalk lab resume {}` tries them again",
+            ended.failed,
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+fn duration(left: Duration) -> String {
+    let seconds = left.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+fn summary(report: &Report) {
+    let rows = report.plans.iter().flat_map(|plan| {
+        plan.series.iter().map(|series| {
+            let best = series.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
+            let last = series.analysis.points.last();
+            vec![
+                plan.planned.plan.name.clone(),
+                series.series.name.clone(),
+                report::show(series.series.figure, best),
+                last.map_or(String::new(), |p| format!("{:.0} %", p.efficiency * 100.0)),
+                series.verdict.as_ref().map_or(String::new(), |v| v.text.clone()),
+            ]
+        })
+    });
+    output::table(&["PLAN", "SERIES", "BEST", "EFFICIENCY", "LIMIT"], rows.collect());
+}
+
+fn read(dir: &Path) -> Result<Report> {
+    let (run, records) = results::read(dir)?;
+    Ok(report::build(&run, &records))
+}
+
+/// `ropewalk lab report`.
+pub fn report(args: &ReportArgs) -> Result<()> {
+    let report = read(&args.dir)?;
+    let text = match args.format {
+        Format::Html => report::html(&report),
+        Format::Md => report::markdown(&report),
+        Format::Json => serde_json::to_string_pretty(&report)?,
+        Format::Csv => report::csv(&report),
+    };
+    let html = (args.format == Format::Html).then(|| args.dir.join("report.html"));
+    match args.out.clone().or(html) {
+        Some(path) => {
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            output::line(format!("report: {}", path.display()));
+        }
+        None => output::line(text.trim_end()),
+    }
+    Ok(())
+}
+
+/// `ropewalk lab compare`; fails if something became slower.
+pub fn compare_runs(args: &CompareArgs) -> Result<()> {
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    let comparison = compare(&before, &after);
+    if args.json {
+        output::json(&comparison)?;
+    } else {
+        let row = |point: &lab::compare::Compared| {
+            let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
+            let by = match (point.before, point.after) {
+                (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
+                _ => String::new(),
+            };
+            vec![
+                point.plan.clone(),
+                point.series.clone(),
+                point.step.to_string(),
+                value(point.before),
+                value(point.after),
+                by,
+                format!("{:.0} %", point.threshold * 100.0),
+                format!("{:?}", point.change).to_lowercase(),
+            ]
+        };
+        let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
+        output::table(&header, comparison.points.iter().map(row).collect());
+        comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
+    }
+    if comparison.regressed() {
+        let slower = comparison.points.iter().filter(|p| matches!(p.change, Change::Slower | Change::Gone));
+        bail!("{} of {} points became slower or are gone", slower.count(), comparison.points.len());
+    }
+    Ok(())
+}
+
+/// `ropewalk lab agent`.
+pub fn agent(args: &AgentArgs) -> Result<()> {
+    let mut targets = Targets::default();
+    targets.add(&PlanTargets {
+        devices: args.device.clone(),
+        writable: args.writable.clone(),
+        pairs: args.pair.clone(),
+        links: Vec::new(),
+    })?;
+    let Some(work) = targets.dirs.first().cloned() else {
+        bail!("an agent needs a directory it may write in: --writable DIR");
+    };
+    let agent = Agent::new(targets, work, std::env::current_exe().ok());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let endpoint = agent.listen(vec![args.listen])?;
+        let addrs: Vec<String> = endpoint.local_addrs().iter().map(ToString::to_string).collect();
+        output::line(format!("lab agent listens on {}", addrs.join(", ")));
+        link::stop_signal().await
+    })
+}

@@ -1,0 +1,168 @@
+//! `ropewalk clients` and `tokens`: who shares a file system, who holds what, who waits for whom.
+
+use anyhow::{Result, bail};
+use base::{InodeNo, SessionId};
+use serde::Serialize;
+use wire::{
+    map::FsEntry,
+    mgr::{MgrReply, MgrRequest, TokenReport},
+};
+
+use crate::{
+    args::{Dir, Listing},
+    directory::ClusterDir,
+    link::{self, Link},
+    output,
+};
+
+#[derive(Serialize)]
+struct ClientRow {
+    session: u64,
+    fs: String,
+    mount: String,
+    host: String,
+    pid: u32,
+    /// Milliseconds since its lease was renewed.
+    renewed_ms: u64,
+    /// All tokens of the file system are its own.
+    whole: bool,
+    tokens: u64,
+    /// Tokens it is asked to give back, and since how many milliseconds the oldest.
+    recalls: u64,
+    oldest_recall_ms: u64,
+}
+
+/// `ropewalk clients list`.
+pub fn clients(listing: &Listing) -> Result<()> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    link::run(async {
+        let report = Link::new(&dir)?.cluster().await?;
+        let name = |id| report.map.filesystems.iter().find(|fs| fs.id == id).map(|fs| fs.name.clone());
+        let rows: Vec<ClientRow> = report
+            .clients
+            .iter()
+            .map(|client| ClientRow {
+                session: client.session.0,
+                fs: name(client.fs).unwrap_or_default(),
+                mount: client.mount.clone(),
+                host: client.process.host.clone(),
+                pid: client.process.pid,
+                renewed_ms: client.age_ms,
+                whole: client.whole,
+                tokens: client.tokens,
+                recalls: client.recalls.0,
+                oldest_recall_ms: client.recalls.1,
+            })
+            .collect();
+        if listing.json {
+            return output::json(&rows);
+        }
+        let cells = |row: ClientRow| {
+            let tokens = if row.whole { "all".to_owned() } else { row.tokens.to_string() };
+            let recalls = match row.recalls {
+                0 => "-".to_owned(),
+                n => format!("{n} for {} ms", row.oldest_recall_ms),
+            };
+            vec![
+                row.session.to_string(),
+                row.fs,
+                row.mount,
+                row.host,
+                row.pid.to_string(),
+                format!("{} ms ago", row.renewed_ms),
+                tokens,
+                recalls,
+            ]
+        };
+        output::table(
+            &["SESSION", "FS", "MOUNT", "HOST", "PID", "RENEWED", "TOKENS", "RECALLED"],
+            rows.into_iter().map(cells).collect(),
+        );
+        Ok(())
+    })
+}
+
+/// `ropewalk clients detach`.
+pub fn detach(dir: &Dir, session: u64) -> Result<()> {
+    let dir = ClusterDir::open(&dir.dir)?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        if !link.cluster().await?.clients.iter().any(|client| client.session.0 == session) {
+            bail!("no client has session {session}; `ropewalk clients list` shows those that are there");
+        }
+        link.manager(&MgrRequest::Detach { session: SessionId(session) }).await?;
+        output::line(format!(
+            "session {session} is ended; what it had not written is lost to its programs, and its tokens move on when the servers know"
+        ));
+        Ok(())
+    })
+}
+
+#[derive(Serialize)]
+struct TokenRow {
+    fs: String,
+    inode: u64,
+    session: u64,
+    mode: &'static str,
+    /// Number of the grant; none for one that waits.
+    serial: Option<u64>,
+    /// Milliseconds it has been waited for; none for one that is held.
+    waits_ms: Option<u64>,
+}
+
+fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
+    let row = |session: SessionId, mode: &'static str| TokenRow {
+        fs: fs.name.clone(),
+        inode: report.ino.0,
+        session: session.0,
+        mode,
+        serial: None,
+        waits_ms: None,
+    };
+    let held = report.holders.iter().map(|(session, token)| TokenRow {
+        serial: Some(token.serial.0),
+        ..row(*session, token.mode.name())
+    });
+    let waiting = report
+        .waiting
+        .iter()
+        .map(|(session, mode, since)| TokenRow { waits_ms: Some(*since), ..row(*session, mode.name()) });
+    held.chain(waiting).collect()
+}
+
+/// `ropewalk tokens`, with `waiting` only of inodes that somebody waits for.
+pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let mut rows = Vec::new();
+        for fs in &link.cluster().await?.map.filesystems {
+            let mut after = InodeNo(0);
+            loop {
+                let MgrReply::Tokens { inodes, more } =
+                    link.manager(&MgrRequest::Tokens { fs: fs.id, after }).await?
+                else {
+                    bail!("unexpected answer from the manager to Tokens");
+                };
+                after = inodes.last().map_or(after, |report| report.ino);
+                let wanted = inodes.into_iter().filter(|report| !waiting || !report.waiting.is_empty());
+                rows.extend(wanted.flat_map(|report| rows_of(fs, report)));
+                if !more {
+                    break;
+                }
+            }
+        }
+        if listing.json {
+            return output::json(&rows);
+        }
+        let cells = |row: TokenRow| {
+            let state = match row.waits_ms {
+                Some(ms) => format!("waits for {ms} ms"),
+                None => "held".to_owned(),
+            };
+            vec![row.fs, row.inode.to_string(), row.session.to_string(), row.mode.to_owned(), state]
+        };
+        output::table(&["FS", "INODE", "SESSION", "TOKEN", "STATE"], rows.into_iter().map(cells).collect());
+        Ok(())
+    })
+}

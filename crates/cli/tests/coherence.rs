@@ -1,0 +1,474 @@
+//! Several mounts of one file system on a real cluster: each sees what the others did, at once; who dies or
+//! sleeps harms nobody; the manager's death is survived.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+#[path = "common/linear.rs"]
+mod linear;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Cluster, Random, ok, ropewalk, seed};
+use linear::{Act, Done, is_linearizable};
+use rustix::process::{Pid, Signal, kill_process};
+
+const OPTIONS: [&str; 8] = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p"];
+
+/// A cluster and more mounts of its file system beside its own.
+struct Mounts {
+    cluster: Cluster,
+    more: tempfile::TempDir,
+    all: Vec<PathBuf>,
+}
+
+impl Mounts {
+    fn new(count: usize) -> Mounts {
+        let cluster = Cluster::up(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat());
+        let more = tempfile::Builder::new().prefix("ropewalk-mounts-").tempdir().unwrap();
+        let mut mounts = Mounts { all: vec![cluster.mnt()], cluster, more };
+        (1..count).for_each(|_| mounts.add());
+        mounts
+    }
+
+    fn add(&mut self) {
+        let path = self.more.path().join(format!("m{}", self.all.len()));
+        fs::create_dir(&path).unwrap();
+        self.mount(&path);
+        self.all.push(path);
+    }
+
+    fn mount(&self, path: &Path) {
+        let dir = self.cluster.dir();
+        ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", path.to_str().unwrap()]);
+    }
+
+    fn at(&self, mount: usize, name: &str) -> PathBuf {
+        self.all[mount].join(name)
+    }
+
+    fn process(&self, mount: usize) -> Pid {
+        let name =
+            format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
+        let found = self.cluster.processes().into_iter().find(|(process, _)| *process == name);
+        Pid::from_raw(found.expect("the mount's process").1).unwrap()
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for path in &self.all[1..] {
+            // Whatever is left of it.
+            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn append(path: &Path, line: &str) {
+    let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    file.write_all(line.as_bytes()).unwrap();
+}
+
+fn read_at(file: &File, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let got = file.read_at(&mut bytes, offset).unwrap();
+    bytes.truncate(got);
+    bytes
+}
+
+fn rw(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// What one mount wrote, renamed, removed, cut, the others see; everything in order, so nothing may be late.
+#[test]
+fn each_mount_sees_what_the_others_did() {
+    let mounts = Mounts::new(3);
+    fs::write(mounts.at(0, "f"), "hello\n").unwrap();
+    assert_eq!(fs::read_to_string(mounts.at(1, "f")).unwrap(), "hello\n");
+    append(&mounts.at(1, "f"), "world\n");
+    assert_eq!(fs::read_to_string(mounts.at(0, "f")).unwrap(), "hello\nworld\n");
+    assert_eq!(fs::metadata(mounts.at(2, "f")).unwrap().len(), 12);
+    names_and_attributes(&mounts);
+    cutting_and_growing(&mounts);
+    removed_but_open(&mounts);
+    mappings(&mounts);
+    for round in 0..20 {
+        // Across the border of the inode, so that the file leaves it on one mount and comes back on another.
+        let len = [10usize, 5_000, 3_000_000][round % 3];
+        let byte = round as u8;
+        fs::write(mounts.at(round % 3, "turns"), vec![byte; len]).unwrap();
+        for other in 0..3 {
+            let seen = fs::read(mounts.at(other, "turns")).unwrap();
+            assert!(seen.len() == len && seen.iter().all(|b| *b == byte), "round {round}, mount {other}");
+        }
+    }
+}
+
+fn names_and_attributes(mounts: &Mounts) {
+    use std::os::unix::fs::PermissionsExt;
+    assert!(!mounts.at(1, "g").exists());
+    fs::hard_link(mounts.at(0, "f"), mounts.at(0, "g")).unwrap();
+    assert_eq!(fs::metadata(mounts.at(1, "f")).unwrap().nlink(), 2);
+    fs::rename(mounts.at(1, "g"), mounts.at(1, "h")).unwrap();
+    assert!(!mounts.at(0, "g").exists() && mounts.at(0, "h").exists());
+    fs::set_permissions(mounts.at(2, "h"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(mounts.at(0, "f")).unwrap().mode() & 0o777, 0o640);
+    fs::remove_file(mounts.at(0, "h")).unwrap();
+    assert_eq!(fs::metadata(mounts.at(1, "f")).unwrap().nlink(), 1);
+    fs::create_dir(mounts.at(0, "d")).unwrap();
+    for i in 0..30 {
+        fs::write(mounts.at(i % 3, &format!("d/n{i:02}")), i.to_string()).unwrap();
+        for other in 0..3 {
+            let names = fs::read_dir(mounts.at(other, "d")).unwrap().count();
+            assert_eq!(names, i + 1, "mount {other}");
+        }
+    }
+    let before = fs::metadata(mounts.at(1, "d")).unwrap().mtime_nsec();
+    fs::remove_file(mounts.at(0, "d/n00")).unwrap();
+    assert_ne!(fs::metadata(mounts.at(1, "d")).unwrap().mtime_nsec(), before);
+}
+
+fn cutting_and_growing(mounts: &Mounts) {
+    fs::write(mounts.at(0, "cut"), vec![b'x'; 3_000_000]).unwrap();
+    let reader = File::open(mounts.at(1, "cut")).unwrap();
+    assert_eq!(read_at(&reader, 2_999_990, 100), [b'x'; 10]);
+    OpenOptions::new().write(true).open(mounts.at(0, "cut")).unwrap().set_len(1_000_000).unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 1_000_000);
+    assert_eq!(read_at(&reader, 999_990, 100), [b'x'; 10]);
+    OpenOptions::new().write(true).open(mounts.at(2, "cut")).unwrap().set_len(2_000_000).unwrap();
+    assert_eq!(read_at(&reader, 999_990, 100), [[b'x'; 10].as_slice(), &[0; 90]].concat());
+}
+
+fn removed_but_open(mounts: &Mounts) {
+    fs::write(mounts.at(0, "orphan"), vec![b'o'; 400_000]).unwrap();
+    let open = File::open(mounts.at(1, "orphan")).unwrap();
+    fs::remove_file(mounts.at(0, "orphan")).unwrap();
+    thread::sleep(Duration::from_millis(1500)); // longer than the background takes to give inodes up
+    assert_eq!(read_at(&open, 399_999, 10), b"o");
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+}
+
+fn mappings(mounts: &Mounts) {
+    fs::write(mounts.at(0, "map"), vec![0; 16384]).unwrap();
+    let script = r#"
+import mmap, os, sys
+fds = [os.open(path, os.O_RDWR) for path in sys.argv[1:]]
+maps = [mmap.mmap(fd, 16384) for fd in fds]
+for i in range(1, 60):
+    maps[i % 3][100] = i
+    maps[i % 3][9000] = i
+    for m in maps:
+        assert m[100] == i and m[9000] == i, (i, m[100], m[9000])
+os.pwrite(fds[0], b"xyz", 200)
+assert maps[1][200:203] == b"xyz" and os.pread(fds[2], 3, 200) == b"xyz"
+"#;
+    let paths = (0..3).map(|mount| mounts.at(mount, "map"));
+    let run = std::process::Command::new("python3").args(["-c", script]).args(paths).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// Like fsx, with each operation on another mount than the last. `ROPEWALK_RANDOM_OPERATIONS` for more.
+#[test]
+fn random_operations_on_one_file_from_three_mounts() {
+    let mounts = Mounts::new(3);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/several_mounts.py");
+    let operations = std::env::var("ROPEWALK_RANDOM_OPERATIONS").unwrap_or_else(|_| "2000".into());
+    let run = std::process::Command::new("python3")
+        .arg(script)
+        .args([(seed() % 1_000_000_007).to_string(), operations])
+        .args(&mounts.all)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
+    print!("{}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// At the same time: appends that must not be lost or torn, names that only one may win, registers whose
+/// histories must be linearizable.
+#[test]
+fn three_mounts_at_once_lose_nothing() {
+    let mounts = Mounts::new(3);
+    let seed = seed();
+    thread::scope(|scope| {
+        for mount in 0..3 {
+            let log = mounts.at(mount, "log");
+            scope.spawn(move || (0..80).for_each(|i| append(&log, &format!("{mount} {i:05}\n"))));
+        }
+    });
+    for mount in 0..3 {
+        let text = fs::read_to_string(mounts.at(mount, "log")).unwrap();
+        for writer in 0..3 {
+            let lines = text.lines().filter(|line| line.starts_with(&format!("{writer} ")));
+            let expected: Vec<String> = (0..80).map(|i| format!("{writer} {i:05}")).collect();
+            assert_eq!(lines.collect::<Vec<_>>(), expected, "as mount {mount} sees it");
+        }
+        assert_eq!(text.lines().count(), 240);
+    }
+    names_have_one_winner(&mounts);
+    registers(&mounts, seed);
+}
+
+fn names_have_one_winner(mounts: &Mounts) {
+    for round in 0..15 {
+        let (made, moved) = (AtomicU64::new(0), AtomicU64::new(0));
+        fs::write(mounts.at(0, &format!("prize{round}")), "p").unwrap();
+        thread::scope(|scope| {
+            for mount in 0..3 {
+                let (made, moved) = (&made, &moved);
+                scope.spawn(move || {
+                    let name = mounts.at(mount, &format!("only{round}"));
+                    made.fetch_add(u64::from(File::create_new(name).is_ok()), SeqCst);
+                    let (from, to) = (format!("prize{round}"), format!("won{round}-{mount}"));
+                    let won = fs::rename(mounts.at(mount, &from), mounts.at(mount, &to)).is_ok();
+                    moved.fetch_add(u64::from(won), SeqCst);
+                });
+            }
+        });
+        assert_eq!((made.load(SeqCst), moved.load(SeqCst)), (1, 1), "round {round}");
+    }
+}
+
+/// Values of eight bytes at fixed places of one file: in one block, and in different blocks.
+fn registers(mounts: &Mounts, seed: u64) {
+    const PLACES: [u64; 4] = [0, 8, 5_000, 1 << 20];
+    const OPERATIONS: u64 = 40;
+    rw(&mounts.at(0, "registers")).write_all_at(&[0], (2 << 20) - 1).unwrap();
+    let began = Instant::now();
+    let histories: Vec<Vec<(usize, Done)>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3u64)
+            .map(|mount| {
+                let path = mounts.at(mount as usize, "registers");
+                scope.spawn(move || {
+                    let mut random = Random(seed ^ mount);
+                    let file = rw(&path);
+                    let one = |i: u64, random: &mut Random| {
+                        let place = random.below(PLACES.len() as u64) as usize;
+                        let start = began.elapsed().as_nanos() as u64;
+                        let act = if random.below(2) == 0 {
+                            let value = 1 + mount + 3 * i;
+                            file.write_all_at(&value.to_le_bytes(), PLACES[place]).unwrap();
+                            Act::Write(value)
+                        } else {
+                            let mut bytes = [0; 8];
+                            file.read_exact_at(&mut bytes, PLACES[place]).unwrap();
+                            Act::Read(u64::from_le_bytes(bytes))
+                        };
+                        (place, Done { act, start, end: began.elapsed().as_nanos() as u64 })
+                    };
+                    (0..OPERATIONS).map(|i| one(i, &mut random)).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for place in 0..PLACES.len() {
+        let history: Vec<Done> =
+            histories.iter().flatten().filter(|(at, _)| *at == place).map(|(_, done)| *done).collect();
+        assert!(is_linearizable(&history), "place {place}: {history:?}");
+    }
+}
+
+#[test]
+fn the_checker_finds_what_cannot_be() {
+    let done = |act, start, end| Done { act, start, end };
+    let write = done(Act::Write(1), 10, 20);
+    assert!(is_linearizable(&[write, done(Act::Read(0), 11, 12), done(Act::Read(1), 13, 30)]));
+    assert!(!is_linearizable(&[write, done(Act::Read(0), 21, 30)]), "a stale read");
+    assert!(!is_linearizable(&[write, done(Act::Read(1), 1, 5)]), "a read from the future");
+    let reads = [done(Act::Read(1), 11, 12), done(Act::Read(0), 13, 14)];
+    assert!(!is_linearizable(&[write, reads[0], reads[1]]), "new, then old");
+    assert!(!is_linearizable(&[write, done(Act::Read(7), 11, 12)]), "never written");
+}
+
+/// kill -9 of a mount in the middle of a write: the others go on, each block is old or new, and the file is
+/// theirs after the dead one's lease.
+#[test]
+fn a_killed_mount_leaves_whole_blocks_and_no_locked_files() {
+    let mut mounts = Mounts::new(2);
+    let block = 1 << 20;
+    let path = mounts.at(1, "victim");
+    let writing = AtomicBool::new(true);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = rw(&path);
+            for i in 0u64.. {
+                let value = (i % 251) as u8;
+                if file.write_all_at(&vec![value; block], (i % 4) * block as u64).is_err() {
+                    break;
+                }
+                let _ = file.sync_data();
+            }
+            writing.store(false, SeqCst);
+        });
+        thread::sleep(Duration::from_secs(1));
+        kill_process(mounts.process(1), Signal::KILL).unwrap();
+        // What the dead one did not hold goes on at once.
+        fs::write(mounts.at(0, "other"), "x").unwrap();
+        assert_eq!(fs::read_to_string(mounts.at(0, "other")).unwrap(), "x");
+        let content = fs::read(mounts.at(0, "victim")).unwrap();
+        assert_eq!(content.len() % block, 0);
+        for (number, bytes) in content.chunks(block).enumerate() {
+            assert!(bytes.iter().all(|b| *b == bytes[0]), "block {number} is a mixture");
+        }
+        rw(&mounts.at(0, "victim")).write_all_at(b"mine", 0).unwrap();
+        let _ = rustix::mount::unmount(&mounts.all[1], rustix::mount::UnmountFlags::DETACH);
+    });
+    assert!(!writing.load(SeqCst));
+    mounts.add();
+    let mut head = [0; 4];
+    File::open(mounts.at(2, "victim")).unwrap().read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"mine");
+}
+
+/// A mount that slept past its lease: its file was given to another, and when it wakes it neither writes
+/// nor reads it any more. A mount whose files nobody wants just goes on.
+#[test]
+fn a_mount_that_slept_past_its_lease_is_fenced() {
+    let mounts = Mounts::new(3);
+    let sleeper = rw(&mounts.at(1, "s"));
+    sleeper.write_all_at(&vec![b'o'; 300_000], 0).unwrap();
+    let undisturbed = rw(&mounts.at(2, "u"));
+    undisturbed.write_all_at(b"before", 0).unwrap();
+    let (first, second) = (mounts.process(1), mounts.process(2));
+    kill_process(first, Signal::STOP).unwrap();
+    kill_process(second, Signal::STOP).unwrap();
+    let heir = rw(&mounts.at(0, "s"));
+    heir.write_all_at(&vec![b'n'; 300_000], 0).unwrap();
+    heir.sync_all().unwrap();
+    kill_process(first, Signal::CONT).unwrap();
+    kill_process(second, Signal::CONT).unwrap();
+    let late = sleeper.write_all_at(&vec![b'b'; 100_000], 0).and_then(|()| sleeper.sync_all());
+    assert!(late.is_err(), "a fenced mount wrote");
+    let mut bytes = [0; 8];
+    assert!(sleeper.read_exact_at(&mut bytes, 0).is_err(), "a fenced mount read");
+    assert!(fs::read(mounts.at(0, "s")).unwrap().iter().all(|b| *b == b'n'));
+    undisturbed.write_all_at(b"after!", 0).unwrap();
+    assert_eq!(fs::read_to_string(mounts.at(0, "u")).unwrap(), "after!");
+    // It can be taken away, whatever has failed.
+    drop(sleeper);
+    let _ = ropewalk(&["umount", "--force", mounts.all[1].to_str().unwrap()]);
+    mounts.mount(&mounts.all[1]);
+    assert!(fs::read(mounts.at(1, "s")).unwrap().iter().all(|b| *b == b'n'));
+}
+
+/// The manager is killed again and again under two mounts that share a file: nothing acknowledged is lost,
+/// nothing is done twice, open files go on.
+#[test]
+fn the_manager_is_killed_under_two_mounts() {
+    let mounts = Mounts::new(2);
+    let stop = AtomicBool::new(false);
+    let done = [AtomicU64::new(0), AtomicU64::new(0)];
+    let held = rw(&mounts.at(0, "held"));
+    thread::scope(|scope| {
+        for mount in 0..2 {
+            let (mounts, stop, done) = (&mounts, &stop, &done[mount]);
+            scope.spawn(move || {
+                for i in 0.. {
+                    if stop.load(SeqCst) {
+                        break;
+                    }
+                    append(&mounts.at(mount, &format!("own{mount}")), &format!("{i}\n"));
+                    append(&mounts.at(mount, "both"), &format!("{mount} {i}\n"));
+                    fs::create_dir(mounts.at(mount, &format!("dir{mount}-{i}"))).unwrap();
+                    done.store(i + 1, SeqCst);
+                }
+            });
+        }
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(700));
+            mounts.cluster.kill(|name| name == "manager");
+            let before = [done[0].load(SeqCst), done[1].load(SeqCst)];
+            mounts.cluster.start_server("manager");
+            let end = Instant::now() + Duration::from_secs(60);
+            while (0..2).any(|mount| done[mount].load(SeqCst) < before[mount] + 2) {
+                assert!(Instant::now() < end, "the mounts do not go on");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+    held.write_all_at(b"still", 0).unwrap();
+    assert_eq!(fs::read_to_string(mounts.at(1, "held")).unwrap(), "still");
+    let both = fs::read_to_string(mounts.at(0, "both")).unwrap();
+    for (mount, done) in done.iter().enumerate() {
+        let count = done.load(SeqCst);
+        let expected: Vec<String> = (0..count).map(|i| i.to_string()).collect();
+        let own = fs::read_to_string(mounts.at(1 - mount, &format!("own{mount}"))).unwrap();
+        assert_eq!(own.lines().collect::<Vec<_>>(), expected);
+        let prefix = format!("{mount} ");
+        let shared: Vec<&str> = both.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+        assert_eq!(shared, expected);
+    }
+}
+
+/// What the listings say of two mounts, and the forced end of one.
+#[test]
+fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {
+    let mut mounts = Mounts::new(1);
+    let clients = mounts.cluster.json(&["clients", "list"]);
+    assert_eq!(clients[0]["whole"], true, "alone it holds everything: {clients}");
+    mounts.add();
+    fs::write(mounts.at(0, "f"), "x").unwrap();
+    let held = rw(&mounts.at(1, "f"));
+    held.write_all_at(b"y", 0).unwrap();
+    let inode = held.metadata().unwrap().ino();
+    let tokens = mounts.cluster.json(&["tokens"]);
+    let of_file: Vec<_> = tokens.as_array().unwrap().iter().filter(|t| t["inode"] == inode).collect();
+    assert!(of_file.iter().any(|t| t["mode"] == "write" && t["waits_ms"].is_null()), "{tokens}");
+    let clients = mounts.cluster.json(&["clients", "list"]);
+    let path = mounts.all[1].canonicalize().unwrap();
+    let session = clients.as_array().unwrap().iter().find(|c| c["mount"] == path.to_str().unwrap());
+    let session = session.expect("the second mount")["session"].to_string();
+    let dir = mounts.cluster.dir();
+    ok(&["clients", "detach", "--dir", dir.to_str().unwrap(), &session]);
+    // Its tokens move on without waiting for a lease; it may change nothing more.
+    fs::write(mounts.at(0, "f"), "mine").unwrap();
+    assert_eq!(mounts.cluster.json(&["tokens", "--waiting"]), serde_json::json!([]));
+    let end = Instant::now() + Duration::from_secs(30);
+    while held.write_all_at(b"late", 0).and_then(|()| held.sync_all()).is_ok() {
+        assert!(Instant::now() < end, "a detached mount goes on");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read_to_string(mounts.at(0, "f")).unwrap(), "mine");
+    drop(held);
+    let end = Instant::now();
+    let _ = ropewalk(&["umount", "--force", mounts.all[1].to_str().unwrap()]);
+    println!("a dead mount was taken away in {:?}", end.elapsed());
+    let again = common::refused(&["clients", "detach", "--dir", dir.to_str().unwrap(), "999"]);
+    assert!(again.contains("clients list"), "{again}");
+}
+
+/// Dump and restore of the manager's store: the same files are there, and new ones do not meet old ones.
+#[test]
+fn the_managers_store_goes_through_a_dump() {
+    let mounts = Mounts::new(1);
+    let content: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
+    fs::write(mounts.at(0, "large"), &content).unwrap();
+    fs::write(mounts.at(0, "small"), "in the inode").unwrap();
+    let dir = mounts.cluster.dir();
+    let (dir, dump) = (dir.to_str().unwrap(), mounts.more.path().join("dump"));
+    let dump = dump.to_str().unwrap();
+    let running = common::refused(&["manager", "dump", "--dir", dir, dump]);
+    assert!(running.contains("ropewalk down"), "{running}");
+    mounts.cluster.down();
+    ok(&["manager", "dump", "--dir", dir, dump]);
+    let full = common::refused(&["manager", "restore", "--dir", dir, dump]);
+    assert!(full.contains("move it away"), "{full}");
+    let store = mounts.cluster.dir().join("manager");
+    fs::rename(&store, mounts.more.path().join("old")).unwrap();
+    ok(&["manager", "restore", "--dir", dir, dump]);
+    mounts.cluster.start();
+    assert_eq!(fs::read(mounts.at(0, "large")).unwrap(), content);
+    assert_eq!(fs::read_to_string(mounts.at(0, "small")).unwrap(), "in the inode");
+    fs::write(mounts.at(0, "new"), &content[..2_000_000]).unwrap();
+    assert_eq!(fs::read(mounts.at(0, "new")).unwrap(), content[..2_000_000]);
+}

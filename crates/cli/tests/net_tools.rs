@@ -1,0 +1,149 @@
+//! `ropewalk lab testbed`, `ropewalk netperf` and `ropewalk lab net-figures` as people call them. Needs root.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use common::{ROPEWALK, ok, refused};
+use serde_json::Value;
+
+/// A testbed that goes also when the test fails.
+struct Bed(String);
+
+impl Bed {
+    fn up(name: &str, args: &[&str]) -> Bed {
+        let name = format!("{name}{}", std::process::id());
+        ok(&[&["lab", "testbed", "up", "--name", &name][..], args].concat());
+        Bed(name)
+    }
+
+    fn addr(&self, host: usize) -> String {
+        let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
+        let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == self.0.as_str()).unwrap();
+        mine["hosts"][host]["addrs"][0].as_str().unwrap().to_owned()
+    }
+
+    fn exec(&self, host: &str, command: &[&str]) -> Command {
+        let mut ropewalk = Command::new(ROPEWALK);
+        ropewalk.args(["lab", "testbed", "exec", "--name", &self.0, host]).args(command);
+        ropewalk
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = Command::new(ROPEWALK).args(["lab", "testbed", "down", &self.0]).output();
+    }
+}
+
+/// Reaped also when the test fails.
+struct Kid(Child);
+
+impl Drop for Kid {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a netperf server and waits until it listens.
+fn serve(mut command: Command) -> (Kid, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let addr = line.trim().rsplit(' ').next().unwrap().to_owned();
+    (Kid(child), addr)
+}
+
+#[test]
+fn netperf_between_two_hosts_of_a_testbed() {
+    let bed = Bed::up("np", &["--rate", "200m"]);
+    let addr = bed.addr(1);
+    let (mut server, addr) =
+        serve(bed.exec("h2", &[ROPEWALK, "netperf", "server", "--listen", &format!("{addr}:0")]));
+    let run = |args: &[&str]| {
+        let command = [&[ROPEWALK, "netperf"][..], args, &["--server", &addr, "--ttime", "0.6"]].concat();
+        let output = bed.exec("h1", &command).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run(&["test", "write", "rw", "--buffsize", "64k", "--parallel", "2", "--hist", "--verify"]);
+    for part in [
+        "1-1 write ",
+        "1-1 rw ",
+        "parallel 2, verify",
+        "network delay times",
+        "nevents",
+        "CPU seconds per GB",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let reports: Value =
+        serde_json::from_str(&run(&["rr", "--connections", "1,3", "--sizes", "1,4k", "--json"])).unwrap();
+    let cells: Vec<(u64, u64)> = reports
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| (r["buffsize"].as_u64().unwrap(), r["connections"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(cells, [(1, 1), (1, 3), (4096, 1), (4096, 3)]);
+    assert!(reports.as_array().unwrap().iter().all(|r| r["messages"].as_u64().unwrap() > 0));
+    let ended = bed.exec("h1", &[ROPEWALK, "netperf", "quit", "--server", &addr]).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(server.0.wait().unwrap().success(), "it ended because it was told to");
+}
+
+#[test]
+fn wrong_words_are_refused_with_the_remedy() {
+    let none = refused(&["netperf", "test", "write", "--server", "127.0.0.1:1", "--ttime", "1"]);
+    assert!(none.contains("127.0.0.1:1 does not answer") && none.contains("netperf server"), "{none}");
+    assert!(refused(&["netperf", "test", "wrote", "--server", "127.0.0.1"]).contains("nwrite"));
+    assert!(refused(&["netperf", "test", "--server", "no such host"]).contains("no address"));
+    assert!(refused(&["lab", "testbed", "down", "nosuchbed"]).contains("there is no testbed nosuchbed"));
+    assert!(refused(&["lab", "testbed", "up", "--links", "99"]).contains("links 99: allowed are 1 to 8"));
+    assert!(refused(&["lab", "testbed", "up", "--rate", "quick"]).contains("bad rate"));
+    assert!(refused(&["lab", "net-figures", "links3"]).contains("links2, links4, drawn"));
+}
+
+/// The figures' commands in short: what counters show holds however busy the machine is; rates are for the long form.
+#[test]
+fn figures_in_short() {
+    let output = common::ropewalk(&[
+        "lab",
+        "net-figures",
+        "drawn",
+        "policy0",
+        "sizing",
+        "--runs",
+        "2",
+        "--seconds",
+        "0.8",
+        "--json",
+    ]);
+    let figures: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    let of = |group: &str| -> Vec<Value> {
+        figures.as_array().unwrap().iter().filter(|f| f["group"] == group).cloned().collect()
+    };
+    for figure in figures.as_array().unwrap() {
+        for run in figure["runs"].as_array().unwrap() {
+            assert_eq!(run["errors"], 0, "{figure}");
+            assert!(run["seen"].as_f64().unwrap() > 0.0, "{figure}");
+        }
+    }
+    for run in of("drawn")[0]["runs"].as_array().unwrap() {
+        let drawn = run["drawn"].as_str().unwrap();
+        let links: u64 = drawn[..1].parse().unwrap();
+        let usable = if drawn.contains("policy 0") { 1 } else { links };
+        assert_eq!(run["links_used"].as_u64().unwrap(), usable, "{run}");
+    }
+    for figure in of("policy0") {
+        assert_eq!(figure["runs"][0]["links_used"], 1, "{figure}");
+    }
+    assert!(of("policy0").iter().skip(1).all(|f| !f["runs"][0]["says"].as_str().unwrap().is_empty()));
+    assert!(of("sizing").iter().all(|f| f["reached"] != false));
+}

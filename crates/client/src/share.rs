@@ -1,0 +1,513 @@
+//! Sharing a file system with other sessions: tokens are got before an inode is used, and given back when
+//! the manager recalls them (docs/tokens.md has the protocol, [`crate::tokens`] the states of one token).
+//!
+//! While nobody else has the file system mounted the session is whole: every token is held and nothing is
+//! asked. What is given back is clean: written, adopted, known to the manager, and no longer in the kernel's
+//! or our own pages unless reading stays allowed.
+//! On failure (pdisks away) giving back goes on; a session that takes too long is ended by the manager.
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use base::{Grant, InodeNo};
+use wire::{
+    mgr::{Attr, FileKind, MgrReply, MgrRequest},
+    token::{Recall, TOKENS_MAX, Token, TokenMode},
+};
+
+use crate::{
+    calls::unexpected,
+    core::Core,
+    error::Errno,
+    inode::Inode,
+    tokens::{Cell, Enter, Recalled},
+};
+
+/// What the kernel keeps of a mount, as the client takes it away.
+pub trait KernelCache: Send + Sync {
+    /// Drops pages of `len` bytes at `offset` (0: to the end) and the attributes. Blocks while pages are
+    /// being filled or written by requests that are not answered.
+    fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64);
+    /// Others come (`true`): names and attributes are believed no more, now and in future answers. Or
+    /// nobody else is there.
+    fn set_shared(&self, shared: bool);
+    /// Nothing that is cached counts any more.
+    fn drop_all(&self);
+}
+
+/// Somebody who holds locked kernel pages is let in after this, if the pages are waited for.
+const LATE_AFTER: Duration = Duration::from_millis(5);
+/// Pause before cleaning is tried again.
+const RETRY: Duration = Duration::from_millis(300);
+/// One wait for recalls.
+const RECALL_POLL: Duration = Duration::from_secs(20);
+
+/// The right to use an inode, until it is dropped.
+pub(crate) struct TokenHold(Arc<Inode>);
+
+impl Drop for TokenHold {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.token.leave();
+        let idle = state.token.users() == 0;
+        drop(state);
+        if idle {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+/// Ends an attempt to get a token that was given up half way.
+struct Asking<'a>(&'a Inode);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.lock().token.refused();
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Core {
+    /// The grant under which everything is held, while nobody else is there.
+    pub fn whole(&self) -> Option<Grant> {
+        Some(Grant(self.whole.load(SeqCst))).filter(|grant| grant.0 > 0)
+    }
+
+    /// How many tokens were given back so far.
+    pub fn gives(&self) -> u64 {
+        self.gives.load(SeqCst)
+    }
+
+    /// The token of an inode whose entry is made now.
+    pub fn first_token(&self) -> Cell {
+        self.whole().map(Cell::whole).unwrap_or_default()
+    }
+
+    /// The session holds only what it asks for.
+    pub fn set_split(&self) {
+        self.whole.store(0, SeqCst);
+    }
+
+    /// What has the kernel's part of the cache.
+    pub fn set_kernel(&self, kernel: Arc<dyn KernelCache>) {
+        kernel.set_shared(self.whole().is_none());
+        *self.kernel.write().unwrap_or_else(|e| e.into_inner()) = Some(kernel);
+    }
+
+    fn kernel(&self) -> Option<Arc<dyn KernelCache>> {
+        self.kernel.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Waits for the right to use an inode.
+    pub async fn hold(self: &Arc<Core>, inode: &Arc<Inode>, need: TokenMode) -> Result<TokenHold, Errno> {
+        self.hold_range(inode, need, None).await
+    }
+
+    /// The same for somebody who may have the kernel's pages of a range (offset, length) locked.
+    pub async fn hold_range(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        need: TokenMode,
+        range: Option<(u64, u64)>,
+    ) -> Result<TokenHold, Errno> {
+        if self.calls.lease_valid() && !self.calls.dead() {
+            let mut state = inode.lock();
+            if state.attr_known && state.token.enter_now(need) {
+                return Ok(TokenHold(inode.clone()));
+            }
+        }
+        loop {
+            if self.calls.dead() {
+                return Err(Errno::EIO);
+            }
+            self.wait_lease().await?;
+            let changed = inode.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (step, dropping) = {
+                let mut state = inode.lock();
+                if let Some(grant) = self.whole() {
+                    state.token.take_whole(grant);
+                }
+                (state.token.enter(need), state.dropping.is_some())
+            };
+            match step {
+                Enter::In => {
+                    let hold = TokenHold(inode.clone());
+                    self.know_attr(inode).await?;
+                    return Ok(hold);
+                }
+                Enter::Ask => {
+                    if let Some(hold) = self.ask_token(inode, need).await? {
+                        return Ok(hold);
+                    }
+                }
+                Enter::Wait if dropping && range.is_some() => {
+                    if tokio::time::timeout(LATE_AFTER, changed).await.is_err() {
+                        let mut state = inode.lock();
+                        if state.dropping.is_some() && state.token.enter_late(need) {
+                            let late = range.unwrap_or_default();
+                            state.dropping.get_or_insert_default().push(late);
+                            return Ok(TokenHold(inode.clone()));
+                        }
+                    }
+                }
+                Enter::Wait => {
+                    crate::core::patient(self.patience(), "a token", changed).await?;
+                }
+            }
+        }
+    }
+
+    /// Attributes are known while the token is used.
+    async fn know_attr(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<(), Errno> {
+        if inode.lock().attr_known {
+            return Ok(());
+        }
+        match self.calls.ask(MgrRequest::GetAttr { ino: inode.ino }).await? {
+            MgrReply::Attr(attr) => drop(self.seen_attr(*attr)),
+            other => return Err(unexpected("GetAttr", &other)),
+        }
+        Ok(())
+    }
+
+    /// Without a lease nothing cached counts: others may have been given it.
+    async fn wait_lease(&self) -> Result<(), Errno> {
+        let until = Instant::now() + self.patience();
+        while !self.calls.lease_valid() {
+            if self.calls.dead() || Instant::now() >= until {
+                return Err(Errno::EIO);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Gets a token from the manager; none if it was recalled before it could be used.
+    async fn ask_token(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        need: TokenMode,
+    ) -> Result<Option<TokenHold>, Errno> {
+        let asking = Asking(inode);
+        let claims = self.claims.load(SeqCst);
+        let (token, resolve, attr) =
+            match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, mode: need }).await {
+                Ok(MgrReply::Token { token, resolve, attr }) => (token, resolve, attr),
+                Ok(other) => return Err(unexpected("Acquire", &other)),
+                Err(Errno(libc::ETIMEDOUT)) => {
+                    tracing::error!(inode = %inode.ino, "gave up waiting for a token");
+                    return Err(Errno::EIO);
+                }
+                Err(error) => return Err(error),
+            };
+        // What is being given up may not be mixed with what comes.
+        self.wait_inode(inode, "a token being given up", || (!inode.lock().token.is_giving()).then_some(()))
+            .await?;
+        let exists = attr.is_some();
+        if let Some(attr) = &attr {
+            self.set_geometry(inode, attr);
+        }
+        // A claim that went out meanwhile does not name this grant.
+        let late = claims != self.claims.load(SeqCst);
+        let unused = {
+            let mut state = inode.lock();
+            let fresh = state.token.mode() < TokenMode::Read;
+            if late || !state.token.granted(token, resolve) {
+                Some(Token { mode: state.token.mode(), ..token })
+            } else {
+                if fresh && let Some(attr) = attr {
+                    state.attr_known = false;
+                    state.merge(*attr);
+                }
+                None
+            }
+        };
+        if let Some(left) = unused {
+            drop(asking);
+            if late {
+                self.release(vec![left]).await;
+            }
+            return Ok(None);
+        }
+        std::mem::forget(asking);
+        inode.changed.notify_waiters();
+        let hold = TokenHold(inode.clone());
+        if resolve {
+            self.resolve_inode(inode, token).await?;
+        }
+        if exists {
+            return Ok(Some(hold));
+        }
+        // Nothing is there to hold.
+        let left = {
+            let mut state = inode.lock();
+            state.gone = true;
+            state.token.forget(inode.ino)
+        };
+        drop(hold);
+        self.release(vec![left]).await;
+        Err(Errno::ENOENT)
+    }
+
+    /// Brings an inode that an ended session was writing to its old or new content, block by block.
+    async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: Token) -> Result<(), Errno> {
+        let outcome = self.blocks.resolve_inode(self.session.fs.id, inode.ino, token.serial).await;
+        let outcome = match outcome {
+            Ok(()) => self.calls.ask(MgrRequest::Resolved { ino: inode.ino }).await.map(drop),
+            Err(error) => Err(self.block_error("resolve", inode, 0, &error)),
+        };
+        let left = {
+            let mut state = inode.lock();
+            state.token.resolved();
+            // Not resolved: the next who wants it tries again.
+            outcome.is_err().then(|| {
+                state.attr_known = false;
+                state.token.forget(inode.ino)
+            })
+        };
+        inode.changed.notify_waiters();
+        if let Some(left) = left {
+            self.release(vec![left]).await;
+        }
+        outcome
+    }
+
+    async fn release(&self, tokens: Vec<Token>) {
+        if let Err(error) = self.calls.ask(MgrRequest::Release { tokens }).await
+            && !self.calls.dead()
+        {
+            // The manager asks again for what it wants.
+            tracing::warn!(%error, "tokens given up could not be told");
+        }
+    }
+
+    /// Tells the manager in the background what is given up.
+    pub fn release_soon(self: &Arc<Core>, tokens: Vec<Token>) {
+        if !tokens.is_empty() && self.whole().is_none() {
+            let core = self.clone();
+            self.runtime.spawn(async move { core.release(tokens).await });
+        }
+    }
+
+    /// Attributes of a file that another session may be changing.
+    pub async fn attr_under_token(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
+        let inode = self.inode(ino);
+        let _hold = self.hold(&inode, TokenMode::Read).await?;
+        let attr = inode.lock().visible();
+        Ok(attr)
+    }
+
+    // What the manager wants.
+
+    /// Follows the manager's wishes until the session ends.
+    pub async fn follow_recalls(self: Arc<Core>) {
+        while !self.calls.dead() {
+            match self.calls.ask_within(MgrRequest::WaitRecalls, RECALL_POLL).await {
+                Ok(MgrReply::Recalls(recalls)) => self.obey(recalls).await,
+                Ok(other) => drop(unexpected("WaitRecalls", &other)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn obey(self: &Arc<Core>, recalls: Vec<Recall>) {
+        for recall in recalls {
+            match recall {
+                Recall::Token(token) => {
+                    let core = self.clone();
+                    self.runtime.spawn(async move { core.give_back(token).await });
+                }
+                Recall::Share => self.share().await,
+                Recall::Whole(grant) => self.take_whole(grant).await,
+                Recall::Resolve(pass) => {
+                    if self.resolving.swap(pass + 1, SeqCst) != pass + 1 {
+                        let core = self.clone();
+                        self.runtime.spawn(async move { core.resolve_pass(pass).await });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tell_kernel(&self, tell: impl FnOnce(&dyn KernelCache) + Send + 'static) {
+        let Some(kernel) = self.kernel() else { return };
+        if let Err(error) = tokio::task::spawn_blocking(move || tell(&*kernel)).await {
+            tracing::error!(%error, "the kernel could not be told what it may keep");
+        }
+    }
+
+    /// The session has ended: what is cached is worthless.
+    pub async fn drop_caches(&self) {
+        self.tell_kernel(|kernel| kernel.drop_all()).await;
+    }
+
+    /// Nobody else is there any more.
+    async fn take_whole(&self, grant: Grant) {
+        self.whole.store(grant.0, SeqCst);
+        self.tell_kernel(|kernel| kernel.set_shared(false)).await;
+        tracing::info!("the file system is ours alone");
+    }
+
+    /// Others come, or the manager begins anew: says what is held. What is only cached and cannot be said
+    /// goes.
+    async fn share(self: &Arc<Core>) {
+        self.set_split();
+        self.claims.fetch_add(1, SeqCst);
+        self.tell_kernel(|kernel| kernel.set_shared(true)).await;
+        let mut tokens = Vec::new();
+        for inode in self.all_inodes() {
+            let mut state = inode.lock();
+            let is_file = state.attr_known && state.attr.kind == FileKind::File;
+            let in_use = state.opens > 0 || state.token.users() > 0 || state.unsettled();
+            if is_file || in_use {
+                tokens.extend(state.token.token(inode.ino));
+            } else {
+                state.token.forget(inode.ino);
+                state.attr_known = false;
+                state.attr_generation += 1;
+            }
+        }
+        self.gives.fetch_add(1, SeqCst);
+        tracing::info!(tokens = tokens.len(), "the file system is shared");
+        loop {
+            let rest = tokens.split_off(tokens.len().min(TOKENS_MAX));
+            let last = rest.is_empty();
+            let claim = MgrRequest::Claim { tokens: std::mem::replace(&mut tokens, rest), last };
+            if let Err(error) = self.calls.ask(claim).await {
+                // Asked for again.
+                tracing::warn!(%error, "tokens held could not be told");
+                return;
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Gives a token up as far as it is wanted.
+    pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        let Some(inode) = self.inode_known(wanted.ino) else {
+            return self.release(vec![Token { mode: TokenMode::None, ..wanted }]).await;
+        };
+        let step = {
+            let mut state = inode.lock();
+            // What can be mapped for writing is never kept for reading alone: the kernel would not ask
+            // before it changes a page.
+            let keep = if state.wide_opens > 0 { TokenMode::Open } else { TokenMode::Read };
+            let open = state.opens > 0;
+            state.token.recalled(wanted, keep, open)
+        };
+        match step {
+            Recalled::UnderWay => {}
+            Recalled::Answer(token) => self.release(vec![token]).await,
+            Recalled::Begin => {
+                let Some(token) = self.clean(&inode).await else { return };
+                inode.changed.notify_waiters();
+                self.release(vec![token]).await;
+            }
+        }
+    }
+
+    /// Makes everything of the inode clean, so that its token may go; none if the session has ended.
+    async fn clean(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Token> {
+        while self.wait_unused(inode).await.is_err() {
+            if self.calls.dead() {
+                return None;
+            }
+        }
+        self.drop_kernel_pages(inode).await;
+        loop {
+            let cleaned = async {
+                self.wait_unused(inode).await?;
+                if inode.lock().token.mode() == TokenMode::Write {
+                    self.make_durable(inode, 0, u64::MAX, false).await?;
+                    let hold = self.hold_flushes(inode).await?;
+                    let commit =
+                        crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
+                    let commit = commit.await?;
+                    let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
+                    drop((commit, hold));
+                    settled.map_err(|error| self.block_error("adopt", inode, 0, &error))?;
+                }
+                Ok::<(), Errno>(())
+            };
+            match cleaned.await {
+                Ok(()) => break,
+                Err(_) if self.calls.dead() => return None,
+                Err(error) => {
+                    tracing::warn!(inode = %inode.ino, %error, "a token cannot be given up yet");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+        let (token, room) = {
+            let mut state = inode.lock();
+            let room = match state.token.giving_to() {
+                Some(TokenMode::Read) => 0,
+                _ => state.forget_content(),
+            };
+            let open = state.opens > 0;
+            (state.token.gave(inode.ino, open), room)
+        };
+        self.return_room(room);
+        self.gives.fetch_add(1, SeqCst);
+        Some(token)
+    }
+
+    async fn wait_unused(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        self.wait_inode(inode, "users of a token", || (inode.lock().token.users() == 0).then_some(())).await
+    }
+
+    /// Takes the inode's pages from the kernel. It waits there for pages that are being read or written;
+    /// requests for these that wait for a token are let in under the one that is going, and their pages are
+    /// dropped once more.
+    async fn drop_kernel_pages(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let Some(kernel) = self.kernel() else { return };
+        let mut ranges = vec![(0, 0)];
+        inode.lock().dropping = Some(Vec::new());
+        inode.changed.notify_waiters();
+        while !ranges.is_empty() {
+            let (kernel, ino) = (kernel.clone(), inode.ino);
+            let pass = std::mem::take(&mut ranges);
+            let dropped = tokio::task::spawn_blocking(move || {
+                pass.into_iter().for_each(|(offset, len)| kernel.drop_pages(ino, offset, len));
+            });
+            if let Err(error) = dropped.await {
+                tracing::error!(%error, "dropping cached pages did not end");
+            }
+            let mut state = inode.lock();
+            match &mut state.dropping {
+                Some(late) if !late.is_empty() => ranges = std::mem::take(late),
+                dropping => *dropping = None,
+            }
+        }
+        inode.changed.notify_waiters();
+    }
+
+    /// Resolves what is left of ended sessions: whoever takes the tokens one by one resolves.
+    async fn resolve_pass(self: Arc<Core>, pass: u64) {
+        let outcome = async {
+            let left = self.blocks.unresolved_inodes(self.session.fs.id).await;
+            let left = left.map_err(|error| {
+                tracing::warn!(%error, "what ended sessions left cannot be listed");
+                Errno::EIO
+            })?;
+            for ino in left {
+                match self.hold(&self.inode(ino), TokenMode::Read).await {
+                    // Removed since.
+                    Ok(_) | Err(Errno::ENOENT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.calls.ask(MgrRequest::ResolvePassDone { pass }).await.map(drop)
+        };
+        if let Err(error) = outcome.await {
+            tracing::warn!(%error, "not all that ended sessions left is resolved; tried again");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            self.resolving.store(0, SeqCst);
+        }
+    }
+}

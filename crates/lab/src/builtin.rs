@@ -1,0 +1,41 @@
+//! The built-in plans, as TOML texts that can be printed, edited and run from a file.
+
+use crate::plan::{Plan, PlanError};
+
+const TEXTS: &[(&str, &str)] = &[
+    ("device-scaling", include_str!("../plans/device-scaling.toml")),
+    ("net-scaling", include_str!("../plans/net-scaling.toml")),
+    ("conn-scaling", include_str!("../plans/conn-scaling.toml")),
+    ("queue-scaling", include_str!("../plans/queue-scaling.toml")),
+    ("node-scaling", include_str!("../plans/node-scaling.toml")),
+    ("step-load", include_str!("../plans/step-load.toml")),
+];
+
+/// Names of all.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TEXTS.iter().map(|(name, _)| *name)
+}
+
+/// The text of one.
+pub fn text(name: &str) -> Option<&'static str> {
+    TEXTS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// All plans in their full or short form.
+pub fn all(short: bool) -> Result<Vec<Plan>, PlanError> {
+    TEXTS.iter().map(|(name, text)| Plan::parse(name, text, short)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_plan_is_whole_in_both_forms() {
+        for short in [false, true] {
+            let plans = super::all(short).unwrap_or_else(|e| panic!("{e}"));
+            for (plan, name) in plans.iter().zip(super::names()) {
+                assert_eq!(plan.name, name);
+                assert!(!plan.title.is_empty() && !plan.source.is_empty(), "{name}");
+            }
+        }
+    }
+}

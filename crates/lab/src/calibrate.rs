@@ -1,0 +1,79 @@
+//! What this machine's CPUs and memory give by themselves, measured at the start of each run: what "full" means
+//! for a CPU here, and how fast memory is copied. Verdicts take their thresholds from these, not from a constant.
+
+use std::{
+    fs,
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::observe::allowed_cpus;
+
+/// What was measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Machine {
+    /// CPUs the run may use.
+    pub cpus: u32,
+    /// Part of a CPU that a thread got that never waits: 1 on an idle machine of one's own.
+    pub cpu_full: f64,
+    /// Bytes a second that all allowed CPUs copy together, source and target outside the caches.
+    pub memory_copy: f64,
+}
+
+const ROUND: Duration = Duration::from_millis(200);
+const COPY: usize = 64 << 20;
+
+/// Measures; takes about a second.
+pub fn machine() -> Machine {
+    let cpus = allowed_cpus().len().max(1);
+    Machine { cpus: cpus as u32, cpu_full: cpu_full(), memory_copy: memory_copy(cpus) }
+}
+
+fn on_cpu() -> Option<f64> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(text.split(' ').next()?.parse::<u64>().ok()? as f64 / 1e9)
+}
+
+/// The best of some rounds: a neighbour may take one.
+fn cpu_full() -> f64 {
+    let round = |_| {
+        let (cpu, start) = (on_cpu(), Instant::now());
+        let mut n = 0u64;
+        while start.elapsed() < ROUND {
+            n = black_box(n.wrapping_add(1));
+        }
+        let wall = start.elapsed().as_secs_f64();
+        cpu.zip(on_cpu()).map_or(1.0, |(before, after)| (after - before) / wall)
+    };
+    (0..5).map(round).fold(0.0, f64::max).min(1.0)
+}
+
+fn memory_copy(threads: usize) -> f64 {
+    let copy = || {
+        let source = vec![1u8; COPY];
+        let mut target = vec![2u8; COPY];
+        let (start, mut bytes) = (Instant::now(), 0u64);
+        while start.elapsed() < ROUND {
+            target.copy_from_slice(black_box(&source));
+            black_box(&mut target);
+            bytes += COPY as u64;
+        }
+        bytes as f64 / start.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.min(64)).map(|_| scope.spawn(copy)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).sum()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_machine_has_cpus_and_memory() {
+        let machine = super::machine();
+        assert!(machine.cpus >= 1 && machine.cpu_full > 0.0 && machine.cpu_full <= 1.0, "{machine:?}");
+        assert!(machine.memory_copy > 1e7, "{machine:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! fio on devices and files: one job section for each, as a job over several would submit to them from one
+//! thread and stall. The command is the source's (FACTS D-04) with JSON output.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Context, EngineError,
+    params::{Kind, Known},
+    process::{Running, command},
+};
+use crate::{
+    cell::{Cell, Figures, Latency},
+    plan::{Figure, Params, Step},
+    targets::Device,
+};
+
+/// What fio is asked for; options of fio by their own names.
+pub const PARAMS: Known = &[
+    ("rw", Kind::Word(&["read", "write", "randread", "randwrite", "randrw", "rw"])),
+    ("bs", Kind::Size(512, 64 << 20)),
+    ("ioengine", Kind::Word(&["io_uring", "libaio", "psync", "sync"])),
+    ("iodepth", Kind::Number(1, 4096)),
+    ("numjobs", Kind::Number(1, 1024)),
+    ("direct", Kind::Bool),
+    ("rwmixread", Kind::Number(0, 100)),
+    ("fdatasync", Kind::Number(0, 1 << 20)),
+    ("thinktime", Kind::Size(0, 1 << 40)),
+    ("rate_iops", Kind::Number(1, 1 << 40)),
+    ("size", Kind::Size(1 << 20, 1 << 50)),
+];
+
+/// Whether such a load writes.
+pub fn writes(params: &Params) -> bool {
+    params.get("rw").is_some_and(|rw| !matches!(rw.as_str(), "read" | "randread"))
+}
+
+/// Runs one cell: over as many devices as the step has, or with as many jobs on all of them.
+pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
+    let devices = chosen(cell, context)?;
+    let write = writes(&cell.params);
+    if let Some(device) = devices.iter().find(|device| write && !device.writable) {
+        let path = device.path.display();
+        return Err(EngineError::Target(format!("{path} is not named as writable, and this load writes")));
+    }
+    let mut fio = command(None, "fio");
+    fio.args(["--output-format=json", "--refill_buffers", "--time_based", "--norandommap"]);
+    if !cell.params.contains_key("direct") {
+        fio.arg("--direct=1");
+    }
+    if cell.of != Step::Devices {
+        fio.arg(format!("--numjobs={}", cell.step));
+    }
+    for (key, value) in &cell.params {
+        match key.as_str() {
+            "direct" => fio.arg(format!("--direct={}", u8::from(value == "true"))),
+            _ => fio.arg(format!("--{key}={value}")),
+        };
+    }
+    fio.arg(format!("--runtime={}ms", (context.seconds * 1000.0) as u64)).arg("--group_reporting");
+    // A path with a colon would be a list to fio.
+    for (i, device) in devices.iter().enumerate() {
+        let path = device.path.display().to_string().replace(':', "\\:");
+        fio.arg(format!("--name=job{}", i + 1)).arg(format!("--filename={path}")).arg("--new_group");
+    }
+    let text = Running::start(fio, "fio", context.seconds * 1.5 + 60.0, context)?.output(context)?;
+    let jobs: Vec<String> = devices.iter().map(|device| device.path.display().to_string()).collect();
+    figures(&text, &jobs, context.figure)
+}
+
+fn chosen<'a>(cell: &Cell, context: &'a Context<'_>) -> Result<&'a [Device], EngineError> {
+    let devices = &context.targets.devices;
+    if cell.of != Step::Devices {
+        let none = || EngineError::Target("no device or file is named".into());
+        return if devices.is_empty() { Err(none()) } else { Ok(devices) };
+    }
+    let (first, last) = (cell.first as usize, (cell.first + cell.step) as usize);
+    devices.get(first..last).filter(|list| !list.is_empty()).ok_or_else(|| {
+        EngineError::Target(format!("the step needs {} devices and {} are named", last, devices.len()))
+    })
+}
+
+/// Reads fio's JSON: one entry for each group, which is one device.
+fn figures(text: &str, jobs: &[String], figure: Figure) -> Result<Figures, EngineError> {
+    let bad = |why: String| EngineError::Output { program: "fio".into(), why };
+    // Warnings may stand before the JSON.
+    let start = text.find('{').ok_or_else(|| bad("no JSON in it".into()))?;
+    let root: Value = serde_json::from_str(&text[start..]).map_err(|e| bad(e.to_string()))?;
+    let list = root["jobs"].as_array().ok_or_else(|| bad("no \"jobs\"".into()))?;
+    let mut sum = Figures::default();
+    let mut parts = BTreeMap::new();
+    let mut weighted = [0.0; 4];
+    for (i, job) in list.iter().enumerate() {
+        if let Some(code) = job["error"].as_i64().filter(|&code| code != 0) {
+            let why = std::io::Error::from_raw_os_error(code as i32).to_string();
+            return Err(EngineError::Failed { program: "fio".into(), why });
+        }
+        let mut own = Figures::default();
+        for way in ["read", "write"] {
+            let number = |key: &str| job[way][key].as_f64().unwrap_or_default();
+            let operations = number("iops");
+            own.operations += operations;
+            own.bytes += number("bw_bytes");
+            let clat = &job[way]["clat_ns"];
+            let us = |value: &Value| value.as_f64().unwrap_or_default() / 1e3;
+            let of = |p: &str| us(&clat["percentile"][p]);
+            let latency = [us(&clat["mean"]), of("50.000000"), of("99.000000"), of("99.900000")];
+            for (sum, value) in weighted.iter_mut().zip(latency) {
+                *sum += value * operations;
+            }
+            let max = us(&clat["max"]);
+            let worst = sum.latency.get_or_insert_default();
+            worst.max = worst.max.max(max);
+        }
+        sum.operations += own.operations;
+        sum.bytes += own.bytes;
+        if list.len() == jobs.len() {
+            parts.insert(jobs[i].clone(), own.value(figure));
+        }
+    }
+    if sum.operations <= 0.0 {
+        return Err(bad("no operation was done".into()));
+    }
+    let [mean, p50, p99, p999] = weighted.map(|value| value / sum.operations);
+    let max = sum.latency.unwrap_or_default().max;
+    sum.latency = Some(Latency { mean, p50, p99, p999, max });
+    sum.parts = parts;
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_fio_json_and_refuses_other_text() {
+        let job = |iops: f64, error: i32| {
+            format!(
+                "{{\"error\":{error},\"read\":{{\"iops\":{iops},\"bw_bytes\":{},\"clat_ns\":{{\"mean\":2000,\
+                 \"max\":9000,\"percentile\":{{\"50.000000\":1000}}}}}},\"write\":{{\"iops\":0}}}}",
+                iops * 4096.0
+            )
+        };
+        let text = format!("fio: a warning\n{{\"jobs\":[{},{}]}}", job(100.0, 0), job(300.0, 0));
+        let names = ["a".to_owned(), "b".to_owned()];
+        let figures = super::figures(&text, &names, Figure::Operations).unwrap();
+        assert_eq!((figures.operations, figures.bytes), (400.0, 400.0 * 4096.0));
+        assert_eq!((figures.parts["a"], figures.parts["b"]), (100.0, 300.0));
+        let latency = figures.latency.unwrap();
+        assert_eq!((latency.mean, latency.p50, latency.max), (2.0, 1.0, 9.0));
+        let failed = format!("{{\"jobs\":[{}]}}", job(1.0, 5));
+        assert!(super::figures(&failed, &names, Figure::Bytes).unwrap_err().to_string().contains("error"));
+        for text in ["", "{", "{}", "{\"jobs\":[]}"] {
+            assert!(super::figures(text, &names, Figure::Bytes).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `ropewalk pdisk bench`: the strip store's own queues, on a directory that may be written.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{
+    Context, EngineError,
+    params::{Kind, Known},
+    process::{Running, command},
+};
+use crate::{
+    cell::{Cell, Figures, Latency},
+    plan::Step,
+};
+
+/// What it is asked for.
+pub const PARAMS: Known = &[
+    ("load", Kind::Word(&["write", "read", "random-read", "sync-write"])),
+    ("disks", Kind::Number(1, 64)),
+    ("queues", Kind::Number(1, 16)),
+    ("queues_per_pdisk", Kind::Number(1, 16)),
+    ("dma_mib", Kind::Number(1, 4096)),
+    ("depth", Kind::Number(1, 4096)),
+    ("size", Kind::Size(64 << 20, 1 << 44)),
+];
+
+/// Runs one cell: the step is the number of queues, unless the plan steps something else.
+pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
+    let Some(program) = context.ropewalk else {
+        return Err(EngineError::Target("the program ropewalk cannot be found".into()));
+    };
+    let param = |key: &str, default: &str| cell.params.get(key).cloned().unwrap_or(default.to_owned());
+    let queues = if cell.of == Step::Queues { cell.step.to_string() } else { param("queues", "1") };
+    let dir = context.targets.dirs.first().map_or(context.work, |dir| dir.as_path());
+    let mut bench = command(None, &program.display().to_string());
+    bench.args(["pdisk", "bench"]).arg(dir).args(["--json", "--load", &param("load", "random-read")]);
+    bench.args(["--seconds", &context.seconds.ceil().to_string(), "--size", &param("size", "256m")]);
+    bench.args(["--queues", &queues, "--pdisks", &param("disks", "1")]);
+    bench.args(["--queues-per-pdisk", &param("queues_per_pdisk", "1"), "--depth", &param("depth", "32")]);
+    if let Some(mib) = cell.params.get("dma_mib") {
+        bench.args(["--io-dma-mib", mib]);
+    }
+    let limit = context.seconds.ceil() + 120.0;
+    let text = Running::start(bench, "ropewalk", limit, context)?.output(context)?;
+    // Filling came first.
+    if let Some(began) = Instant::now().checked_sub(Duration::from_secs_f64(context.seconds.ceil())) {
+        context.load_begins(began);
+    }
+    figures(&text)
+}
+
+fn figures(text: &str) -> Result<Figures, EngineError> {
+    let bad = |why: String| EngineError::Output { program: "ropewalk pdisk bench".into(), why };
+    let root: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+    let row = &root[0];
+    let need = |key: &str| row[key].as_f64().ok_or_else(|| bad(format!("no {key:?}")));
+    let (operations, bytes, seconds) = (need("operations")?, need("bytes")?, need("seconds")?);
+    if operations <= 0.0 || seconds <= 0.0 {
+        return Err(bad("no operation was done".into()));
+    }
+    let (p50, p99) = (need("p50_us")?, need("p99_us")?);
+    let latency = Some(Latency { mean: p50, p50, p99, p999: p99, max: p99 });
+    Ok(Figures { operations: operations / seconds, bytes: bytes / seconds, latency, ..Figures::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_what_the_bench_prints() {
+        let text =
+            "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"seconds\":2.0,\"p50_us\":5,\"p99_us\":9}]";
+        let figures = super::figures(text).unwrap();
+        assert_eq!((figures.operations, figures.bytes), (10.0, 40960.0));
+        for text in ["", "[]", "[{}]", "{}"] {
+            assert!(super::figures(text).is_err(), "{text}");
+        }
+    }
+}

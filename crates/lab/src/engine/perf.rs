@@ -1,0 +1,172 @@
+//! `ropewalk perf`, gpfsperf's job: one process for each client node, with a common start. A client node is a
+//! directory named as writable: a mount of its own, or one that several share.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+
+use super::{
+    Context, EngineError,
+    params::{Kind, Known},
+    process::{Running, command},
+};
+use crate::cell::{Cell, Figures, Latency};
+
+/// What it is asked for; gpfsperf's words.
+pub const PARAMS: Known = &[
+    ("operation", Kind::Word(&["create", "read", "write", "mixrw"])),
+    ("pattern", Kind::Word(&["seq", "rand", "strided"])),
+    ("record", Kind::Size(512, 64 << 20)),
+    ("amount", Kind::Size(4096, 1 << 50)),
+    ("threads", Kind::Number(1, 1024)),
+    ("readratio", Kind::Number(0, 100)),
+    ("fsync", Kind::Bool),
+    ("clients", Kind::Number(1, 64)),
+    ("speed", Kind::Number(1, 1_000_000)),
+];
+
+/// From starting the processes to their common start.
+const LEAD: Duration = Duration::from_millis(700);
+/// How long making one file for a reading cell may take, and how long a job may, in seconds.
+const JOB_MAX: f64 = 600.0;
+
+fn file(context: &Context<'_>, n: usize) -> PathBuf {
+    let dirs = &context.targets.dirs;
+    let dir: &Path = if dirs.is_empty() { context.work } else { &dirs[n % dirs.len()] };
+    dir.join(format!(".ropewalk-lab-perf-{n}"))
+}
+
+fn text<'a>(cell: &'a Cell, key: &str, default: &'a str) -> &'a str {
+    cell.params.get(key).map_or(default, String::as_str)
+}
+
+fn job(
+    cell: &Cell,
+    context: &Context<'_>,
+    operation: &str,
+    n: usize,
+    start: Option<f64>,
+) -> Result<Running, EngineError> {
+    let Some(program) = context.ropewalk else {
+        return Err(EngineError::Target("the program ropewalk cannot be found".into()));
+    };
+    let mut perf = command(None, &program.display().to_string());
+    let pattern = if operation == "create" { "seq" } else { text(cell, "pattern", "seq") };
+    perf.args(["perf", operation, pattern]).arg(file(context, n));
+    perf.args(["-r", text(cell, "record", "1m"), "-n", text(cell, "amount", "256m"), "--json"]);
+    perf.args(["--th", text(cell, "threads", "1")]);
+    if operation == "mixrw" {
+        perf.args(["--readratio", text(cell, "readratio", "70")]);
+    }
+    if operation != "read" && text(cell, "fsync", "true") == "true" {
+        perf.arg("--fsync");
+    }
+    if let Some(at) = start {
+        perf.args(["--start-at", &format!("{at:.3}")]);
+    }
+    Running::start(perf, "ropewalk", JOB_MAX, context)
+}
+
+/// Makes the files that the cell reads, before anything is observed.
+pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
+    if text(cell, "operation", "read") == "create" {
+        return Ok(());
+    }
+    let wanted = text(cell, "amount", "256m").parse::<base::ByteSize>().map_or(0, |size| size.0);
+    for n in 0..cell.step as usize {
+        if fs::metadata(file(context, n)).map(|m| m.len()).ok() != Some(wanted) {
+            job(cell, context, "create", n, None)?.output(context)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files again.
+pub fn clean(context: &Context<'_>) {
+    for dir in context.targets.dirs.iter().map(PathBuf::as_path).chain([context.work]) {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(".ropewalk-lab-perf-")) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Runs one cell: as many processes as the step has client nodes.
+pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let start = (now + LEAD).as_secs_f64();
+    let operation = text(cell, "operation", "read");
+    let jobs: Vec<Running> = (0..cell.step as usize)
+        .map(|n| job(cell, context, operation, n, Some(start)))
+        .collect::<Result<_, _>>()?;
+    context.load_begins(Instant::now() + LEAD);
+    let mut sum = Figures::default();
+    let mut longest = 0.0f64;
+    let (mut bytes, mut operations) = (0.0, 0.0);
+    for (n, job) in jobs.into_iter().enumerate() {
+        let one = figures(&job.output(context)?)?;
+        bytes += one.bytes;
+        operations += one.operations;
+        longest = longest.max(one.elapsed);
+        sum.parts.insert(format!("client {}", n + 1), one.bytes / one.elapsed.max(1e-9));
+        let latency = sum.latency.get_or_insert_default();
+        for (all, own) in [
+            (&mut latency.mean, one.latency.mean),
+            (&mut latency.p50, one.latency.p50),
+            (&mut latency.p99, one.latency.p99),
+            (&mut latency.p999, one.latency.p999),
+            (&mut latency.max, one.latency.max),
+        ] {
+            *all = all.max(own);
+        }
+    }
+    // All bytes by the time of the slowest: a client that ends early must not look faster together.
+    sum.bytes = bytes / longest.max(1e-9);
+    sum.operations = operations / longest.max(1e-9);
+    Ok(sum)
+}
+
+struct One {
+    bytes: f64,
+    operations: f64,
+    elapsed: f64,
+    latency: Latency,
+}
+
+fn figures(text: &str) -> Result<One, EngineError> {
+    let bad = |why: String| EngineError::Output { program: "ropewalk perf".into(), why };
+    let root: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+    // One report for each repetition.
+    let report = &root["runs"][0];
+    let number = |value: &Value| value.as_f64().filter(|v| v.is_finite());
+    let need = |key: &str| number(&report[key]).ok_or_else(|| bad(format!("no {key:?}")));
+    let (bytes, operations, elapsed) = (need("bytes")?, need("operations")?, need("elapsed_seconds")?);
+    if bytes <= 0.0 || elapsed <= 0.0 {
+        return Err(bad("nothing was moved".into()));
+    }
+    let us = |key: &str| {
+        let of = |part: &str| number(&report[part]["latency"][key]).unwrap_or_default() * 1e3;
+        of("reads").max(of("writes"))
+    };
+    let latency =
+        Latency { mean: us("mean"), p50: us("p50"), p99: us("p99"), p999: us("p999"), max: us("max") };
+    Ok(One { bytes, operations, elapsed, latency })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_what_perf_prints() {
+        let report = "{\"bytes\":2000000,\"operations\":20,\"elapsed_seconds\":2.0,\"reads\":{\"latency\":{\"p99\":1.5}},\
+                      \"writes\":{\"latency\":{\"p99\":0.5}}}";
+        let one = super::figures(&format!("{{\"runs\":[{report}]}}")).unwrap();
+        assert_eq!((one.bytes, one.operations, one.elapsed, one.latency.p99), (2e6, 20.0, 2.0, 1500.0));
+        for text in ["", "[]", "{}", "{\"runs\":[{\"bytes\":0,\"operations\":0,\"elapsed_seconds\":1}]}"] {
+            assert!(super::figures(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs a load generator in a process group of its own, with a deadline; nothing of it is left behind.
+
+use std::{
+    io::Read,
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use super::{Context, EngineError};
+use crate::targets::Side;
+
+/// What a program may print; the rest is cut off.
+const OUTPUT_MAX: u64 = 64 << 20;
+
+/// A running program.
+pub struct Running {
+    child: Child,
+    program: String,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+    deadline: Instant,
+    seconds: f64,
+}
+
+/// A command, inside a network namespace if the side has one.
+pub fn command(side: Option<&Side>, program: &str) -> Command {
+    match side.and_then(|side| side.namespace.as_ref()) {
+        Some(namespace) => {
+            // Not `ip netns exec`: that gives a mount namespace of its own as well.
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
+/// The command as one would type it.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quote = |word: &std::ffi::OsStr| {
+        let word = word.to_string_lossy();
+        if word.contains([' ', '$', '*', '"', '\'']) { format!("'{word}'") } else { word.into_owned() }
+    };
+    words.map(quote).collect::<Vec<_>>().join(" ")
+}
+
+impl Running {
+    /// Starts it. `package` is named if the program is missing.
+    pub fn start(
+        mut command: Command,
+        package: &'static str,
+        seconds: f64,
+        context: &Context<'_>,
+    ) -> Result<Running, EngineError> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        context.note_command(line(&command));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => EngineError::Missing { program: program.clone(), package },
+            _ => EngineError::Failed { program: program.clone(), why: e.to_string() },
+        })?;
+        context.groups.add(child.id() as i32);
+        let stdout = child.stdout.take().map(drain);
+        let stderr = child.stderr.take().map(drain);
+        let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+        Ok(Running { child, program, stdout, stderr, deadline, seconds })
+    }
+
+    /// Waits for its end, and gives its standard output. Ends it when the run stops or the time is over.
+    pub fn output(mut self, context: &Context<'_>) -> Result<String, EngineError> {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if context.stopped() => return Err(EngineError::Stopped),
+                Ok(None) if Instant::now() > self.deadline => {
+                    return Err(EngineError::Late { program: self.program.clone(), seconds: self.seconds });
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Err(e) => {
+                    return Err(EngineError::Failed { program: self.program.clone(), why: e.to_string() });
+                }
+            }
+        };
+        let text = |part: Option<JoinHandle<Vec<u8>>>| {
+            let bytes = part.and_then(|thread| thread.join().ok()).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        if !status.success() {
+            let said = if stderr.trim().is_empty() { &stdout } else { &stderr };
+            let tail: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).rev().take(4).collect();
+            let said: Vec<&str> = tail.into_iter().rev().collect();
+            return Err(EngineError::Failed {
+                program: self.program.clone(),
+                why: format!("{status}: {}", said.join("; ")),
+            });
+        }
+        Ok(stdout)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None))
+            && let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32)
+        {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
+        bytes
+    })
+}

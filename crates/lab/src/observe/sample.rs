@@ -1,0 +1,211 @@
+//! One reading of the counters.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Whose a thread is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Who {
+    /// It makes the load.
+    Load,
+    /// A Ropewalk process that serves it.
+    Served,
+    /// The kernel's own.
+    Kernel,
+    /// Another program's.
+    #[default]
+    Foreign,
+}
+
+/// CPU time of one CPU in ticks of 10 ms.
+pub struct CpuTicks {
+    pub busy: u64,
+    pub steal: u64,
+}
+
+/// CPU time of one thread.
+pub struct Thread {
+    pub name: String,
+    pub who: Who,
+    pub run_ns: u64,
+}
+
+/// One reading.
+pub struct Sample {
+    pub at: Instant,
+    pub cpus: BTreeMap<u32, CpuTicks>,
+    /// By thread id.
+    pub threads: BTreeMap<i32, Thread>,
+    /// Bytes in and out.
+    pub links: BTreeMap<String, (u64, u64)>,
+    /// Operations, sectors of 512 bytes, milliseconds busy, milliseconds × operations in it.
+    pub devices: BTreeMap<String, [u64; 4]>,
+}
+
+/// Reads everything.
+pub fn read(groups: &BTreeSet<i32>) -> Sample {
+    let (threads, namespaces) = threads(groups);
+    let mut links = BTreeMap::new();
+    add_links("", Path::new("/proc/self/net/dev"), &mut links);
+    for (name, pid) in namespaces {
+        add_links(&format!("{name}/"), Path::new(&format!("/proc/{pid}/net/dev")), &mut links);
+    }
+    Sample { at: Instant::now(), cpus: cpus(), threads, links, devices: devices() }
+}
+
+fn cpus() -> BTreeMap<u32, CpuTicks> {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let cpu = words.next()?.parse().ok()?;
+        // user nice system idle iowait irq softirq steal; guest time is in user time.
+        let t: Vec<u64> = words.map_while(|w| w.parse().ok()).collect();
+        let sum = |list: &[usize]| list.iter().filter_map(|&i| t.get(i)).sum();
+        Some((cpu, CpuTicks { busy: sum(&[0, 1, 2, 5, 6]), steal: sum(&[7]) }))
+    };
+    text.lines().skip(1).map_while(line).collect()
+}
+
+/// Threads by id, and one process of the load or of Ropewalk in each network namespace that is not ours.
+fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i32>) {
+    let (mut threads, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
+    let own = std::process::id() as i32;
+    let home = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
+    let all: BTreeMap<i32, Stat> = numbers(Path::new("/proc"))
+        .into_iter()
+        .filter_map(|pid| Some((pid, stat(&format!("/proc/{pid}/stat"))?)))
+        .collect();
+    for (&pid, stat) in &all {
+        let who = match () {
+            () if makes_load(pid, &all, groups) => Who::Load,
+            () if pid == 2 || stat.parent == 2 => Who::Kernel,
+            () if pid == own || stat.name == "ropewalk" => Who::Served,
+            () => Who::Foreign,
+        };
+        if matches!(who, Who::Load | Who::Served)
+            && let Ok(ns) = fs::metadata(format!("/proc/{pid}/ns/net"))
+            && ns.ino() != home
+        {
+            namespaces.entry(namespace_name(ns.ino())).or_insert(pid);
+        }
+        if who == Who::Foreign || who == Who::Kernel {
+            let (name, run_ns) = (stat.name.clone(), stat.ticks * 10_000_000);
+            threads.insert(pid, Thread { name, who, run_ns });
+            continue;
+        }
+        for tid in numbers(Path::new(&format!("/proc/{pid}/task"))) {
+            let dir = format!("/proc/{pid}/task/{tid}");
+            let name = fs::read_to_string(format!("{dir}/comm")).unwrap_or_default();
+            let name = name.trim();
+            // The lab's own load threads live in its process.
+            let who = match who {
+                Who::Served if pid == own && name.starts_with("lab-load") => Who::Load,
+                who => who,
+            };
+            let full = if name == stat.name { name.to_owned() } else { format!("{}/{name}", stat.name) };
+            threads.insert(tid, Thread { name: full, who, run_ns: run_ns(&dir) });
+        }
+    }
+    (threads, namespaces)
+}
+
+/// Whether a process belongs to a group that makes load, or descends from its first process: fio's jobs begin
+/// sessions of their own.
+fn makes_load(mut pid: i32, all: &BTreeMap<i32, Stat>, groups: &BTreeSet<i32>) -> bool {
+    // No chain of parents is longer.
+    for _ in 0..64 {
+        let Some(stat) = all.get(&pid) else { return false };
+        if groups.contains(&stat.group) || groups.contains(&pid) {
+            return true;
+        }
+        pid = stat.parent;
+    }
+    false
+}
+
+/// Nanoseconds on a CPU, by the scheduler's statistics where it keeps them.
+fn run_ns(dir: &str) -> u64 {
+    let exact = fs::read_to_string(format!("{dir}/schedstat")).ok();
+    let exact = exact.and_then(|text| text.split(' ').next()?.parse().ok());
+    exact.or_else(|| Some(stat(&format!("{dir}/stat"))?.ticks * 10_000_000)).unwrap_or_default()
+}
+
+struct Stat {
+    name: String,
+    parent: i32,
+    group: i32,
+    ticks: u64,
+}
+
+fn stat(path: &str) -> Option<Stat> {
+    let text = fs::read_to_string(path).ok()?;
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let fields: Vec<&str> = text.get(close + 2..)?.split(' ').collect();
+    let number = |i: usize| fields.get(i)?.parse::<i64>().ok();
+    Some(Stat {
+        name: text.get(open + 1..close)?.to_owned(),
+        parent: number(1)? as i32,
+        group: number(2)? as i32,
+        ticks: (number(11)? + number(12)?) as u64,
+    })
+}
+
+fn numbers(dir: &Path) -> Vec<i32> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// A namespace's name under /run/netns, else its number.
+fn namespace_name(inode: u64) -> String {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let named = entries.filter(|entry| fs::metadata(entry.path()).is_ok_and(|m| m.ino() == inode));
+    named
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .next()
+        .unwrap_or(format!("net:{inode}"))
+}
+
+fn add_links(prefix: &str, path: &Path, into: &mut BTreeMap<String, (u64, u64)>) {
+    for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        let Some((name, counters)) = line.split_once(':') else { continue };
+        let counters: Vec<u64> = counters.split_ascii_whitespace().map_while(|w| w.parse().ok()).collect();
+        if let (Some(&rx), Some(&tx)) = (counters.first(), counters.get(8)) {
+            into.insert(format!("{prefix}{}", name.trim()), (rx, tx));
+        }
+    }
+}
+
+fn devices() -> BTreeMap<String, [u64; 4]> {
+    let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let number = |i: usize| words.get(i)?.parse::<u64>().ok();
+        let name = words.get(2)?;
+        // Partitions count again what their disk counts.
+        if !Path::new("/sys/block").join(name).exists() {
+            return None;
+        }
+        let counters = [number(3)? + number(7)?, number(5)? + number(9)?, number(12)?, number(13)?];
+        Some(((*name).to_owned(), counters))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The CPUs this process may run on; empty if that cannot be seen.
+pub fn allowed_cpus() -> BTreeSet<u32> {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let range = |part: &str| {
+        let (a, b) = part.split_once('-').unwrap_or((part, part));
+        Some(a.trim().parse::<u32>().ok()?..=b.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}

@@ -1,0 +1,322 @@
+//! The report as one HTML file: no script, nothing loaded from anywhere, light and dark by the reader's
+//! preference, readable in print.
+
+use std::fmt::Write;
+
+use super::{
+    PlanReport, Report, SeriesReport,
+    chart::line_chart,
+    heat::heat_map,
+    numbers::{percent, time},
+    show,
+};
+use crate::verdict::{Confidence, Limit, Verdict};
+
+const STYLE: &str = include_str!("style.css");
+
+/// Text in HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The page.
+pub fn html(report: &Report) -> String {
+    let environment = &report.run.environment;
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Ropewalk lab: {0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header><h1>Ropewalk lab</h1>\n<p>{0}, {1}, {2} CPUs, {3}</p></header>\n<main>\n",
+        escape(&environment.host),
+        escape(&date(report.run.started_ms)),
+        environment.cpus,
+        base::units::human_size(environment.memory),
+    );
+    summary(&mut page, report);
+    for plan in &report.plans {
+        self::plan(&mut page, plan);
+    }
+    environment_table(&mut page, report);
+    page.push_str("</main>\n</body>\n</html>\n");
+    page
+}
+
+/// Milliseconds since 1970 as a date and time, UTC (the days-to-civil algorithm of Howard Hinnant).
+pub fn date(ms: u64) -> String {
+    let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+}
+
+/// A limit in a word or two.
+pub fn limit_name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::None => "no limit found",
+        Limit::Cpu => "CPU",
+        Limit::PinnedCpu => "pinned CPU",
+        Limit::LoadThread => "load generator",
+        Limit::Clients => "too few clients",
+        Limit::SlowDevice => "slow part",
+        Limit::Device => "shared disk",
+        Limit::Link => "link",
+        Limit::HashPolicy => "hash policy",
+        Limit::Queue => "queue",
+        Limit::Memory => "memory",
+        Limit::NotKnown => "not known",
+    }
+}
+
+fn confidence_name(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Low => "low confidence",
+        Confidence::Medium => "medium confidence",
+        Confidence::High => "high confidence",
+    }
+}
+
+fn summary(page: &mut String, report: &Report) {
+    page.push_str(
+        "<section>\n<h2>What was found</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>plan</th><th>series</th>\
+         <th class=\"n\">best</th><th class=\"n\">efficiency at the end</th><th>limit</th></tr></thead>\n<tbody>\n",
+    );
+    for plan in &report.plans {
+        for series in &plan.series {
+            let best = series.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
+            let last = series.analysis.points.last().map_or(0.0, |p| p.efficiency);
+            let limit = series.verdict.as_ref().map_or("", |v| limit_name(v.limit));
+            let _ = writeln!(
+                page,
+                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"n\">{2}</td><td class=\"n\">{3}</td><td>{4}</td></tr>",
+                escape(&plan.planned.plan.name),
+                escape(&series.series.name),
+                show(series.series.figure, best),
+                percent(last),
+                limit
+            );
+        }
+    }
+    page.push_str("</tbody></table></div>\n</section>\n");
+}
+
+fn plan(page: &mut String, report: &PlanReport) {
+    let plan = &report.planned.plan;
+    let form = if plan.short { "short form" } else { "full form" };
+    let _ = writeln!(
+        page,
+        "<section class=\"plan\" id=\"{0}\">\n<h2>{0}</h2>\n<p class=\"lead\">{1}</p>\n\
+         <p class=\"muted\">{2} Each cell lasts {3} s; {form}. After: {4}.</p>",
+        escape(&plan.name),
+        escape(&plan.title),
+        escape(&plan.about),
+        plan.seconds,
+        escape(&plan.source)
+    );
+    page.push_str("<div class=\"series\">\n");
+    for series in &report.series {
+        self::series(page, report, series);
+    }
+    page.push_str("</div>\n");
+    if !report.missing.is_empty() {
+        page.push_str("<div class=\"missing\"><h3>Not measured</h3><ul>\n");
+        for line in report.missing.iter().take(50) {
+            let _ = writeln!(page, "<li>{}</li>", escape(line));
+        }
+        page.push_str("</ul></div>\n");
+    }
+    if !plan.reference.is_empty() {
+        page.push_str(
+            "<div class=\"reference\"><h3>The source's own figures, for shape; not measured here</h3><ul>\n",
+        );
+        for one in &plan.reference {
+            let value =
+                one.value.map_or(String::new(), |v| format!("{}, ", super::numbers::short(v).trim_end()));
+            let _ = writeln!(
+                page,
+                "<li>{}, {} {}: {value}{}</li>",
+                escape(&one.of),
+                one.at,
+                plan.step.unit(),
+                escape(&one.what)
+            );
+        }
+        page.push_str("</ul></div>\n");
+    }
+    page.push_str("</section>\n");
+}
+
+fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
+    let step = plan.planned.plan.step;
+    let _ = writeln!(page, "<article>\n<h3>{}</h3>", escape(&report.series.name));
+    if let Some(verdict) = &report.verdict {
+        self::verdict(page, verdict);
+    }
+    page.push_str(&line_chart(step, report));
+    for record in &report.records {
+        if let Some(figures) = record.figures.as_ref().filter(|f| !f.timeline.is_empty()) {
+            page.push_str("<h4>Latency, darker where more operations ended</h4>\n");
+            page.push_str(&heat_map(&figures.timeline, plan.planned.plan.seconds, step.unit()));
+        }
+        for note in record.figures.iter().flat_map(|f| &f.notes).take(4) {
+            let _ = writeln!(page, "<p class=\"muted\">{}</p>", escape(note));
+        }
+    }
+    table(page, plan, report);
+    if !report.cross_check.is_empty() {
+        let _ =
+            writeln!(page, "<p class=\"muted\">Cross-check: {}.</p>", escape(&report.cross_check.join("; ")));
+    }
+    parts(page, report);
+    page.push_str("</article>\n");
+}
+
+fn verdict(page: &mut String, verdict: &Verdict) {
+    let class = match verdict.limit {
+        Limit::None => "good",
+        Limit::NotKnown => "open",
+        _ => "found",
+    };
+    let _ = writeln!(
+        page,
+        "<div class=\"verdict {class}\"><p><b>{}</b> <span class=\"muted\">{}</span></p><p>{}</p>\n<details open><summary>evidence</summary><ul>",
+        limit_name(verdict.limit),
+        confidence_name(verdict.confidence),
+        escape(&verdict.text)
+    );
+    for line in &verdict.evidence {
+        let _ = writeln!(page, "<li>{}</li>", escape(line));
+    }
+    page.push_str("</ul></details></div>\n");
+}
+
+fn table(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
+    let figure = report.series.figure;
+    let analysis = &report.analysis;
+    let _ = writeln!(
+        page,
+        "<div class=\"wide\"><table>\n<thead><tr><th class=\"n\">{}</th><th class=\"n\">measured</th><th class=\"n\">sum of parts</th>\
+         <th>lowest bound</th><th class=\"n\">efficiency</th><th class=\"n\">of the step</th><th class=\"n\">p50</th>\
+         <th class=\"n\">p99</th><th class=\"n\">CPUs busy</th><th class=\"n\">load's</th><th>best cell</th></tr></thead>\n<tbody>",
+        plan.planned.plan.step.unit()
+    );
+    // A long row of points is thinned out; the chart has them all.
+    let every = analysis.points.len().div_ceil(16).max(1);
+    for (i, point) in analysis.points.iter().enumerate() {
+        if i % every != 0 && i + 1 != analysis.points.len() {
+            continue;
+        }
+        let record = report.records.iter().find(|record| record.id == point.record);
+        let alone = record.filter(|r| r.figures.as_ref().is_some_and(|f| f.timeline.is_empty()));
+        let latency = alone.and_then(|r| r.figures.as_ref()?.latency);
+        let latency =
+            |of: fn(&crate::cell::Latency) -> f64| latency.as_ref().map_or(String::new(), |l| time(of(l)));
+        let cpus = |of: fn(&crate::observe::Usage) -> f64| {
+            record.map_or(String::new(), |r| format!("{:.2}", of(&r.usage)))
+        };
+        let params: Vec<String> = point
+            .params
+            .iter()
+            .filter(|(key, _)| !report.series.set.contains_key(*key))
+            .map(|(key, value)| format!("{key} {value}"))
+            .collect();
+        let knee = if analysis.knee == Some(point.step) { " class=\"at-knee\"" } else { "" };
+        let _ = writeln!(
+            page,
+            "<tr{knee}><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{} {}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+            point.step,
+            show(figure, point.measured),
+            show(figure, point.parts_sum),
+            escape(&point.expected.layer),
+            show(figure, point.expected.value),
+            percent(point.efficiency),
+            point.incremental.map_or(String::new(), percent),
+            latency(|l| l.p50),
+            latency(|l| l.p99),
+            cpus(|u| u.busy_cpus()),
+            cpus(|u| u.load_cpus),
+            escape(&params.join(", "))
+        );
+    }
+    page.push_str("</tbody></table></div>\n");
+    let noise = if analysis.noise_measured {
+        "measured between equal cells"
+    } else {
+        "assumed: nothing was measured twice"
+    };
+    let bounds: Vec<String> =
+        analysis.bounds.iter().map(|b| format!("{} {}", b.layer, show(figure, b.value))).collect();
+    let _ = writeln!(
+        page,
+        "<p class=\"muted\">Bounds that do not grow with the steps: {}. Noise {} ({noise}).</p>",
+        escape(&bounds.join(", ")),
+        percent(analysis.noise)
+    );
+}
+
+fn parts(page: &mut String, report: &SeriesReport) {
+    if report.analysis.parts.is_empty() {
+        return;
+    }
+    page.push_str("<details><summary>each part alone</summary><div class=\"wide\"><table><thead><tr><th>part</th><th>kind</th><th class=\"n\">alone</th><th class=\"n\">of the best of its kind</th></tr></thead><tbody>\n");
+    for part in &report.analysis.parts {
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            escape(&part.name),
+            escape(&part.kind),
+            part.alone.map_or("not measured".into(), |v| show(report.series.figure, v)),
+            part.alone.map_or(String::new(), |v| percent(v / part.best_of_kind.max(f64::MIN_POSITIVE)))
+        );
+    }
+    page.push_str("</tbody></table></div></details>\n");
+}
+
+fn environment_table(page: &mut String, report: &Report) {
+    let e = &report.run.environment;
+    let machine = &report.run.machine;
+    page.push_str("<section><h2>Environment</h2>\n<div class=\"wide\"><table class=\"facts\"><tbody>\n");
+    let mut row = |name: &str, value: &str| {
+        let _ = writeln!(page, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
+    };
+    row("Ropewalk", &e.version);
+    row("command", &e.command.join(" "));
+    row("kernel", &e.kernel);
+    row("CPU", &format!("{} x {}", e.cpus, e.cpu));
+    row("CPUs allowed", &e.cpus_allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
+    row("a thread that never waits gets", &format!("{} of a CPU", percent(machine.cpu_full)));
+    row("memory", &base::units::human_size(e.memory));
+    row("memory copied by all CPUs", &show(crate::plan::Figure::Bytes, machine.memory_copy));
+    row("load before the run", &e.load.to_string());
+    let groups = [
+        ("link", &e.links),
+        ("disk", &e.disks),
+        ("setting", &e.settings),
+        ("tunable", &e.tunables),
+        ("program", &e.programs),
+    ];
+    for (what, list) in groups {
+        for (name, value) in list {
+            row(&format!("{what} {name}"), value);
+        }
+    }
+    page.push_str("</tbody></table></div></section>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn dates_and_escapes() {
+        assert_eq!(super::date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(super::date(951_782_400_000), "2000-02-29 00:00 UTC");
+        assert_eq!(super::date(1_795_269_660_000), "2026-11-21 14:01 UTC");
+        assert_eq!(super::escape("<a href=\"&\">"), "&lt;a href=&quot;&amp;&quot;&gt;");
+    }
+}

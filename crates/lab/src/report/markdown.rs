@@ -1,0 +1,70 @@
+//! The report as Markdown.
+
+use std::fmt::Write;
+
+use super::{
+    Report,
+    html::{date, limit_name},
+    numbers::percent,
+    show,
+};
+
+/// The report.
+pub fn markdown(report: &Report) -> String {
+    let e = &report.run.environment;
+    let mut text = format!(
+        "# Ropewalk lab: {}, {}\n\n{} x {}, {}, kernel {}\n",
+        e.host,
+        date(report.run.started_ms),
+        e.cpus,
+        e.cpu,
+        base::units::human_size(e.memory),
+        e.kernel
+    );
+    for plan in &report.plans {
+        let of = plan.planned.plan.step;
+        let _ = writeln!(text, "\n## {}\n\n{}", plan.planned.plan.name, plan.planned.plan.title);
+        for series in &plan.series {
+            let figure = series.series.figure;
+            let _ = writeln!(text, "\n### {}\n", series.series.name);
+            if let Some(verdict) = &series.verdict {
+                let confidence = format!("{:?}", verdict.confidence).to_lowercase();
+                let _ = writeln!(
+                    text,
+                    "**{}** ({confidence} confidence): {}\n",
+                    limit_name(verdict.limit),
+                    verdict.text
+                );
+                verdict.evidence.iter().for_each(|line| {
+                    let _ = writeln!(text, "- {line}");
+                });
+            }
+            series.cross_check.iter().for_each(|line| {
+                let _ = writeln!(text, "- cross-check: {line}");
+            });
+            let _ = writeln!(
+                text,
+                "\n| {} | measured | sum of parts | lowest bound | efficiency | of the step |\n|---:|---:|---:|---|---:|---:|",
+                of.unit()
+            );
+            for point in &series.analysis.points {
+                let _ = writeln!(
+                    text,
+                    "| {}{} | {} | {} | {} {} | {} | {} |",
+                    point.step,
+                    if series.analysis.knee == Some(point.step) { " (knee)" } else { "" },
+                    show(figure, point.measured),
+                    show(figure, point.parts_sum),
+                    point.expected.layer,
+                    show(figure, point.expected.value),
+                    percent(point.efficiency),
+                    point.incremental.map_or(String::new(), percent)
+                );
+            }
+        }
+        for line in &plan.missing {
+            let _ = writeln!(text, "\nNot measured: {line}");
+        }
+    }
+    text
+}

@@ -1,0 +1,145 @@
+//! The report of a run: each series held against its parts, the verdict, the environment. As one HTML file that
+//! needs nothing else, or as Markdown, JSON or CSV.
+
+mod chart;
+mod csv;
+mod heat;
+mod html;
+mod markdown;
+mod numbers;
+
+use serde::Serialize;
+
+use crate::{
+    cell::Record,
+    expect::{self, Analysis},
+    plan::{Figure, Series},
+    results::{PlannedRun, Run},
+    verdict::{self, Verdict},
+};
+
+pub use csv::csv;
+pub use html::{date, html};
+pub use markdown::markdown;
+pub use numbers::show;
+
+/// A run, held against what its parts promise.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// What was run, where.
+    pub run: Run,
+    /// Each plan.
+    pub plans: Vec<PlanReport>,
+}
+
+/// One plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlanReport {
+    /// The plan and its targets.
+    pub planned: PlannedRun,
+    /// Each series that has points.
+    pub series: Vec<SeriesReport>,
+    /// What was not measured, and why.
+    pub missing: Vec<String>,
+}
+
+/// One series.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct SeriesReport {
+    /// The series.
+    pub series: Series,
+    /// Its points and bounds.
+    pub analysis: Analysis,
+    /// What limits it; absent without points.
+    pub verdict: Option<Verdict>,
+    /// Payload against the counters of links and disks, a second witness.
+    pub cross_check: Vec<String>,
+    /// The records of its points, in their order; a record with seconds in it stands for several points.
+    pub records: Vec<Record>,
+}
+
+/// Works a run out. `records` are as [`crate::results::read`] gives them.
+pub fn build(run: &Run, records: &[Record]) -> Report {
+    let plans = run.plans.iter().map(|planned| plan(planned, run, records)).collect();
+    Report { run: run.clone(), plans }
+}
+
+fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
+    let own: Vec<Record> = records.iter().filter(|r| r.cell.plan == planned.plan.name).cloned().collect();
+    // Bounds from other series need their best point first; those have no bounds from others.
+    let best = |begins: &str| {
+        let named = planned.plan.series.iter().filter(|s| s.name.starts_with(begins));
+        let values = named.flat_map(|series| {
+            own.iter().filter(|r| r.cell.series == series.name).filter_map(|r| r.value(series.figure))
+        });
+        values.reduce(f64::max)
+    };
+    let mut missing = Vec::new();
+    let mut series = Vec::new();
+    for one in &planned.plan.series {
+        let analysis = expect::analyse(planned, one, &own, &run.machine, &best);
+        for record in own.iter().filter(|r| r.cell.series == one.name) {
+            missing.extend(record.error.as_ref().map(|error| format!("{}: {error}", record.id)));
+        }
+        if analysis.points.is_empty() {
+            missing.push(format!("{}: not measured: no target for it, or the run was stopped", one.name));
+            continue;
+        }
+        let of_series: Vec<Record> = own.iter().filter(|r| r.cell.series == one.name).cloned().collect();
+        let evidence = verdict::evidence(
+            planned.plan.step,
+            &analysis,
+            &of_series,
+            &run.machine,
+            &bundle(planned, &of_series),
+        );
+        let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
+        let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
+        let cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
+        let records = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
+        let verdict = evidence.as_ref().map(verdict::judge);
+        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, records });
+    }
+    PlanReport { planned: planned.clone(), series, missing }
+}
+
+/// What links and disks moved for the payload of a cell. Less than the payload on all of them means that caches
+/// took part, or that the counters do not see the traffic; more is headers, redundancy, journals.
+fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
+    let Some(figures) = &record.figures else { return Vec::new() };
+    let payload = match figures.timeline.is_empty() {
+        true => figures.bytes,
+        // Counters are medians over the whole load, so the payload is one as well.
+        false => {
+            let rates: Vec<f64> = figures.timeline.iter().map(|s| s.operations as f64 / seconds).collect();
+            crate::observe::median(&rates) * figures.bytes / figures.operations.max(f64::MIN_POSITIVE)
+        }
+    };
+    if payload <= 0.0 {
+        return Vec::new();
+    }
+    let links = record.usage.links.iter().map(|link| (&link.name, link.rx.max(link.tx)));
+    let devices = record.usage.devices.iter().map(|device| (&device.name, device.bytes));
+    let line = |(name, moved): (&String, f64)| {
+        let (moved_text, payload_text) = (show(Figure::Bytes, moved), show(Figure::Bytes, payload));
+        format!("{name} moved {moved_text}, {:.2} times the payload of {payload_text}", moved / payload)
+    };
+    links.chain(devices).filter(|(_, moved)| *moved > 0.05 * payload).map(line).take(8).collect()
+}
+
+/// The links that a series' connections should spread over: those of its own testbed, else those named.
+fn bundle(planned: &PlannedRun, records: &[Record]) -> Vec<String> {
+    let own: Vec<String> = records.iter().flat_map(|r| r.bundle.iter().cloned()).collect();
+    let mut links = if own.is_empty() { planned.targets.links.clone() } else { own };
+    links.sort();
+    links.dedup();
+    links
+}
+
+/// The unit of a figure.
+pub fn unit(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Operations => "operations/s",
+        Figure::Bytes => "bytes/s",
+    }
+}

@@ -1,0 +1,389 @@
+//! Runs plans: one cell after the other, each observed, each recorded before the next begins. May be stopped at
+//! any time and resumed. Everything is checked before anything is changed.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use thiserror::Error;
+
+use crate::{
+    agent::Crew,
+    calibrate,
+    cell::{Cell, Figures, Record},
+    engine::{Context, EngineError, EngineKind},
+    environment::Environment,
+    observe::{LoadGroups, Observer, Usage},
+    plan::{Plan, Series, Step, StepValue, Steps},
+    results::{FORMAT, PlannedRun, Results, ResultsError, Run},
+    schedule::{self, Parts},
+    standin::{self, Bed, BedSpec, Cluster, StandInError},
+    targets::{TargetError, Targets, check_dir},
+};
+
+/// Files that stand in for devices where none is named: as many as the steps say, at most so many.
+const FILES_MAX: u32 = 16;
+/// And so many where the steps say no number.
+const FILES: u32 = 4;
+/// Time a cell takes beside its load, in seconds; for the first estimate only.
+const OVERHEAD: f64 = 0.6;
+
+/// Why a run could not be made.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// A target cannot be used.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The results directory cannot be used.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// Something that stands in could not be made.
+    #[error(transparent)]
+    StandIn(#[from] StandInError),
+    /// An engine is missing.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A file could not be made, or a thread not started.
+    #[error("cannot {what}")]
+    Io {
+        /// Verb and object.
+        what: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing to do.
+    #[error("{0}")]
+    Nothing(String),
+}
+
+/// Where a run is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Cells done.
+    pub done: usize,
+    /// Cells in all.
+    pub total: usize,
+    /// Time left, estimated from what the cells took.
+    pub left: Duration,
+    /// The cell that runs now, for people.
+    pub what: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Cells that gave figures.
+    pub measured: usize,
+    /// Cells that failed.
+    pub failed: usize,
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
+}
+
+/// Checks plans and targets, then makes the results directory. Nothing is changed if anything does not fit.
+pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results, RunError> {
+    let dir = std::path::absolute(dir)
+        .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
+    let mut planned = Vec::new();
+    let mut programs = BTreeSet::new();
+    for plan in plans {
+        for series in &plan.series {
+            series.engine.present()?;
+            programs.extend(series.engine.program().map(|(program, _)| program));
+        }
+        let mut targets = named.clone();
+        targets.add(&plan.targets)?;
+        let uses = |engine| plan.series.iter().any(|series| series.engine == engine);
+        if uses(EngineKind::Fio) && targets.devices.is_empty() {
+            targets.devices = standin::files(&dir, files(&plan));
+        }
+        if plan.series.iter().any(|series| series.engine.uses_pairs()) && targets.pairs.is_empty() {
+            targets.pairs = standin::pairs();
+            targets.pairs_stand_in = true;
+        }
+        planned.push(PlannedRun { plan, targets });
+    }
+    if planned.is_empty() {
+        return Err(RunError::Nothing("no plan is named; `ropewalk lab list` shows them".into()));
+    }
+    if !named.agents.is_empty() {
+        // Every one must answer before anything is changed.
+        Crew::reach(&named.agents)?;
+    }
+    // The nearest directory that exists must take the new one.
+    let parent = dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    let parent = parent.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_dir(parent)?;
+    let mut environment = Environment::read();
+    programs.iter().for_each(|program| environment.add_program(program));
+    let machine = calibrate::machine();
+    let run = Run { format: FORMAT, started_ms: now_ms(), environment, machine, plans: planned };
+    Ok(Results::create(&dir, run)?)
+}
+
+/// Runs what is not yet measured.
+pub fn execute(
+    results: &mut Results,
+    ropewalk: Option<&Path>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Ended, RunError> {
+    let mut ended = Ended { measured: 0, failed: 0, stopped: false };
+    let plans = results.run.plans.clone();
+    let mut all = Vec::new();
+    for planned in &plans {
+        for series in &planned.plan.series {
+            let parts = schedule::parts(&planned.plan, &for_series(&planned.targets, series));
+            all.push((planned, series, parts));
+        }
+    }
+    let count = |(planned, series, parts): &(&PlannedRun, &Series, Parts)| {
+        schedule::count(&planned.plan, series, *parts)
+    };
+    let total: usize = all.iter().map(count).sum();
+    let guess: f64 = all.iter().map(|one| count(one) as f64 * (one.0.plan.seconds + OVERHEAD)).sum();
+    let (began, mut fresh) = (Instant::now(), 0usize);
+    let mut stand_ins = StandIns::default();
+    let agents = plans.first().map(|planned| planned.targets.agents.as_slice()).unwrap_or_default();
+    let crew = if agents.is_empty() { None } else { Some(Crew::reach(agents)?) };
+    for (planned, series, parts) in &all {
+        let plan = &planned.plan;
+        let crew = crew.as_ref().filter(|_| plan.step == Step::Nodes);
+        let mut targets: Option<Targets> = None;
+        loop {
+            let own: Vec<Record> =
+                results.records.iter().filter(|r| r.cell.plan == plan.name).cloned().collect();
+            let cells = schedule::cells(plan, series, *parts, &own);
+            let Some(cell) = cells.into_iter().find(|cell| !own.iter().any(|r| r.cell == *cell)) else {
+                break;
+            };
+            if stop.load(Relaxed) {
+                ended.stopped = true;
+                return Ok(ended);
+            }
+            let done = results.records.len();
+            let rest = total.saturating_sub(done) as f64;
+            let left = match fresh {
+                0..3 => guess * rest / total.max(1) as f64,
+                _ => began.elapsed().as_secs_f64() / fresh as f64 * rest,
+            };
+            let what = describe(&cell);
+            progress(&Progress {
+                done,
+                total: total.max(done + 1),
+                left: Duration::from_secs_f64(left),
+                what,
+            });
+            let ready = match targets.take() {
+                Some(ready) => ready,
+                None => stand_ins.targets(series, &planned.targets, results, ropewalk)?,
+            };
+            let measured =
+                Bench { plan, series, targets: &ready, results, ropewalk, stop, crew }.measure(&cell)?;
+            targets = Some(ready);
+            let Some(record) = measured else {
+                ended.stopped = true;
+                return Ok(ended);
+            };
+            match record.error {
+                None => ended.measured += 1,
+                Some(_) => ended.failed += 1,
+            }
+            fresh += 1;
+            results.add(record)?;
+        }
+        if let Some(ready) = &targets {
+            Bench { plan, series, targets: ready, results, ropewalk, stop, crew }.clean()?;
+        }
+    }
+    drop(stand_ins);
+    results.clear_work();
+    Ok(ended)
+}
+
+/// A cell in a few words.
+fn describe(cell: &Cell) -> String {
+    let params: Vec<String> = cell.params.iter().map(|(k, v)| format!("{k} {v}")).collect();
+    format!("{} {}, {} {}, {}", cell.plan, cell.series, cell.step, cell.of.unit(), params.join(" "))
+}
+
+/// Everything that measuring a cell of a series needs.
+struct Bench<'a> {
+    plan: &'a Plan,
+    series: &'a Series,
+    targets: &'a Targets,
+    results: &'a Results,
+    ropewalk: Option<&'a Path>,
+    stop: &'a AtomicBool,
+    /// Agents that run the cells of client nodes.
+    crew: Option<&'a Crew>,
+}
+
+impl Bench<'_> {
+    /// Measures one cell; `None` if the run was stopped meanwhile.
+    fn measure(&self, cell: &Cell) -> Result<Option<Record>, RunError> {
+        let work = self.results.work()?;
+        let groups = LoadGroups::default();
+        let commands = Arc::default();
+        let context = self.context(&work, &groups, &commands);
+        let (started_ms, began) = (now_ms(), Instant::now());
+        let (outcome, usage) = match self.prepare(cell, &context) {
+            Err(error) => (Err(error), Usage::default()),
+            Ok(()) if self.crew.is_some() => self.by_agents(cell, &commands),
+            Ok(()) => {
+                let observer = Observer::start(groups.clone())
+                    .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
+                let outcome = self.series.engine.run(cell, &context);
+                let began = context.began.lock().unwrap_or_else(|e| e.into_inner()).take();
+                (outcome, observer.stop(began))
+            }
+        };
+        let (figures, error) = match outcome {
+            Ok(figures) => (Some(figures), None),
+            Err(EngineError::Stopped) => return Ok(None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(Some(Record {
+            id: cell.id(),
+            cell: cell.clone(),
+            started_ms,
+            wall_seconds: began.elapsed().as_secs_f64(),
+            figures,
+            error,
+            usage,
+            commands: commands.lock().unwrap_or_else(|e| e.into_inner()).clone(),
+            bundle: self.targets.links.clone(),
+        }))
+    }
+
+    /// Agents prepare by themselves.
+    fn prepare(&self, cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
+        if self.crew.is_some() { Ok(()) } else { self.series.engine.prepare(cell, context) }
+    }
+
+    fn by_agents(&self, cell: &Cell, commands: &Mutex<Vec<String>>) -> (Result<Figures, EngineError>, Usage) {
+        let Some(crew) = self.crew else {
+            return (Err(EngineError::Target("no agents".into())), Usage::default());
+        };
+        let (engine, figure) = (self.series.engine, self.series.figure);
+        match crew.run(engine, cell, self.plan.seconds, figure, self.stop) {
+            Ok((figures, usage, lines)) => {
+                commands.lock().unwrap_or_else(|e| e.into_inner()).extend(lines);
+                (Ok(figures), usage)
+            }
+            Err(error) => (Err(error), Usage::default()),
+        }
+    }
+
+    /// Removes what the cells of the series left for each other.
+    fn clean(&self) -> Result<(), RunError> {
+        let work = self.results.work()?;
+        self.series.engine.clean(&self.context(&work, &LoadGroups::default(), &Arc::default()));
+        Ok(())
+    }
+
+    fn context<'b>(
+        &'b self,
+        work: &'b Path,
+        groups: &'b LoadGroups,
+        commands: &Arc<Mutex<Vec<String>>>,
+    ) -> Context<'b> {
+        Context {
+            targets: self.targets,
+            work,
+            seconds: self.plan.seconds,
+            figure: self.series.figure,
+            stop: self.stop,
+            groups,
+            ropewalk: self.ropewalk,
+            commands: Arc::clone(commands),
+            began: Arc::default(),
+        }
+    }
+}
+
+/// A load that writes gets only what was named as writable.
+fn for_series(targets: &Targets, series: &Series) -> Targets {
+    let writes = series.combinations().iter().any(|params| series.engine.writes(params));
+    let mut targets = targets.clone();
+    targets.devices.retain(|device| device.writable || !writes);
+    targets
+}
+
+/// What stands in for a series while it is measured.
+#[derive(Default)]
+struct StandIns {
+    /// The cluster that stands now, and its speed.
+    cluster: Option<(Option<u64>, Cluster)>,
+    /// The testbed that stands now.
+    bed: Option<Bed>,
+}
+
+impl StandIns {
+    /// The targets of a series; where it needs some and none is named, others stand in.
+    fn targets(
+        &mut self,
+        series: &Series,
+        named: &Targets,
+        results: &Results,
+        ropewalk: Option<&Path>,
+    ) -> Result<Targets, RunError> {
+        let mut targets = for_series(named, series);
+        if targets.agents.is_empty() {
+            standin::fill_files(&results.work()?, &targets.devices)?;
+        }
+        if series.engine.uses_pairs()
+            && targets.pairs_stand_in
+            && rustix::process::geteuid().is_root()
+            && let Some(spec) = BedSpec::of(&series.set)
+        {
+            if self.bed.as_ref().is_none_or(|bed| bed.spec != spec) {
+                self.bed = None;
+                self.bed = Some(Bed::up(spec)?);
+            }
+            if let Some(bed) = &self.bed {
+                targets.pairs.clone_from(&bed.pairs);
+                targets.links.clone_from(&bed.links);
+            }
+        }
+        if series.engine == EngineKind::Perf && targets.dirs.is_empty() && targets.agents.is_empty() {
+            let root = rustix::process::geteuid().is_root();
+            let speed = series.set.get("speed").and_then(|speed| speed.parse().ok()).filter(|_| root);
+            if self.cluster.as_ref().is_none_or(|(stands, _)| *stands != speed) {
+                self.cluster = None;
+                let program = ropewalk
+                    .ok_or_else(|| RunError::Nothing("the program ropewalk cannot be found".into()))?;
+                self.cluster = Some((speed, Cluster::up(program, &results.work()?, speed)?));
+            }
+            targets.dirs.extend(self.cluster.as_ref().map(|(_, cluster)| cluster.mount.clone()));
+        }
+        Ok(targets)
+    }
+}
+
+/// How many files stand in for devices.
+fn files(plan: &Plan) -> u32 {
+    if plan.step != Step::Devices {
+        return 1;
+    }
+    let numbers = match &plan.steps {
+        Steps::Range(_) => return FILES,
+        Steps::List(list) => list.iter().filter_map(|value| match value {
+            StepValue::Number(number) => Some(*number),
+            StepValue::All(_) => None,
+        }),
+    };
+    numbers.max().unwrap_or(FILES).min(FILES_MAX)
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default()
+}

@@ -1,0 +1,241 @@
+//! What stands in where a plan needs something and nothing is named: files for devices, loopback addresses for
+//! pairs, or testbeds in network namespaces, a small cluster of the run's own for client nodes. All of it lies in the results directory, and is gone
+//! when the run ends.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use base::AlignedBuf;
+use thiserror::Error;
+
+use crate::{
+    plan::Params,
+    targets::{Device, Pair, Side, disk_name},
+    testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
+};
+
+/// Bytes of a file that stands in for a device.
+const FILE_BYTES: u64 = 128 << 20;
+/// Loopback pairs.
+const PAIRS: u32 = 4;
+/// Burst of the speed limit in bytes: several of the largest packets.
+const BURST: u32 = 512 << 10;
+
+/// Why nothing can stand in.
+#[derive(Debug, Error)]
+pub enum StandInError {
+    /// A file could not be made.
+    #[error("cannot fill {path}")]
+    Fill {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A testbed could not be made.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// A command failed.
+    #[error("{command}: {why}")]
+    Command {
+        /// As typed.
+        command: String,
+        /// What it said.
+        why: String,
+    },
+}
+
+/// Files in the results directory that will stand in for devices; they are filled when they are first used.
+pub fn files(results: &Path, count: u32) -> Vec<Device> {
+    let existing = results.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let disk = fs::metadata(existing).ok().and_then(|meta| disk_name(meta.dev()));
+    let disk = disk.unwrap_or_else(|| "unknown".into());
+    let file = |n| Device {
+        path: results.join("work").join(format!("disk{n}")),
+        writable: true,
+        size: FILE_BYTES,
+        kind: format!("file on {disk}"),
+        disk: disk.clone(),
+        file: true,
+    };
+    (1..=count).map(file).collect()
+}
+
+/// Fills those of the devices that are files of the run's own and not there yet.
+pub fn fill_files(work: &Path, devices: &[Device]) -> Result<(), StandInError> {
+    for device in devices.iter().filter(|device| device.path.starts_with(work)) {
+        if fs::metadata(&device.path).map(|m| m.len()).unwrap_or_default() != FILE_BYTES {
+            fill(&device.path).map_err(|source| StandInError::Fill { path: device.path.clone(), source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Loopback addresses.
+pub fn pairs() -> Vec<Pair> {
+    let side = |n| Side { namespace: None, address: format!("127.0.0.{n}") };
+    (1..=PAIRS).map(|n| Pair { client: side(n), server: side(n) }).collect()
+}
+
+/// Reading what was only allocated would not touch the disk.
+fn fill(path: &Path) -> io::Result<()> {
+    let file = File::create(path)?;
+    let mut buffer = AlignedBuf::zeroed(1 << 20);
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    for offset in (0..FILE_BYTES).step_by(buffer.len()) {
+        for word in buffer.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        file.write_all_at(&buffer, offset)?;
+    }
+    file.sync_all()
+}
+
+fn run(command: &mut Command) -> Result<Output, StandInError> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let shown = words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ");
+    let failed = |why: String| StandInError::Command { command: shown.clone(), why };
+    let output = command.stdin(std::process::Stdio::null()).output().map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(format!("{}: {}", output.status, said.trim())));
+    }
+    Ok(output)
+}
+
+/// What a testbed of the run's own shall be; it stands in for the ports of several hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BedSpec {
+    /// Hosts that are clients; one more is the server.
+    pub clients: u8,
+    /// Links of each host.
+    pub links: u8,
+    /// Mbit/s of each link.
+    pub speed_mbit: u64,
+    /// ECMP with this hash policy; without, each link is a network of its own.
+    pub policy: Option<u8>,
+    /// MTU of the links.
+    pub mtu: Option<u64>,
+}
+
+impl BedSpec {
+    /// What a series' parameters ask for; `None` if they ask for none.
+    pub fn of(params: &Params) -> Option<BedSpec> {
+        let number = |key: &str| params.get(key).and_then(|value| value.parse::<u64>().ok());
+        Some(BedSpec {
+            clients: number("clients").unwrap_or(1) as u8,
+            links: number("links")? as u8,
+            speed_mbit: number("speed").unwrap_or(1000),
+            policy: number("policy").map(|policy| policy as u8),
+            mtu: number("mtu"),
+        })
+    }
+}
+
+/// A testbed that stands in, with its pairs and the links that connections should spread over.
+pub struct Bed {
+    /// What it is.
+    pub spec: BedSpec,
+    /// One for each link where links are networks of their own; else one for each client.
+    pub pairs: Vec<Pair>,
+    /// The first client's links.
+    pub links: Vec<String>,
+    _scoped: testbed::Scoped,
+}
+
+impl Bed {
+    /// Brings it up; needs root.
+    pub fn up(spec: BedSpec) -> Result<Bed, StandInError> {
+        let join = spec.policy.map_or(Join::Subnets, |policy| Join::Ecmp { policy });
+        let rate = BitRate(spec.speed_mbit * 1_000_000);
+        let wanted = Spec { hosts: spec.clients + 1, links: spec.links, rate, join, ..Spec::default() };
+        let bed = Testbed::scoped(wanted)?;
+        let (Some(server), Some(first)) = (bed.hosts.last(), bed.hosts.first()) else {
+            return Err(StandInError::Command { command: "testbed".into(), why: "it has no hosts".into() });
+        };
+        let side = |host: &testbed::Host, n: usize| {
+            Some(Side { namespace: Some(host.netns.clone()), address: host.addrs.get(n)?.to_string() })
+        };
+        let clients = &bed.hosts[..bed.hosts.len() - 1];
+        let pairs = clients
+            .iter()
+            .flat_map(|host| (0..host.addrs.len()).map(move |n| (host, n)))
+            .filter_map(|(host, n)| Some(Pair { client: side(host, n)?, server: side(server, n)? }))
+            .collect();
+        let devices: Vec<String> = (1..=spec.links).map(|n| format!("l{n}")).collect();
+        if let Some(mtu) = spec.mtu {
+            for (host, device) in bed.hosts.iter().flat_map(|h| devices.iter().map(move |d| (h, d))) {
+                let mtu = mtu.to_string();
+                run(Command::new("ip").args(["-n", &host.netns, "link", "set", device, "mtu", &mtu]))?;
+            }
+        }
+        let links = devices.iter().map(|device| format!("{}/{device}", first.netns)).collect();
+        Ok(Bed { spec, pairs, links, _scoped: bed })
+    }
+}
+
+/// A cluster of the run's own with one mount. With a speed, all its traffic goes over the loopback of a network
+/// namespace that is limited to it; that needs root.
+pub struct Cluster {
+    program: PathBuf,
+    dir: PathBuf,
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    namespace: Option<String>,
+}
+
+impl Cluster {
+    /// Brings it up. On failure nothing is left.
+    pub fn up(program: &Path, work: &Path, speed_mbit: Option<u64>) -> Result<Cluster, StandInError> {
+        let namespace = speed_mbit.map(|_| format!("ropewalk-lab-{}", std::process::id()));
+        let cluster = Cluster {
+            program: program.to_owned(),
+            dir: work.join("cluster"),
+            mount: work.join("mnt"),
+            namespace,
+        };
+        let made = fs::create_dir_all(&cluster.mount);
+        made.map_err(|source| StandInError::Fill { path: cluster.mount.clone(), source })?;
+        if let (Some(name), Some(speed)) = (&cluster.namespace, speed_mbit) {
+            run(Command::new("ip").args(["netns", "add", name]))?;
+            run(Command::new("ip").args(["-n", name, "link", "set", "lo", "up"]))?;
+            let rate = format!("{speed}mbit");
+            let burst = BURST.to_string();
+            run(Command::new("tc")
+                .args(["-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate"])
+                .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
+        }
+        let mount = cluster.mount.display().to_string();
+        let size =
+            ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p", "--block-size", "1m"];
+        run(cluster.ropewalk("up").args(["--mount", mount.as_str(), "--detach"]).args(size))?;
+        Ok(cluster)
+    }
+
+    fn ropewalk(&self, word: &str) -> Command {
+        let side = Side { namespace: self.namespace.clone(), address: String::new() };
+        let mut command = crate::engine::process::command(Some(&side), &self.program.display().to_string());
+        command.arg(word).arg("--dir").arg(&self.dir);
+        command
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = run(self.ropewalk("down").arg("--force"));
+        if let Some(name) = &self.namespace {
+            let _ = run(Command::new("ip").args(["netns", "delete", name]));
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+        let _ = fs::remove_dir(&self.mount);
+    }
+}

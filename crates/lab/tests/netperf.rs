@@ -1,0 +1,130 @@
+//! Netperf over real sockets: every kind of test, many to many, stops and failures.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use lab::netperf::{Controller, Kind, NetperfError, Server, Spec};
+
+fn server() -> (Server, Vec<SocketAddr>) {
+    let server = Server::start(vec!["127.0.0.1:0".parse().unwrap()], 16).unwrap();
+    let addrs = server.local_addrs().to_vec();
+    (server, addrs)
+}
+
+fn short(kind: Kind) -> Spec {
+    Spec { ttime: Duration::from_millis(400), buffsize: 64 << 10, verify: true, ..Spec::new(kind) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_moves_checked_data() {
+    let (_server, addrs) = server();
+    let controller = Controller::connect(&[addrs], &[]).await.unwrap();
+    for kind in Kind::ALL {
+        let spec = Spec { parallel: 3, connections: 5, ..short(kind) };
+        let report = controller.run(&spec, |_| {}).await.unwrap();
+        assert_eq!((report.errors, &report.first_error), (0, &None), "{kind}");
+        assert!(report.messages > 0 && report.bytes == report.messages * (64 << 10), "{report:?}");
+        assert!(report.cpu_seconds_per_gb > 0.0 && report.gbit_per_second > 0.0);
+        let own = matches!(kind, Kind::Stream | Kind::Rr);
+        assert_eq!(report.by_client[0].connections.len(), if own { 5 } else { 3 }, "{kind}");
+        assert!(report.result_line().starts_with(&format!("1-1 {kind} ")), "{}", report.result_line());
+        let counted = report.by_client[0].block.histogram.iter().map(|(_, n)| n).sum::<u64>();
+        assert_eq!(counted, report.messages);
+        assert!(report.timeline.iter().sum::<u64>() >= report.bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sizes_from_one_byte_to_16_mib() {
+    let (_server, addrs) = server();
+    let controller = Controller::connect(&[addrs], &[]).await.unwrap();
+    for kind in [Kind::Write, Kind::Read, Kind::Nwrite, Kind::Rr] {
+        for buffsize in [1, 16 << 10, (16 << 10) + 1, 16 << 20] {
+            let report = controller.run(&Spec { buffsize, ..short(kind) }, |_| {}).await.unwrap();
+            assert_eq!((report.errors, &report.first_error), (0, &None), "{kind} {buffsize}");
+            assert!(report.timeline.iter().sum::<u64>() >= u64::from(buffsize), "{kind} {buffsize}");
+        }
+    }
+    let too_much = controller.run(&Spec { buffsize: (16 << 20) + 1, ..short(Kind::Read) }, |_| {}).await;
+    assert!(matches!(too_much, Err(NetperfError::BadSpec { name: "buffsize", .. })), "{too_much:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_to_many() {
+    let servers: Vec<_> = (0..2).map(|_| server()).collect();
+    let clients: Vec<_> = (0..2).map(|_| server()).collect();
+    let addrs = |hosts: &[(Server, Vec<SocketAddr>)]| hosts.iter().map(|h| h.1.clone()).collect::<Vec<_>>();
+    let controller = Controller::connect(&addrs(&servers), &addrs(&clients)).await.unwrap();
+    let mut looks = 0;
+    let spec = Spec { ttime: Duration::from_millis(1500), ..short(Kind::Write) };
+    let report = controller.run(&spec, |p| looks += usize::from(p.bytes > 0)).await.unwrap();
+    assert_eq!((report.clients, report.servers, report.errors), (2, 2, 0));
+    assert!(looks > 0, "progress is told");
+    for client in &report.by_client {
+        assert!(client.mb_per_second > 0.0);
+        let remotes: BTreeSet<String> =
+            client.connections.iter().filter(|c| c.sent > 64 << 10).map(|c| c.remote.clone()).collect();
+        let all: BTreeSet<String> = addrs(&servers).iter().flatten().map(|a| a.to_string()).collect();
+        assert_eq!(remotes, all, "each client writes to each server");
+    }
+    // Pinned threads: one thread reaches one server only.
+    let report = controller.run(&Spec { threads: 1, ..short(Kind::Sread) }, |_| {}).await.unwrap();
+    for client in &report.by_client {
+        assert_eq!(client.connections.iter().filter(|c| c.received > 64 << 10).count(), 1);
+    }
+    // The processes end when told.
+    controller.quit().await.unwrap();
+    let ended = async {
+        for (server, _) in servers.iter().chain(&clients) {
+            server.ended().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_test_ends_on_all_hosts() {
+    let (_server, servers) = server();
+    let (_client, clients) = server();
+    let controller =
+        Controller::connect(std::slice::from_ref(&servers), std::slice::from_ref(&clients)).await.unwrap();
+    let long = Spec { ttime: Duration::from_secs(3600), ..short(Kind::Write) };
+    let begun = tokio::time::timeout(Duration::from_secs(2), controller.run(&long, |_| {})).await;
+    assert!(begun.is_err(), "it would run for an hour: {begun:?}");
+    // Another controller is told that the host is busy, as long as it is.
+    let other = Controller::connect(&[servers], &[clients]).await.unwrap();
+    let busy = other.run(&short(Kind::Read), |_| {}).await.unwrap_err().to_string();
+    assert!(busy.contains("another test runs here"), "{busy}");
+    controller.stop().await;
+    let begun = Instant::now();
+    let report = loop {
+        match other.run(&short(Kind::Read), |_| {}).await {
+            Ok(report) => break report,
+            Err(e) => assert!(begun.elapsed() < Duration::from_secs(20), "{e}"),
+        }
+    };
+    assert!(report.messages > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_and_gone_meanwhile_are_named() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = Controller::connect(&[vec![free]], &[]).await.err().unwrap().to_string();
+    assert!(error.contains(&free.to_string()) && error.contains("does not answer"), "{error}");
+    assert!(matches!(Controller::connect(&[], &[]).await, Err(NetperfError::NoServer)));
+
+    let (gone, addrs) = server();
+    let controller = Controller::connect(std::slice::from_ref(&addrs), &[]).await.unwrap();
+    let spec = Spec { ttime: Duration::from_secs(2), ..short(Kind::Write) };
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        drop(gone);
+    };
+    let (result, ()) = tokio::join!(controller.run(&spec, |_| {}), ends);
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains(&addrs[0].to_string()), "{error}");
+}

@@ -1,0 +1,417 @@
+//! What moves between pdisks: rebuild, drain, add, replace and rebalance are one machinery.
+//!
+//! A pool is laid out over the pdisks that are to hold something: not those that are leaving, failed, or
+//! missing for too long. [`layout::LayoutTable::change`] says which table follows from that; it is
+//! computed anew from the present table whenever that set changes, and after a restart, so that no plan
+//! has to be stored. What differs between the two tables moves, groups with the most strips lost first:
+//!
+//! 1. The move is put into the map: from then on the strip is written in both places ([`StripMove`]).
+//! 2. The new pdisk's server makes everything of it there and says so.
+//! 3. When all moves of a group are done the table is switched, in one map change.
+//!
+//! A move to a pdisk that stops counting is taken back. Nothing but the map and what pdisks hold is
+//! needed to go on after any crash.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use base::{GroupId, PdiskId, PoolId, StripIndex};
+use layout::{Code, LayoutTable, PdiskDesc};
+use wire::{
+    map::{PdiskEntry, PdiskState, PoolEntry, PoolPdisk, StripMove},
+    mgr::{FILLED_MAX, Filled, MgrError, PdiskWish, PoolMoving},
+};
+
+use super::{Cluster, Disk, Step, data_strips};
+
+/// Strips of groups that move to one pdisk at a time. More make a map change worth more, fewer leave
+/// less undone by a crash.
+const FILLS_MAX: usize = 8;
+const _: () = assert!(FILLS_MAX <= FILLED_MAX);
+/// Least time between two map changes that moves cause in a pool.
+const STEP_MIN: Duration = Duration::from_millis(100);
+/// Moves go only to pdisks with more than this part of them free (1/64) ...
+const ROOM_SHIFT: u32 = 6;
+/// ... and are taken back when less than this (1/128) is left.
+const FULL_SHIFT: u32 = 7;
+
+/// What the manager knows of a pool's moves beside the map; all of it can be found again.
+#[derive(Debug, Default)]
+pub(super) struct Moving {
+    /// The pdisks that the pool is to be laid out over, and the table that follows.
+    plan: Option<(Vec<PdiskId>, Vec<PdiskId>)>,
+    /// Why there is no such table.
+    hindered: String,
+    /// Moves whose strips are all in the new place.
+    filled: BTreeSet<StripMove>,
+    stepped: Duration,
+    /// Since when something moves.
+    began: Option<Duration>,
+    done: u32,
+}
+
+impl Cluster {
+    /// What servers say of strips that moved to their pdisks.
+    pub(super) fn filled(&mut self, to: PdiskId, filled: &[Filled]) {
+        for Filled { pool, what } in filled.iter().take(FILLED_MAX).filter(|f| f.what.to == to) {
+            let known = self.map.pool(*pool).is_some_and(|p| p.moves.binary_search(what).is_ok());
+            if known {
+                self.moving.entry(*pool).or_default().filled.insert(*what);
+            }
+        }
+    }
+
+    /// Plans, takes back, switches and starts.
+    pub(super) fn settle_moves(&mut self, now: Duration, step: &mut Step) {
+        for (id, disk) in &mut self.disks {
+            let missing = self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Missing);
+            disk.missing_since = missing.then(|| disk.missing_since.unwrap_or(now));
+        }
+        for at in 0..self.map.pools.len() {
+            // A pool that does not say what it is laid out over stays as it is.
+            if !self.map.pools[at].pdisks.is_empty() {
+                self.settle_pool(at, now, step);
+            }
+        }
+    }
+
+    fn settle_pool(&mut self, at: usize, now: Duration, step: &mut Step) {
+        let id = self.map.pools[at].id;
+        let mut moving = self.moving.remove(&id).unwrap_or_default();
+        let keep = self.to_hold(&self.map.pools[at], now);
+        let news = self.replan(at, &keep, &mut moving, step);
+        let taken_back = self.to_take_back(&self.map.pools[at], &keep);
+        let pool = &self.map.pools[at];
+        let waiting = pool.moves.len() < moving.work_left(pool) || !moving.filled.is_empty();
+        if news || !taken_back.is_empty() || waiting && now >= moving.stepped + STEP_MIN {
+            moving.stepped = now;
+            self.step_pool(at, &keep, &taken_back, &mut moving, now, step);
+        }
+        self.moving.insert(id, moving);
+    }
+
+    /// The pdisks a pool is to be laid out over.
+    fn to_hold(&self, pool: &PoolEntry, now: Duration) -> Vec<PdiskId> {
+        let gone_for_good = |disk: &Disk| {
+            disk.missing_since.is_some_and(|since| now >= since.saturating_add(self.rebuild_delay))
+        };
+        let holds = |p: &&PoolPdisk| {
+            self.map.pdisk(p.id).is_some_and(|entry| {
+                let gone = self.disks.get(&p.id).is_some_and(gone_for_good);
+                !entry.leaving && entry.state != PdiskState::Failed && !gone
+            })
+        };
+        pool.pdisks.iter().filter(holds).map(|p| p.id).collect()
+    }
+
+    /// Plans anew if the set has changed; true if there is a new plan.
+    fn replan(&mut self, at: usize, keep: &[PdiskId], moving: &mut Moving, step: &mut Step) -> bool {
+        if moving.plan.as_ref().is_some_and(|(planned, _)| planned == keep) {
+            return false;
+        }
+        let pool = &self.map.pools[at];
+        let first = moving.plan.is_none();
+        let outcome = self.plan(pool, keep);
+        let pool = &mut self.map.pools[at];
+        let target = match outcome {
+            Ok(table) => {
+                moving.hindered.clear();
+                for pdisk in &mut pool.pdisks {
+                    pdisk.array = table.array_of(pdisk.id).or(pdisk.array);
+                }
+                step.put(crate::keys::pool_key(pool.id), pool);
+                table.group_ids().flat_map(|g| table.members(g).to_vec()).collect()
+            }
+            Err(reason) => {
+                step.notes.push(format!("pool {}: cannot be laid out anew: {reason}", pool.name));
+                moving.hindered = reason;
+                pool.table.clone()
+            }
+        };
+        let strips = pool.table.iter().zip(&target).filter(|(a, b)| a != b).count();
+        if strips > 0 || !first {
+            step.notes.push(format!("pool {}: {strips} strips of groups are to move", pool.name));
+        }
+        moving.plan = Some((keep.to_vec(), target));
+        true
+    }
+
+    /// The table over `keep` that follows from the present one, with what is under way taken as done.
+    fn plan(&self, pool: &PoolEntry, keep: &[PdiskId]) -> Result<LayoutTable, String> {
+        let code: Code = pool.code.parse().map_err(|error: layout::UnknownCode| error.to_string())?;
+        let mut members = pool.table.clone();
+        for m in &pool.moves {
+            members[slot(pool, m.group, m.strip)] = m.to;
+        }
+        let desc = |p: &PoolPdisk| PdiskDesc {
+            id: p.id,
+            node: self.map.pdisk(p.id).and_then(|entry| entry.nodes.first().copied()).unwrap_or_default(),
+            enclosure: p.enclosure,
+            weight: p.weight,
+        };
+        let known: Vec<(PdiskDesc, u16)> =
+            pool.pdisks.iter().filter_map(|p| p.array.map(|array| (desc(p), array))).collect();
+        let spare = pool.spare.min((keep.len() as u32).saturating_sub(pool.width.into()));
+        let table = LayoutTable::from_parts(code, pool.seed, spare, &known, members)
+            .map_err(|error| error.to_string())?;
+        let gone: Vec<PdiskId> = known.iter().map(|(p, _)| p.id).filter(|id| !keep.contains(id)).collect();
+        let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state.written());
+        let (remove, lose) = gone.into_iter().partition(counts);
+        let add =
+            pool.pdisks.iter().filter(|p| p.array.is_none() && keep.contains(&p.id)).map(desc).collect();
+        let change = layout::Change { add, remove, lose, spare: Some(spare), level: true };
+        table.change(&change).map(|(next, _)| next).map_err(|error| error.to_string())
+    }
+
+    /// Moves to pdisks that do not count, are not to hold anything, or are full.
+    fn to_take_back(&self, pool: &PoolEntry, keep: &[PdiskId]) -> Vec<StripMove> {
+        let fits = |id: &PdiskId| {
+            let ok = self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+            ok && keep.contains(id) && self.has_room(*id, FULL_SHIFT)
+        };
+        pool.moves.iter().filter(|m| !fits(&m.to)).copied().collect()
+    }
+
+    fn has_room(&self, id: PdiskId, shift: u32) -> bool {
+        self.disks.get(&id).is_some_and(|d| d.record.free > d.record.capacity >> shift)
+    }
+
+    /// One map change: takes back, switches groups that are done, starts what may start.
+    fn step_pool(
+        &mut self,
+        at: usize,
+        keep: &[PdiskId],
+        taken_back: &[StripMove],
+        moving: &mut Moving,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let Some((_, mut target)) = moving.plan.take() else { return };
+        let mut pool = self.map.pools[at].clone();
+        let mut changed: BTreeSet<GroupId> = taken_back.iter().map(|m| m.group).collect();
+        pool.moves.retain(|m| !taken_back.contains(m));
+        for m in taken_back {
+            step.notes.push(format!("pool {}: {} does not move to {}", pool.name, m.group, m.to));
+        }
+
+        // Switch.
+        moving.filled.retain(|m| pool.moves.binary_search(m).is_ok());
+        let mut pending: BTreeMap<GroupId, bool> = BTreeMap::new();
+        for m in &pool.moves {
+            *pending.entry(m.group).or_insert(true) &= moving.filled.contains(m);
+        }
+        let ready: BTreeSet<GroupId> = pending.into_iter().filter(|(_, all)| *all).map(|(g, _)| g).collect();
+        for m in pool.moves.iter().filter(|m| ready.contains(&m.group)) {
+            pool.table[usize::from(pool.width) * m.group.0 as usize + usize::from(m.strip.0)] = m.to;
+            moving.done += 1;
+        }
+        pool.moves.retain(|m| !ready.contains(&m.group));
+        moving.filled.retain(|m| !ready.contains(&m.group));
+        changed.extend(&ready);
+
+        // Start.
+        let started = self.starts(&pool, keep, &mut target);
+        changed.extend(started.iter().map(|m| m.group));
+        if !changed.is_empty() {
+            let epoch = self.bump();
+            pool.moves.extend(started.iter().map(|m| StripMove { since: epoch, ..*m }));
+            pool.moves.sort_unstable();
+            if pool.group_changed.is_empty() {
+                pool.group_changed = vec![pool.changed; pool.table.len() / usize::from(pool.width.max(1))];
+            }
+            for group in changed {
+                if let Some(of) = pool.group_changed.get_mut(group.0 as usize) {
+                    *of = epoch;
+                }
+            }
+            pool.changed = epoch;
+        }
+        moving.plan = Some((keep.to_vec(), target));
+        if moving.work_left(&pool) == 0 {
+            if let Some(began) = moving.began.take() {
+                let seconds = now.saturating_sub(began).as_secs();
+                step.notes.push(format!(
+                    "pool {}: {} strips of groups have moved in {seconds} s",
+                    pool.name, moving.done
+                ));
+            }
+        } else if moving.began.is_none() {
+            moving.began = Some(now);
+            moving.done = 0;
+        }
+        if pool != self.map.pools[at] {
+            step.put(crate::keys::pool_key(pool.id), &pool);
+            self.map.pools[at] = pool;
+        }
+    }
+
+    /// What may start now, by urgency.
+    fn starts(&self, pool: &PoolEntry, keep: &[PdiskId], target: &mut [PdiskId]) -> Vec<StripMove> {
+        let width = usize::from(pool.width.max(1));
+        let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+        let mut to: BTreeMap<PdiskId, usize> = BTreeMap::new();
+        let mut taken: BTreeMap<GroupId, Vec<StripMove>> = BTreeMap::new();
+        for m in &pool.moves {
+            *to.entry(m.to).or_default() += 1;
+            taken.entry(m.group).or_default().push(*m);
+        }
+        let rows = pool.table.chunks_exact(width).zip(target.chunks_exact_mut(width));
+        let mut differ: Vec<_> = (0u32..).zip(rows).filter(|(_, (row, want))| row != want).collect();
+        differ.sort_by_key(|(g, (row, _))| (row.iter().filter(|id| counts(id)).count(), *g));
+        let mut started = Vec::new();
+        for (g, (row, want)) in differ {
+            let under_way = taken.entry(GroupId(g)).or_default();
+            let mut blocked = Vec::new();
+            for i in 0..width {
+                let strip = StripIndex(i as u8);
+                if row[i] == want[i] || under_way.iter().any(|m| m.strip == strip) {
+                    continue;
+                }
+                if row.contains(&want[i]) {
+                    blocked.push(i); // until that one has moved on
+                    continue;
+                }
+                let free = |id: &PdiskId, under_way: &[StripMove]| {
+                    counts(id)
+                        && to.get(id).copied().unwrap_or(0) < FILLS_MAX
+                        && !under_way.iter().any(|m| m.to == *id)
+                        && self.has_room(*id, ROOM_SHIFT)
+                };
+                if free(&want[i], under_way) {
+                    let m = StripMove { group: GroupId(g), strip, to: want[i], ..StripMove::default() };
+                    *to.entry(m.to).or_default() += 1;
+                    under_way.push(m);
+                    started.push(m);
+                }
+            }
+            if under_way.is_empty()
+                && let Some(&i) = blocked.first()
+                && (0..width).all(|i| row[i] == want[i] || blocked.contains(&i))
+            {
+                // They wait for each other in a ring: one goes out of the way, or all stay.
+                match keep
+                    .iter()
+                    .find(|id| counts(id) && !row.contains(id) && self.has_room(**id, ROOM_SHIFT))
+                {
+                    Some(&aside) => want[i] = aside,
+                    None => want.copy_from_slice(row),
+                }
+            }
+        }
+        started
+    }
+
+    /// For the listing: what moves in each pool.
+    pub(super) fn report_moves(&self, now: Duration) -> Vec<PoolMoving> {
+        let one = |pool: &PoolEntry| {
+            let Some(moving) = self.moving.get(&pool.id) else { return PoolMoving::default() };
+            let Some((_, target)) = &moving.plan else { return PoolMoving::default() };
+            let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state.written());
+            let differ = || pool.table.iter().zip(target).filter(|(a, b)| a != b);
+            PoolMoving {
+                left: moving.work_left(pool) as u32,
+                lost: differ().filter(|(a, _)| !counts(a)).count() as u32,
+                done: moving.done,
+                running_ms: moving.began.map_or(0, |began| now.saturating_sub(began).as_millis() as u64),
+                hindered: moving.hindered.clone(),
+            }
+        };
+        self.map.pools.iter().map(one).collect()
+    }
+
+    /// What an administrator wants of a pdisk.
+    pub(super) fn wish(&mut self, id: PdiskId, wish: PdiskWish, step: &mut Step) -> Result<(), MgrError> {
+        let no = |text: String| Err(MgrError::Config(text));
+        let Some(entry) = self.map.pdisk(id) else { return no(format!("{id} is not in the cluster")) };
+        let name = entry.name.clone();
+        let used = self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
+        match wish {
+            PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id) => {
+                return no(format!(
+                    "{name} holds one of the last copies of a group; drain it, or wait until the others \
+                     are rebuilt"
+                ));
+            }
+            PdiskWish::Fail if entry.state == PdiskState::Failed => {}
+            PdiskWish::Fail => self.set_state(id, PdiskState::Failed, "an administrator says so", step),
+            PdiskWish::Remove if used => {
+                return no(format!("{name} still holds strips of groups; drain it or fail it first"));
+            }
+            PdiskWish::Remove => {
+                self.bump();
+                self.map.pdisks.retain(|p| p.id != id);
+                self.disks.remove(&id);
+                for pool in &mut self.map.pools {
+                    pool.pdisks.retain(|p| p.id != id);
+                    step.put(crate::keys::pool_key(pool.id), pool);
+                }
+                step.notes.push(format!("{name} ({id}) is removed"));
+            }
+            PdiskWish::Keep if entry.state == PdiskState::Failed => {
+                self.mark_leaving(id, false, step);
+                self.set_state(id, PdiskState::Missing, "an administrator wants it back", step);
+            }
+            PdiskWish::Drain | PdiskWish::Keep => self.mark_leaving(id, wish == PdiskWish::Drain, step),
+        }
+        Ok(())
+    }
+
+    fn mark_leaving(&mut self, id: PdiskId, leaving: bool, step: &mut Step) {
+        let Some(entry) = self.map.pdisks.iter_mut().find(|p| p.id == id) else { return };
+        if std::mem::replace(&mut entry.leaving, leaving) == leaving {
+            return;
+        }
+        let what = if leaving { "is drained" } else { "is kept" };
+        step.notes.push(format!("{} ({id}) {what}", entry.name));
+        self.bump();
+    }
+
+    /// A new pdisk for some pools.
+    pub(super) fn add_pdisk(
+        &mut self,
+        new: PdiskEntry,
+        pools: &[PoolId],
+        step: &mut Step,
+    ) -> Result<(), MgrError> {
+        let no = |text: String| Err(MgrError::Config(text));
+        if let Some(last) = self.map.pdisks.iter().map(|p| p.id).max().filter(|last| *last >= new.id) {
+            return no(format!("{} is not above {last}, the last pdisk of the cluster", new.id));
+        }
+        if new.capacity == 0 || new.nodes.iter().any(|node| self.map.node(*node).is_none()) {
+            return no(format!("{} has no capacity, or its node is not in the cluster", new.id));
+        }
+        if let Some(unknown) = pools.iter().find(|pool| self.map.pool(**pool).is_none()) {
+            return no(format!("there is no {unknown}"));
+        }
+        let epoch = self.bump();
+        step.notes.push(format!("{} ({}) is new", new.name, new.id));
+        for pool in self.map.pools.iter_mut().filter(|p| pools.contains(&p.id)) {
+            pool.pdisks.push(PoolPdisk { id: new.id, weight: new.capacity, ..PoolPdisk::default() });
+            step.put(crate::keys::pool_key(pool.id), pool);
+        }
+        self.disks.insert(new.id, Disk::default());
+        // Missing until its server names it; it has nothing to catch up with.
+        self.map.pdisks.push(PdiskEntry { state: PdiskState::Missing, changed: epoch, ..new });
+        Ok(())
+    }
+}
+
+impl Moving {
+    /// Strips of groups whose place is not yet the planned one.
+    fn work_left(&self, pool: &PoolEntry) -> usize {
+        let Some((_, target)) = &self.plan else { return 0 };
+        pool.table.iter().zip(target).filter(|(a, b)| a != b).count()
+    }
+}
+
+/// Where a strip of a group stands in the table.
+fn slot(pool: &PoolEntry, group: GroupId, strip: StripIndex) -> usize {
+    usize::from(pool.width) * group.0 as usize + usize::from(strip.0)
+}
+
+/// Data strips a group needs to be read; all of them where the code is not known.
+pub(crate) fn needed(pool: &PoolEntry) -> usize {
+    usize::from(data_strips(&pool.code).unwrap_or(pool.width))
+}

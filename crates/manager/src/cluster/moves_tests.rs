@@ -1,0 +1,183 @@
+//! Moves, with the manager's state machine and a store that survives its restarts.
+#![allow(clippy::unwrap_used)] // tests
+
+use std::collections::BTreeSet;
+
+use base::{GroupId, NodeId, PdiskId, PoolId};
+use layout::{LayoutTable, PdiskDesc};
+use wire::{
+    map::{PdiskState, PoolEntry, PoolPdisk, StripMove},
+    mgr::{Filled, MgrReply, PdiskReport, PdiskWish},
+};
+
+use super::{
+    Event,
+    tests::{Stage, report},
+};
+
+const GROUPS: u32 = 40;
+
+fn pool(pdisks: u32) -> PoolEntry {
+    let desc = |id| PdiskDesc { id: PdiskId(id), node: NodeId(id), enclosure: None, weight: 64 << 20 };
+    let descs: Vec<_> = (1..=pdisks).map(desc).collect();
+    let table = LayoutTable::build("2+1p".parse().unwrap(), &descs, 0, GROUPS, 3).unwrap();
+    PoolEntry {
+        width: 3,
+        seed: 3,
+        table: table.group_ids().flat_map(|g| table.members(g).to_vec()).collect(),
+        pdisks: descs
+            .iter()
+            .map(|d| PoolPdisk { id: d.id, array: Some(0), weight: d.weight, enclosure: None })
+            .collect(),
+        ..PoolEntry::default()
+    }
+}
+
+fn stage() -> Stage {
+    let mut stage = Stage::of(6, "2+1p", pool(6));
+    (1..=6).for_each(|node| stage.register(node, 1, 0));
+    stage.renew_all();
+    stage
+}
+
+fn entry(stage: &Stage) -> &PoolEntry {
+    stage.cluster.map().pool(PoolId(1)).unwrap()
+}
+
+fn wish(stage: &mut Stage, id: u32, wish: PdiskWish) -> MgrReply {
+    stage.ask(|ticket| Event::Wish { ticket, pdisk: PdiskId(id), wish })
+}
+
+/// Never two strips of a group on one pdisk, in neither place; moves only to pdisks that count.
+fn sound(stage: &Stage) {
+    let (map, pool) = (stage.cluster.map(), entry(stage));
+    for (g, members) in (0u32..).zip(pool.table.chunks_exact(3)) {
+        let joining = map.moves(PoolId(1), GroupId(g)).iter().map(|m| m.to);
+        let all: Vec<PdiskId> = members.iter().copied().chain(joining).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "group {g}: {all:?}");
+    }
+    assert!(pool.moves.is_sorted());
+    assert!(pool.moves.iter().all(|m| map.pdisk(m.to).unwrap().state == PdiskState::Ok));
+}
+
+/// The servers of `which` moves' pdisks say that these are done.
+fn fill(stage: &mut Stage, which: impl Fn(&StripMove) -> bool) -> usize {
+    let moves: Vec<StripMove> = entry(stage).moves.iter().copied().filter(which).collect();
+    for m in &moves {
+        let filled = vec![Filled { pool: PoolId(1), what: *m }];
+        stage.renew(m.to.0, PdiskReport { filled, ..report(m.to.0, 1, 0) });
+    }
+    stage.pass_without(&[], 1);
+    moves.len()
+}
+
+fn finish(stage: &mut Stage) -> usize {
+    let mut moved = 0;
+    while !entry(stage).moves.is_empty() {
+        sound(stage);
+        moved += fill(stage, |_| true);
+        assert!(moved < 1000, "it does not end");
+    }
+    moved
+}
+
+#[test]
+fn a_failed_pdisk_is_emptied_and_a_group_is_switched_when_all_of_it_is_there() {
+    let mut stage = stage();
+    assert!(entry(&stage).moves.is_empty(), "a table as it was built is left alone");
+    let held = entry(&stage).table.iter().filter(|id| **id == PdiskId(2)).count();
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    let before = entry(&stage).clone();
+    assert!(!before.moves.is_empty());
+    assert!(before.moves.len() <= 5 * 8, "at most eight to one pdisk");
+    assert!(before.table.contains(&PdiskId(2)), "nothing is switched before it is there");
+
+    // A report of another move, or of one that is gone, is nothing.
+    let first = before.moves[0];
+    let wrong = StripMove { since: base::Epoch(first.since.0 - 1), ..first };
+    let filled = vec![Filled { pool: PoolId(1), what: wrong }];
+    stage.renew(first.to.0, PdiskReport { filled, ..report(first.to.0, 1, 0) });
+    stage.pass_without(&[], 1);
+    assert_eq!(entry(&stage).table, before.table);
+    assert_eq!(fill(&mut stage, |m| *m == first), 1);
+    let slot = 3 * first.group.0 as usize + usize::from(first.strip.0);
+    assert_eq!(entry(&stage).table[slot], first.to);
+    let map = stage.cluster.map();
+    assert!(map.group_changed(PoolId(1), first.group) > first.since, "requests under the old table are late");
+
+    assert!(finish(&mut stage) + 1 >= held);
+    assert!(!entry(&stage).table.contains(&PdiskId(2)));
+    assert_eq!(stage.cluster.map().pdisk_word(PdiskId(2)), "replace");
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Remove), MgrReply::Done);
+    assert!(stage.cluster.map().pdisk(PdiskId(2)).is_none());
+}
+
+#[test]
+fn a_restarted_manager_goes_on() {
+    let mut stage = stage();
+    wish(&mut stage, 3, PdiskWish::Drain);
+    fill(&mut stage, |m| m.group.0 % 2 == 0);
+    let (table, moves) = (entry(&stage).table.clone(), entry(&stage).moves.clone());
+    assert!(!moves.is_empty());
+    stage.restart();
+    stage.pass_without(&[], 1);
+    assert_eq!(entry(&stage).table, table);
+    assert!(moves.iter().all(|m| entry(&stage).moves.contains(m)), "what is under way stays under way");
+    finish(&mut stage);
+    assert!(!entry(&stage).table.contains(&PdiskId(3)));
+    assert_eq!(stage.cluster.map().pdisk(PdiskId(3)).unwrap().state, PdiskState::Ok);
+}
+
+#[test]
+fn a_move_to_a_pdisk_that_goes_is_taken_back() {
+    let mut stage = stage();
+    wish(&mut stage, 1, PdiskWish::Drain);
+    assert!(entry(&stage).moves.iter().any(|m| m.to == PdiskId(4)));
+    stage.pass_without(&[4], 12); // its lease runs out
+    assert_eq!(stage.cluster.map().pdisk(PdiskId(4)).unwrap().state, PdiskState::Missing);
+    assert!(entry(&stage).moves.iter().all(|m| m.to != PdiskId(4)));
+    sound(&stage);
+}
+
+#[test]
+fn missing_for_too_long_is_rebuilt_and_levelled_when_it_is_back() {
+    let mut stage = stage();
+    stage.tell(|_| Event::SetRebuildDelay(std::time::Duration::from_secs(30)));
+    stage.pass_without(&[6], 20);
+    assert_eq!(stage.cluster.map().pdisk(PdiskId(6)).unwrap().state, PdiskState::Missing);
+    assert!(entry(&stage).moves.is_empty(), "not yet");
+    stage.servers.remove(&6);
+    for _ in 0..30 {
+        stage.pass_without(&[], 1);
+    }
+    assert!(!entry(&stage).moves.is_empty());
+    finish(&mut stage);
+    assert!(!entry(&stage).table.contains(&PdiskId(6)));
+    stage.register(6, 2, 0);
+    stage.pass_without(&[], 1);
+    let changed = stage.cluster.map().pdisk(PdiskId(6)).unwrap().changed;
+    stage.renew(6, PdiskReport { caught_up: Some(changed), ..report(6, 2, 0) });
+    stage.pass_without(&[], 1);
+    finish(&mut stage);
+    let used = entry(&stage).table.iter().filter(|id| **id == PdiskId(6)).count();
+    assert!(used >= 14, "of {GROUPS} groups of 3 on 6 pdisks it has {used}");
+}
+
+#[test]
+fn the_last_copies_are_not_given_up() {
+    let mut stage = stage();
+    assert_eq!(wish(&mut stage, 1, PdiskWish::Fail), MgrReply::Done);
+    let MgrReply::Error(error) = wish(&mut stage, 2, PdiskWish::Fail) else { panic!("it was given up") };
+    assert!(error.to_string().contains("last copies"), "{error}");
+    finish(&mut stage);
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    finish(&mut stage);
+    // Four are left for a width of three; with three left nothing moves any more, and it is said.
+    wish(&mut stage, 3, PdiskWish::Fail);
+    finish(&mut stage);
+    wish(&mut stage, 4, PdiskWish::Fail);
+    stage.pass_without(&[], 1);
+    let reply = stage.ask(|ticket| Event::Report { ticket });
+    let MgrReply::Cluster(report) = reply else { panic!("{reply:?}") };
+    assert!(!report.moving[0].hindered.is_empty());
+}

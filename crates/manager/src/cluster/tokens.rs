@@ -1,0 +1,187 @@
+//! Tokens within the cluster: their events, and what follows when sessions do not obey.
+
+use std::time::Duration;
+
+use base::{FsId, Grant, SessionId};
+use libc::{EINVAL, ETIMEDOUT};
+use wire::{
+    mgr::{MgrError, MgrReply},
+    token::{TOKENS_MAX, TokenMode},
+};
+
+use super::{Cluster, Event, Step};
+use crate::{
+    keys,
+    tokens::{Acts, NextGrant, Tokens},
+};
+
+/// Grants numbered ahead of what is stored, so that a grant needs no commit.
+const GRANTS_AHEAD: u64 = 4096;
+/// How long a session that renews its lease may take to give up a token before it is fenced.
+const RECALL_DEADLINE: Duration = Duration::from_secs(60);
+/// Inodes in one listing.
+const LIST_MAX: usize = 1024;
+
+/// Numbers of grants. Those up to `stored` may have been given before a restart.
+#[derive(Debug)]
+pub(super) struct Grants {
+    last: Grant,
+    stored: Grant,
+}
+
+impl Grants {
+    pub fn new(stored: Grant) -> Grants {
+        Grants { last: stored, stored }
+    }
+    pub fn next(&mut self) -> Grant {
+        self.last.0 += 1;
+        self.last
+    }
+}
+
+impl Cluster {
+    /// The next grant; what is stored is ahead of it before anybody hears of it.
+    pub(super) fn next_grant(&mut self, step: &mut Step) -> Grant {
+        let grant = self.grants.next();
+        self.store_grants(step);
+        grant
+    }
+
+    fn store_grants(&mut self, step: &mut Step) {
+        if self.grants.last > self.grants.stored {
+            self.grants.stored = Grant(self.grants.last.0 + GRANTS_AHEAD);
+            self.counters.grant = self.grants.stored;
+            step.put(keys::counter_key(), &self.counters);
+        }
+    }
+
+    /// File systems of which it is not known in full who holds what.
+    pub fn unclear(&self) -> Vec<FsId> {
+        self.tokens.iter().filter(|(_, tokens)| tokens.unclear()).map(|(&fs, _)| fs).collect()
+    }
+
+    fn fs_of(&self, session: SessionId) -> Option<FsId> {
+        self.clients.get(&session).map(|client| client.record.fs)
+    }
+
+    /// Calls the table of a file system and takes over what follows.
+    pub(super) fn with_tokens(
+        &mut self,
+        fs: FsId,
+        step: &mut Step,
+        call: impl FnOnce(&mut Tokens, NextGrant<'_>) -> Acts,
+    ) {
+        let tokens = self.tokens.entry(fs).or_default();
+        let unclear = tokens.unclear();
+        let grants = &mut self.grants;
+        let acts = call(tokens, &mut || grants.next());
+        if tokens.unclear() != unclear {
+            step.unclear.push((fs, !unclear));
+        }
+        for ino in acts.touched {
+            step.holders.push((fs, ino, tokens.holders(ino)));
+        }
+        for (ticket, token, resolve) in acts.granted {
+            step.reply(ticket, MgrReply::Token { token, resolve, attr: None });
+        }
+        for (ticket, recalls) in acts.told {
+            step.reply(ticket, MgrReply::Recalls(recalls));
+        }
+        for ticket in acts.late {
+            step.refuse(ticket, MgrError::Errno(ETIMEDOUT));
+        }
+        step.left.extend(acts.left.into_iter().map(|(session, ino)| (session, fs, ino)));
+        self.store_grants(step);
+    }
+
+    pub(super) fn token_event(&mut self, event: Event, now: Duration, step: &mut Step) {
+        let (ticket, session) = match &event {
+            Event::Acquire { ticket, session, .. }
+            | Event::Release { ticket, session, .. }
+            | Event::WaitRecalls { ticket, session, .. }
+            | Event::Claim { ticket, session, .. }
+            | Event::Resolved { ticket, session, .. }
+            | Event::ResolvePassDone { ticket, session, .. } => (*ticket, *session),
+            Event::ListTokens { ticket, fs, after } => {
+                let list = self.tokens.get(fs).map(|tokens| tokens.list(*after, LIST_MAX, now));
+                let (inodes, more) = list.unwrap_or_default();
+                return step.reply(*ticket, MgrReply::Tokens { inodes, more });
+            }
+            _ => return,
+        };
+        let Some(fs) = self.fs_of(session) else { return step.refuse(ticket, MgrError::NoSession) };
+        let too_many = match &event {
+            Event::Release { tokens, .. } | Event::Claim { tokens, .. } => tokens.len() > TOKENS_MAX,
+            Event::Acquire { mode, .. } => *mode < TokenMode::Read,
+            _ => false,
+        };
+        if too_many {
+            return step.refuse(ticket, MgrError::Errno(EINVAL));
+        }
+        let pass = match &event {
+            Event::ResolvePassDone { pass, .. } => Some(*pass),
+            _ => None,
+        };
+        let mut done = true;
+        self.with_tokens(fs, step, |tokens, next| match event {
+            Event::Acquire { ticket, expires, session, ino, mode } => {
+                done = false;
+                tokens.acquire(session, ino, mode, ticket, expires, now, next)
+            }
+            Event::WaitRecalls { ticket, expires, session } => {
+                done = false;
+                tokens.poll(session, ticket, expires, now)
+            }
+            Event::Release { session, tokens: left, .. } => tokens.release(session, &left, now, next),
+            Event::Claim { session, tokens: held, last, .. } => tokens.claim(session, &held, last, now, next),
+            Event::Resolved { session, ino, .. } => {
+                tokens.resolved(session, ino);
+                Acts::default()
+            }
+            _ => Acts::default(),
+        });
+        if let Some(pass) = pass
+            && self.tokens.get_mut(&fs).is_some_and(|tokens| tokens.pass_done(session, pass))
+        {
+            self.set_resolved(fs, step);
+        }
+        if done {
+            step.reply(ticket, MgrReply::Done);
+        }
+    }
+
+    /// Ends clients that do not answer while others wait for what they hold.
+    pub(super) fn lapse_clients(&mut self, now: Duration, step: &mut Step) {
+        let mut gone: Vec<(SessionId, &str)> = Vec::new();
+        for (fs, tokens) in &self.tokens {
+            let lapsed = self.clients.iter().filter(|(id, client)| {
+                client.record.fs == *fs && now > client.renewed + self.lease && tokens.is_wanted(**id)
+            });
+            gone.extend(lapsed.map(|(&id, _)| (id, "its lease has run out and its tokens are wanted")));
+            if let Some(since) = now.checked_sub(RECALL_DEADLINE) {
+                let late = tokens.overdue(since).into_iter();
+                gone.extend(late.map(|id| (id, "it did not give up a token in time")));
+            }
+        }
+        for (session, why) in gone {
+            step.notes.push(format!("{session} is ended: {why}"));
+            self.end_uncleanly(session, step);
+        }
+    }
+
+    /// Drops fenced sessions, gives what can be given.
+    pub(super) fn settle_tokens(&mut self, now: Duration, step: &mut Step) {
+        self.settle_fences(step);
+        let all: Vec<FsId> = self.tokens.keys().copied().collect();
+        for fs in all {
+            if self.endings.get(&fs).is_none_or(|ending| ending.fence.is_none()) {
+                let ending = self.tokens.get(&fs).map(Tokens::ending).unwrap_or_default();
+                for session in ending {
+                    self.with_tokens(fs, step, |tokens, next| tokens.drop_session(session, now, next));
+                }
+            }
+            let alone = !self.opens.iter().any(|open| open.fs == fs);
+            self.with_tokens(fs, step, |tokens, next| tokens.tick(alone, now, next));
+        }
+    }
+}

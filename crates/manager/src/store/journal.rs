@@ -1,0 +1,373 @@
+//! The journal: what was committed since the table's last durable state, so that a commit costs one short
+//! sequential write and one flush, not a durable rewrite of the table's tree.
+//!
+//! ```text
+//! header, 4096 bytes:   "ropewalk journal", version u32, id u64, CRC-32C of these u32, zeros
+//! records, each at a multiple of 4096:
+//!   magic u32, length of the changes u32, sequence number u64, CRC-32C of id, sequence number and changes u32
+//!   per change: key_len u32, value_len u32 (all ones: a deletion), key, value
+//! ```
+//! All numbers are little-endian. Sequence numbers rise by one. When the file is full the table is made durable
+//! with the number of the last change it holds, and writing starts again behind the header. So records of the current
+//! round are a rising run from the start of the file; behind it stand only older numbers. Every record is flushed
+//! before the next is written: only the last can be torn. A bad record with a newer one behind it is
+//! damage, and is said to be, because what was acknowledged is gone.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _};
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+use super::Changes;
+
+/// Bytes between places where a record may begin.
+pub const STEP: u64 = 4096;
+const MAGIC: &[u8; 16] = b"ropewalk journal";
+const VERSION: u32 = 1;
+const RECORD: u32 = 0x4a57_5252; // "RRWJ"
+const HEAD: usize = 20;
+const DELETION: u32 = u32::MAX;
+
+/// Where the journal is kept: a file; in tests a medium that loses power.
+pub trait Medium: Send + Sync {
+    /// Bytes there.
+    fn size(&self) -> io::Result<u64>;
+    /// Fills `out` from `offset`.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+    /// Writes within the size.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Returns when everything written is durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(out, offset)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// What opening found.
+pub struct Found {
+    /// The journal, to write on behind what it holds. The caller makes the table durable and calls
+    /// [`Journal::restart`] before the first write.
+    pub journal: Journal,
+    /// Changes that the table does not hold, in order.
+    pub changes: Vec<Changes>,
+}
+
+/// A journal that is open for writing.
+pub struct Journal {
+    medium: Box<dyn Medium>,
+    id: u64,
+    size: u64,
+    /// Where the next record goes.
+    position: u64,
+    /// The last sequence number used.
+    last: u64,
+}
+
+/// A journal's bytes.
+struct Image<'a> {
+    bytes: &'a [u8],
+    id: u64,
+}
+
+impl Journal {
+    /// Makes an empty journal over the whole medium. `last`: the number of the last change in the table.
+    pub fn create(medium: Box<dyn Medium>, id: u64, last: u64) -> io::Result<Journal> {
+        let size = medium.size()?;
+        // Real zeros, so that later writes change no metadata of the file.
+        let zeros = vec![0; 1 << 20];
+        let mut offset = 0;
+        while offset < size {
+            let len = zeros.len().min((size - offset) as usize);
+            medium.write_at(offset, &zeros[..len])?;
+            offset += len as u64;
+        }
+        medium.write_at(0, &header(id))?;
+        medium.sync()?;
+        Ok(Journal { medium, id, size, position: STEP, last })
+    }
+
+    /// Opens the journal `id`; `applied` is the number of the last change that the table holds durably. The
+    /// error of damage is `InvalidData`, with a text for people.
+    pub fn open(medium: Box<dyn Medium>, id: u64, applied: u64) -> io::Result<Found> {
+        let damaged = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let size = medium.size()?;
+        let mut bytes = vec![0; size as usize];
+        medium.read_at(0, &mut bytes)?;
+        if bytes.get(..STEP as usize) != Some(&header(id)[..]) {
+            return Err(damaged("is not the journal of this store".into()));
+        }
+        let image = Image { bytes: &bytes, id };
+        let (mut position, mut last, mut changes) = (STEP, None::<u64>, Vec::new());
+        while let Some((number, content, next)) = image.record(position) {
+            if last.is_some_and(|last| number != last + 1) {
+                break;
+            }
+            last = Some(number);
+            position = next;
+            if number > applied {
+                if number != applied + 1 + changes.len() as u64 {
+                    return Err(damaged(format!("record {} is missing before {number}", applied + 1)));
+                }
+                let content = decode(content);
+                changes.push(content.ok_or_else(|| damaged(format!("record {number} does not decode")))?);
+            }
+        }
+        let last = last.unwrap_or(0).max(applied);
+        while position < size {
+            if let Some((number, _, _)) = image.record(position)
+                && number > last
+            {
+                let text = format!("record {} is damaged: record {number} behind it is whole", last + 1);
+                return Err(damaged(text));
+            }
+            position += STEP;
+        }
+        let journal = Journal { medium, id, size, position: size, last };
+        Ok(Found { journal, changes })
+    }
+
+    /// Which journal this is.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The number that the next record gets.
+    pub fn next(&self) -> u64 {
+        self.last + 1
+    }
+
+    /// The number of the last record.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Appends `changes` durably. False, and nothing written: there is no room; the caller makes the table durable with
+    /// these changes under the number [`next`](Self::next), then calls [`restart`](Self::restart).
+    pub fn append(&mut self, changes: &Changes) -> io::Result<bool> {
+        let record = encode(self.id, self.next(), changes);
+        let end = self.position + record.len() as u64;
+        if end > self.size {
+            return Ok(false);
+        }
+        self.medium.write_at(self.position, &record)?;
+        self.medium.sync()?;
+        self.position = end;
+        self.last += 1;
+        Ok(true)
+    }
+
+    /// The table holds every change up to the number `applied` durably: writing starts again.
+    pub fn restart(&mut self, applied: u64) {
+        self.last = applied;
+        self.position = STEP;
+    }
+}
+
+fn header(id: u64) -> Vec<u8> {
+    let mut header = Vec::with_capacity(STEP as usize);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&VERSION.to_le_bytes());
+    header.extend_from_slice(&id.to_le_bytes());
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&header);
+    header.extend_from_slice(&(digest.finalize() as u32).to_le_bytes());
+    header.resize(STEP as usize, 0);
+    header
+}
+
+fn crc(id: u64, number: u64, content: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&id.to_le_bytes());
+    digest.update(&number.to_le_bytes());
+    digest.update(content);
+    digest.finalize() as u32
+}
+
+/// A whole record, padded to a multiple of [`STEP`].
+fn encode(id: u64, number: u64, changes: &Changes) -> Vec<u8> {
+    let mut record = vec![0; HEAD];
+    for (key, value) in changes {
+        let value_len = value.as_ref().map_or(DELETION, |value| value.len() as u32);
+        record.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        record.extend_from_slice(&value_len.to_le_bytes());
+        record.extend_from_slice(key);
+        record.extend_from_slice(value.as_deref().unwrap_or_default());
+    }
+    let crc = crc(id, number, &record[HEAD..]);
+    let len = (record.len() - HEAD) as u32;
+    record[0..4].copy_from_slice(&RECORD.to_le_bytes());
+    record[4..8].copy_from_slice(&len.to_le_bytes());
+    record[8..16].copy_from_slice(&number.to_le_bytes());
+    record[16..20].copy_from_slice(&crc.to_le_bytes());
+    record.resize(record.len().next_multiple_of(STEP as usize), 0);
+    record
+}
+
+fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(head)
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(take(bytes, 4)?.try_into().ok()?))
+}
+
+fn decode(mut content: &[u8]) -> Option<Changes> {
+    let mut changes = Changes::new();
+    while !content.is_empty() {
+        let key_len = take_u32(&mut content)?;
+        let value_len = take_u32(&mut content)?;
+        let key = take(&mut content, key_len as usize)?.to_vec();
+        let value = match value_len {
+            DELETION => None,
+            len => Some(take(&mut content, len as usize)?.to_vec()),
+        };
+        changes.insert(key, value);
+    }
+    Some(changes)
+}
+
+impl<'a> Image<'a> {
+    /// The whole record at `offset`: its number, its changes, where the next one begins.
+    fn record(&self, offset: u64) -> Option<(u64, &'a [u8], u64)> {
+        let mut rest = self.bytes.get(usize::try_from(offset).ok()?..)?;
+        if take_u32(&mut rest)? != RECORD {
+            return None;
+        }
+        let len = take_u32(&mut rest)? as usize;
+        let number = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+        let stored = take_u32(&mut rest)?;
+        let content = take(&mut rest, len)?;
+        let next = offset + ((HEAD + len) as u64).next_multiple_of(STEP);
+        (crc(self.id, number, content) == stored).then_some((number, content, next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone)]
+    struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+    impl Medium for Bytes {
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.0.lock().unwrap().len() as u64)
+        }
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            out.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..out.len()]);
+            Ok(())
+        }
+        fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+            self.0.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn change(n: u32) -> Changes {
+        [(n.to_be_bytes().to_vec(), (!n.is_multiple_of(3)).then(|| vec![n as u8; n as usize % 5000]))].into()
+    }
+
+    /// A journal of 16 steps with records 1.. as long as they fit.
+    fn filled() -> (Bytes, u64) {
+        let bytes = Bytes(Arc::new(Mutex::new(vec![0; 16 * STEP as usize])));
+        let mut journal = Journal::create(Box::new(bytes.clone()), 7, 0).unwrap();
+        let mut n = 0;
+        while journal.append(&change(n as u32 + 1)).unwrap() {
+            n += 1;
+        }
+        (bytes, n)
+    }
+
+    fn open(bytes: &Bytes, applied: u64) -> io::Result<Vec<Changes>> {
+        Journal::open(Box::new(bytes.clone()), 7, applied).map(|found| found.changes)
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_are_as_described() {
+        let changes: Changes = [(b"k".to_vec(), Some(b"vw".to_vec())), (b"l".to_vec(), None)].into();
+        let record = encode(7, 9, &changes);
+        assert_eq!(record.len(), 4096);
+        let golden = "5252574a140000000900000000000000";
+        let hex: String = record[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert_eq!(&record[20..40], b"\x01\0\0\0\x02\0\0\0kvw\x01\0\0\0\xff\xff\xff\xffl");
+    }
+
+    #[test]
+    fn what_the_table_does_not_hold_comes_back_in_order() {
+        let (bytes, n) = filled();
+        assert!(n > 5);
+        for applied in 0..=n {
+            let changes = open(&bytes, applied).unwrap();
+            let expected: Vec<_> = (applied + 1..=n).map(|n| change(n as u32)).collect();
+            assert_eq!(changes, expected);
+        }
+        assert!(Journal::open(Box::new(bytes.clone()), 8, 0).is_err(), "another store's journal");
+    }
+
+    #[test]
+    fn a_new_round_hides_the_old_one() {
+        let (bytes, n) = filled();
+        let mut journal = Journal::open(Box::new(bytes.clone()), 7, n).unwrap().journal;
+        assert!(open(&bytes, n).unwrap().is_empty());
+        journal.restart(n);
+        assert!(journal.append(&change(77)).unwrap());
+        assert_eq!(open(&bytes, n).unwrap(), [change(77)]);
+    }
+
+    #[test]
+    fn a_torn_end_is_dropped_and_damage_before_it_is_told() {
+        let (bytes, n) = filled();
+        let whole = bytes.0.lock().unwrap().clone();
+        let image = Image { bytes: &whole, id: 7 };
+        let mut starts = vec![STEP];
+        while let Some((_, _, next)) = image.record(*starts.last().unwrap()) {
+            starts.push(next);
+        }
+        for (index, &start) in starts[..n as usize].iter().enumerate() {
+            for flip in [0, 5, 9, 17, 24] {
+                *bytes.0.lock().unwrap() = whole.clone();
+                bytes.0.lock().unwrap()[start as usize + flip] ^= 4;
+                match open(&bytes, 0) {
+                    Ok(changes) => {
+                        assert_eq!(index as u64 + 1, n, "only the last may be dropped");
+                        assert_eq!(changes.len() as u64, n - 1);
+                    }
+                    Err(error) => {
+                        assert!((index as u64) < n - 1);
+                        assert!(error.to_string().contains(&format!("record {}", index + 1)), "{error}");
+                    }
+                }
+            }
+        }
+        // Garbage of any kind is refused or ignored, never a panic.
+        let mut random = 1u64;
+        for _ in 0..2000 {
+            *bytes.0.lock().unwrap() = whole.clone();
+            for _ in 0..4 {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (random >> 33) as usize % whole.len();
+                bytes.0.lock().unwrap()[at] = (random >> 20) as u8;
+            }
+            let _ = open(&bytes, 0);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Scrub: the stripes of a group are read and proved, on demand a page at a time, and by itself at a pace that
+//! goes over everything once in `scrub_interval`. What is damaged or absent is made anew.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use base::{GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
+use serde::Serialize;
+use stripe::{Finding, Membership, StripeIo};
+use wire::{
+    map::PdiskState,
+    nsd::{BATCH_MAX, NsdReply, NsdRequest},
+};
+
+use crate::pace::Pace;
+
+/// Stripes of a page when nobody says.
+const PAGE: u32 = 64;
+/// Findings named in one page; further ones are counted.
+const NAMED_MAX: usize = 200;
+/// How often it is looked whether a group is due.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What came of proving a page of a group.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Page {
+    /// Stripes proved, or found wanting.
+    pub stripes: u64,
+    /// Bytes read and compared.
+    pub bytes: u64,
+    /// Strips on pdisks that do not count: nothing is said of them.
+    pub away: u64,
+    /// What is wrong, at most 200 of them.
+    pub findings: Vec<Found>,
+    /// How many in all.
+    pub found: u64,
+    /// Strips that are made anew.
+    pub repaired: u64,
+    /// Where to go on; none at the end of the group.
+    pub next: Option<StripeId>,
+}
+
+/// A finding and where.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The block.
+    pub stripe: StripeId,
+    /// What.
+    pub finding: Finding,
+}
+
+/// Proves stripes.
+pub struct Scrub {
+    io: StripeIo,
+    pace: Arc<Pace>,
+    served: BTreeSet<PdiskId>,
+    /// Groups gone over since the start.
+    groups: AtomicU64,
+}
+
+impl Scrub {
+    /// For the groups whose first pdisk that counts is one of `served`.
+    pub fn new(io: StripeIo, pace: Arc<Pace>, served: BTreeSet<PdiskId>) -> Scrub {
+        Scrub { io, pace, served, groups: AtomicU64::new(0) }
+    }
+
+    /// Proves up to `limit` stripes of a group after `after`.
+    pub async fn page(
+        &self,
+        pool: PoolId,
+        group: GroupId,
+        after: Option<StripeId>,
+        limit: u32,
+        repair: bool,
+    ) -> Result<Page, String> {
+        let mut page = Page::default();
+        let (stripes, more) = self.stripes(pool, group, after, limit.clamp(1, BATCH_MAX as u32)).await?;
+        page.next = stripes.last().copied().filter(|_| more);
+        for stripe in stripes {
+            let begun = Instant::now();
+            let proof = self.io.prove(stripe, pool, OpClass::Scrub).await.map_err(|e| e.to_string())?;
+            if proof.gone {
+                continue;
+            }
+            page.stripes += 1;
+            page.bytes += proof.bytes;
+            page.away += u64::from(proof.away);
+            page.found += proof.findings.len() as u64;
+            for finding in &proof.findings {
+                tracing::warn!(%stripe, %finding, "scrub");
+            }
+            if repair && !proof.findings.is_empty() {
+                let repaired = self.io.repair(stripe, pool, &proof, OpClass::Scrub).await;
+                page.repaired += u64::from(repaired.map_err(|e| e.to_string())?);
+            }
+            let room = NAMED_MAX.saturating_sub(page.findings.len());
+            page.findings
+                .extend(proof.findings.into_iter().take(room).map(|finding| Found { stripe, finding }));
+            self.pace.yield_to_clients(begun.elapsed()).await;
+        }
+        Ok(page)
+    }
+
+    /// The next stripes of a group, as any of its pdisks that count knows them; whether there are more.
+    async fn stripes(
+        &self,
+        pool: PoolId,
+        group: GroupId,
+        after: Option<StripeId>,
+        limit: u32,
+    ) -> Result<(Vec<StripeId>, bool), String> {
+        let view = self.io.view();
+        let mut all = BTreeSet::new();
+        let mut end: Option<StripeId> = None;
+        for &pdisk in view.members(pool, group) {
+            if view.state(pdisk) != PdiskState::Ok {
+                continue;
+            }
+            let after = after.map(|stripe| StripId { stripe, index: StripIndex(u8::MAX) });
+            let request = NsdRequest::ListGroup { pdisk, pool, group, after, limit };
+            let deadline = Instant::now() + self.io.config().attempt;
+            match self.io.call(pdisk, request, Vec::new(), OpClass::Scrub, deadline).await {
+                Ok((NsdReply::States { states, more }, _)) => {
+                    if let (true, Some(last)) = (more, states.last()) {
+                        // Beyond here this pdisk may know more.
+                        end = Some(end.map_or(last.strip.stripe, |e| e.min(last.strip.stripe)));
+                    }
+                    all.extend(states.into_iter().map(|s| s.strip.stripe));
+                }
+                Ok(_) => return Err(format!("{pdisk}: unexpected answer")),
+                Err(fault) => return Err(format!("{pdisk}: {fault}")),
+            }
+        }
+        let stripes: Vec<StripeId> = all.into_iter().filter(|s| end.is_none_or(|end| *s <= end)).collect();
+        Ok((stripes, end.is_some()))
+    }
+
+    /// Goes over this server's groups again and again, for the life of the server.
+    pub async fn run(self: Arc<Self>, membership: Membership) {
+        let mut began = Instant::now();
+        let mut at = 0;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(interval) = self.pace.scrub_interval() else {
+                (began, at) = (Instant::now(), 0);
+                continue;
+            };
+            let mine = self.groups(&membership);
+            while at < mine.len() && began.elapsed() >= interval.mul_f64(at as f64 / mine.len() as f64) {
+                let (pool, group) = mine[at];
+                self.group(pool, group).await;
+                at += 1;
+            }
+            if at >= mine.len() && began.elapsed() >= interval {
+                (began, at) = (Instant::now(), 0);
+            }
+        }
+    }
+
+    async fn group(&self, pool: PoolId, group: GroupId) {
+        let mut after = None;
+        loop {
+            match self.page(pool, group, after, PAGE, true).await {
+                Ok(Page { next: None, .. }) => break,
+                Ok(page) => after = page.next,
+                Err(reason) => {
+                    tracing::debug!(%pool, %group, reason, "scrub goes on with the next group");
+                    break;
+                }
+            }
+        }
+        self.groups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The groups whose first pdisk that counts is served here.
+    fn groups(&self, membership: &Membership) -> Vec<(PoolId, GroupId)> {
+        let view = membership.view();
+        let mut mine = Vec::new();
+        for pool in &view.map.pools {
+            for (g, members) in (0u32..).zip(pool.table.chunks_exact(usize::from(pool.width.max(1)))) {
+                let first = members.iter().find(|m| view.state(**m) == PdiskState::Ok);
+                if first.is_some_and(|first| self.served.contains(first)) {
+                    mine.push((pool.id, GroupId(g)));
+                }
+            }
+        }
+        mine
+    }
+}
