@@ -10,4 +10,6 @@ if [ ! -w /dev/fuse ]; then
 fi
 # Examples are programs that the tests of the mount call.
 cargo build --workspace --examples
-exec cargo test --workspace "$@"
+cargo test --workspace "$@"
+# The mount's tests once more over io_uring, where it is to be had.
+ROPEWALK_FUSE_TRANSPORT=auto exec cargo test --package ropewalk-fuse "$@"

@@ -44,7 +44,8 @@ pub enum Command {
     /// Mount a file system
     #[command(after_help = "Examples:
   ropewalk mount --dir /data/rope fs1 /mnt/rope
-  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410")]
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport auto")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
     #[command(
@@ -199,6 +200,9 @@ pub struct Mount {
     /// Only reading
     #[arg(long)]
     pub read_only: bool,
+    /// How requests come from the kernel: classic, auto (io_uring where it can be had), uring
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "classic")]
+    pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address
     #[arg(long)]
     pub metrics: Option<SocketAddr>,

@@ -24,6 +24,10 @@ struct Ceilings {
     disk_write_gb_per_second: f64,
     disk_read_gb_per_second: f64,
     disk_direct: bool,
+    pipeline_read_gb_per_second: f64,
+    pipeline_write_gb_per_second: f64,
+    pipeline_read_cpu_seconds_per_gb: f64,
+    pipeline_write_cpu_seconds_per_gb: f64,
     bytes: u64,
 }
 
@@ -40,6 +44,14 @@ pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
     let (connections, tcp) = best.context("no measurement of loopback TCP")?;
     bar.set_message("measuring the disk");
     let (write, read) = ceiling::disk(dir, size.0)?;
+    bar.set_message("measuring file, CRC, TCP, memory, CRC");
+    let best = |way| -> Result<ceiling::Rate> {
+        let rates = [1, 2].map(|connections| ceiling::pipeline(dir, size.0, connections, way));
+        let [one, two] = rates;
+        let (one, two) = (one?, two?);
+        Ok(if one.gb_per_second() > two.gb_per_second() { one } else { two })
+    };
+    let (pipe_read, pipe_write) = (best(ceiling::Way::Read)?, best(ceiling::Way::Write)?);
     bar.finish_and_clear();
     let result = Ceilings {
         loopback_tcp_gb_per_second: tcp.gb_per_second(),
@@ -48,6 +60,10 @@ pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
         disk_write_gb_per_second: write.rate.gb_per_second(),
         disk_read_gb_per_second: read.rate.gb_per_second(),
         disk_direct: write.direct && read.direct,
+        pipeline_read_gb_per_second: pipe_read.gb_per_second(),
+        pipeline_write_gb_per_second: pipe_write.gb_per_second(),
+        pipeline_read_cpu_seconds_per_gb: pipe_read.cpu_seconds_per_gb(),
+        pipeline_write_cpu_seconds_per_gb: pipe_write.cpu_seconds_per_gb(),
         bytes: size.0,
     };
     if json {
@@ -69,6 +85,15 @@ pub fn ceilings(dir: &Path, size: ByteSize, json: bool) -> Result<()> {
             row(
                 format!("disk under {}, read {size} ({direct})", dir.display()),
                 result.disk_read_gb_per_second,
+            ),
+            row(
+                "raw pipeline: read that file (buffered), CRC, TCP, receive, CRC; best of 1, 2 connections"
+                    .into(),
+                result.pipeline_read_gb_per_second,
+            ),
+            row(
+                "raw pipeline: CRC, TCP, receive, CRC, write that file (buffered)".into(),
+                result.pipeline_write_gb_per_second,
             ),
         ],
     );

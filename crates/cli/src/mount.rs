@@ -25,20 +25,23 @@ pub fn mount(args: &args::Mount) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
     let mountpoint = check_mountpoint(&args.mountpoint, &dir.path)?;
     if args.foreground {
-        return server::run_mount(&dir, &args.fs, &mountpoint, args.read_only, args.metrics);
+        return server::run_mount(&dir, &mountpoint, args);
     }
     // The mount goes on when its parent ends.
-    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, args.metrics)?;
+    let transport = Some(args.fuse_transport);
+    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, transport, args.metrics)?;
     output::line(format!("{} is mounted on {}", args.fs, mountpoint.display()));
     Ok(())
 }
 
-/// Starts the mount's process and waits until the file system is there.
+/// Starts the mount's process and waits until the file system is there. No transport: what the
+/// environment says, or the default.
 pub fn start(
     dir: &ClusterDir,
     fs_name: &str,
     mountpoint: &Path,
     read_only: bool,
+    transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
 ) -> Result<Child> {
     if is_mounted(mountpoint) {
@@ -54,6 +57,9 @@ pub fn start(
     args.push(dir.path.clone().into());
     if read_only {
         args.push("--read-only".into());
+    }
+    if let Some(transport) = transport {
+        args.extend(["--fuse-transport".into(), transport.to_string().into()]);
     }
     if let Some(metrics) = metrics {
         args.extend(["--metrics".into(), metrics.to_string().into()]);

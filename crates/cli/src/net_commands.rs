@@ -211,6 +211,8 @@ const SEED: u64 = 1;
 struct SizingRow {
     cluster: Cluster,
     proposal: sizing::Proposal,
+    /// Probability that chance puts all connections of a pair on one link.
+    all_on_one_link: f64,
     /// Part of a node's rate that gets through with one connection a peer, and with the number proposed.
     one: sizing::Simulated,
     proposed: sizing::Simulated,
@@ -235,6 +237,7 @@ pub fn sizing(args: &Sizing) -> Result<()> {
         SizingRow {
             cluster,
             proposal,
+            all_on_one_link: sizing::all_on_one_link(proposal.connections, args.links),
             one: sizing::simulate(&cluster, 1, DRAWS, SEED),
             proposed: sizing::simulate(&cluster, proposal.connections, DRAWS, SEED),
         }
@@ -252,6 +255,7 @@ pub fn sizing(args: &Sizing) -> Result<()> {
             r.proposal.k_balance.to_string(),
             r.proposal.k_bandwidth.to_string(),
             r.proposal.connections.to_string(),
+            format!("{:.1} %", r.all_on_one_link * 100.0),
             percent(r.one.by_chance),
             percent(r.proposed.by_chance),
             percent(r.proposed.placed),
@@ -264,6 +268,7 @@ pub fn sizing(args: &Sizing) -> Result<()> {
             "k_balance",
             "k_bw",
             "PROPOSED",
+            "ALL ON ONE LINK",
             "1 BY CHANCE",
             "PROPOSED BY CHANCE",
             "PLACED",

@@ -17,7 +17,7 @@ use wire::{
 };
 
 use crate::{
-    args::Serve,
+    args::{self, Serve},
     config,
     directory::{ClusterDir, NodeFile},
     link, metrics, pdisk_commands, process, tuning,
@@ -279,16 +279,11 @@ async fn follow_tunables(dir: &ClusterDir, io: &pdisk::IoNode) -> Result<()> {
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
 /// `ropewalk mount --foreground`: until unmounted or told to end.
-pub fn run_mount(
-    dir: &ClusterDir,
-    fs_name: &str,
-    mountpoint: &Path,
-    read_only: bool,
-    metrics: Option<SocketAddr>,
-) -> Result<()> {
+pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
+    let fs_name = &args.fs;
     let presence = Presence::claim(dir, &crate::mount::process_name(mountpoint))?;
     runtime()?.block_on(async {
-        if let Some(addr) = metrics {
+        if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
@@ -296,7 +291,11 @@ pub fn run_mount(
         tuning::follow(&endpoint, dir.file.manager);
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
-        let options = fuse::MountOptions { read_only, ..fuse::MountOptions::new(mountpoint, fs_name) };
+        let options = fuse::MountOptions {
+            read_only: args.read_only,
+            transport: args.fuse_transport,
+            ..fuse::MountOptions::new(mountpoint, fs_name)
+        };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
             Ok(mount) => mount,
             Err(error) => {

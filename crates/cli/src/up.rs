@@ -48,7 +48,7 @@ pub fn up(args: &Up) -> Result<()> {
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
-            let child = mount::start(&dir, "fs1", mountpoint, false, None)?;
+            let child = mount::start(&dir, "fs1", mountpoint, false, None, None)?;
             started.0.push(child);
             output::line(format!("fs1 is mounted on {}", mountpoint.display()));
         }

@@ -74,6 +74,7 @@ pub mod init_flags {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of [`SetattrIn`] are meant.
@@ -108,6 +109,16 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// Notification that pages of an inode are to be dropped.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Ring command: here is an entry's memory, bring a request.
+pub const URING_CMD_REGISTER: u32 = 1;
+/// Ring command: the entry holds the answer, bring the next request.
+pub const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
+/// Bytes of an entry's first header area: the request's header, or the answer's.
+pub const URING_IN_OUT_HEADER_LEN: usize = 128;
+/// Bytes of its second: the operation's own structure.
+pub const URING_OP_IN_LEN: usize = 128;
+/// The least that an entry has for data.
+pub const URING_PAYLOAD_MIN: usize = 8192;
 /// Notification: names and what they lead to are believed no more (since 7.44, Linux 6.16).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 /// The protocol version that has it.
@@ -213,6 +224,10 @@ abi!(/// BATCH_FORGET; `count` of [`ForgetOne`] follow.
 BatchForgetIn { count: u32, dummy: u32 });
 abi!(/// One inode of BATCH_FORGET.
 ForgetOne { nodeid: u64, nlookup: u64 });
+abi!(/// What an entry of a ring carries beside its request or answer.
+UringEntInOut { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 });
+abi!(/// In the command area of a submission.
+UringCmdReq { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6] });
 abi!(/// INTERRUPT.
 InterruptIn { unique: u64 });
 abi!(/// FALLOCATE.
@@ -248,5 +263,7 @@ mod tests {
         assert_eq!(size_of::<ReadIn>(), 40);
         assert_eq!(size_of::<CopyFileRangeIn>(), 56);
         assert_eq!(size_of::<Dirent>(), 24);
+        assert_eq!(size_of::<UringEntInOut>(), 32);
+        assert_eq!(size_of::<UringCmdReq>(), 24);
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-use crate::abi;
+use crate::{abi, uring::Lease};
 
 /// Where a request begins in its buffer: the data of a WRITE then begins at [`UNIT`].
 const START: usize = UNIT - size_of::<abi::InHeader>() - size_of::<abi::WriteIn>();
@@ -43,6 +43,8 @@ pub enum Payload {
     Copied(Vec<u8>),
     /// In the buffer it was read into.
     Kept(Buffer, Range<usize>),
+    /// In the ring entry it came in.
+    Entry(Lease),
 }
 
 impl Payload {
@@ -51,6 +53,7 @@ impl Payload {
         match self {
             Payload::Copied(bytes) => bytes,
             Payload::Kept(buffer, range) => &buffer.request()[range.clone()],
+            Payload::Entry(lease) => lease.bytes(),
         }
     }
 }

@@ -6,10 +6,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, IoSlice, Read, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     thread,
 };
 
@@ -48,6 +45,11 @@ impl Channel {
         let file = OpenOptions::new().read(true).write(true).open(DEVICE)?;
         sys::clone_device(&self.file, &file)?;
         Ok(Channel::new(file))
+    }
+
+    /// The device, for ring commands.
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// The next request; 0 bytes are never given.
@@ -103,18 +105,17 @@ impl Notifier for Channel {
 /// How the readers ended.
 pub type ReadersEnd = Result<(), Arc<io::Error>>;
 
-/// Starts a reader thread per channel; `ended` gets a value when all are done.
+/// Starts a reader thread per channel, each of which holds `last` while it runs.
 pub fn start_readers<C: Calls>(
     session: &Arc<Session<C>>,
     channels: Vec<Arc<Channel>>,
     buffers: &Arc<Buffers>,
     runtime: &runtime::Handle,
-    ended: watch::Sender<Option<ReadersEnd>>,
+    last: &Arc<LastOut>,
 ) -> io::Result<()> {
-    let ended = Arc::new(Ended { value: ended, running: AtomicUsize::new(channels.len()) });
     for (i, channel) in channels.into_iter().enumerate() {
         let (session, buffers) = (session.clone(), buffers.clone());
-        let (runtime, last) = (runtime.clone(), LastOut(ended.clone()));
+        let (runtime, last) = (runtime.clone(), last.clone());
         thread::Builder::new().name(format!("fuse-read-{i}")).spawn(move || {
             let _inside = runtime.enter();
             if let Err(error) = read_requests(&session, &channel, &buffers) {
@@ -125,32 +126,31 @@ pub fn start_readers<C: Calls>(
     Ok(())
 }
 
-struct Ended {
-    value: watch::Sender<Option<ReadersEnd>>,
-    running: AtomicUsize,
-}
-
-/// Held by every reader; says that all have ended when the last one drops it.
-struct LastOut(Arc<Ended>);
+/// Held by everything that reads requests; says that all have ended when the last one drops it.
+pub struct LastOut(watch::Sender<Option<ReadersEnd>>);
 
 impl LastOut {
-    fn failed(&self, error: io::Error) {
+    /// `ended` gets a value when this is dropped.
+    pub fn new(ended: watch::Sender<Option<ReadersEnd>>) -> Arc<LastOut> {
+        Arc::new(LastOut(ended))
+    }
+
+    /// A reader cannot go on.
+    pub fn failed(&self, error: io::Error) {
         tracing::error!(%error, "reading from the kernel failed");
-        self.0.value.send_replace(Some(Err(Arc::new(error))));
+        self.0.send_replace(Some(Err(Arc::new(error))));
     }
 }
 
 impl Drop for LastOut {
     fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.value.send_if_modified(|end| {
-                let unset = end.is_none();
-                if unset {
-                    *end = Some(Ok(()));
-                }
-                unset
-            });
-        }
+        self.0.send_if_modified(|end| {
+            let unset = end.is_none();
+            if unset {
+                *end = Some(Ok(()));
+            }
+            unset
+        });
     }
 }
 

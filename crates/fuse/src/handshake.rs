@@ -39,6 +39,9 @@ pub struct Limits {
     pub max_write: u32,
     /// Requests the kernel may send on its own (read-ahead, direct I/O) before they are answered.
     pub max_background: u16,
+    /// The rings are there: requests may come by them. The kernel then holds requests back until every
+    /// queue is registered, or one is refused.
+    pub over_uring: bool,
 }
 
 /// What was agreed.
@@ -50,6 +53,18 @@ pub struct Agreed {
     pub flags: u64,
     /// Largest data of a request, bytes.
     pub max_write: u32,
+}
+
+impl Agreed {
+    /// Whether requests come by io_uring.
+    pub fn is_over_uring(&self) -> bool {
+        self.flags & init_flags::OVER_IO_URING != 0
+    }
+
+    /// The kernel has gone back to the classic way.
+    pub(crate) fn forget_uring(&mut self) {
+        self.flags &= !init_flags::OVER_IO_URING;
+    }
 }
 
 /// Answers the kernel's INIT.
@@ -85,7 +100,7 @@ pub fn shake_hands(channel: &Channel, limits: Limits) -> Result<Agreed, MountErr
 }
 
 fn agree(init: &abi::InitIn, offered: u64, limits: Limits) -> (abi::InitOut, Agreed) {
-    let flags = offered & WANTED;
+    let flags = offered & (WANTED | if limits.over_uring { init_flags::OVER_IO_URING } else { 0 });
     let max_pages = limits.max_write.div_ceil(4096).min(u32::from(u16::MAX)) as u16;
     let out = abi::InitOut {
         major: abi::KERNEL_VERSION,
@@ -110,12 +125,18 @@ mod tests {
     #[test]
     fn only_what_is_offered_is_taken() {
         let init = abi::InitIn { major: 7, minor: 36, max_readahead: 131_072, flags: 0 };
-        let limits = Limits { max_write: 1 << 20, max_background: 64 };
+        let limits = Limits { max_write: 1 << 20, max_background: 64, over_uring: false };
         let (out, agreed) = agree(&init, init_flags::ASYNC_READ | 1 << 1 | 1 << 16, limits);
         assert_eq!((agreed.flags, out.flags2, out.minor), (init_flags::ASYNC_READ, 0, 36));
         assert_eq!((out.max_pages, out.congestion_threshold), (256, 48));
         let (out, _) = agree(&init, u64::MAX, limits);
         assert_eq!(out.flags2, (init_flags::DIRECT_IO_ALLOW_MMAP >> 32) as u32);
         assert_eq!(out.flags & (1 << 16 | 1 << 20), 0, "neither write-back cache nor ACLs");
+        let rings = |offered| agree(&init, offered, Limits { over_uring: true, ..limits }).1.is_over_uring();
+        assert!(
+            rings(u64::MAX)
+                && !rings(!init_flags::OVER_IO_URING)
+                && !agree(&init, u64::MAX, limits).1.is_over_uring()
+        );
     }
 }

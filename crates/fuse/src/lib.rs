@@ -1,14 +1,15 @@
 //! The mount: FUSE requests to client calls.
 //!
-//! A transport ([`device`]: `/dev/fuse`) reads requests; [`request`] decodes them; [`session`] starts
+//! A transport ([`device`]: `/dev/fuse`; [`uring`]: FUSE over io_uring) reads requests; [`request`] decodes them; [`session`] starts
 //! each on the thread that read it and lets it go on in the runtime if it must wait; [`names`] and
 //! [`files`] turn it into [`calls`] to the file system below; [`reply`] lays the answer out and sees to
-//! it that there is exactly one. What the kernel may cache stands in [`caching`]. Another transport
-//! (FUSE over io_uring) implements [`reply::Sink`] and calls [`session::Session::handle`].
+//! it that there is exactly one. What the kernel may cache stands in [`caching`]. A transport implements
+//! [`reply::Sink`] and calls [`session::Session::handle`].
 //!
 //! Copies: file data written is read from the device straight into the buffer that the client is given
 //! (small writes are copied once more); file data read goes from the client's pages to the device by
-//! one writev. The kernel itself copies once each way.
+//! one writev. Over io_uring data written is handed on where the kernel put it; data read is copied once
+//! more, into the entry. The kernel itself copies once each way.
 //!
 //! Limits that are the kernel's: sync(2) and syncfs(2) never reach a FUSE file system (only virtiofs
 //! and block-device mounts), and an unmount from outside does not wait for us: what is not yet written
@@ -34,9 +35,10 @@ mod request;
 mod session;
 mod sys;
 mod tune;
+mod uring;
 mod waiting;
 
 pub use caching::Caching;
 pub use handshake::Agreed;
-pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus};
+pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus, Transport};
 pub use waiting::InFlight;

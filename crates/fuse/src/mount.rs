@@ -19,12 +19,13 @@ use crate::{
     buffers::Buffers,
     caching::Caching,
     calls::{Calls, Errno},
-    device::{Channel, ReadersEnd, start_readers},
+    device::{Channel, LastOut, ReadersEnd, start_readers},
     handshake::{Agreed, Limits, shake_hands},
     mountinfo::{Mounted, mounted_at},
     mountpoint::{UnmountFailure, mount, prepare, unmount, unmount_error},
     session::{KernelSide, Session},
     sys, tune,
+    uring::{self, Rings},
     waiting::InFlight,
 };
 
@@ -33,6 +34,40 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long a forced end waits for the kernel to write its dirty pages.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// By io_uring where the kernel has it and lets us, else by `/dev/fuse`.
+    #[default]
+    Auto,
+    /// By reads and writes of `/dev/fuse`.
+    Classic,
+    /// By io_uring; mounting fails without it.
+    Uring,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transport::Auto => "auto",
+            Transport::Classic => "classic",
+            Transport::Uring => "uring",
+        })
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Transport, String> {
+        match s {
+            "auto" => Ok(Transport::Auto),
+            "classic" => Ok(Transport::Classic),
+            "uring" => Ok(Transport::Uring),
+            _ => Err(format!("transport {s:?} is not known: auto, classic or uring")),
+        }
+    }
+}
 
 /// How to mount. `..MountOptions::new(mountpoint, fs_name)` gives the defaults.
 #[derive(Clone, Debug)]
@@ -43,7 +78,12 @@ pub struct MountOptions {
     pub fs_name: String,
     /// What the kernel may keep.
     pub caching: Caching,
-    /// Reader threads; each serves what is at hand itself. 1..=64.
+    /// How requests come from the kernel. [`MountOptions::new`] gives the classic way.
+    pub transport: Transport,
+    /// Requests of one CPU that are with us at once over io_uring, waiting ones included: 1..=256.
+    /// `None`: as many as memory for all CPUs allows. Each holds up to `max_request` bytes.
+    pub ring_depth: Option<usize>,
+    /// Reader threads of the classic transport; each serves what is at hand itself. 1..=64.
     pub threads: usize,
     /// Other users than the mounting one may enter. Others than root need `user_allow_other` in
     /// /etc/fuse.conf for it.
@@ -79,6 +119,8 @@ impl MountOptions {
             mountpoint: mountpoint.into(),
             fs_name: fs_name.into(),
             caching: Caching::EXCLUSIVE,
+            transport: Transport::Classic,
+            ring_depth: None,
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
             read_only: false,
@@ -98,6 +140,9 @@ impl MountOptions {
         let bad = |option, value: u64, range| Err(MountError::BadOption { option, value, range });
         if !(1..=64).contains(&self.threads) {
             return bad("threads", self.threads as u64, "1 to 64");
+        }
+        if let Some(depth) = self.ring_depth.filter(|depth| !(1..=uring::DEPTH_MAX).contains(depth)) {
+            return bad("ring_depth", depth as u64, "1 to 256");
         }
         let whole = self.max_request.is_multiple_of(4096);
         if !whole || !(4096..=16 << 20).contains(&self.max_request) {
@@ -222,6 +267,15 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
+    /// FUSE over io_uring was asked for.
+    #[error("{} cannot be mounted over io_uring: {source}; mount with the classic transport, or with `auto`", path.display())]
+    NoUring {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// An option outside its range.
     #[error("mount option {option}: {value} is outside its range, {range}")]
     BadOption {
@@ -322,11 +376,22 @@ impl<C: Calls> Mount<C> {
         let runtime = runtime::Handle::current();
         let path = prepare(&options)?;
         let max_write = options.max_request.min(tune::raise_request_limit(options.max_request)).max(4096);
+        if options.transport != Transport::Classic {
+            // What the kernel offers is decided when it mounts. Without it the rings say why not.
+            tune::allow_uring();
+        }
         let channel = Channel::new(mount(&path, &options)?);
         let mounted = mounted_at(&path).ok().flatten();
         let place = Arc::new(Place { device: mounted.as_ref().map(|m| m.device), path });
-        let limits = Limits { max_write, max_background: options.max_background };
-        let agreed = shake_hands(&channel, limits)?;
+        let rings = prepare_rings(&channel, max_write, &options)
+            .map_err(|source| MountError::NoUring { path: place.path.clone(), source })?;
+        let limits =
+            Limits { max_write, max_background: options.max_background, over_uring: rings.is_some() };
+        let mut agreed = shake_hands(&channel, limits)?;
+        if options.transport == Transport::Uring && !agreed.is_over_uring() {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "this kernel does not offer it");
+            return Err(MountError::NoUring { path: place.path.clone(), source });
+        }
         let mut caching = options.caching;
         if agreed.minor < abi::INC_EPOCH_MINOR {
             // Names could not be taken back when others come.
@@ -342,8 +407,19 @@ impl<C: Calls> Mount<C> {
         ));
         session.calls.attach(Arc::new(KernelSide(Arc::downgrade(&session))));
         let (readers_ended, readers) = watch::channel(None);
-        start_all(&session, channel, &options, agreed, &runtime, readers_ended)
+        let last = LastOut::new(readers_ended);
+        if let Some(rings) = rings.filter(|_| agreed.is_over_uring())
+            && let Err(source) = rings.start(&session, &runtime, &last)
+        {
+            if options.transport == Transport::Uring {
+                return Err(MountError::NoUring { path: place.path.clone(), source });
+            }
+            tracing::warn!(error = %source, "io_uring is refused for this mount: requests come by /dev/fuse");
+            agreed.forget_uring();
+        }
+        start_classic(&session, channel, &options, agreed, &runtime, &last)
             .map_err(|source| MountError::Readers { path: place.path.clone(), source })?;
+        drop(last);
         if let Some(mounted) = &mounted {
             tune::set_read_ahead(mounted, options.read_ahead);
         }
@@ -415,22 +491,39 @@ impl<C: Calls> Mount<C> {
     }
 }
 
-fn start_all<C: Calls>(
+/// Rings for the mount; `None` where they are not wanted, or not to be had and not insisted on.
+fn prepare_rings(channel: &Channel, max_write: u32, options: &MountOptions) -> io::Result<Option<Rings>> {
+    if options.transport == Transport::Classic {
+        return Ok(None);
+    }
+    match Rings::prepare(channel.file(), max_write, options.ring_depth) {
+        Ok(rings) => Ok(Some(rings)),
+        Err(error) if options.transport == Transport::Uring => Err(error),
+        Err(error) => {
+            tracing::info!(%error, "no FUSE over io_uring here: requests come by /dev/fuse");
+            Ok(None)
+        }
+    }
+}
+
+/// The readers of `/dev/fuse`: all of them, or the one that rings need beside them.
+fn start_classic<C: Calls>(
     session: &Arc<Session<C>>,
     channel: Arc<Channel>,
     options: &MountOptions,
     agreed: Agreed,
     runtime: &runtime::Handle,
-    ended: watch::Sender<Option<ReadersEnd>>,
+    last: &Arc<LastOut>,
 ) -> io::Result<()> {
-    let mut channels = Vec::with_capacity(options.threads);
-    for _ in 1..options.threads {
+    let threads = if agreed.is_over_uring() { 1 } else { options.threads };
+    let mut channels = Vec::with_capacity(threads);
+    for _ in 1..threads {
         channels.push(channel.another()?);
     }
     channels.push(channel);
     let buffers =
-        Buffers::new(agreed.max_write as usize, options.threads, options.write_buffers_max, runtime.clone());
-    start_readers(session, channels, &buffers, runtime, ended)
+        Buffers::new(agreed.max_write as usize, threads, options.write_buffers_max, runtime.clone());
+    start_readers(session, channels, &buffers, runtime, last)
 }
 
 async fn finish<C: Calls>(

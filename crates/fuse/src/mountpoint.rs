@@ -28,7 +28,7 @@ pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
     let given = &options.mountpoint;
     let path = match fs::canonicalize(given) {
         Ok(path) => path,
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => replace_dead(given)?,
+        Err(error) if is_dead(&error) => replace_dead(given)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(MountError::Missing { path: given.clone() });
         }
@@ -36,7 +36,7 @@ pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
     };
     let is_dir = match fs::metadata(&path) {
         Ok(metadata) => metadata.is_dir(),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => replace_dead(&path)?.is_dir(),
+        Err(error) if is_dead(&error) => replace_dead(&path)?.is_dir(),
         Err(source) => return Err(MountError::Unusable { path, source }),
     };
     if !is_dir {
@@ -51,6 +51,11 @@ pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
         return Err(MountError::NotEmpty { path, entries });
     }
     Ok(path)
+}
+
+/// What a FUSE mount without its process answers; "canceled" while an io_uring of it is being torn down.
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECANCELED))
 }
 
 /// "Transport endpoint is not connected": a FUSE mount without its process. Ours are replaced, since

@@ -110,16 +110,17 @@ impl Cell {
 }
 
 impl Reply {
-    /// Enters the request into the table of those that wait.
+    /// Enters the request into the table of those that wait. With it, if its interrupt came before it,
+    /// what that is about.
     pub fn new(
         header: Header,
         sink: Arc<dyn Sink>,
         waiting: Arc<Waiting>,
         permit: OwnedSemaphorePermit,
-    ) -> Reply {
+    ) -> (Reply, Option<Arc<Cell>>) {
         let cell = Arc::new(Cell { header, since: Instant::now(), sink, sent: AtomicBool::new(false) });
-        waiting.enter(header.unique, cell.clone());
-        Reply { cell, waiting, _permit: permit }
+        let early = waiting.enter(header.unique, cell.clone()).then(|| cell.clone());
+        (Reply { cell, waiting, _permit: permit }, early)
     }
 
     /// Sends an error.

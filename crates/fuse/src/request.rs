@@ -151,6 +151,19 @@ pub fn name_too_long(name: &[u8]) -> bool {
     name.len() > NAME_LEN_MAX
 }
 
+impl From<&abi::InHeader> for Header {
+    fn from(raw: &abi::InHeader) -> Header {
+        Header {
+            unique: raw.unique,
+            opcode: raw.opcode,
+            ino: InodeNo(raw.nodeid),
+            uid: raw.uid,
+            gid: raw.gid,
+            pid: raw.pid,
+        }
+    }
+}
+
 impl Request {
     /// Decodes what one read of the device, or one ring entry, gave.
     pub fn decode(bytes: &[u8]) -> Result<Request, BadRequest> {
@@ -162,15 +175,28 @@ impl Request {
         }
         let operation = Operation::decode(&header, &mut cursor, bytes.len())
             .map_err(|reason| bad(Some(header.unique), header.opcode, reason))?;
-        let header = Header {
-            unique: header.unique,
-            opcode: header.opcode,
-            ino: InodeNo(header.nodeid),
-            uid: header.uid,
-            gid: header.gid,
-            pid: header.pid,
-        };
-        Ok(Request { header, operation })
+        Ok(Request { header: Header::from(&header), operation })
+    }
+
+    /// Decodes what a ring entry gave: the header, the operation's own structure, and the rest apart. The
+    /// data of a WRITE is all of `payload`, which is not copied.
+    pub fn decode_apart(header: &[u8], op: &[u8], payload: &[u8]) -> Result<Request, BadRequest> {
+        let len = header.len() + op.len() + payload.len();
+        let bad = |unique, opcode, reason| BadRequest { unique, len, opcode, reason };
+        let raw = abi::InHeader::read_from_bytes(header)
+            .map_err(|_| bad(None, 0, "header of another length than it has"))?;
+        if raw.opcode != opcode::WRITE {
+            return Request::decode(&[header, op, payload].concat());
+        }
+        let args = abi::WriteIn::read_from_prefix(op).map_err(|_| "shorter than its structure");
+        let reason = |reason| bad(Some(raw.unique), raw.opcode, reason);
+        let (args, _) = args.map_err(reason)?;
+        if args.size as usize != payload.len() || raw.len as usize != len {
+            return Err(reason("other data than it says"));
+        }
+        let abi::WriteIn { fh, offset, write_flags, .. } = args;
+        let operation = Operation::Write { fh, offset, write_flags, data: 0..payload.len() };
+        Ok(Request { header: Header::from(&raw), operation })
     }
 }
 

@@ -126,7 +126,11 @@ impl<C: Calls> Session<C> {
             // Reader threads are not the runtime's: they may block.
             Err(_) => self.runtime.block_on(self.permits.clone().acquire_owned()).ok()?,
         };
-        Some(Reply::new(header, sink.clone(), self.waiting.clone(), permit))
+        let (reply, early) = Reply::new(header, sink.clone(), self.waiting.clone(), permit);
+        if let Some(cell) = early {
+            drop(self.runtime.spawn(interrupted(cell)));
+        }
+        Some(reply)
     }
 
     /// Polls once here; what is not finished goes on in the runtime.
@@ -194,9 +198,14 @@ impl<C: Calls> Session<C> {
     fn interrupt(&self, header: &Header, unique: u64, sink: &Arc<dyn Sink>) {
         match self.waiting.find(unique) {
             Some(cell) => drop(self.runtime.spawn(interrupted(cell))),
-            // Not here yet (another thread has just read it): EAGAIN makes the kernel ask again. Or it
-            // is answered: then the kernel no longer knows the interrupt, and says so.
-            None => drop(sink.send(header.unique, libc::EAGAIN, &[])),
+            // Not here yet (another thread has just read it), or answered. EAGAIN makes the kernel ask
+            // again; of a request in a ring it does not know, so that it is noted here too.
+            None => {
+                if let Some(cell) = self.waiting.note_early(unique) {
+                    drop(self.runtime.spawn(interrupted(cell)));
+                }
+                drop(sink.send(header.unique, libc::EAGAIN, &[]));
+            }
         }
     }
 

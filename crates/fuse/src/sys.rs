@@ -1,5 +1,6 @@
 //! The system calls of a mount that std has not: mount, unmount, cloning the FUSE device, receiving a
-//! descriptor from the mount helper. All unsafe code of this crate is here; one call a function.
+//! descriptor from the mount helper, threads and memory of rings. All unsafe code of this crate is here
+//! (one call a function) and in [`crate::uring::entry`] and [`crate::uring::queue`].
 
 use std::{
     ffi::CString,
@@ -54,6 +55,38 @@ pub fn clone_device(device: &File, clone: &File) -> io::Result<()> {
     let fd = device.as_raw_fd() as u32;
     // SAFETY: the request reads one u32.
     check(unsafe { libc::ioctl(clone.as_raw_fd(), abi::DEV_IOC_CLONE as libc::Ioctl, &fd) })
+}
+
+/// An eventfd.
+pub fn event() -> io::Result<File> {
+    // SAFETY: eventfd takes no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel made this descriptor for us; nobody else owns it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Keeps the calling thread on one CPU.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain data, all zeros is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the CPU lies within the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set lives over the call; 0 is the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
+}
+
+/// `len` bytes of fresh memory, zeros, not backed until touched.
+pub fn map_memory(len: usize) -> io::Result<*mut u8> {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+    if memory == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(memory.cast()) }
 }
 
 /// Effective user and group of this process.

@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 
 use crate::mountinfo::Mounted;
 
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 /// What kernels without the knob allow, pages a request.
 const MAX_PAGES_DEFAULT: u32 = 256;
@@ -18,6 +19,21 @@ pub fn raise_request_limit(bytes: u32) -> u32 {
         false => limit,
     };
     (limit * 4096).min(u64::from(u32::MAX)) as u32
+}
+
+/// Whether the kernel lets FUSE requests come by io_uring; where it only was not switched on and we may,
+/// it is.
+pub fn allow_uring() -> bool {
+    let is_on = || fs::read_to_string(ENABLE_URING).is_ok_and(|value| value.trim() == "Y");
+    is_on() || fs::write(ENABLE_URING, "Y").is_ok() && is_on()
+}
+
+/// CPUs that this machine can have, present or not: as many queues the kernel wants.
+pub fn possible_cpus() -> Option<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    // "0-3" or "0,2-7": the queues are numbered up to the highest.
+    let last = list.trim().rsplit([',', '-']).next()?;
+    last.parse::<usize>().ok().map(|highest| highest + 1)
 }
 
 /// Sets how far the kernel reads ahead on the mount; by default it asks for 128 KiB at a time.

@@ -5,9 +5,12 @@
 //! the work below goes on to its own end. Everything else ends by its own deadline.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fs,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,9 @@ use base::InodeNo;
 
 use crate::{abi::opcode, reply::Cell};
 
-const SHARDS: usize = 16;
+const PARTS: usize = 16;
+/// Interrupts kept for requests that have not come yet.
+const EARLY_MAX: usize = 256;
 /// How often a thread that waits with a signal pending is looked at again: the kernel tells only of the
 /// first signal, and a kill may be the second.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -33,44 +38,73 @@ pub struct InFlight {
     pub age: Duration,
 }
 
-/// The table. One lock a shard, never two at once, never across an await.
+/// The table. One lock a part, never two at once, never across an await.
 pub struct Waiting {
-    shards: Vec<Mutex<HashMap<u64, Arc<Cell>>>>,
+    parts: Vec<Mutex<HashMap<u64, Arc<Cell>>>>,
+    early: Mutex<VecDeque<u64>>,
+    early_count: AtomicUsize,
 }
 
 impl Default for Waiting {
     fn default() -> Waiting {
-        Waiting { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
+        Waiting { parts, early: Mutex::default(), early_count: AtomicUsize::new(0) }
     }
 }
 
 impl Waiting {
-    fn shard(&self, unique: u64) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
+    fn part(&self, unique: u64) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
         // The kernel counts in steps of two: the low bit marks interrupts.
-        self.shards[(unique >> 1) as usize % SHARDS].lock().unwrap_or_else(|e| e.into_inner())
+        self.parts[(unique >> 1) as usize % PARTS].lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A request begins to wait.
-    pub fn enter(&self, unique: u64, cell: Arc<Cell>) {
-        self.shard(unique).insert(unique, cell);
+    /// A request begins to wait. True if its interrupt came before it.
+    pub fn enter(&self, unique: u64, cell: Arc<Cell>) -> bool {
+        self.part(unique).insert(unique, cell);
+        if self.early_count.load(SeqCst) == 0 {
+            return false;
+        }
+        let mut early = self.early();
+        let before = early.len();
+        early.retain(|&u| u != unique);
+        self.early_count.store(early.len(), SeqCst);
+        early.len() < before
+    }
+
+    /// An interrupt came for a request that is not in the table: it is on its way through another queue,
+    /// or answered. Kept for it, among the latest of such. If it has just come, it is given.
+    pub fn note_early(&self, unique: u64) -> Option<Arc<Cell>> {
+        {
+            let mut early = self.early();
+            if early.len() >= EARLY_MAX {
+                early.pop_front();
+            }
+            early.push_back(unique);
+            self.early_count.store(early.len(), SeqCst);
+        }
+        self.find(unique)
+    }
+
+    fn early(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.early.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// It waits no more.
     pub fn leave(&self, unique: u64) {
-        self.shard(unique).remove(&unique);
+        self.part(unique).remove(&unique);
     }
 
     /// The request, while it waits.
     pub fn find(&self, unique: u64) -> Option<Arc<Cell>> {
-        self.shard(unique).get(&unique).cloned()
+        self.part(unique).get(&unique).cloned()
     }
 
     /// All requests in flight, longest first.
     pub fn list(&self) -> Vec<InFlight> {
         let mut list = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(|e| e.into_inner());
-            list.extend(shard.values().map(|cell| cell.in_flight()));
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(|e| e.into_inner());
+            list.extend(part.values().map(|cell| cell.in_flight()));
         }
         list.sort_by_key(|r| std::cmp::Reverse(r.age));
         list

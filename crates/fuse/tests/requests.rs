@@ -48,6 +48,51 @@ fn every_reference_is_given_back() {
 }
 
 #[test]
+fn the_transport_is_the_one_asked_for() {
+    let Some(m) = mount_with(|o| o.transport = fuse::Transport::Classic) else { return };
+    assert!(!m.mount().status().agreed.is_over_uring());
+    fs::write(m.path("x"), "x").unwrap();
+    m.end();
+    let offered = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if offered.is_err() {
+        eprintln!("SKIPPED, FUSE OVER IO_URING NOT TESTED: this kernel has none");
+        return;
+    }
+    if !is_root() && offered.unwrap().trim() != "Y" {
+        eprintln!("SKIPPED, FUSE OVER IO_URING NOT TESTED: it is off, and only root may turn it on");
+        return;
+    }
+    let Some(m) = mount_with(|o| o.transport = fuse::Transport::Auto) else { return };
+    assert!(m.mount().status().agreed.is_over_uring(), "where it can be had it is taken");
+    fs::write(m.path("x"), vec![3; 3 << 20]).unwrap();
+    assert!(fs::read(m.path("x")).unwrap() == vec![3; 3 << 20]);
+    m.end();
+}
+
+/// More requests that wait than a queue has entries: the kernel keeps the rest, and none is lost.
+#[test]
+fn more_waiting_reads_than_there_are_entries_are_all_answered() {
+    let Some(m) = mount_with(|o| o.ring_depth = Some(4)) else { return };
+    fs::write(m.path("x"), vec![5; 64 << 10]).unwrap();
+    let open = || File::options().read(true).custom_flags(0o40000).open(m.path("x")).unwrap();
+    let files: Vec<File> = (0..60).map(|_| open()).collect();
+    m.model.set_gate(false);
+    let readers = files.into_iter().map(|file| {
+        thread::spawn(move || {
+            let mut space = vec![0; (64 << 10) + 4096];
+            let start = space.as_ptr().align_offset(4096);
+            file.read_exact_at(&mut space[start..start + (64 << 10)], 0).unwrap();
+            assert!(space[start..start + (64 << 10)].iter().all(|&b| b == 5));
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    wait_until("reads to wait", || m.mount().status().waiting.len() >= 4);
+    m.model.set_gate(true);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    m.end();
+}
+
+#[test]
 fn unlinked_inodes_go_when_the_last_reference_goes() {
     let Some(m) = mount() else { return };
     let mut file = File::options().read(true).write(true).create_new(true).open(m.path("x")).unwrap();
@@ -127,6 +172,7 @@ fn a_signal_that_is_handled_does_not_fail_a_read() {
 fn the_smallest_limits_slow_down_but_do_not_stop() {
     let change = |o: &mut fuse::MountOptions| {
         (o.threads, o.requests_max, o.write_buffers_max, o.max_background) = (1, 1, 1, 1);
+        o.ring_depth = Some(1);
     };
     let Some(m) = mount_with(change) else { return };
     thread::scope(|s| {

@@ -4,6 +4,7 @@
 
 mod disk;
 mod echo;
+mod pipeline;
 mod tcp;
 
 use std::{
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 pub use disk::{DISK_BYTES_MAX, DISK_TIME_MAX, DiskRate, disk, disk_read, disk_write};
 pub use echo::{ECHO_CONNECTIONS_MAX, echo};
+pub use pipeline::{PIPES_MAX, Way, pipeline};
 pub use tcp::{CONNECTIONS_MAX, LOOPBACK_TIME_MAX, loopback_tcp};
 
 /// Bytes of one write, read, pwrite or pread.

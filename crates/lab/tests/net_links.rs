@@ -194,6 +194,29 @@ fn the_number_of_connections_is_found_by_measuring() {
 }
 
 #[test]
+fn a_link_of_several_is_lost_and_returns_and_no_request_fails() {
+    for state in [LinkState::Down, LinkState::Cut] {
+        let pair = Pair::new(Spec { rate: BitRate(300_000_000), ..Spec::default() }, 2);
+        let load = pair.load(WRITE);
+        pair.until("placed", |peer| peer.rails.iter().any(|r| r.placement.is_some()));
+        load.more(40);
+        let host = pair.bed.hosts[0].name.clone();
+        pair.bed.set_link(&host, 1, state).unwrap();
+        load.more(100);
+        pair.bed.set_link(&host, 1, LinkState::Up).unwrap();
+        let began = Instant::now();
+        loop {
+            let out: Vec<u64> = pair.shares(&load, 60).iter().map(|s| s.0).collect();
+            if out.iter().min().unwrap() * 2 > *out.iter().max().unwrap() {
+                break;
+            }
+            assert!(began.elapsed() < SOON, "{state:?}: {out:?} {:#?}", pair.status());
+        }
+        load.end(&pair);
+    }
+}
+
+#[test]
 fn a_rail_lost_in_any_way_is_left_and_taken_back_and_no_request_fails() {
     let spec = Spec { join: Join::Subnets, rate: BitRate(400_000_000), ..Spec::default() };
     let pair = Pair::new(spec, 2);

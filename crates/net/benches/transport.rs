@@ -1,7 +1,7 @@
 //! One-byte requests and replies against a raw echo on the same sockets, in one process over loopback.
 //! (Throughput: the bench `bulk`.)
 //!
-//! `cargo bench -p ropewalk-net --bench transport -- [seconds]`
+//! `cargo bench -p ropewalk-net --bench transport -- [seconds=1] [rounds=5]`
 //! Prints for each case our rate, the raw rate measured in the same run, and the ratio.
 #![allow(clippy::print_stdout)] // it prints its figures
 
@@ -126,27 +126,33 @@ async fn rpc_echo(conns: usize, seconds: f64) -> Measured {
     measure(seconds, tasks, &count, &stop).await
 }
 
-fn line(name: &str, ours: &Measured, raw: &Measured) {
+/// The median round of one case.
+fn median(rounds: &mut [Measured]) -> (f64, f64) {
     let rate = |m: &Measured| m.count as f64 / m.seconds;
-    let cpu = |m: &Measured| m.cpu / m.count as f64 * 1e6;
-    println!(
-        "{name}: {:.0}/s, raw {:.0}/s, ratio {:.2}; CPU {:.1} us each, raw {:.1}",
-        rate(ours),
-        rate(raw),
-        rate(ours) / rate(raw),
-        cpu(ours),
-        cpu(raw),
-    );
+    rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let m = &rounds[rounds.len() / 2];
+    (rate(m), m.cpu / m.count.max(1) as f64 * 1e6)
 }
 
 fn main() {
-    let seconds = std::env::args().filter_map(|a| a.parse().ok()).next_back().unwrap_or(2.0);
+    let args: Vec<f64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let (seconds, rounds) = (args.first().copied().unwrap_or(1.0), args.get(1).map_or(5, |&n| n as usize));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
     runtime.block_on(async {
-        for conns in [1, 8, 150] {
-            let raw = raw_echo(conns, seconds).await;
-            let ours = rpc_echo(conns, seconds).await;
-            line(&format!("1-byte request/response, {conns} connections"), &ours, &raw);
+        println!("1-byte request/response over loopback, median of {} rounds of {seconds} s", rounds.max(1));
+        for conns in [1, 8, 32, 150] {
+            let (mut raw, mut ours) = (Vec::new(), Vec::new());
+            for _ in 0..rounds.max(1) {
+                // Interleaved: a shared machine changes from minute to minute.
+                raw.push(raw_echo(conns, seconds).await);
+                ours.push(rpc_echo(conns, seconds).await);
+            }
+            let ((raw, raw_cpu), (ours, ours_cpu)) = (median(&mut raw), median(&mut ours));
+            println!(
+                "{conns:3} connections: {ours:.0}/s, raw {raw:.0}/s, ratio {:.2}; CPU {ours_cpu:.1} us each, raw \
+                 {raw_cpu:.1}",
+                ours / raw
+            );
         }
     });
 }

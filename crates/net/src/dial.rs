@@ -7,7 +7,7 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task::JoinSet};
 use wire::hello::Lane;
 
 use crate::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// A rail that was left is asked with shorter attempts: one hanging in a dead network must not delay the next.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// When further attempts begin beside one that hangs: on other ports, which may take another way.
+const BESIDE_AFTER: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
 
 /// Why a connection could not be made.
 #[derive(Debug, Error)]
@@ -50,12 +53,52 @@ pub(crate) fn limit(group: &Group, again: bool) -> Duration {
 
 /// One attempt on `rail`; the group is told how it ended.
 pub(crate) async fn attempt(group: Arc<Group>, lane: Lane, rail: usize, addr: SocketAddr, again: bool) {
-    let result = connect(&group, lane, addr, None, limit(&group, again)).await;
+    let result = race(&group, lane, addr, limit(&group, again)).await;
     if let Err(error) = &result {
         tracing::info!("{error}");
     }
     let result = result.map(|(stream, accepted)| Dialed { socket: Socket::new(stream), accepted });
     group.dialed(lane, rail, result);
+}
+
+/// Connects from whatever port. Where several ways lead to the peer and one is dead, an attempt on it hangs
+/// and another one does not: the first that succeeds counts.
+pub(crate) async fn race(
+    group: &Arc<Group>,
+    lane: Lane,
+    addr: SocketAddr,
+    limit: Duration,
+) -> Result<(TcpStream, Accepted), DialError> {
+    let began = Instant::now();
+    let mut attempts = JoinSet::new();
+    let mut pauses = BESIDE_AFTER.into_iter();
+    loop {
+        let group = Arc::clone(group);
+        let left = limit.saturating_sub(began.elapsed());
+        attempts.spawn(async move { connect(&group, lane, addr, None, left).await });
+        let pause = pauses.next().unwrap_or(limit);
+        let mut error = None;
+        // Cancelling it loses nothing: the attempts go on.
+        let first = tokio::time::timeout(pause, async {
+            while let Some(ended) = attempts.join_next().await {
+                match ended {
+                    Ok(Ok(made)) => return Some(made),
+                    Ok(Err(e)) => error = Some(e),
+                    // An attempt that was aborted: the runtime ends.
+                    Err(_) => {}
+                }
+            }
+            None
+        });
+        match (first.await, error) {
+            (Ok(Some(made)), _) => return Ok(made),
+            // All have ended: it is refused, or gone.
+            (Ok(None), Some(error)) => return Err(error),
+            (Ok(None), None) => return Err(DialError::Timeout { addr, limit }),
+            (Err(_), _) if began.elapsed() >= limit => return Err(DialError::Timeout { addr, limit }),
+            (Err(_), _) => {}
+        }
+    }
 }
 
 /// Connects, from a given source port if `from` says so, and does the handshake.

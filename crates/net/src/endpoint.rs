@@ -2,7 +2,7 @@
 //! When the last handle is dropped everything it owns ends.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     net::SocketAddr,
     sync::{
@@ -66,6 +66,9 @@ pub(crate) struct Core {
     pub shutting: Notify,
     started: Instant,
     ids: AtomicU64,
+    /// Calls that must take effect once and have not ended, to whatever peer: the lowest is told as settled.
+    /// Of the whole endpoint, because a peer may be reached by more than one group.
+    unsettled: Mutex<BTreeSet<u64>>,
     random: AtomicU64,
     session: AtomicU64,
     epoch: AtomicU64,
@@ -112,6 +115,7 @@ impl Endpoint {
             shutting: Notify::new(),
             started: Instant::now(),
             ids: AtomicU64::new(1),
+            unsettled: Mutex::default(),
             random: AtomicU64::new(process | 1),
             session: AtomicU64::new(config.session.0),
             epoch: AtomicU64::new(0),
@@ -268,6 +272,29 @@ impl Core {
     /// A number that this endpoint never gives again.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn lock_unsettled(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.unsettled.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The number of a call that must take effect once. Given and noted under one lock: a later call, by which
+    /// the peer learns what is settled, must know of this one.
+    pub(crate) fn next_unsettled(&self) -> u64 {
+        let mut unsettled = self.lock_unsettled();
+        let id = self.next_id();
+        unsettled.insert(id);
+        id
+    }
+
+    /// No such call below this number is waited for; `own` is one that is.
+    pub(crate) fn settled(&self, own: u64) -> u64 {
+        self.lock_unsettled().first().copied().unwrap_or(own)
+    }
+
+    /// Call `id` has ended.
+    pub(crate) fn settle(&self, id: u64) {
+        self.lock_unsettled().remove(&id);
     }
 
     /// Microseconds on this process's monotonic clock.

@@ -6,7 +6,7 @@
 //! Locks: `plan`, then `state`; never held across an await, nor while a connection's outbox is used.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -99,8 +99,6 @@ pub(crate) struct State {
     pub identity: Option<Identity>,
     /// Why the last attempt to connect failed.
     pub last_error: Option<String>,
-    /// Calls that must take effect once and have not ended; the lowest says what is settled.
-    unsettled: BTreeSet<u64>,
     /// The peer refuses the handshake.
     pub refused: Option<String>,
     shut: bool,
@@ -227,20 +225,17 @@ impl Group {
 
     async fn call(self: &Arc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let core = &self.core;
-        let id = core.next_id();
+        let once = !call.idempotent;
+        let id = if once { core.next_unsettled() } else { core.next_id() };
         let body = Bytes::from(std::mem::take(&mut call.body));
         let payload = std::mem::take(&mut call.payload);
         let body_crc = crc32c(&body);
         let mut destination = call.into.take();
         let mut busy_pause = BUSY_PAUSE.0;
         let patience = call.patience.unwrap_or(core.config.patience_default);
-        let once = !call.idempotent;
         let offered = self.offer(id, &call, &payload);
         let sent = if offered.is_some() { Payload::new() } else { payload };
         let _kept = Kept { group: self, id, once, offered: offered.is_some() };
-        if once {
-            self.lock().unsettled.insert(id);
-        }
         // The process that may have carried it out already, and how its connection was lost.
         let mut tried: Option<(u64, String)> = None;
         loop {
@@ -259,7 +254,6 @@ impl Group {
                 let reason = format!("{lost}; the peer has started anew since the request was sent");
                 return Err(CallError::Disconnected { maybe_executed: true, reason });
             }
-            let settled = if once { self.lock().unsettled.first().copied().unwrap_or(id) } else { 0 };
             let header = Header {
                 kind: FrameKind::Request,
                 service: call.service,
@@ -278,7 +272,7 @@ impl Group {
                 sent_us: core.now_us(),
                 offered: offered.unwrap_or(0),
                 once,
-                settled,
+                settled: if once { core.settled(id) } else { 0 },
             };
             let frame = OutFrame {
                 header: header.encode(),
@@ -661,7 +655,7 @@ struct Kept<'a> {
 impl Drop for Kept<'_> {
     fn drop(&mut self) {
         if self.once {
-            self.group.lock().unsettled.remove(&self.id);
+            self.group.core.settle(self.id);
         }
         if self.offered {
             self.group.lock_offers().remove(&self.id);

@@ -3,6 +3,7 @@
 //! It sleeps while the group is idle; a call wakes it. It ends with its group.
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
@@ -13,6 +14,7 @@ use wire::{frame::FrameKind, hello::Lane};
 use crate::{
     Placement,
     auto::Auto,
+    choose::Path,
     conn::{Conn, DrainState},
     dial,
     error::CloseReason,
@@ -31,8 +33,8 @@ const SLEEP: Duration = Duration::from_secs(10);
 /// A draining connection is closed after this, whatever it still waits for.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// After connections were made anew because they were not on their links: as long as this, not again.
-const HOLD_OFF: Duration = Duration::from_secs(30);
+/// After connections were placed anew: as long as this, not again.
+const HOLD_OFF: Duration = Duration::from_secs(15);
 
 /// What is known from looking at a group while it works.
 struct Sight {
@@ -185,11 +187,22 @@ fn verify(group: &Group, sight: &mut Sight, conns: &[Arc<Conn>], seen: &[Seen], 
     let links = links::read(conns[0].remote.ip()).links;
     let Some(verdict) = sight.verify.look(now, links, &carried) else { return };
     let held_off = sight.hold_off_until.is_some_and(|t| now < t);
+    let name = group.name();
     let mut plan = group.lock_plan();
     placed().for_each(|c| plan.set_verified(c.rail, verdict == Verdict::Agrees));
-    if verdict == Verdict::Disagrees && !held_off {
-        tracing::warn!(peer = %group.name(), "its connections are not on the links where they were placed: \
-            making them anew");
+    if held_off {
+        return;
+    }
+    let poor = (0..plan.rails().len()).any(|rail| {
+        let paths: Vec<&Path> = placed().filter(|c| c.rail == rail).filter_map(|c| c.path.as_ref()).collect();
+        let distinct = |side: fn(&Path) -> &str| paths.iter().map(|p| side(p)).collect::<HashSet<_>>().len();
+        let out = distinct(|p| &p.out).max(distinct(|p| &p.out_at_peer));
+        let back = distinct(|p| &p.back).max(distinct(|p| &p.back_from_peer));
+        plan.is_poor(rail, paths.len(), [out, back])
+    });
+    if verdict == Verdict::Disagrees || poor {
+        let why = if poor { "there were more links before" } else { "the links' counters do not agree" };
+        tracing::info!(peer = %name, "placing its connections anew: {why}");
         sight.hold_off_until = Some(now + HOLD_OFF);
         plan.replace(&placed().map(|c| c.id).collect::<Vec<_>>());
         group.keeper.notify_one();

@@ -81,6 +81,7 @@ impl<C> Once<C> {
             *self = Once { process, ..Once::default() };
         }
         self.settle(settled);
+        self.expire(now);
         if id < self.settled {
             return Begin::Stale;
         }
@@ -138,6 +139,22 @@ impl<C> Once<C> {
         }
         if !gone.is_empty() {
             self.order.retain(|&id| id >= settled);
+        }
+    }
+
+    /// What is past its deadline is not asked for again. Replies come in about the order of their deadlines;
+    /// one that is out of it goes a little later.
+    fn expire(&mut self, now: Instant) {
+        while let Some(id) = self.order.front().copied() {
+            match self.entries.get(&id) {
+                Some(Entry::Done { expires, .. }) if *expires > now => return,
+                Some(Entry::Done { bytes, .. }) => {
+                    self.bytes -= bytes;
+                    self.entries.remove(&id);
+                }
+                Some(Entry::Running { .. }) | None => {}
+            }
+            self.order.pop_front();
         }
     }
 
@@ -247,6 +264,16 @@ mod tests {
         assert!(b.once.bytes <= BYTES_MAX);
         assert!(b.once.is_needed(b.now));
         assert!(!b.once.is_needed(b.now + Duration::from_secs(61)));
+    }
+
+    #[test]
+    fn replies_past_their_deadlines_are_dropped() {
+        let mut b = Bench::new();
+        b.begin(1, 1, "a");
+        b.end(1, &reply("x"));
+        b.now += Duration::from_secs(61);
+        assert!(matches!(b.begin(2, 1, "a"), Begin::New));
+        assert_eq!((b.once.entries.len(), b.once.order.len(), b.once.bytes), (1, 0, 0));
     }
 
     #[test]

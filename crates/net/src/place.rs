@@ -30,8 +30,11 @@ use crate::{
 
 /// The time a placement may take.
 const PLACE_FOR: Duration = Duration::from_secs(2);
-/// How long the placements of other groups are waited for.
-const TURN_WITHIN: Duration = Duration::from_secs(4);
+/// The time one attempt and its probe may take each, or four times what the first attempt took.
+const TRY_FOR: Duration = Duration::from_millis(400);
+/// How long the placements of other groups are waited for; more peers than that are many flows, which chance
+/// spreads well (`sizing.rs`).
+const TURN_WITHIN: Duration = Duration::from_secs(1);
 /// How long calls under way are waited for before the first burst.
 const QUIET_WITHIN: Duration = Duration::from_millis(200);
 /// Source ports among which those that suit a known hash are sought.
@@ -46,7 +49,8 @@ struct Candidate {
 
 /// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
 pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
-    let first = dial::connect(&group, Lane::Bulk, addr, None, dial::limit(&group, again)).await;
+    let began = Instant::now();
+    let first = dial::race(&group, Lane::Bulk, addr, dial::limit(&group, again)).await;
     let (mut stream, accepted) = match first {
         Ok(made) => made,
         Err(error) => {
@@ -61,21 +65,17 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
-    let task = Task { group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    let each = TRY_FOR.max(began.elapsed() * 4);
+    let task = Task { each, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
-        let why = "one link on each side: there is nothing to choose".to_owned();
-        task.report(0, [1; 2], why);
-        task.hand_over(stream, accepted, None);
-        for _ in 1..n {
-            let group = Arc::clone(&task.group);
-            task.group.core.runtime.spawn(dial::attempt(group, Lane::Bulk, rail, addr, again));
-        }
-        return;
+        return task.by_chance(stream, accepted, n, "one link on each side: there is nothing to choose");
     }
     task.place(stream, accepted, n).await;
 }
 
 struct Task {
+    /// The time one attempt and its probe may take each.
+    each: Duration,
     group: Arc<Group>,
     rail: usize,
     addr: SocketAddr,
@@ -91,7 +91,10 @@ impl Task {
     async fn place(mut self, stream: TcpStream, accepted: Accepted, n: usize) {
         let core = Arc::clone(&self.group.core);
         // One placement at a time on this node: they would take each other's bursts for noise.
-        let _turn = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await;
+        let Ok(Some(_turn)) = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await else {
+            let why = "placed by chance: many peers at once, over which chance spreads well by itself";
+            return self.by_chance(stream, accepted, n, why);
+        };
         self.deadline = Instant::now() + PLACE_FOR;
         let group = Arc::clone(&self.group);
         let hold = Hold::new(&group);
@@ -107,11 +110,13 @@ impl Task {
         {
             self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
             let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
-            let limit = self.deadline.saturating_duration_since(Instant::now());
+            let limit = self.each.min(self.deadline.saturating_duration_since(Instant::now()));
             match dial::connect(&self.group, Lane::Bulk, self.addr, from, limit).await {
                 Ok((stream, accepted)) => self.try_out(stream, accepted).await,
                 // A port that somebody has: another will do.
                 Err(_) if from.is_some() => continue,
+                // It took a way that is dead in one direction: others are not.
+                Err(DialError::Timeout { .. } | DialError::Handshake { .. }) => continue,
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -132,6 +137,17 @@ impl Task {
         }
     }
 
+    /// Takes the connection as it is, and makes the others as they come.
+    fn by_chance(&self, stream: TcpStream, accepted: Accepted, n: usize, why: &str) {
+        self.report(0, [1; 2], why.to_owned());
+        self.hand_over(stream, accepted, None);
+        for _ in 1..n {
+            let group = Arc::clone(&self.group);
+            let attempt = dial::attempt(group, Lane::Bulk, self.rail, self.addr, false);
+            self.group.core.runtime.spawn(attempt);
+        }
+    }
+
     /// Paths of the connections that are there and stay.
     fn staying(&self) -> Vec<Path> {
         let plan = self.group.lock_plan();
@@ -149,7 +165,8 @@ impl Task {
 
     async fn try_out(&mut self, mut stream: TcpStream, accepted: Accepted) {
         let towards = self.addr.ip();
-        let path = within(self.deadline, Probe::new(&mut stream).path(towards)).await;
+        let until = self.deadline.min(Instant::now() + self.each);
+        let path = within(until, Probe::new(&mut stream).path(towards)).await;
         // A burst that was cut off may still be on its way: such a connection carries nothing else.
         if let Some(path) = path {
             self.tried.push(Candidate { stream, accepted, path });

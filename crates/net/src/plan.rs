@@ -37,6 +37,8 @@ pub(crate) struct Rail {
     pub error: Option<String>,
     /// What placing its connections has shown.
     pub placement: Option<PlacementStatus>,
+    /// The most links that any placement has shown, out and back.
+    most: [usize; 2],
     backoff: Duration,
     not_before: Option<Instant>,
 }
@@ -113,6 +115,7 @@ impl Plan {
                 was_up: false,
                 error: None,
                 placement: None,
+                most: [0; 2],
                 backoff: BACKOFF_FIRST,
                 not_before: None,
             });
@@ -160,8 +163,15 @@ impl Plan {
 
     pub(crate) fn set_placement(&mut self, rail: usize, status: PlacementStatus) {
         if let Some(r) = self.rails.get_mut(rail) {
+            r.most = [r.most[0].max(status.links_out), r.most[1].max(status.links_back)];
             r.placement = Some(status);
         }
+    }
+
+    /// Whether `connections` that use so many links, out and back, could use more: there have been more.
+    pub(crate) fn is_poor(&self, rail: usize, connections: usize, used: [usize; 2]) -> bool {
+        let most = self.rails.get(rail).map_or([0; 2], |r| r.most);
+        (0..2).any(|side| used[side] < most[side].min(connections))
     }
 
     /// An attempt has led to a connection.
@@ -449,6 +459,23 @@ mod tests {
         b.have.push(Have { id: 99, lane: Lane::Bulk, rail: 0, leaving: false });
         assert_eq!(b.plan.steps(b.now, &b.have, 2), [Step::Drain { conn: old }]);
         assert!(!b.plan.is_replacing());
+    }
+
+    #[test]
+    fn a_rail_that_had_more_links_is_poor() {
+        let mut b = Bench::new(1, 2);
+        assert!(!b.plan.is_poor(0, 4, [1, 1]), "nothing better is known");
+        let status = |links_out, links_back| PlacementStatus {
+            tried: 9,
+            links_out,
+            links_back,
+            reason: String::new(),
+            verified: None,
+        };
+        b.plan.set_placement(0, status(4, 2));
+        b.plan.set_placement(0, status(1, 1));
+        assert!(b.plan.is_poor(0, 4, [3, 2]) && b.plan.is_poor(0, 2, [2, 1]));
+        assert!(!b.plan.is_poor(0, 4, [4, 2]) && !b.plan.is_poor(0, 2, [2, 2]));
     }
 
     #[test]

@@ -82,6 +82,18 @@ pub fn fullest_share(flows: u32, links: u32) -> f64 {
     expected / flows as f64
 }
 
+/// The probability that chance puts all `connections` of a pair on one of `links` links.
+pub fn all_on_one_link(connections: u32, links: u32) -> f64 {
+    f64::from(links.max(1)).powi(1 - connections.max(1) as i32)
+}
+
+/// The expected number of different links that `connections` use when each is given one of `links` by chance;
+/// placed they use the lower of both numbers.
+pub fn expected_links(connections: u32, links: u32) -> f64 {
+    let links = f64::from(links.max(1));
+    links * (1.0 - (1.0 - 1.0 / links).powi(connections as i32))
+}
+
 /// What a simulation of a cluster gives: each active pair has `connections` connections, each on a link
 /// drawn at both ends, all with as much to send as gets through.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -181,6 +193,20 @@ mod tests {
         }
         for (flows, share) in four {
             assert!((fullest_share(flows, 4) - share).abs() < 0.006, "{flows}: {}", fullest_share(flows, 4));
+        }
+    }
+
+    #[test]
+    fn links_that_a_pair_uses_by_chance() {
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.0055, "{a} is not {b}");
+        for (k, all) in [(1, 1.0), (2, 0.5), (4, 0.125), (6, 0.031), (8, 0.008)] {
+            near(all_on_one_link(k, 2), all);
+        }
+        for (k, links) in [(1, 1.0), (2, 1.5), (4, 1.875), (6, 1.969), (8, 1.992)] {
+            near(expected_links(k, 2), links);
+        }
+        for (k, links) in [(1, 1.0), (2, 1.75), (4, 2.73), (6, 3.29), (8, 3.60), (16, 3.96)] {
+            near(expected_links(k, 4), links);
         }
     }
 

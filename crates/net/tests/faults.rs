@@ -61,6 +61,17 @@ impl Process {
             Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
         );
     }
+    /// Stops it, and waits until each of its threads has stopped.
+    fn stop(&self) {
+        self.signal("-STOP");
+        let stopped = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+            stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('T'))
+        };
+        while !fs::read_dir(self.proc("task")).unwrap().all(|task| stopped(task.unwrap())) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
     fn proc(&self, file: &str) -> String {
         format!("/proc/{}/{file}", self.child.id())
     }
@@ -96,7 +107,7 @@ async fn a_stopped_peer_costs_deadlines_and_is_used_again_when_it_goes_on() {
     let client = Endpoint::start(quick(2)).unwrap();
     let peer = client.peer(&[server.addr]);
     peer.call(bulk(ECHO, b"", Bytes::from_static(b"x"))).await.unwrap();
-    server.signal("-STOP");
+    server.stop();
     let short = Instant::now() + Duration::from_millis(1500);
     let calls: Vec<_> = (0..20)
         .map(|i| {

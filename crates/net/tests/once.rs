@@ -180,3 +180,38 @@ async fn payloads_are_fetched_into_aligned_buffers_and_released() {
     };
     timeout(SOON, freed).await.expect("the payload is released");
 }
+
+/// Numbers are given and told as settled by many callers at once: none may be taken for a late copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_callers_at_once_are_all_carried_out() {
+    let done = Arc::<Mutex<HashMap<u64, u32>>>::default();
+    let (server, addr) = server_with(EndpointConfig { conns_max: 8, ..listening(1) });
+    let counted = Arc::clone(&done);
+    server.serve(
+        Service::Lab,
+        handler_fn(move |request| {
+            let number = u64::from_le_bytes(request.body[..8].try_into().unwrap());
+            *counted.lock().unwrap().entry(number).or_default() += 1;
+            async { Response::ok(vec![]) }
+        }),
+    );
+    let client = Endpoint::start(EndpointConfig { conns_max: 8, ..config(2) }).unwrap();
+    let callers: Vec<_> = (0..64u64)
+        .map(|caller| {
+            // Two groups that lead to the same process.
+            let same = "127.0.0.1:0".parse().unwrap();
+            let peer = if caller % 2 == 0 { client.peer(&[addr]) } else { client.peer(&[addr, same]) };
+            tokio::spawn(async move {
+                for i in 0..300 {
+                    let number = caller * 1000 + i;
+                    peer.call(bulk(SINK, &number.to_le_bytes(), net::Payload::new())).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        timeout(SOON, caller).await.unwrap().unwrap();
+    }
+    let done = done.lock().unwrap();
+    assert!(done.len() == 64 * 300 && done.values().all(|&n| n == 1));
+}

@@ -38,6 +38,10 @@ pub fn mount_with(change: impl FnOnce(&mut MountOptions)) -> Option<Mounted> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let model = Arc::new(Model::new());
     let mut options = MountOptions::new(&dir, "model");
+    // Both transports pass the same tests: ROPEWALK_FUSE_TRANSPORT=classic, uring.
+    if let Ok(transport) = std::env::var("ROPEWALK_FUSE_TRANSPORT") {
+        options.transport = transport.parse().unwrap();
+    }
     change(&mut options);
     let mount = {
         let _inside = runtime.enter();

@@ -41,7 +41,7 @@ pub fn loopback_tcp(duration: Duration, connections: usize) -> Result<Rate, Ceil
 }
 
 /// Two connected ends.
-fn pair() -> io::Result<(TcpStream, TcpStream)> {
+pub(super) fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect_timeout(&listener.local_addr()?, STALL_MAX)?;
     let (far, peer) = listener.accept()?;

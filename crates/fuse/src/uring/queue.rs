@@ -1,0 +1,243 @@
+//! One queue: a ring and the thread that owns it.
+//! Requests are started on this thread; what must wait goes on in the runtime and is answered from there:
+//! answers are entered into a list, and this thread commits them, woken through an eventfd if it sleeps.
+//! An entry whose command fails has left the queue; the thread ends when all have, which is when the
+//! mount is gone and the last request is answered.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::AsRawFd,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread::{self, ThreadId},
+};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use zerocopy::IntoBytes;
+
+use super::entry::Entry;
+use crate::{
+    abi::{self, UringCmdReq},
+    calls::Calls,
+    device::LastOut,
+    reply::Sink,
+    session::Session,
+    sys,
+};
+
+/// `user_data` of the eventfd's read; entries have their numbers.
+const WAKE: u64 = u64::MAX;
+/// Where `len` stands in a submission entry (`struct io_uring_sqe`).
+const SQE_LEN_AT: usize = 24;
+/// Parts of an entry's memory that a registration names: headers, payload.
+const IOVECS: u32 = 2;
+
+/// What a queue shares with those who answer.
+pub struct Shared {
+    ready: Mutex<Vec<u32>>,
+    sleeping: AtomicBool,
+    event: File,
+    thread: ThreadId,
+}
+
+impl Shared {
+    /// Entry `number` holds its answer.
+    pub fn ready(&self, number: u32) {
+        self.ready.lock().unwrap_or_else(|e| e.into_inner()).push(number);
+        let own = thread::current().id() == self.thread;
+        // The thread sets the flag and then looks at the list again; the order is the other way round here.
+        if !own && self.sleeping.swap(false, SeqCst) {
+            // Fails only if the counter is full: then it is awake.
+            let _ = (&self.event).write(&1u64.to_ne_bytes());
+        }
+    }
+
+    fn take(&self, into: &mut Vec<u32>) {
+        std::mem::swap(&mut *self.ready.lock().unwrap_or_else(|e| e.into_inner()), into);
+    }
+}
+
+/// A ring with its entries, before it serves.
+pub struct Ring {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    number: u16,
+    device: File,
+    entries: Vec<Arc<Entry>>,
+    shared: Arc<Shared>,
+    registered: mpsc::Sender<io::Result<()>>,
+}
+
+impl Ring {
+    /// On the thread that will run it.
+    pub fn build(
+        number: u16,
+        device: File,
+        depth: usize,
+        payload_len: usize,
+        registered: mpsc::Sender<io::Result<()>>,
+    ) -> io::Result<Ring> {
+        let size = (depth as u32 + 1).next_power_of_two();
+        let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(size)?;
+        let shared = Arc::new(Shared {
+            ready: Mutex::default(),
+            sleeping: AtomicBool::new(false),
+            event: sys::event()?,
+            thread: thread::current().id(),
+        });
+        let entries = (0..depth as u32).map(|i| Entry::new(i, payload_len, shared.clone()));
+        let entries = entries.collect::<io::Result<_>>()?;
+        Ok(Ring { ring, number, device, entries, shared, registered })
+    }
+}
+
+/// A ring that serves.
+pub struct Queue<C> {
+    ring: Ring,
+    session: Arc<Session<C>>,
+    sinks: Vec<Arc<dyn Sink>>,
+    /// Entries that have not left.
+    left: usize,
+    wake_armed: bool,
+    wake_value: Box<[u8; 8]>,
+}
+
+impl<C: Calls> Queue<C> {
+    /// Serves `session`.
+    pub fn new(ring: Ring, session: Arc<Session<C>>) -> Queue<C> {
+        let sinks = ring.entries.iter().map(|e| e.clone() as Arc<dyn Sink>).collect();
+        let left = ring.entries.len();
+        Queue { ring, session, sinks, left, wake_armed: false, wake_value: Box::new([0; 8]) }
+    }
+
+    /// Until every entry has left. `last` is given up as soon as the mount is gone.
+    pub fn run(mut self, last: Arc<LastOut>) {
+        // Requests of a CPU come to its queue: there the asker has just gone to sleep.
+        if let Err(error) = sys::pin_to_cpu(usize::from(self.ring.number)) {
+            tracing::debug!(queue = self.ring.number, %error, "a queue's thread is not kept on its CPU");
+        }
+        let registered = self.register();
+        if let Err(error) = &registered {
+            tracing::debug!(queue = self.ring.number, %error, "a queue is refused");
+        }
+        let _ = self.ring.registered.send(registered);
+        let mut last = Some(last);
+        let (mut ready, mut done) = (Vec::new(), Vec::new());
+        while self.left > 0 {
+            self.ring.shared.take(&mut ready);
+            for number in ready.drain(..) {
+                self.commit(number);
+            }
+            self.arm_wake();
+            self.ring.shared.sleeping.store(true, SeqCst);
+            let idle = self.ring.shared.ready.lock().unwrap_or_else(|e| e.into_inner()).is_empty();
+            if !idle {
+                continue;
+            }
+            let waited = self.ring.ring.submit_and_wait(1);
+            self.ring.shared.sleeping.store(false, SeqCst);
+            if let Err(error) = waited
+                && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+            {
+                // The ring itself fails: what it has would never be answered.
+                if let Some(last) = &last {
+                    last.failed(error);
+                }
+                return self.abandon();
+            }
+            done.extend(self.ring.ring.completion().map(|c| (c.user_data(), c.result())));
+            for (data, result) in done.drain(..) {
+                if data == WAKE {
+                    self.wake_armed = false;
+                } else if result < 0 {
+                    self.left -= 1;
+                    self.leave(data, result, &mut last);
+                } else {
+                    self.serve(data as usize);
+                }
+            }
+        }
+    }
+
+    /// Gives all entries to the kernel; a refusal comes at once.
+    fn register(&mut self) -> io::Result<()> {
+        for number in 0..self.ring.entries.len() as u32 {
+            self.push(number, abi::URING_CMD_REGISTER, 0);
+        }
+        self.ring.ring.submit()?;
+        let refused: Vec<(u64, i32)> = self
+            .ring
+            .ring
+            .completion()
+            .filter(|c| c.result() < 0)
+            .map(|c| (c.user_data(), c.result()))
+            .collect();
+        self.left -= refused.len();
+        refused.first().map_or(Ok(()), |&(_, result)| Err(io::Error::from_raw_os_error(-result)))
+    }
+
+    fn commit(&mut self, number: u32) {
+        let id = self.ring.entries[number as usize].commit_id();
+        self.push(number, abi::URING_CMD_COMMIT_AND_FETCH, id);
+    }
+
+    fn push(&mut self, number: u32, command: u32, commit_id: u64) {
+        let request = UringCmdReq { commit_id, qid: self.ring.number, ..UringCmdReq::default() };
+        let mut area = [0; 80];
+        area[..size_of::<UringCmdReq>()].copy_from_slice(request.as_bytes());
+        let device = types::Fd(self.ring.device.as_raw_fd());
+        let entry = &self.ring.entries[number as usize];
+        let mut sqe = opcode::UringCmd80::new(device, command)
+            .cmd(area)
+            .addr(Some(entry.iovecs()))
+            .build()
+            .user_data(u64::from(number));
+        // The library has no setter for the number of iovecs.
+        // SAFETY: `Entry128` is `repr(C)` over `struct io_uring_sqe`, whose `len` is a u32 at this place.
+        unsafe { (&raw mut sqe).cast::<u8>().add(SQE_LEN_AT).cast::<u32>().write(IOVECS) };
+        // SAFETY: the entry's memory lives until the thread ends, after all commands have; the device too.
+        // There is a place for each entry and one more, so that the queue cannot be full.
+        let pushed = unsafe { self.ring.ring.submission().push(&sqe) };
+        assert!(pushed.is_ok(), "more commands than entries");
+    }
+
+    fn arm_wake(&mut self) {
+        if self.wake_armed {
+            return;
+        }
+        let event = types::Fd(self.ring.shared.event.as_raw_fd());
+        let read = opcode::Read::new(event, self.wake_value.as_mut_ptr(), 8).build().user_data(WAKE);
+        // SAFETY: the value lives in a box until the thread ends, and at most one read is under way.
+        self.wake_armed = unsafe { self.ring.ring.submission().push(&read.into()) }.is_ok();
+    }
+
+    fn serve(&self, number: usize) {
+        match self.ring.entries[number].take_request() {
+            Ok((request, payload)) => self.session.handle(request, payload, &self.sinks[number]),
+            Err(bad) => {
+                tracing::error!(%bad, "request refused");
+                // The kernel looks the request up by the entry, not by this number.
+                drop(self.sinks[number].send(bad.unique.unwrap_or(u64::MAX), libc::EIO, &[]));
+            }
+        }
+    }
+
+    fn leave(&self, entry: u64, result: i32, last: &mut Option<Arc<LastOut>>) {
+        let gone = matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED);
+        if gone {
+            // The directory is free, whatever requests still do here.
+            *last = None;
+            return;
+        }
+        let error = io::Error::from_raw_os_error(-result);
+        tracing::error!(queue = self.ring.number, entry, left = self.left, %error, "a ring entry is lost");
+    }
+
+    /// Keeps the memory that the kernel may still know of.
+    fn abandon(self) {
+        self.ring.entries.iter().cloned().for_each(std::mem::forget);
+    }
+}
