@@ -206,8 +206,8 @@ fn memory_formula_against_memory() {
     assert_eq!(with(&[]), []);
     let warned = with(&[("pagepool", "7g")]);
     assert_eq!((warned[0].rule, warned[0].severity), ("R17", Severity::Warning));
-    // 0.8 × 8 GiB less 64 MiB, 4000 × 3 KiB and 1000 × 400 B, in whole MiB.
-    assert_eq!(warned[0].command.as_deref(), Some("ropewalk config set pagepool=6477m"));
+    // 0.8 × 8 GiB less 32 MiB, 4000 × 3 KiB and 1000 × 400 B, in whole MiB.
+    assert_eq!(warned[0].command.as_deref(), Some("ropewalk config set pagepool=6509m"));
     assert_eq!(with(&[("pagepool", "9g")])[0].severity, Severity::Critical);
     let files = with(&[("maxFilesToCache", "100000000")]);
     assert_eq!((files[0].severity, &files[0].command), (Severity::Critical, &None));

@@ -130,7 +130,9 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
 }
 
 fn is_dead(mountpoint: &Path) -> bool {
-    fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+    // ECANCELED while the rings of a killed process are torn down.
+    let dead = |e: std::io::Error| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECANCELED));
+    fs::metadata(mountpoint).is_err_and(dead)
 }
 
 /// A killed process holds its mount until its last thread has ended: waits for that, but not for long.

@@ -3,8 +3,9 @@
 //! When a connection is lost the peer sends such a request again, under the same number, on another one. The
 //! first copy to come is carried out; every other gets the same reply, or waits for it. A request is
 //! remembered until the peer says that it is settled (each request tells the lowest number it still waits
-//! for), or its deadline has passed: it is never sent again after that. The memory is bounded; what had to
-//! be forgotten is answered `Forgotten`, never carried out a second time.
+//! for), or its deadline has passed: it is never sent again after that. The memory is bounded: of the oldest ones
+//! first the reply is dropped and only the number kept, then that too. What was, or may have been, carried out and
+//! has no reply any more is answered `Forgotten`, never carried out a second time.
 //!
 //! Bookkeeping only: `C` is the connection a reply goes to.
 
@@ -19,7 +20,9 @@ use crate::Response;
 
 /// Replies remembered for one peer, at most; further ones push out the oldest.
 const REPLIES_MAX: usize = 4096;
-/// Their bytes, payloads included.
+/// Numbers remembered of those that were pushed out.
+const DROPPED_MAX: usize = 1 << 16;
+/// Bytes of the replies, payloads included.
 const BYTES_MAX: usize = 64 << 20;
 
 enum Entry<C> {
@@ -57,7 +60,9 @@ pub(crate) struct Once<C> {
     bytes: usize,
     /// The peer waits for nothing below this.
     settled: u64,
-    /// Replies below this were pushed out, and may be asked for until then.
+    /// Carried out, but the reply was pushed out; may be asked for until then.
+    dropped: BTreeMap<u64, Instant>,
+    /// Numbers below this were pushed out of `dropped`, and may be asked for until then.
     forgotten: Option<(u64, Instant)>,
 }
 
@@ -69,6 +74,7 @@ impl<C> Default for Once<C> {
             order: VecDeque::new(),
             bytes: 0,
             settled: 0,
+            dropped: BTreeMap::new(),
             forgotten: None,
         }
     }
@@ -91,7 +97,9 @@ impl<C> Once<C> {
                 Begin::Attached
             }
             Some(Entry::Done { response, .. }) => Begin::Done(response.clone()),
-            None if self.forgotten.is_some_and(|(below, until)| id < below && now < until) => {
+            None if self.dropped.contains_key(&id)
+                || self.forgotten.is_some_and(|(below, until)| id < below && now < until) =>
+            {
                 Begin::Forgotten
             }
             None => {
@@ -129,6 +137,7 @@ impl<C> Once<C> {
             return;
         }
         self.settled = settled;
+        self.dropped = self.dropped.split_off(&settled);
         // One still being carried out stays: its reply gives the peer's room back.
         let done = |(id, e): (&u64, &Entry<C>)| matches!(e, Entry::Done { .. }).then_some(*id);
         let gone: Vec<u64> = self.entries.range(..settled).filter_map(done).collect();
@@ -156,12 +165,20 @@ impl<C> Once<C> {
             }
             self.order.pop_front();
         }
+        while self.dropped.first_key_value().is_some_and(|(_, until)| *until <= now) {
+            self.dropped.pop_first();
+        }
     }
 
     fn push_out(&mut self) {
         let Some(id) = self.order.pop_front() else { return };
         if let Some(Entry::Done { bytes, expires, .. }) = self.entries.remove(&id) {
             self.bytes -= bytes;
+            self.dropped.insert(id, expires);
+        }
+        if self.dropped.len() > DROPPED_MAX
+            && let Some((id, expires)) = self.dropped.pop_first()
+        {
             let (below, until) = self.forgotten.unwrap_or((0, expires));
             self.forgotten = Some((below.max(id + 1), until.max(expires)));
         }
@@ -173,7 +190,9 @@ impl<C> Once<C> {
             Entry::Running { .. } => true,
             Entry::Done { expires, .. } => now < *expires,
         };
-        self.forgotten.is_some_and(|(_, until)| now < until) || self.entries.values().any(waits)
+        self.forgotten.is_some_and(|(_, until)| now < until)
+            || self.dropped.values().any(|until| now < *until)
+            || self.entries.values().any(waits)
     }
 
     /// Forgets everything: the endpoint ends.
@@ -253,6 +272,18 @@ mod tests {
         assert_eq!(b.once.entries.len(), REPLIES_MAX);
         assert!(matches!(b.begin(9, 0, "a"), Begin::Forgotten));
         assert!(matches!(b.begin(10, 0, "a"), Begin::Done(_)));
+        let mut b = Bench::new();
+        for id in 1..2 * REPLIES_MAX as u64 {
+            b.begin(id, 0, "a");
+            b.end(id, &reply("x"));
+        }
+        assert!(matches!(b.begin(0, 0, "a"), Begin::New), "overtaken by many, but never carried out");
+        for id in 1..(DROPPED_MAX + 2 * REPLIES_MAX) as u64 {
+            b.begin(id, 0, "a");
+            b.end(id, &reply("x"));
+        }
+        assert!(b.once.dropped.len() <= DROPPED_MAX);
+        assert!(matches!(b.begin(1, 0, "a"), Begin::Forgotten), "known by the watermark");
         let mut b = Bench::new();
         for id in 0..5 {
             b.begin(id, 0, "a");
