@@ -198,7 +198,7 @@ async fn closed_files_are_let_go() {
     let alone = || {
         // SAFETY: fcntl takes no pointers here.
         let lease = |kind: i32| unsafe { libc::fcntl(data.as_raw_fd(), libc::F_SETLEASE, kind) == 0 };
-        lease(libc::F_WRLCK as i32) && lease(libc::F_UNLCK as i32)
+        lease(libc::F_WRLCK) && lease(libc::F_UNLCK)
     };
     assert!(!alone());
     p.close().await.unwrap();
