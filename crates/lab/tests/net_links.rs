@@ -73,7 +73,9 @@ impl Pair {
                     while !stop.load(Ordering::Relaxed) {
                         let payload = if op == WRITE { Payload::from(data.clone()) } else { Payload::new() };
                         let call = Call::new(Service::Lab, op, vec![], Instant::now() + SOON);
-                        peer.call(Call { lane: Lane::Bulk, payload, ..call }).await.unwrap();
+                        // New connections may hash onto a dead link several times: callers here wait for the rest.
+                        let patience = Some(SOON);
+                        peer.call(Call { lane: Lane::Bulk, payload, patience, ..call }).await.unwrap();
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                 })
