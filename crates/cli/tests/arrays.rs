@@ -371,11 +371,22 @@ fn what_is_lost_is_named_and_the_rest_is_read() {
             assert!(fs::read(path).unwrap() == *bytes, "{} differs", path.display());
         }
     }
-    // What is lost is an error, never other bytes.
-    for path in lost.iter().take(2) {
-        let error = fs::read(path).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", path.display());
+    // What is lost is an error, never other bytes. A short block whose missing strips hold nothing is named, but can be read.
+    let mut errors = 0;
+    for path in &lost {
+        let (_, bytes) = files.iter().find(|(file, _)| file == path).unwrap();
+        match fs::read(path) {
+            Ok(read) => assert!(read == *bytes, "{} differs", path.display()),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", path.display());
+                errors += 1;
+            }
+        }
+        if errors == 2 {
+            break;
+        }
     }
+    assert!(errors > 0, "everything named as lost can be read");
     let health = common::ropewalk(&["health", "--dir", dir.to_str().unwrap()]);
     assert!(!health.status.success());
     assert!(String::from_utf8_lossy(&health.stdout).contains("pool lost"), "{health:?}");
