@@ -37,8 +37,7 @@ struct Measured {
 
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat of a live process");
-    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-    (fields[11].parse::<f64>().expect("utime") + fields[12].parse::<f64>().expect("stime")) / 100.0
+    base::proc_stat::cpu_seconds(&stat).expect("times of a live process")
 }
 
 /// Watches `count` for the middle 80 % of `seconds`.

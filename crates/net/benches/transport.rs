@@ -22,8 +22,7 @@ use tokio::{
 
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("own stat");
-    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-    (fields[11].parse::<f64>().expect("utime") + fields[12].parse::<f64>().expect("stime")) / 100.0
+    base::proc_stat::cpu_seconds(&stat).expect("times of a live process")
 }
 
 struct Measured {

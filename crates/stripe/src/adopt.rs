@@ -205,20 +205,6 @@ impl Adoption {
         self.lock().complete.range(stripes_of(fs, inode)).count()
     }
 
-    fn forget(&self, fs: FsId, inode: InodeNo) {
-        let all = stripes_of(fs, inode);
-        let mut table = self.lock();
-        let Table { complete, abandoned } = &mut *table;
-        for id in complete.range(all.clone()).map(|(id, _)| *id).collect::<Vec<_>>() {
-            complete.remove(&id);
-        }
-        for id in abandoned.range(all).map(|(id, _)| *id).collect::<Vec<_>>() {
-            abandoned.remove(&id);
-        }
-        drop(table);
-        self.room.notify_waiters();
-    }
-
     /// Everything that waits now, by the pdisk that holds it. Strips whose pdisk does not count go.
     fn snapshot(&self, view: &ClusterView) -> HashMap<PdiskId, Vec<(StripId, Version)>> {
         let mut by_pdisk: HashMap<PdiskId, Vec<_>> = HashMap::new();
@@ -379,11 +365,6 @@ impl StripeIo {
                 tokio::time::sleep(self.shared.config.retry_pause).await;
             }
         }
-    }
-
-    /// The file is deleted: its strips need no adoption.
-    pub fn forget(&self, fs: FsId, inode: InodeNo) {
-        self.shared.adoption.forget(fs, inode);
     }
 
     /// Stripes that are complete and not known to be adopted.

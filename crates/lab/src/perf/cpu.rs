@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
+use base::proc_stat;
 use serde::Serialize;
 
 /// A process that takes part in the job besides this one.
@@ -51,20 +52,10 @@ pub fn between(others: &[Process], from: &Sample, to: &Sample) -> Cpu {
     }
 }
 
-/// Ticks of /proc in a second: USER_HZ, the same on every architecture we run on.
-const TICKS_PER_SECOND: f64 = 100.0;
-
 /// User and system time of a process. `schedstat` counts nanoseconds but only of the first thread, so
 /// that the ticks of `stat` are taken.
 fn seconds(pid: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(ticks(&stat)? as f64 / TICKS_PER_SECOND)
-}
-
-/// utime + stime, fields 14 and 15; the name before may hold anything but its last parenthesis.
-fn ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ').skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+    proc_stat::cpu_seconds(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Busy and all time of the machine so far, from /proc/stat: user, system, idle, wait, in ticks.
@@ -79,13 +70,6 @@ pub fn machine() -> Option<[u64; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_fields() {
-        let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 4 0 100";
-        assert_eq!(ticks(stat), Some(200));
-        assert_eq!(ticks("12 (x"), None);
-    }
 
     #[test]
     fn own_work_is_seen_and_the_gone_count_nothing() {
