@@ -22,6 +22,7 @@ pub use message::{SIZE_MAX, ServerResult};
 pub use report::{ClientReport, Report, TimesReport};
 pub use server::Server;
 pub use spec::{CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, Spec, THREADS_MAX, TTIME_MAX};
+pub(crate) use tester::process_cpu_seconds;
 pub use tester::{ClientResult, Connection};
 pub use times::Times;
 

@@ -30,10 +30,13 @@ use crate::{
 
 /// The time a placement may take.
 const PLACE_FOR: Duration = Duration::from_secs(2);
-/// The time one attempt and its probe may take each, or four times what the first attempt took.
-const TRY_FOR: Duration = Duration::from_millis(400);
-/// Attempts under way while a connection is probed: those that take a dead way then hang beside each other.
-const AHEAD: usize = 4;
+/// The time one probe may take, or eight round trips.
+const PROBE_FOR: Duration = Duration::from_millis(400);
+/// The same for an attempt to connect.
+const CONNECT_FOR: Duration = Duration::from_millis(250);
+/// Attempts under way while a connection is probed; twice as many after each that hangs on a dead way, so that they hang beside
+/// each other.
+const AHEAD: std::ops::RangeInclusive<usize> = 4..=16;
 /// How long the placements of other groups are waited for; more peers than that are many flows, which chance
 /// spreads well (`sizing.rs`).
 const TURN_WITHIN: Duration = Duration::from_secs(1);
@@ -51,7 +54,6 @@ struct Candidate {
 
 /// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
 pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
-    let began = Instant::now();
     let first = dial::race(&group, Lane::Bulk, addr, dial::limit(&group, again)).await;
     let (mut stream, accepted) = match first {
         Ok(made) => made,
@@ -66,9 +68,10 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     };
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
+    let asked = Instant::now();
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
-    let each = TRY_FOR.max(began.elapsed() * 4);
-    let task = Task { each, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    let trip = asked.elapsed();
+    let task = Task { trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
         return task.by_chance(stream, accepted, n, "one link on each side: there is nothing to choose");
     }
@@ -76,8 +79,8 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
 }
 
 struct Task {
-    /// The time one attempt and its probe may take each.
-    each: Duration,
+    /// One round trip.
+    trip: Duration,
     group: Arc<Group>,
     rail: usize,
     addr: SocketAddr,
@@ -106,15 +109,16 @@ impl Task {
         let mut ports = local.map(|ip| self.ports(ip)).unwrap_or_default().into_iter();
         let staying = self.staying();
         let mut choice = self.choose(&staying, n);
-        let mut attempts = JoinSet::new();
+        let (mut attempts, mut ahead) = (JoinSet::new(), *AHEAD.start());
         while (self.tried.len() < n || !choice.enough)
             && self.tried.len() < TRIED_MAX
             && Instant::now() < self.deadline
         {
             self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
-            while attempts.len() < AHEAD {
+            while attempts.len() < ahead {
                 let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
-                let limit = self.each.min(self.deadline.saturating_duration_since(Instant::now()));
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                let limit = CONNECT_FOR.max(self.trip * 8).min(left);
                 let (group, addr) = (Arc::clone(&self.group), self.addr);
                 attempts
                     .spawn(async move { (from, dial::connect(&group, Lane::Bulk, addr, from, limit).await) });
@@ -123,10 +127,13 @@ impl Task {
             let Some(Ok((from, made))) = attempts.join_next().await else { break };
             match made {
                 Ok((stream, accepted)) => self.try_out(stream, accepted).await,
+                // It took a way that is dead in one direction: others are not.
+                Err(DialError::Timeout { .. } | DialError::Handshake { .. }) => {
+                    ahead = (ahead * 2).min(*AHEAD.end());
+                    continue;
+                }
                 // A port that somebody has: another will do.
                 Err(_) if from.is_some() => continue,
-                // It took a way that is dead in one direction: others are not.
-                Err(DialError::Timeout { .. } | DialError::Handshake { .. }) => continue,
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -180,7 +187,7 @@ impl Task {
 
     async fn try_out(&mut self, mut stream: TcpStream, accepted: Accepted) {
         let towards = self.addr.ip();
-        let until = self.deadline.min(Instant::now() + self.each);
+        let until = self.deadline.min(Instant::now() + PROBE_FOR.max(self.trip * 8));
         let path = within(until, Probe::new(&mut stream).path(towards)).await;
         // A burst that was cut off may still be on its way: such a connection carries nothing else.
         if let Some(path) = path {

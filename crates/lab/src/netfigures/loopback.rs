@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ceiling,
-    netperf::{Controller, Kind, Server, Spec},
+    netperf::{Controller, Kind, Server, Spec, process_cpu_seconds},
 };
 
 const CONNECTIONS: [u32; 4] = [1, 2, 4, 8];
@@ -118,13 +118,17 @@ pub(super) fn rr(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Vec<
         for round in 1..=rounds {
             for (runs, connections) in by_connections.iter_mut().zip(RR_CONNECTIONS) {
                 tell(&format!("rr: round {round} of {rounds}, {connections} connections"));
+                let cpu = process_cpu_seconds();
                 let raw = ceiling::echo(ttime, connections as usize).await?;
+                let raw_us = (process_cpu_seconds() - cpu) * 1e6 / (raw * ttime.as_secs_f64());
                 let spec = Spec { ttime, buffsize: 1, connections, ..Spec::new(Kind::Rr) };
                 let report = controller.run(&spec, |_| {}).await?;
                 runs.push(Run {
                     seen: report.messages_per_second,
                     raw,
                     errors: report.errors,
+                    // 10^9 messages of a byte are a GB.
+                    says: format!("CPU us each {:.1}, echo {raw_us:.1}", report.cpu_seconds_per_gb / 1e3),
                     ..Run::default()
                 });
             }
@@ -138,7 +142,7 @@ pub(super) fn rr(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Vec<
 /// The round whose ratio is the median.
 fn rr_figure(mut runs: Vec<Run>, connections: u32) -> Figure {
     runs.sort_by(|a, b| (a.seen / a.raw).total_cmp(&(b.seen / b.raw)));
-    let Run { seen, raw, .. } = runs.get(runs.len() / 2).cloned().unwrap_or_default();
+    let Run { seen, raw, says, .. } = runs.get(runs.len() / 2).cloned().unwrap_or_default();
     Figure {
         group: "rr",
         case: format!(
@@ -146,7 +150,7 @@ fn rr_figure(mut runs: Vec<Run>, connections: u32) -> Figure {
             runs.len()
         ),
         wanted: format!("at least {RR_PART} of a raw echo"),
-        seen: format!("{seen:.0}/s ({:.2})", seen / raw),
+        seen: format!("{seen:.0}/s ({:.2}); {says}", seen / raw),
         raw: format!("echo: {raw:.0}/s"),
         reached: Some(seen >= RR_PART * raw && runs.iter().all(|r| r.errors == 0)),
         runs,

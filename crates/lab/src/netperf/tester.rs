@@ -88,7 +88,7 @@ pub struct Connection {
 }
 
 /// CPU time of this process so far, in seconds.
-pub(super) fn process_cpu_seconds() -> f64 {
+pub(crate) fn process_cpu_seconds() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
