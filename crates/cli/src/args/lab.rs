@@ -155,16 +155,16 @@ pub struct NetperfTest {
     /// Tester threads of each client, each with one message under way
     #[arg(long, default_value_t = 4)]
     pub threads: u32,
-    /// Connections between each client and each server, 1 to 16; auto: found by measuring
-    #[arg(long, default_value = "1")]
-    pub parallel: lab::netperf::Parallel,
+    /// Connections between each client and each server, 1 to 16
+    #[arg(long, default_value_t = 1)]
+    pub parallel: u8,
     /// Show histograms
     #[arg(long)]
     pub hist: bool,
     /// Check the data that arrives
     #[arg(long)]
     pub verify: bool,
-    /// How messages are given to connections: shortest_queue, round_robin, pinned (each thread to one)
+    /// How messages are given to connections: shortest_queue, round_robin
     #[arg(long, default_value = "shortest_queue")]
     pub dispatch: lab::netperf::Dispatching,
     /// Leave the choice of links to chance instead of placing connections on them
