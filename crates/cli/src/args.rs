@@ -139,6 +139,9 @@ pub struct Up {
     /// Size of each pdisk, preallocated [default for a new cluster: 16g, or what fits half of the free space]
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
+    /// Put the pdisks' logs here, on a faster device [default: beside their data]. Losing it loses all of them
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
     /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p [default for a new cluster: 4+2p]
     #[arg(long)]
     pub code: Option<String>,
@@ -283,7 +286,8 @@ pub enum Pdisk {
     /// A new pdisk on a node; groups move to it. The node's server is restarted
     #[command(after_help = "Examples:
   ropewalk pdisk add --dir /data/rope n1
-  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope")]
+  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope
+  ropewalk pdisk add --dir /data/rope n1 --path /mnt/disk7/rope --log-dir /mnt/nvme/logs")]
     Add(PdiskAdd),
     /// A new pdisk on the same node takes the place of one
     #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
@@ -324,6 +328,9 @@ pub struct PdiskAdd {
     /// Its directory, on its disk [default: below the cluster's directory]
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub path: Option<PathBuf>,
+    /// Put its log here, on a faster device; losing that device loses the pdisk
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
