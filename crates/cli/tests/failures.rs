@@ -1,5 +1,5 @@
 //! Stories of arrays in which more than one thing goes wrong: failures during a rebuild, a server that comes
-//! and goes, a pdisk that is slow, three pdisks at once. Every byte is compared and every stripe
+//! and goes, a pdisk that is slow, a full array, three pdisks at once. Every byte is compared and every stripe
 //! proved. Short here; `ROPEWALK_SOAK=1` takes the long forms.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
@@ -139,6 +139,37 @@ fn a_pdisk_that_answers_after_two_seconds() {
     // Half of all stripes have a data strip there.
     println!("{waited} of {reads} reads waited for it");
     assert!(waited * 8 < reads, "{waited} of {reads} reads waited for it");
+}
+
+/// A pdisk fails when nothing is free: what cannot be made anew waits for room, and nothing else does.
+#[test]
+fn a_full_array_while_a_pdisk_fails() {
+    let cluster = small(&["--nodes", "4", "--pdisks", "2", "--pdisk-size", "96m"]);
+    let mut random = Random(seed());
+    let mut kept = Vec::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        // What was written since pdisks reported last counts twice: later there is a little more room.
+        let more = files(&cluster, &mut random, name, 1000, 4 << 20);
+        if more.is_empty() {
+            break;
+        }
+        kept.extend(more);
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    println!("{} files fill it", kept.len());
+    assert!(kept.len() > 20);
+    command(&cluster, &["pdisk", "fail", "n1p1"]);
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(moving(&cluster).0 > 0, "there was room");
+    unchanged(&kept);
+    // A write into what little is left succeeds, or is told that there is no room.
+    files(&cluster, &mut random, "more", 1, 4 << 20);
+    for (path, _) in kept.drain(..kept.len() / 2) {
+        fs::remove_file(path).unwrap();
+    }
+    whole(&cluster);
+    unchanged(&kept);
+    proved(&cluster);
 }
 
 /// `8+3p` on 16 pdisks: any three at once.
