@@ -79,6 +79,11 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
     )]
     Tokens(Tokens),
+    /// Locks of programs (fcntl and flock) on all mounts: who holds and who waits
+    #[command(
+        after_help = "Examples:\n  ropewalk locks --dir /data/rope\n  ropewalk locks --dir /data/rope --waiting --json"
+    )]
+    Locks(Locks),
     /// What moves between pdisks: rebuild, drain, new pdisks
     #[command(subcommand)]
     Rebuild(Rebuild),
@@ -479,6 +484,15 @@ pub struct Tokens {
     #[command(flatten)]
     pub listing: Listing,
     /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Args)]
+pub struct Locks {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only those that are waited for, and who waits
     #[arg(long)]
     pub waiting: bool,
 }
