@@ -243,6 +243,28 @@ pub enum Fs {
     List(Listing),
     /// Capacity and use, redundancy taken off
     Df(Listing),
+    /// A new, empty file system
+    #[command(after_help = "Example:\n  ropewalk fs create --dir /data/rope fs2 --pool work")]
+    Create {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name
+        name: String,
+        /// The pool of its root directory
+        #[arg(long)]
+        pool: String,
+    },
+    /// Direct what is made in a mounted directory, and below, to a pool; what exists stays where it is
+    #[command(after_help = "Examples:
+  ropewalk fs set-pool /mnt/rope/work work
+  getfattr -n ropewalk.pool /mnt/rope/work           the same attribute tells the pool of any file")]
+    SetPool {
+        /// A directory of a mounted file system
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// The pool
+        pool: String,
+    },
 }
 
 #[derive(Subcommand)]
@@ -341,6 +363,23 @@ pub struct Events {
     /// Only events after this number
     #[arg(long, default_value_t = 0)]
     pub after: u64,
+}
+
+#[derive(Args)]
+pub struct PoolCreate {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
+    /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p
+    #[arg(long)]
+    pub code: String,
+    /// Block size, a power of two from 256k to 16m
+    #[arg(long)]
+    pub block_size: ByteSize,
+    /// A pdisk it is laid out over; may be given several times [default: all]
+    #[arg(long = "pdisk")]
+    pub pdisks: Vec<String>,
 }
 
 #[derive(Args)]
@@ -477,6 +516,11 @@ pub enum Clients {
 pub enum Pool {
     /// Pools with code, block size and groups
     List(Listing),
+    /// A new pool over pdisks of the cluster; several may share pdisks and their room
+    #[command(after_help = "Examples:
+  ropewalk pool create --dir /data/rope work --code 1way --block-size 1m
+  ropewalk pool create --dir /data/rope data --code 8+2p --block-size 8m")]
+    Create(PoolCreate),
     /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
     #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
     Lost(Listing),

@@ -30,7 +30,8 @@ const PROVE_PAGE: u32 = 16;
 /// How long a node may take to stop and to serve again.
 const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 
-fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
+/// A pdisk by its name or number.
+pub fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
     let by_name = map.pdisks.iter().find(|p| p.name == name || p.id.0.to_string() == name);
     by_name.map(|p| p.id).with_context(|| {
         let names: Vec<&str> = map.pdisks.iter().map(|p| p.name.as_str()).collect();

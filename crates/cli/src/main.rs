@@ -22,6 +22,7 @@ mod output;
 mod pdisk_bench;
 mod pdisk_commands;
 mod perf;
+mod pool_commands;
 mod process;
 mod server;
 mod share_commands;
@@ -69,6 +70,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Status(listing) => listing::status(listing),
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
+        Command::Fs(args::Fs::Create { dir, name, pool }) => pool_commands::fs_create(dir, name, pool),
+        Command::Fs(args::Fs::SetPool { directory, pool }) => pool_commands::fs_set_pool(directory, pool),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
@@ -81,6 +84,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Remove(pdisk)) => array_commands::pdisk_remove(pdisk),
         Command::Pdisk(args::Pdisk::Events(listing)) => events::list(listing),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Pool(args::Pool::Create(args)) => pool_commands::pool_create(args),
         Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
         Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
         Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),

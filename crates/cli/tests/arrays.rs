@@ -4,6 +4,8 @@
 
 #[path = "arrays/load.rs"]
 mod load;
+#[path = "arrays/story.rs"]
+mod story;
 
 mod common;
 
@@ -14,69 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ok, refused, seed};
+use common::{Cluster, Random, refused, seed};
 use load::{Load, same, survived};
-
-const PATIENCE: Duration = Duration::from_secs(120);
-
-fn soak() -> bool {
-    std::env::var_os("ROPEWALK_SOAK").is_some()
-}
-
-fn small(options: &[&str]) -> Cluster {
-    let mut all = vec!["--pdisk-size", "192m", "--block-size", "256k"];
-    all.extend(options);
-    let cluster = Cluster::up(&all);
-    set(&cluster, &["missingRebuildDelay=1s", "rebuild_aggressiveness=100"]);
-    cluster
-}
-
-fn set(cluster: &Cluster, pairs: &[&str]) {
-    let dir = cluster.dir();
-    let mut args = vec!["config", "set", "--dir", dir.to_str().unwrap()];
-    args.extend(pairs);
-    ok(&args);
-}
-
-fn command(cluster: &Cluster, words: &[&str]) {
-    let dir = cluster.dir();
-    let mut args: Vec<&str> = words[..2].to_vec();
-    args.extend(["--dir", dir.to_str().unwrap()]);
-    args.extend(&words[2..]);
-    println!("{}", ok(&args).trim());
-}
-
-fn state(cluster: &Cluster, pdisk: &str) -> String {
-    let list = cluster.json(&["pdisk", "list"]);
-    let found = list.as_array().unwrap().iter().find(|p| p["name"] == *pdisk);
-    found.map_or("gone".to_owned(), |p| p["state"].as_str().unwrap().to_owned())
-}
-
-/// Waits until nothing is to move and no group lacks a strip.
-fn whole(cluster: &Cluster) {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let pools = cluster.json(&["pool", "status"]);
-        let good = |p: &serde_json::Value| p["moving"] == 0 && p["by_missing"][0] == p["groups"];
-        if pools.as_array().unwrap().iter().all(good) {
-            return;
-        }
-        assert!(
-            Instant::now() < end,
-            "not whole after {PATIENCE:?}: {pools:#}\n{:#}\n{}",
-            cluster.json(&["rebuild", "status"]),
-            cluster.logs()
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// Every stripe is proved; how many there are.
-fn proved(cluster: &Cluster) -> u64 {
-    let verified = cluster.json(&["pool", "verify"]);
-    assert_eq!(verified["away"], 0, "{verified:#}");
-    verified["stripes"].as_u64().unwrap()
-}
+use story::{PATIENCE, command, proved, set, small, soak, state, whole};
 
 #[test]
 fn drained_added_replaced_removed_under_load() {

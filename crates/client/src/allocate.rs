@@ -51,8 +51,8 @@ impl Core {
             (count(&state.committed) + count(&state.pending)) * block_size
         };
         let bytes = to.next_multiple_of(UNIT64) - from / UNIT64 * UNIT64;
-        let new = self.take_room(self.raw_bytes(pool, bytes.saturating_sub(there))?).await?;
-        let _again = self.take_room(self.raw_bytes(pool, bytes.min(there))?).await?;
+        let new = self.take_room(pool, self.raw_bytes(pool, bytes.saturating_sub(there))?).await?;
+        let _again = self.take_room(pool, self.raw_bytes(pool, bytes.min(there))?).await?;
         drop(new);
 
         let stored = self.store_range(inode, from, to).await;

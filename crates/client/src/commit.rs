@@ -242,7 +242,7 @@ impl Core {
             }
         }
         drop(state);
-        self.return_room(room);
+        self.return_room(&inode, room);
         inode.changed.notify_waiters();
         result.map(|_| ())
     }

@@ -71,12 +71,13 @@ pub(crate) struct Core {
     pub kernel: RwLock<Option<Arc<dyn KernelCache>>>,
     /// Locks that programs hold through this mount.
     pub locks: Mutex<Locks>,
-    room: Mutex<Room>,
+    /// By pool.
+    room: Mutex<BTreeMap<PoolId, Room>>,
     room_call: tokio::sync::Mutex<()>,
     version_seq: AtomicU64,
 }
 
-/// Raw bytes on the pdisks that this session may use and has not stored yet.
+/// Raw bytes on the pdisks of a pool that this session may use and has not stored yet.
 #[derive(Default)]
 struct Room {
     /// Granted and not stored.
@@ -150,54 +151,60 @@ impl Core {
         Ok((bytes * u64::from(geometry.width)).div_ceil(data))
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
+    fn room(&self) -> MutexGuard<'_, BTreeMap<PoolId, Room>> {
         self.room.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Sets raw room aside; asks the manager for more when what was granted runs low. `ENOSPC` if there
+    /// Sets raw room in a pool aside; asks the manager for more when what was granted runs low. `ENOSPC` if there
     /// is none.
-    pub async fn take_room(self: &Arc<Core>, raw: u64) -> Result<RoomHold, Errno> {
-        if let Some(hold) = self.take_room_now(raw) {
+    pub async fn take_room(self: &Arc<Core>, pool: PoolId, raw: u64) -> Result<RoomHold, Errno> {
+        if let Some(hold) = self.take_room_now(pool, raw) {
             return Ok(hold);
         }
         let call = tokio::time::timeout(self.patience(), self.room_call.lock());
         let Ok(_one) = call.await else { return Err(Errno::EIO) };
         // A large piece first; near the end of the pdisks only what is needed.
         for bytes in [raw.max(self.tunables.reserve_bytes), raw] {
-            if let Some(hold) = self.take_room_now(raw) {
+            if let Some(hold) = self.take_room_now(pool, raw) {
                 return Ok(hold);
             }
-            let held = self.room().granted;
-            match self.calls.ask(MgrRequest::Reserve { bytes, held }).await {
-                Ok(MgrReply::Reserved { bytes }) => self.room().granted += bytes,
+            let held = self.room().get(&pool).map_or(0, |room| room.granted);
+            match self.calls.ask(MgrRequest::Reserve { pool, bytes, held }).await {
+                Ok(MgrReply::Reserved { bytes }) => self.room().entry(pool).or_default().granted += bytes,
                 Ok(other) => return Err(unexpected("Reserve", &other)),
                 Err(Errno::ENOSPC) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.take_room_now(raw).ok_or(Errno::ENOSPC)
+        self.take_room_now(pool, raw).ok_or(Errno::ENOSPC)
     }
 
-    fn take_room_now(self: &Arc<Core>, raw: u64) -> Option<RoomHold> {
-        let mut room = self.room();
+    fn take_room_now(self: &Arc<Core>, pool: PoolId, raw: u64) -> Option<RoomHold> {
+        let mut rooms = self.room();
+        let room = rooms.entry(pool).or_default();
         if raw > 0 && room.used + raw > room.granted {
             return None;
         }
         room.used += raw;
-        Some(RoomHold { core: self.clone(), raw })
+        Some(RoomHold { core: self.clone(), pool, raw })
     }
 
-    /// Room that was set aside and not used.
-    pub fn return_room(&self, raw: u64) {
-        let mut room = self.room();
-        room.used = room.used.saturating_sub(raw);
+    fn with_room(&self, inode: &Inode, change: impl FnOnce(&mut Room)) {
+        let mut rooms = self.room();
+        inode.home.get().and_then(|pool| rooms.get_mut(pool)).map(change);
     }
 
-    /// Room that was set aside and now holds stored bytes.
-    pub fn spend_room(&self, raw: u64) {
-        let mut room = self.room();
-        room.used = room.used.saturating_sub(raw);
-        room.granted = room.granted.saturating_sub(raw);
+    /// Room that was set aside for an inode and not used.
+    pub fn return_room(&self, inode: &Inode, raw: u64) {
+        self.with_room(inode, |room| room.used = room.used.saturating_sub(raw));
+    }
+
+    /// Room that was set aside for an inode and now holds stored bytes.
+    pub fn spend_room(&self, inode: &Inode, raw: u64) {
+        self.with_room(inode, |room| {
+            room.used = room.used.saturating_sub(raw);
+            room.granted = room.granted.saturating_sub(raw);
+        });
     }
 
     /// Notes that an inode wants background work.
@@ -232,6 +239,7 @@ impl Core {
 /// Raw room taken and not yet given to a block; returned on drop.
 pub(crate) struct RoomHold {
     core: Arc<Core>,
+    pool: PoolId,
     raw: u64,
 }
 
@@ -246,8 +254,8 @@ impl RoomHold {
 
 impl Drop for RoomHold {
     fn drop(&mut self) {
-        if self.raw > 0 {
-            self.core.return_room(self.raw);
+        if let Some(room) = self.core.room().get_mut(&self.pool) {
+            room.used = room.used.saturating_sub(self.raw);
         }
     }
 }

@@ -13,11 +13,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
-use base::{InodeNo, units::UNIT};
+use base::{InodeNo, PoolId, units::UNIT};
 use tokio::sync::Notify;
 use wire::mgr::{Attr, INLINE_LEN_MAX, Timestamp};
 
@@ -38,6 +38,8 @@ pub(crate) struct Inode {
     pub changed: Notify,
     /// Since the last look for idle inodes.
     pub used: AtomicBool,
+    /// The pool of its blocks, once the map here has it; never another one.
+    pub home: OnceLock<PoolId>,
     state: Mutex<FileState>,
     pool: Pool,
 }
@@ -172,6 +174,7 @@ impl Inode {
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
             used: AtomicBool::new(true),
+            home: OnceLock::new(),
             state: Mutex::new(state),
             pool,
         })

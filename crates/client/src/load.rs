@@ -36,6 +36,9 @@ pub(crate) fn to_range(units: &UnitRange) -> Range {
 impl Core {
     /// Learns which blocks of the file are allocated, if that is not known yet.
     pub async fn ensure_alloc(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        if inode.home.get().is_none() {
+            self.await_pool(inode).await?;
+        }
         if inode.lock().alloc_known {
             return Ok(());
         }
@@ -62,6 +65,17 @@ impl Core {
         let mut state = inode.lock();
         found.into_iter().for_each(|e| state.committed.insert_extent(e));
         state.alloc_known = true;
+        Ok(())
+    }
+
+    /// A new pool can be met in an inode before it is met in the map.
+    async fn await_pool(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        let attr = inode.lock().attr.clone();
+        if tokio::time::timeout(self.patience(), self.blocks.await_pool(attr.pool)).await.is_err() {
+            tracing::error!(inode = %inode.ino, pool = %attr.pool, "the map has no such pool");
+            return Err(Errno::EIO);
+        }
+        self.set_geometry(inode, &attr);
         Ok(())
     }
 

@@ -272,6 +272,14 @@ impl Blocks for StripeBlocks {
         })
     }
 
+    fn await_pool(&self, pool: PoolId) -> BoxFuture<'_, ()> {
+        let mut views = self.io.views();
+        Box::pin(async move {
+            // Without a map to come the mount is at its end: what is asked next says so.
+            let _ = views.wait_for(|view| view.pool(pool).is_some()).await;
+        })
+    }
+
     fn parity_ranges(&self, pool: PoolId, _block_size: u32, dirty: &[Range]) -> Vec<Range> {
         let view = self.io.view();
         let Some(pool) = view.pool(pool) else { return dirty.to_vec() };

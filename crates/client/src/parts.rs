@@ -66,6 +66,12 @@ pub trait Blocks: Send + Sync {
     /// How stripes of this pool look; `None` if the map has no such pool.
     fn geometry(&self, pool: PoolId) -> Option<Geometry>;
 
+    /// Returns when the map has this pool.
+    fn await_pool(&self, pool: PoolId) -> BoxFuture<'_, ()> {
+        let _ = pool;
+        Box::pin(async {})
+    }
+
     /// What of the block must be in `pieces` when `dirty` is written, so that parity can be computed.
     fn parity_ranges(&self, pool: PoolId, block_size: u32, dirty: &[Range]) -> Vec<Range>;
 

@@ -146,7 +146,7 @@ impl Core {
             }
             room
         };
-        self.return_room(room);
+        self.return_room(inode, room);
         drop(commit);
         drop(hold);
         self.note_unsettled(inode);
@@ -253,7 +253,7 @@ impl Core {
             }
             room
         };
-        self.return_room(room);
+        self.return_room(inode, room);
         Ok(())
     }
 

@@ -453,7 +453,7 @@ impl Core {
             let open = state.opens > 0;
             (state.token.gave(inode.ino, open), room)
         };
-        self.return_room(room);
+        self.return_room(inode, room);
         self.gives.fetch_add(1, SeqCst);
         Some(token)
     }

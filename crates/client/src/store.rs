@@ -158,7 +158,7 @@ impl Core {
                     b.stored_to = b.stored_to.max(stored_to);
                     stored = std::mem::take(&mut b.reserved);
                 });
-                self.spend_room(stored);
+                self.spend_room(&inode, stored);
                 if known.is_some() && !state.committed.contains(block) {
                     state.pending.insert(block, block + 1);
                     state.meta_since.get_or_insert_with(std::time::Instant::now);

@@ -115,7 +115,11 @@ impl Core {
     }
 
     pub fn set_geometry(&self, inode: &Inode, attr: &Attr) {
-        let strips = self.blocks.geometry(attr.pool).map_or(1, |g| u32::from(g.data_strips.max(1)));
+        let geometry = self.blocks.geometry(attr.pool);
+        if geometry.is_some() {
+            let _ = inode.home.set(attr.pool); // the same each time
+        }
+        let strips = geometry.map_or(1, |g| u32::from(g.data_strips.max(1)));
         inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
     }
 
@@ -242,7 +246,7 @@ impl Core {
                 state.size_committed = state.attr.size;
                 room
             };
-            core.return_room(room);
+            core.return_room(&inode, room);
             drop(hold);
             let unused = || (inode.lock().token.users() == 0).then_some(());
             if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {

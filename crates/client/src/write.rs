@@ -111,8 +111,8 @@ impl Core {
             return Err(Errno::EFBIG);
         }
         self.leave_inode_if_above(inode, end.max(size)).await?;
-        let raw = self.raw_needed(inode, offset, end)?;
-        let mut room = self.take_room(raw).await?;
+        let (pool, raw) = self.raw_needed(inode, offset, end)?;
+        let mut room = self.take_room(pool, raw).await?;
         if offset > size {
             self.zero_bytes(inode, size, offset).await?;
         }
@@ -149,8 +149,8 @@ impl Core {
         Ok(IoGuard::Exclusive { _guard: guard })
     }
 
-    /// Raw room that writing `offset..end` may newly occupy.
-    fn raw_needed(&self, inode: &Inode, offset: u64, end: u64) -> Result<u64, Errno> {
+    /// Raw room that writing `offset..end` may newly occupy, and in which pool.
+    fn raw_needed(&self, inode: &Inode, offset: u64, end: u64) -> Result<(base::PoolId, u64), Errno> {
         let (bytes, pool) = {
             let state = inode.lock();
             let block_size = state.block_size();
@@ -160,7 +160,7 @@ impl Core {
             }
             (units * UNIT64, state.attr.pool)
         };
-        if bytes == 0 { Ok(0) } else { self.raw_bytes(pool, bytes) }
+        Ok((pool, if bytes == 0 { 0 } else { self.raw_bytes(pool, bytes)? }))
     }
 
     /// Writes into one block. True if the block is complete now, having been filled in sequence.

@@ -6,7 +6,9 @@ use std::{
 };
 
 use base::InodeNo;
-use wire::mgr::{Attr, FileKind, SYMLINK_LEN_MAX, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX};
+use wire::mgr::{
+    Attr, FileKind, POOL_XATTR, SYMLINK_LEN_MAX, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX,
+};
 use zerocopy::IntoBytes;
 
 use crate::{
@@ -220,7 +222,7 @@ fn now() -> Timestamp {
 /// that is said: keeping an ACL that nobody obeys would be a hole.
 fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
     const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    if !SPACES.iter().any(|space| name.starts_with(space)) {
+    if name != POOL_XATTR && !SPACES.iter().any(|space| name.starts_with(space)) {
         return error(libc::EOPNOTSUPP);
     }
     if name.len() > XATTR_NAME_LEN_MAX { error(libc::ERANGE) } else { Ok(()) }
@@ -311,6 +313,7 @@ mod tests {
     fn acls_are_refused_by_name() {
         assert_eq!(check_xattr_name(b"system.posix_acl_access"), error(libc::EOPNOTSUPP));
         assert_eq!(check_xattr_name(b"user.x"), Ok(()));
+        assert_eq!(check_xattr_name(POOL_XATTR), Ok(()));
         assert_eq!(check_xattr_name(&[b"user.".as_slice(), &[b'x'; 251]].concat()), error(libc::ERANGE));
     }
 }

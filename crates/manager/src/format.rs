@@ -11,7 +11,7 @@ use std::{
     time::SystemTime,
 };
 
-use base::{ClusterId, Epoch};
+use base::{ClusterId, Epoch, InodeNo};
 use wire::{
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
@@ -21,7 +21,7 @@ use crate::{
     ManagerError,
     cluster::{data_strips, map_record},
     keys::{self, FormatRecord, STORE_VERSION},
-    namespace::{DirHash, FsContext, make_root},
+    namespace::{DirHash, FsContext, new_root},
     store::{self, RedbStore, Snapshot, Store, Txn},
 };
 
@@ -148,15 +148,11 @@ fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) 
 
 /// The file systems of a map, as the namespace wants them.
 pub fn contexts(map: &ClusterMap, hash: DirHash) -> Vec<FsContext> {
-    let block_size = |fs: &FsEntry| map.pool(fs.pool).map(|pool| pool.block_size).unwrap_or(1 << 20);
-    map.filesystems
-        .iter()
-        .map(|fs| FsContext { fs: fs.id, pool: fs.pool, block_size: block_size(fs), hash })
-        .collect()
+    map.filesystems.iter().map(|fs| FsContext { fs: fs.id, hash }).collect()
 }
 
 /// The time, for new inodes.
-fn wall_clock() -> Timestamp {
+pub fn wall_clock() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
@@ -189,14 +185,18 @@ pub fn first_state(spec: &Spec, snapshot: &Snapshot) -> Result<store::Changes, M
         keys::write(&mut txn, keys::pool_key(pool.id), pool);
     }
     let now = wall_clock();
-    for context in contexts(&map, DirHash::new(hash_key)) {
-        make_root(&mut txn, context, now);
+    for fs in &map.filesystems {
+        let block_size = map.pool(fs.pool).map(|pool| pool.block_size).unwrap_or(1 << 20);
+        let (root, counts) = new_root(fs.pool, block_size, now);
+        keys::write(&mut txn, keys::inode_key(fs.id, InodeNo::ROOT), &root);
+        keys::write(&mut txn, keys::fs_key(fs.id), &counts);
     }
     txn.keep();
     Ok(txn.into_changes())
 }
 
-fn random_key() -> Result<[u64; 2], ManagerError> {
+/// Bytes nobody can guess.
+pub fn random_key() -> Result<[u64; 2], ManagerError> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 16];
     File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).map_err(|source| ManagerError::Io {

@@ -1,12 +1,13 @@
 //! Which files have blocks that cannot be read now: for people who must know what is lost, file by file.
-//! Goes over all extents of a file system; every other file is whole.
+//! Goes over all extents of a file system; every other file is whole. A short block that is named may be readable
+//! all the same, from parity.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     ops::ControlFlow,
 };
 
-use base::{BlockIndex, FsId, GroupId, InodeNo, PoolId, StripeId};
+use base::{BlockIndex, FsId, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId};
 use wire::{
     map::PdiskState,
     mgr::{ClusterReport, LostFile},
@@ -22,15 +23,27 @@ use crate::{
 /// Most files named in one answer.
 pub const LOST_MAX: usize = 1000;
 
-/// The groups of a pool that have fewer strips in reach than it takes to read them.
-fn unreadable(report: &ClusterReport, pool: PoolId) -> HashSet<GroupId> {
-    let Some(pool) = report.map.pool(pool) else { return HashSet::new() };
+/// The groups of a pool that have fewer strips in reach than it takes to read them, and which these are.
+fn unreadable(report: &ClusterReport, pool: PoolId) -> HashMap<GroupId, StripSet> {
+    let Some(pool) = report.map.pool(pool) else { return HashMap::new() };
     let here = |id: &base::PdiskId| {
         report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok)
     };
     let groups = (0u32..).zip(pool.table.chunks_exact(usize::from(pool.width.max(1))));
-    let lost = groups.filter(|(_, members)| members.iter().filter(|m| here(m)).count() < needed(pool));
-    lost.map(|(g, _)| GroupId(g)).collect()
+    let in_reach = |members: &[base::PdiskId]| -> StripSet {
+        (0u8..).zip(members).filter(|(_, m)| here(m)).map(|(i, _)| StripIndex(i)).collect()
+    };
+    let lost = groups.map(|(g, members)| (GroupId(g), in_reach(members)));
+    lost.filter(|(_, here)| (here.count() as usize) < needed(pool)).collect()
+}
+
+/// Whether all bytes of a block stand in strips that are in reach. (Whether more can be decoded, because the
+/// rest of a short block was never written, only its strips could say.)
+fn stands_in(here: StripSet, block: u64, inode: &Inode, data_strips: usize) -> bool {
+    let block_size = u64::from(inode.block_size.max(1));
+    let bytes = inode.size.saturating_sub(block * block_size).min(block_size);
+    let strip = (block_size / data_strips.max(1) as u64).max(1);
+    (0..bytes.div_ceil(strip)).all(|i| here.contains(StripIndex(i as u8)))
 }
 
 /// Files of `fs` with inode numbers above `after` that have blocks in unreadable groups, at most
@@ -42,7 +55,7 @@ pub fn lost_files(
     after: InodeNo,
 ) -> Result<Vec<LostFile>, ReadError> {
     let mut files: BTreeMap<InodeNo, LostFile> = BTreeMap::new();
-    let mut groups: HashMap<PoolId, HashSet<GroupId>> = HashMap::new();
+    let mut groups: HashMap<PoolId, HashMap<GroupId, StripSet>> = HashMap::new();
     let (mut bad, mut current): (Option<ReadError>, Option<(InodeNo, Inode)>) = (None, None);
     let all = Key::new(b'e').u32(fs.0).done();
     let start = keys::extent_prefix(fs, InodeNo(after.0.saturating_add(1)));
@@ -65,7 +78,8 @@ pub fn lost_files(
             let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
             for block in first..end {
                 let stripe = StripeId { fs, inode: ino, block: BlockIndex(block) };
-                if lost.contains(&layout::group_of(pool.seed, count, stripe)) {
+                let here = lost.get(&layout::group_of(pool.seed, count, stripe));
+                if here.is_some_and(|here| !stands_in(*here, block, inode, needed(pool))) {
                     let file = files.entry(ino).or_insert_with(|| LostFile {
                         ino,
                         size: inode.size,

@@ -31,7 +31,7 @@ use wire::{
 use crate::{
     ManagerError,
     apply::{Outcome, Writer},
-    cluster::{Cluster, Event, Holders, Step, StoreOp, Ticket},
+    cluster::{Cluster, Event, Holders, NewPool, Step, StoreOp, Ticket},
     event_log::EventLog,
     format,
     keys::{self, ConfigRecord, ReadError, SessionRecord},
@@ -94,6 +94,7 @@ pub(crate) struct Inner {
     tickets: AtomicU64,
     started: Instant,
     place: String,
+    hash: DirHash,
     log: EventLog,
     tasks: std::sync::Mutex<JoinSet<()>>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
@@ -127,7 +128,8 @@ impl Manager {
         cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         cluster.begin_locks(since.as_nanos() as u64);
-        writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
+        let hash = DirHash::new(format.hash_key);
+        writer.set_contexts(format::contexts(cluster.map(), hash));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
         let (events, queue) = mpsc::channel(EVENTS_MAX);
@@ -141,6 +143,7 @@ impl Manager {
             tickets: AtomicU64::new(1),
             started: Instant::now(),
             place,
+            hash,
             log: EventLog::default(),
             tasks: std::sync::Mutex::default(),
             thread: std::sync::Mutex::new(Some(thread)),
@@ -230,8 +233,8 @@ impl Manager {
                 self.ask(caller, |ticket| Event::ResolveDone { ticket, session }).await
             }
             MgrRequest::CloseSession => self.ask(caller, |ticket| Event::Close { ticket, session }).await,
-            MgrRequest::Reserve { bytes, held } => {
-                self.ask(caller, |ticket| Event::Reserve { ticket, session, bytes, held }).await
+            MgrRequest::Reserve { pool, bytes, held } => {
+                self.ask(caller, |ticket| Event::Reserve { ticket, session, pool, bytes, held }).await
             }
             MgrRequest::ReportSilent { pdisk } => {
                 self.ask(caller, |ticket| Event::Silent { ticket, session, pdisk }).await
@@ -290,6 +293,15 @@ impl Manager {
             MgrRequest::PdiskAdd { pdisk, name, node, capacity, pools } => {
                 let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
                 self.ask(caller, |ticket| Event::Add { ticket, entry: Box::new(entry), pools }).await
+            }
+            MgrRequest::PoolCreate { name, code, block_size, pdisks } => {
+                let seed = format::random_key().map_err(|error| MgrError::Store(error.to_string()))?[0];
+                let wish = NewPool { name, code, block_size, pdisks, seed };
+                self.ask(caller, |ticket| Event::MakePool { ticket, wish }).await
+            }
+            MgrRequest::FsCreate { name, pool } => {
+                let now = format::wall_clock();
+                self.ask(caller, |ticket| Event::MakeFs { ticket, name, pool, now }).await
             }
             MgrRequest::LostFiles { fs, after } => {
                 let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
@@ -657,6 +669,7 @@ async fn take_step(
         inner.log.add(note);
     }
     if let Some(map) = step.map.take() {
+        inner.writer.set_contexts(format::contexts(&map, inner.hash));
         publish.send_replace(map);
     }
     inner.holders.take(&mut step);

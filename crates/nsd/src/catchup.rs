@@ -17,7 +17,10 @@ use std::{
 
 use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
 use stripe::{ClusterView, Membership, StripeIo};
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
 use wire::{
     map::PdiskState,
     nsd::{NsdReply, NsdRequest},
@@ -27,7 +30,7 @@ use wire::{
 use crate::{
     config::{ServedPdisk, Tuning},
     judge::{Seen, Verdict, judge},
-    pace::Pace,
+    pace::{PERMITS, Pace},
     settle::{Place, Settled, Unsettled, empty, settle},
     status::CatchUpStatus,
 };
@@ -78,9 +81,11 @@ impl CatchUp {
     pub fn pdisk(&self) -> PdiskId {
         self.served.id
     }
-    /// Stripes worked on at a time.
-    pub fn parallel(&self) -> usize {
-        self.tuning.rebuild_parallel.max(1)
+    /// A permit to work on a stripe of a pool.
+    async fn permit(&self, pool: PoolId, permits: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        let block_size = self.io.view().pool(pool).map_or(0, |pool| pool.geometry.block_len());
+        let share = self.pace.share(block_size, self.tuning.rebuild_parallel);
+        Arc::clone(permits).acquire_many_owned(share).await.ok()
     }
     /// Pause between looks at stripes that could not be settled yet.
     pub fn pause(&self) -> Duration {
@@ -154,7 +159,7 @@ impl CatchUp {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
         let revisit = Arc::new(Mutex::new(Revisit::default()));
-        let parallel = Arc::new(Semaphore::new(self.tuning.rebuild_parallel.max(1)));
+        let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
             let mut tasks = JoinSet::new();
             loop {
@@ -192,7 +197,7 @@ impl CatchUp {
             revisit.lock().unwrap_or_else(PoisonError::into_inner).places.iter().copied().collect();
         let mut tasks = JoinSet::new();
         for place in places {
-            let Ok(permit) = Arc::clone(parallel).acquire_owned().await else { return false };
+            let Some(permit) = self.permit(place.pool, parallel).await else { return false };
             let (this, revisit) = (Arc::clone(self), Arc::clone(revisit));
             tasks.spawn(async move {
                 this.one(place, &revisit).await;
@@ -272,17 +277,25 @@ impl CatchUp {
         let again = || {
             revisit.lock().unwrap_or_else(PoisonError::into_inner).groups.insert((pool, group));
         };
+        // A strip that moves: without K members the others cannot even say what there is.
+        let moved_from = members.get(me).copied().filter(|m| *m != self.served.id);
+        let ok =
+            members.iter().filter(|m| **m != self.served.id && view.state(**m) == PdiskState::Ok).count();
+        let given_up = |m: &PdiskId| view.pdisk(*m).is_some_and(|p| p.given_up());
+        if moved_from.is_some() && ok < pool_view.geometry.k() && !members.iter().any(given_up) {
+            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!("{group}: fewer pdisks count than it takes to read it");
+            tokio::time::sleep(self.tuning.revisit_pause).await;
+            return again();
+        }
         let mut lists: Vec<List> = Vec::new();
         for (i, &pdisk) in members.iter().enumerate() {
             let ask = i == me || view.state(pdisk) == PdiskState::Ok;
-            lists.push(List {
-                pdisk: if i == me { self.served.id } else { pdisk },
-                index: StripIndex(i as u8),
-                page: VecDeque::new(),
-                after: None,
-                end: !ask,
-                ask,
-            });
+            lists.push(List::new(if i == me { self.served.id } else { pdisk }, i, ask));
+        }
+        // The only strip of its stripe: where it comes from is the only one that knows.
+        if let Some(from) = moved_from.filter(|_| members.len() == 1) {
+            lists.push(List::new(from, me, view.state(from) == PdiskState::Ok));
         }
         let mut tasks = JoinSet::new();
         loop {
@@ -311,7 +324,7 @@ impl CatchUp {
             }
             // The listing is only a hint: it is settled over fresh states.
             let place = Place { stripe, pool, group, index: StripIndex(me as u8) };
-            let Ok(permit) = Arc::clone(&parallel).acquire_owned().await else { break };
+            let Some(permit) = self.permit(pool, &parallel).await else { break };
             let (this, revisit) = (Arc::clone(&self), Arc::clone(&revisit));
             tasks.spawn(async move {
                 this.one(place, &revisit).await;
@@ -390,6 +403,10 @@ struct List {
 }
 
 impl List {
+    fn new(pdisk: PdiskId, index: usize, ask: bool) -> List {
+        let index = StripIndex(index as u8);
+        List { pdisk, index, page: VecDeque::new(), after: None, end: !ask, ask }
+    }
     fn head(&self) -> Option<StripeId> {
         self.page.front().map(|s| s.strip.stripe)
     }

@@ -21,7 +21,7 @@ pub struct ServedPdisk {
 pub struct Tuning {
     /// A request under a map that is not here yet waits this long for it.
     pub map_wait: Duration,
-    /// Stripes that catch-up and repair work on at a time, per pdisk.
+    /// Stripes that catch-up and moves work on at a time, per pdisk, while no rate is set.
     pub rebuild_parallel: usize,
     /// Groups that catch-up compares at a time, per pdisk.
     pub groups_parallel: usize,

@@ -17,7 +17,10 @@ use stripe::{ClusterView, Membership};
 use tokio::{sync::Semaphore, task::JoinHandle};
 use wire::{map::StripMove, mgr::Filled};
 
-use crate::catchup::{CatchUp, Revisit};
+use crate::{
+    catchup::{CatchUp, Revisit},
+    pace::PERMITS,
+};
 
 /// Pause between two reports to the manager that something is done.
 const REPORT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,7 +59,7 @@ impl Fill {
         let mut views = self.membership.views();
         let mut under_way: BTreeMap<Filled, UnderWay> = BTreeMap::new();
         let (told, mut done) = tokio::sync::mpsc::channel::<()>(1);
-        let parallel = Arc::new(Semaphore::new(self.maker.parallel()));
+        let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
             let view = Arc::clone(&views.borrow_and_update());
             let wanted = self.wanted(&view);

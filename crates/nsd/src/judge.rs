@@ -57,7 +57,8 @@ fn adopted(state: &StripState) -> Option<&VersionInfo> {
     state.adopted.as_ref().filter(|_| !state.lost)
 }
 
-/// Judges strip `me`; `mine` is its state here, `others` those of all strips in order.
+/// Judges strip `me`; `mine` is its state here, `others` those of all strips in order. A strip that moves and is
+/// the only one of its stripe has the one it is made from beside it.
 pub fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &[Seen]) -> Verdict {
     let mine = mine.filter(|s| s.adopted.is_some() || s.prepared.is_some());
     let index = StripIndex(me as u8);

@@ -90,3 +90,69 @@ fn what_nobody_else_has_was_deleted() {
     assert_eq!(judge(geometry(), 1, mine.as_ref(), &seen(1, &begun(3))), Verdict::Fine);
     assert_eq!(judge(geometry(), 1, mine.as_ref(), &seen(1, &begun(7))), no_reference);
 }
+
+/// Every state a strip can be in, beside every stripe that the others can tell: what is judged and done leads to
+/// what the parity says, and then there is nothing more to do.
+#[test]
+fn whatever_a_strip_holds_it_becomes_what_the_parity_says() {
+    let some = |range: std::ops::RangeInclusive<u64>| std::iter::once(None).chain(range.map(Some));
+    let mut judged = 0;
+    for (me, covered, away) in [0usize, 4, 5].into_iter().flat_map(|me| {
+        some(1..=3).flat_map(move |covered| [None, Some(1), Some(5)].map(|away| (me, covered, away)))
+    }) {
+        let covers = [covered, Some(3), None, None];
+        let wanted = if me < 4 { covered } else { Some(3) };
+        let mut others = seen(me, &[(1, Seen::Ok(holds(Some(3), None)))]);
+        for i in [4, 5].into_iter().filter(|i| *i != me) {
+            others[i] = parity(3, covers);
+        }
+        if let Some(away) = away.filter(|away| *away != me && !(me == 4 && *away == 5)) {
+            others[away] = Seen::Away;
+        }
+        for (adopted, prepared, lost) in some(1..=4).flat_map(|a| {
+            some(1..=5).flat_map(move |p| {
+                [false, true].map(|lost| (a, p.filter(|p| a.is_none_or(|a| *p > a)), lost))
+            })
+        }) {
+            let mut mine = holds(adopted, prepared).unwrap_or_default();
+            mine.lost = lost && adopted.is_some();
+            let mut steps = 0;
+            loop {
+                match judge(geometry(), me, Some(&mine), &others) {
+                    Verdict::Fine => break,
+                    Verdict::Adopt(version) => {
+                        (mine.adopted, mine.prepared, mine.lost) = (Some(info(version)), None, false);
+                    }
+                    Verdict::Install(target) => {
+                        let version = target.version_of(StripIndex(me as u8)).expect("a version to install");
+                        assert!(mine.lost || mine.adopted.as_ref().is_none_or(|a| a.version < version));
+                        (mine.adopted, mine.lost) = (Some(info(version)), false);
+                    }
+                    Verdict::Discard(version) | Verdict::DiscardLeftover(version) => {
+                        assert!(version < v(3), "what may be a write on its way stays");
+                        mine.prepared = None;
+                    }
+                    Verdict::Delete(highest) => {
+                        assert!(mine.adopted.as_ref().is_some_and(|a| a.version <= highest));
+                        (mine.adopted, mine.lost) = (None, false);
+                    }
+                    Verdict::Later(Why::Newer) => {
+                        assert!(
+                            adopted.is_some_and(|a| wanted.is_none_or(|w| a > w)),
+                            "{adopted:?} {wanted:?}"
+                        );
+                        break;
+                    }
+                    verdict => panic!("{verdict:?} of {mine:?} beside {others:?}"),
+                }
+                steps += 1;
+                assert!(steps < 5, "{mine:?} beside {others:?}");
+            }
+            let have = mine.adopted.as_ref().map(|a| a.version);
+            let newer = adopted.is_some_and(|a| wanted.is_none_or(|w| a > w));
+            assert!(have == wanted.map(v) || newer, "{me}: {have:?}, not {wanted:?}, beside {others:?}");
+            judged += 1;
+        }
+    }
+    assert!(judged > 500, "{judged}");
+}

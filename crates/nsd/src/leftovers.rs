@@ -83,7 +83,7 @@ impl Leftovers {
                 page.iter().filter(|s| left_over(&view, &here, s)).filter_map(removal).collect();
             if !items.is_empty() {
                 self.removed.fetch_add(items.len() as u64, Ordering::Relaxed);
-                self.served.pdisk.delete(items).await?;
+                self.served.pdisk.remove_leftovers(items).await?;
             }
             drop(guard);
             tokio::task::yield_now().await;

@@ -28,6 +28,11 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 /// Weight of one request in the mean of client latency: 1/16.
 const MEAN_SHIFT: u32 = 4;
 
+/// Permits for the stripes that are worked on for one pdisk at a time; see [`Pace::share`].
+pub const PERMITS: u32 = 1024;
+/// Blocks of stripes that are worked on for one pdisk at a time, whatever the rate, bytes.
+const FLIGHT_MAX: u64 = 64 << 20;
+
 /// See the module.
 pub struct Pace {
     started: Instant,
@@ -119,6 +124,20 @@ impl Pace {
         }
     }
 
+    /// How many of [`PERMITS`] a stripe takes: `parallel` stripes are worked on at a time. Under a rate, more:
+    /// each waits for its turn at several pdisks, and all of them are kept busy only if half a second's bytes are
+    /// on their way (much more would wait for longer than a request is waited for).
+    pub fn share(&self, block_size: u32, parallel: usize) -> u32 {
+        let most = (PERMITS / u32::try_from(parallel).unwrap_or(PERMITS).max(1)).max(1);
+        match self.rate.load(Ordering::Relaxed) / 2 {
+            0 => most,
+            half => {
+                let share = u64::from(PERMITS) * u64::from(block_size) / half.min(FLIGHT_MAX);
+                u32::try_from(share).unwrap_or(most).clamp(1, most)
+            }
+        }
+    }
+
     /// Waits until `bytes` more may be read from or written to a pdisk for rebuild, at most until `until`.
     pub async fn take(&self, pdisk: PdiskId, bytes: u64, until: Instant) {
         let rate = self.rate.load(Ordering::Relaxed);
@@ -154,6 +173,17 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(150), "three times 5 MB at 100 MB/s were paid for");
         let paid = *pace.paid_at.lock().unwrap().get(&PdiskId(2)).unwrap();
         assert!(paid >= begun + Duration::from_millis(200));
+    }
+
+    #[test]
+    fn a_rate_lets_more_stripes_wait_within_bounds() {
+        let pace = Pace::new();
+        assert_eq!(pace.share(1 << 20, 4), PERMITS / 4);
+        pace.rate.store(20_000_000, Ordering::Relaxed);
+        assert_eq!(PERMITS / pace.share(1 << 20, 4), 9, "half a second at 20 MB/s");
+        assert_eq!(pace.share(16 << 20, 4), PERMITS / 4);
+        pace.rate.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(PERMITS / pace.share(1 << 20, 4), 64);
     }
 
     #[tokio::test]

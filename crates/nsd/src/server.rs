@@ -288,15 +288,12 @@ impl Inner {
         }
         let header = &request.header;
         let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
-        if let (true, NsdRequest::Read { pdisk, read }) = (rebuild, &message) {
-            let bytes = read.ranges.iter().map(|r| u64::from(r.len)).sum();
-            self.pace.take(*pdisk, bytes, request.expires).await;
-        }
+        let paced = rebuild && matches!(message, NsdRequest::Read { .. });
         let admitted = self
             .gate
             .admit(&self.membership, header.session, header.epoch, &message, self.map_wait, request.expires)
             .await;
-        let _pass = match admitted {
+        let pass = match admitted {
             Ok(pass) => pass,
             Err(refusal) => return Response::ok(frame::encode(&NsdReply::Refused(refusal))),
         };
@@ -305,8 +302,14 @@ impl Inner {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
         let (reply, payload, found) = ops::carry_out(&served.pdisk, message, request.payload.clone()).await;
+        drop(pass);
         if let Found::Lost(strip) = found {
             self.repairs.found(pdisk, strip);
+        }
+        if paced {
+            // Afterwards: a request that waits for its turn first is refused then, if a group has moved meanwhile,
+            // and has to be paid for again; and one that waits with its pass holds the next map up.
+            self.pace.take(pdisk, payload.len() as u64, request.expires).await;
         }
         if !rebuild {
             self.pace.client(request.received);

@@ -108,12 +108,18 @@ async fn once(
     let answers = io.states(place.stripe, place.pool, class, |s| s == PdiskState::Ok, deadline).await?;
     let mut others = Vec::with_capacity(answers.len());
     for (i, answer) in answers.into_iter().enumerate() {
-        others.push(match answer {
+        let seen = match answer {
+            // A strip that moves and is the only one of its stripe: where it comes from knows what it should be.
+            Some(answer) if i == me && !avoid && geometry.width() == 1 => {
+                others.push(Seen::Mine);
+                Seen::Ok(Some(answer.map_err(|fault| Unsettled::Silent(place.index, fault))?))
+            }
             _ if i == me => Seen::Mine,
             Some(Ok(state)) => Seen::Ok(Some(state)),
             Some(Err(fault)) => return Err(Unsettled::Silent(StripIndex(i as u8), fault)),
             None => Seen::Away,
-        });
+        };
+        others.push(seen);
     }
     // Last, so that it is not older than the others.
     let mine = pdisk.state(vec![strip]).await?.pop();

@@ -272,12 +272,23 @@ impl Pdisk {
 
     /// Removes versions of a file's strips. Durable. Returns how many strips lost a version.
     pub async fn delete(&self, batch: Vec<DeleteStrips>) -> Refused<u64> {
+        self.remove(batch, true).await
+    }
+
+    /// The same for strips that are elsewhere now: they were not deleted, and may be made here again.
+    pub async fn remove_leftovers(&self, batch: Vec<DeleteStrips>) -> Refused<u64> {
+        self.remove(batch, false).await
+    }
+
+    async fn remove(&self, batch: Vec<DeleteStrips>, deleted_everywhere: bool) -> Refused<u64> {
         let change = |store: &Store, state: &mut State| {
             let mut deleted = 0;
             for d in &batch {
                 match store.append(state, &Record::Delete(*d), Bytes::new(), false) {
                     Ok((_, n)) => {
-                        state.deletes.note(*d);
+                        if deleted_everywhere {
+                            state.deletes.note(*d);
+                        }
                         deleted += n;
                     }
                     Err(e) => return (0, Err(e)),

@@ -131,6 +131,7 @@ impl ReadPlan {
     pub fn answered(&mut self, index: usize, info: VersionInfo, got: Vec<(u32, Bytes)>) {
         let strip = &mut self.strips[index];
         strip.flying = strip.flying.saturating_sub(1);
+        strip.late &= strip.flying > 0; // it came after all: it is as good as any
         if !strip.usable() {
             return;
         }
@@ -420,3 +421,7 @@ impl ReadPlan {
         meta
     }
 }
+
+#[cfg(test)]
+#[path = "read_plan_tests.rs"]
+mod tests;

@@ -89,6 +89,13 @@ pub struct PdiskEntry {
     pub leaving: bool,
 }
 
+impl PdiskEntry {
+    /// An administrator has said that nothing of it is to be waited for.
+    pub fn given_up(&self) -> bool {
+        self.state == PdiskState::Failed && self.leaving
+    }
+}
+
 /// A pool and its layout table.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PoolEntry {

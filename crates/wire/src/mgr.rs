@@ -19,6 +19,9 @@ pub const NAME_LEN_MAX: usize = 255;
 pub const SYMLINK_LEN_MAX: usize = 4095;
 /// Longest extended attribute name, bytes.
 pub const XATTR_NAME_LEN_MAX: usize = 255;
+/// Extended attribute of every inode that names its pool. Setting it on a directory directs what is made
+/// there from then on, and below, to that pool; nothing that exists moves. Not listed, so not copied along.
+pub const POOL_XATTR: &[u8] = b"ropewalk.pool";
 /// Longest extended attribute value, bytes.
 pub const XATTR_VALUE_LEN_MAX: usize = 64 << 10;
 /// Most bytes of a file kept inside its inode.
@@ -244,10 +247,12 @@ pub enum MgrRequest {
     CloseSession,
     /// Asks for room before pages are dirtied; renewed as needed.
     Reserve {
+        /// In which pool.
+        pool: base::PoolId,
         /// Raw bytes wanted, redundancy included. 0 only tells what is held.
         bytes: u64,
-        /// Raw bytes of earlier grants that the sender still holds unused; what it was granted beyond
-        /// that is stored by now, or given back.
+        /// Raw bytes of earlier grants in that pool that the sender still holds unused; what it was granted
+        /// beyond that is stored by now, or given back.
         held: u64,
     },
     /// A pdisk did not answer the sender in time.
@@ -400,6 +405,24 @@ pub enum MgrRequest {
         capacity: u64,
         /// The pools that are to use it.
         pools: Vec<base::PoolId>,
+    },
+    /// A new pool over pdisks of the cluster. Asking again for the same is harmless.
+    PoolCreate {
+        /// Its name.
+        name: String,
+        /// Redundancy code, as text.
+        code: String,
+        /// Bytes of a block, a power of two from 256 KiB to 16 MiB.
+        block_size: u32,
+        /// The pdisks it is laid out over; empty: all that are to hold something.
+        pdisks: Vec<PdiskId>,
+    },
+    /// A new, empty file system. Asking again for the same is harmless.
+    FsCreate {
+        /// Its name.
+        name: String,
+        /// The pool of its root directory.
+        pool: base::PoolId,
     },
     /// Files with blocks that cannot be read now, by rising inode number.
     LostFiles {

@@ -155,9 +155,9 @@ pub struct NetperfTest {
     /// Tester threads of each client, each with one message under way
     #[arg(long, default_value_t = 4)]
     pub threads: u32,
-    /// Connections between each client and each server, 1 to 16
-    #[arg(long, default_value_t = 1)]
-    pub parallel: u8,
+    /// Connections between each client and each server, 1 to 16; auto: found by measuring
+    #[arg(long, default_value = "1")]
+    pub parallel: lab::netperf::Parallel,
     /// Show histograms
     #[arg(long)]
     pub hist: bool,

@@ -100,8 +100,7 @@ impl Cluster {
         // Whoever ends cleanly has nothing in flight: nothing to fence. What it held is now either
         // stored, and the next reports say so, or free.
         let fs = client.record.fs;
-        let pool = self.map.filesystems.iter().find(|entry| entry.id == fs).map(|fs| fs.pool);
-        self.space.close(session, pool.unwrap_or_default(), now);
+        self.space.close(session, now);
         self.remove(session, step);
         self.with_tokens(fs, step, |tokens, next| tokens.drop_session(session, now, next));
         self.with_locks(fs, step, |locks| locks.drop_session(session, now));

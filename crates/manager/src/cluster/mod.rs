@@ -14,6 +14,9 @@ mod moves;
 #[cfg(test)]
 mod moves_tests;
 mod pdisks;
+mod pools;
+#[cfg(test)]
+mod pools_tests;
 mod servers;
 mod space;
 #[cfg(test)]
@@ -27,12 +30,15 @@ use libc::{EINVAL, ENOENT};
 use wire::{
     lock::LockRequest,
     map::{ClusterMap, PdiskEntry},
-    mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
+    mgr::{
+        ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent,
+        Timestamp,
+    },
     token::{Token, TokenMode},
 };
 
 pub(crate) use self::moves::needed;
-pub use self::{holders::Holders, space::data_strips};
+pub use self::{holders::Holders, pools::NewPool, space::data_strips};
 use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
@@ -122,6 +128,8 @@ pub enum Event {
         ticket: Ticket,
         /// Whose.
         session: SessionId,
+        /// In which pool.
+        pool: PoolId,
         /// Raw bytes wanted.
         bytes: u64,
         /// Raw bytes it still holds.
@@ -265,6 +273,24 @@ pub enum Event {
         entry: Box<PdiskEntry>,
         /// The pools that are to use it.
         pools: Vec<PoolId>,
+    },
+    /// A new pool.
+    MakePool {
+        /// Answer to.
+        ticket: Ticket,
+        /// What it is to be.
+        wish: NewPool,
+    },
+    /// A new file system.
+    MakeFs {
+        /// Answer to.
+        ticket: Ticket,
+        /// Its name.
+        name: String,
+        /// The pool of its root.
+        pool: PoolId,
+        /// When its root is made.
+        now: Timestamp,
     },
 }
 
@@ -470,8 +496,8 @@ impl Cluster {
             }
             Event::ResolveDone { ticket, session } => self.resolve_done(ticket, session, &mut step),
             Event::Close { ticket, session } => self.close(ticket, session, now, &mut step),
-            Event::Reserve { ticket, session, bytes, held } => {
-                match self.reserve(session, bytes, held, now) {
+            Event::Reserve { ticket, session, pool, bytes, held } => {
+                match self.reserve(session, pool, bytes, held, now) {
                     Ok(bytes) => step.reply(ticket, MgrReply::Reserved { bytes }),
                     Err(error) => step.refuse(ticket, error),
                 }
@@ -501,6 +527,14 @@ impl Cluster {
             }
             Event::Add { ticket, entry, pools } => {
                 let outcome = self.add_pdisk(*entry, &pools, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::MakePool { ticket, wish } => {
+                let outcome = self.make_pool(wish, now, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::MakeFs { ticket, name, pool, now } => {
+                let outcome = self.make_fs(name, pool, now, &mut step);
                 step.answer(ticket, outcome);
             }
             Event::Lock { ticket, expires, session, request } => {

@@ -94,16 +94,18 @@ impl Cluster {
 
     /// The pdisks a pool is to be laid out over.
     fn to_hold(&self, pool: &PoolEntry, now: Duration) -> Vec<PdiskId> {
+        pool.pdisks.iter().map(|p| p.id).filter(|id| self.is_to_hold(*id, now)).collect()
+    }
+
+    /// Whether a pdisk is to hold something.
+    pub(super) fn is_to_hold(&self, id: PdiskId, now: Duration) -> bool {
         let gone_for_good = |disk: &Disk| {
             disk.missing_since.is_some_and(|since| now >= since.saturating_add(self.rebuild_delay))
         };
-        let holds = |p: &&PoolPdisk| {
-            self.map.pdisk(p.id).is_some_and(|entry| {
-                let gone = self.disks.get(&p.id).is_some_and(gone_for_good);
-                !entry.leaving && entry.state != PdiskState::Failed && !gone
-            })
-        };
-        pool.pdisks.iter().filter(holds).map(|p| p.id).collect()
+        self.map.pdisk(id).is_some_and(|entry| {
+            let gone = self.disks.get(&id).is_some_and(gone_for_good);
+            !entry.leaving && entry.state != PdiskState::Failed && !gone
+        })
     }
 
     /// Plans anew if the set has changed; true if there is a new plan.
@@ -262,6 +264,11 @@ impl Cluster {
         differ.sort_by_key(|(g, (row, _))| (row.iter().filter(|id| counts(id)).count(), *g));
         let mut started = Vec::new();
         for (g, (row, want)) in differ {
+            let here = row.iter().filter(|id| counts(id)).count();
+            let given_up = |id: &PdiskId| self.map.pdisk(*id).is_some_and(PdiskEntry::given_up);
+            if here < needed(pool) && !row.iter().all(|id| counts(id) || given_up(id)) {
+                continue; // nothing to make its strips from, until a pdisk is back or is given up
+            }
             let under_way = taken.entry(GroupId(g)).or_default();
             let mut blocked = Vec::new();
             for i in 0..width {
@@ -328,14 +335,19 @@ impl Cluster {
         let name = entry.name.clone();
         let used = self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
         match wish {
-            PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id) => {
+            PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id, true) => {
                 return no(format!(
                     "{name} holds one of the last copies of a group; drain it, or wait until the others \
                      are rebuilt"
                 ));
             }
-            PdiskWish::Fail if entry.state == PdiskState::Failed => {}
-            PdiskWish::Fail => self.set_state(id, PdiskState::Failed, "an administrator says so", step),
+            PdiskWish::Fail => {
+                let known = entry.state == PdiskState::Failed;
+                self.mark_leaving(id, true, step);
+                if !known {
+                    self.set_state(id, PdiskState::Failed, "an administrator says so", step);
+                }
+            }
             PdiskWish::Remove if used => {
                 return no(format!("{name} still holds strips of groups; drain it or fail it first"));
             }

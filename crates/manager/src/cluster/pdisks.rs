@@ -87,8 +87,10 @@ impl Cluster {
         }
     }
 
-    /// Whether every group keeps K `Ok` members without this pdisk.
-    pub(super) fn can_lose(&self, id: PdiskId) -> bool {
+    /// Whether every group keeps K `Ok` members without this pdisk. `all`: also of pools that have no
+    /// redundancy. Otherwise these hold nobody up: their strips are out of reach as long as their pdisk is,
+    /// nothing of them changes meanwhile, and the other pools on it go on.
+    pub(super) fn can_lose(&self, id: PdiskId, all: bool) -> bool {
         let ok: BTreeSet<PdiskId> = self
             .map
             .pdisks
@@ -98,6 +100,9 @@ impl Cluster {
             .collect();
         self.map.pools.iter().all(|pool| {
             let needed = needed(pool);
+            if !all && needed == usize::from(pool.width) && self.map.pools.len() > 1 {
+                return true;
+            }
             let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
             groups
                 .filter(|group| group.contains(&id))
@@ -123,7 +128,7 @@ impl Cluster {
                 PdiskState::Missing if here => self.set_state(id, PdiskState::Returning, "is back", step),
                 PdiskState::Missing => {}
                 PdiskState::Ok | PdiskState::Returning if !(gone || held_off || failed) => {}
-                PdiskState::Ok if !self.can_lose(id) => {} // one of the last copies: writes wait for it
+                PdiskState::Ok if !self.can_lose(id, false) => {} // one of the last copies: writes wait for it
                 _ if failed => self.set_state(id, PdiskState::Failed, "its server says so", step),
                 _ => self.set_state(id, PdiskState::Missing, "is gone", step),
             }

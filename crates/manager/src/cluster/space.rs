@@ -2,10 +2,13 @@
 //!
 //! Placement spreads stripes evenly, so a pool is full when its fullest pdisk is: what can be given is
 //! the least free space of a counted pdisk times their number, less a margin on each, the spare space
-//! that a rebuild will need, and what is outstanding. Outstanding is what sessions hold unused, and what
+//! that a rebuild will need, and what is outstanding, in all pools over the same pdisks. Outstanding is what sessions hold unused, and what
 //! they have used since the last report of some pdisk (it may not be in that pdisk's figure yet).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use base::{FsId, PdiskId, PoolId, SessionId};
 use libc::{EAGAIN, ENOSPC};
@@ -20,7 +23,7 @@ use super::Cluster;
 const MARGIN_SHIFT: u32 = 6;
 /// Most that is kept free on a pdisk, bytes.
 const MARGIN_MAX: u64 = 256 << 20;
-/// Most uses remembered until reports catch up; later ones are added to the last.
+/// Uses remembered until reports catch up; later ones are added to the last of their pool.
 const USES_MAX: usize = 64;
 
 /// Data strips of a stripe, from the code's text: 4 of `4+2p`, 1 of `3way`.
@@ -34,7 +37,7 @@ pub fn data_strips(code: &str) -> Option<u8> {
 /// Who holds what.
 #[derive(Debug, Default)]
 pub(super) struct Space {
-    held: BTreeMap<SessionId, u64>,
+    held: BTreeMap<(SessionId, PoolId), u64>,
     uses: Vec<Use>,
 }
 
@@ -49,13 +52,19 @@ struct Use {
 impl Space {
     /// A session ended uncleanly: what it held is free, or in the next reports.
     pub fn forget(&mut self, session: SessionId) {
-        self.held.remove(&session);
+        self.take(session);
     }
 
     /// A session ended: what it held may have been used last.
-    pub fn close(&mut self, session: SessionId, pool: PoolId, now: Duration) {
-        let bytes = self.held.remove(&session).unwrap_or_default();
-        self.add_use(pool, bytes, now);
+    pub fn close(&mut self, session: SessionId, now: Duration) {
+        for (pool, bytes) in self.take(session) {
+            self.add_use(pool, bytes, now);
+        }
+    }
+
+    fn take(&mut self, session: SessionId) -> Vec<(PoolId, u64)> {
+        let of_session: BTreeMap<_, _> = self.held.extract_if(.., |(of, _), _| *of == session).collect();
+        of_session.into_iter().map(|((_, pool), bytes)| (pool, bytes)).collect()
     }
 
     fn add_use(&mut self, pool: PoolId, bytes: u64, now: Duration) {
@@ -63,8 +72,8 @@ impl Space {
             return;
         }
         let full = self.uses.len() >= USES_MAX;
-        match self.uses.last_mut() {
-            Some(last) if last.pool == pool && (full || now < last.at + Duration::from_millis(250)) => {
+        match self.uses.iter_mut().rfind(|used| used.pool == pool) {
+            Some(last) if full || now < last.at + Duration::from_millis(250) => {
                 last.at = now;
                 last.bytes += bytes;
             }
@@ -121,38 +130,50 @@ impl Cluster {
         })
     }
 
+    /// How much of what is outstanding in `other` has to be left free in `pool`, of `bytes`: what falls on one
+    /// pdisk there, on as many pdisks as this one has.
+    fn share(&self, pool: &PoolEntry, other: PoolId, bytes: u64) -> u64 {
+        if other == pool.id {
+            return bytes;
+        }
+        let Some(other) = self.map.pool(other) else { return 0 };
+        let (here, there) = (self.members(pool), self.members(other));
+        if !there.iter().any(|id| here.binary_search(id).is_ok()) {
+            return 0;
+        }
+        let scaled = u128::from(bytes) * here.len() as u128;
+        u64::try_from(scaled.div_ceil(there.len().max(1) as u128)).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn reserve(
         &mut self,
         session: SessionId,
+        pool: PoolId,
         bytes: u64,
         held: u64,
         now: Duration,
     ) -> Result<u64, MgrError> {
-        let client = self.clients.get_mut(&session).ok_or(MgrError::NoSession)?;
-        client.renewed = now;
-        let fs = client.record.fs;
-        let pool = self.map.filesystems.iter().find(|entry| entry.id == fs).map(|entry| entry.pool);
-        let pool = pool.and_then(|pool| self.map.pool(pool)).ok_or(MgrError::Errno(libc::ENOENT))?;
-        let pool_id = pool.id;
+        self.clients.get_mut(&session).ok_or(MgrError::NoSession)?.renewed = now;
+        let pool = self.map.pool(pool).ok_or(MgrError::Errno(libc::ENOENT))?;
+        let id = pool.id;
         let room = self.room(pool).ok_or(MgrError::Errno(EAGAIN))?;
-        let before = self.space.held.get(&session).copied();
+        let before = self.space.held.get(&(session, id)).copied();
         // After a restart of the manager what is held is only known from here on.
         let kept = held.min(before.unwrap_or(held));
-        self.space.add_use(pool_id, before.unwrap_or_default().saturating_sub(kept), now);
-        let reported = |used: &Use| room.reported.is_some_and(|at| at > used.at);
-        self.space.uses.retain(|used| used.pool != pool_id || !reported(used));
-        let in_pool = |session: &SessionId| {
-            let fs = self.clients.get(session).map(|client| client.record.fs);
-            self.map.filesystems.iter().any(|entry| Some(entry.id) == fs && entry.pool == pool_id)
-        };
-        self.space.held.insert(session, kept);
-        let held: u64 = self.space.held.iter().filter(|(id, _)| in_pool(id)).map(|(_, bytes)| bytes).sum();
-        let used: u64 = self.space.uses.iter().filter(|u| u.pool == pool_id).map(|u| u.bytes).sum();
-        let granted = bytes.min(room.free.saturating_sub(held).saturating_sub(used));
+        self.space.add_use(id, before.unwrap_or_default().saturating_sub(kept), now);
+        let pools: BTreeSet<PoolId> = self.space.uses.iter().map(|used| used.pool).collect();
+        let reported = |of: PoolId| Some((of, self.room(self.map.pool(of)?)?.reported?));
+        let reported: BTreeMap<PoolId, Duration> = pools.into_iter().filter_map(reported).collect();
+        self.space.uses.retain(|used| reported.get(&used.pool).is_none_or(|at| *at <= used.at));
+        self.space.held.insert((session, id), kept);
+        let held = self.space.held.iter().map(|(&(_, of), &bytes)| self.share(pool, of, bytes));
+        let used = self.space.uses.iter().map(|used| self.share(pool, used.pool, used.bytes));
+        let outstanding: u64 = held.chain(used).fold(0, u64::saturating_add);
+        let granted = bytes.min(room.free.saturating_sub(outstanding));
         if granted == 0 && bytes > 0 {
             return Err(MgrError::Errno(ENOSPC));
         }
-        self.space.held.insert(session, kept + granted);
+        self.space.held.insert((session, id), kept + granted);
         Ok(granted)
     }
 

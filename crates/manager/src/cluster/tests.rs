@@ -89,7 +89,7 @@ impl Stage {
     }
 
     /// All servers registered and up to date.
-    fn running(nodes: u32, code: &str) -> Stage {
+    pub fn running(nodes: u32, code: &str) -> Stage {
         let mut stage = Stage::new(nodes, code);
         (1..=nodes).for_each(|node| stage.register(node, 1, 0));
         stage.renew_all();
@@ -157,7 +157,7 @@ impl Stage {
         }
     }
 
-    fn open(&mut self, pid: u32, proven_dead: Option<SessionId>) -> Ticket {
+    pub fn open(&mut self, pid: u32, proven_dead: Option<SessionId>) -> Ticket {
         let expires = self.now + Duration::from_secs(60);
         self.tell(|ticket| Event::Open {
             ticket,
@@ -171,7 +171,7 @@ impl Stage {
         })
     }
 
-    fn opened(&mut self, ticket: Ticket) -> (SessionId, Grant, bool) {
+    pub fn opened(&mut self, ticket: Ticket) -> (SessionId, Grant, bool) {
         match self.replies.remove(&ticket) {
             Some(MgrReply::SessionOpen { session, grant, resolve, map, .. }) => {
                 assert!(map.clients.iter().any(|client| client.session == session));
@@ -181,7 +181,7 @@ impl Stage {
         }
     }
 
-    fn states(&self) -> String {
+    pub fn states(&self) -> String {
         let letter = |p: &PdiskEntry| match p.state {
             PdiskState::Ok => 'o',
             PdiskState::Missing => 'm',
@@ -337,7 +337,8 @@ fn a_dead_client_is_fenced_before_another_begins() {
     assert!(second > first && grant2 > grant1 && resolve);
     assert!(stage.collected > collected, "its orphans may go now");
     // The first one is nobody now.
-    let reply = stage.ask(|ticket| Event::Reserve { ticket, session: first, bytes: 1, held: 0 });
+    let reply =
+        stage.ask(|ticket| Event::Reserve { ticket, session: first, pool: PoolId(1), bytes: 1, held: 0 });
     assert_eq!(reply, MgrReply::Error(MgrError::NoSession));
     // Unresolved until somebody says so, also across clean ends.
     stage.ask(|ticket| Event::Close { ticket, session: second });
@@ -405,6 +406,7 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     let reserve = |stage: &mut Stage, bytes, held| match stage.ask(|ticket| Event::Reserve {
         ticket,
         session,
+        pool: PoolId(1),
         bytes,
         held,
     }) {

@@ -5,17 +5,17 @@
 
 use std::ops::ControlFlow;
 
-use base::{BlockIndex, FsId, InodeNo, Version};
+use base::{BlockIndex, FsId, InodeNo, PoolId, Version};
 use libc::{EFBIG, EINVAL, EISDIR, ENOENT};
 use wire::{
     mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, Timestamp},
     strip::DeleteStrips,
 };
 
-use super::{Editor, FsContext, Op, errno};
+use super::{Editor, Op, errno};
 use crate::{
     keys::{self, BYTES_VERSION, DeleteQueueRecord, DeleteRecord, FsRecord, Inode, body_key, inode_key},
-    store::{Read, Txn, open_bytes, prefix_end, seal_bytes},
+    store::{Read, open_bytes, prefix_end, seal_bytes},
 };
 
 /// What a directory shows as its size, bytes.
@@ -63,8 +63,8 @@ pub fn body(from: &dyn Read, fs: FsId, ino: InodeNo) -> Op<Vec<u8>> {
     }
 }
 
-/// Makes the root directory and the counts of a new file system.
-pub fn make_root(txn: &mut Txn<'_>, fs: FsContext, now: Timestamp) {
+/// The root directory and the counts of a new file system.
+pub fn new_root(pool: PoolId, block_size: u32, now: Timestamp) -> (Inode, FsRecord) {
     let root = Inode {
         kind: FileKind::Directory,
         mode: 0o755,
@@ -73,13 +73,12 @@ pub fn make_root(txn: &mut Txn<'_>, fs: FsContext, now: Timestamp) {
         mtime: now,
         ctime: now,
         btime: now,
-        pool: fs.pool,
-        block_size: fs.block_size,
+        pool,
+        block_size,
         parent: InodeNo::ROOT,
         ..Inode::default()
     };
-    keys::write(txn, inode_key(fs.fs, InodeNo::ROOT), &root);
-    keys::write(txn, keys::fs_key(fs.fs), &FsRecord { last_ino: InodeNo::ROOT, inodes: 1 });
+    (root, FsRecord { last_ino: InodeNo::ROOT, inodes: 1 })
 }
 
 /// What [`Editor::set_attr`] sets.

@@ -19,14 +19,14 @@ mod session;
 mod tests;
 mod xattr;
 
-use base::{FsId, Grant, InodeNo, PoolId, SessionId, Version};
+use base::{FsId, Grant, InodeNo, SessionId, Version};
 use libc::{EINVAL, EIO};
 use thiserror::Error;
 use wire::mgr::{Change, MgrError, MgrReply};
 
 pub use self::{
     hash::DirHash,
-    inode::make_root,
+    inode::new_root,
     query::query,
     session::{collect_orphans, drop_orphan, end_session, mutate},
 };
@@ -43,10 +43,6 @@ pub const NLINK_MAX: u32 = i32::MAX as u32;
 pub struct FsContext {
     /// The file system.
     pub fs: FsId,
-    /// Where new files go.
-    pub pool: PoolId,
-    /// Bytes of a block of new files.
-    pub block_size: u32,
     /// Hash of directory entries.
     pub hash: DirHash,
 }

@@ -93,8 +93,8 @@ impl Editor<'_, '_> {
             mtime: new.now,
             ctime: new.now,
             btime: new.now,
-            pool: self.fs.pool,
-            block_size: self.fs.block_size,
+            pool: dir.pool,
+            block_size: dir.block_size,
             parent: if is_dir { parent } else { InodeNo(0) },
             ..Inode::default()
         };

@@ -28,9 +28,13 @@ impl Stage {
     /// With a hash of so many bits.
     pub fn new(hash_bits: u32) -> Stage {
         let hash = DirHash::narrow([1, 2], hash_bits);
-        let fs = FsContext { fs: FS, pool: PoolId(1), block_size: BLOCK as u32, hash };
+        let fs = FsContext { fs: FS, hash };
         let mut stage = Stage { map: BTreeMap::new(), fs, session: SessionId(0), seq: 0 };
-        stage.txn(|txn| make_root(txn, fs, NOW));
+        stage.txn(|txn| {
+            let (root, counts) = new_root(PoolId(1), BLOCK as u32, NOW);
+            keys::write(txn, keys::inode_key(FS, InodeNo::ROOT), &root);
+            keys::write(txn, keys::fs_key(FS), &counts);
+        });
         stage.begin_session(5);
         stage
     }

@@ -1,15 +1,18 @@
-//! Extended attributes of the namespaces user, security and trusted.
+//! Extended attributes of the namespaces user, security and trusted; and the one that tells an inode's pool.
 
 use std::ops::ControlFlow;
 
 use base::{FsId, InodeNo};
-use libc::{E2BIG, EEXIST, ENODATA, ENOSPC, EOPNOTSUPP, ERANGE};
-use wire::mgr::{MgrReply, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX};
+use libc::{E2BIG, EEXIST, EINVAL, ENODATA, ENOSPC, ENOTDIR, EOPNOTSUPP, ERANGE};
+use wire::{
+    map::PoolEntry,
+    mgr::{FileKind, MgrReply, POOL_XATTR, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX},
+};
 
 use super::{Editor, Op, errno, inode};
 use crate::{
     keys::{BYTES_VERSION, XATTR_KEY_HEAD, xattr_key},
-    store::{Read, open_bytes, prefix_end, seal_bytes},
+    store::{Read, open_bytes, open_record, prefix_end, seal_bytes},
 };
 
 /// Most bytes of all names of an inode, with a NUL each: what listxattr can return.
@@ -26,8 +29,28 @@ fn check_name(name: &[u8]) -> Op<()> {
     if known && !name.contains(&0) { Ok(()) } else { errno(EOPNOTSUPP) }
 }
 
+/// A pool by whatever tells it apart.
+fn pool(from: &dyn Read, wanted: impl Fn(&PoolEntry) -> bool) -> Op<Option<PoolEntry>> {
+    let (mut found, mut bad) = (None, None);
+    from.scan(b"l", &prefix_end(b"l"), &mut |key, value| {
+        match open_record::<PoolEntry>(key, value) {
+            Ok(pool) if wanted(&pool) => found = Some(pool),
+            Ok(_) => {}
+            Err(error) => bad = Some(error),
+        }
+        ControlFlow::Continue(())
+    })?;
+    bad.map_or(Ok(found), |error| Err(error.into()))
+}
+
 /// The value; ENODATA if there is none.
 pub fn get(from: &dyn Read, fs: FsId, ino: InodeNo, name: &[u8]) -> Op<Vec<u8>> {
+    if name == POOL_XATTR {
+        let home = inode::get(from, fs, ino)?.pool;
+        return Ok(pool(from, |pool| pool.id == home)?
+            .map(|pool| pool.name.into_bytes())
+            .unwrap_or_default());
+    }
     check_name(name)?;
     let key = xattr_key(fs, ino, name);
     match from.get(&key)? {
@@ -61,6 +84,18 @@ impl Editor<'_, '_> {
         }
     }
 
+    /// What is made in a directory from now on goes to another pool.
+    fn set_pool(&mut self, ino: InodeNo, name: &[u8], now: Timestamp) -> Op<MgrReply> {
+        let mut inode = self.get(ino)?;
+        if inode.kind != FileKind::Directory {
+            return errno(ENOTDIR); // the blocks of a file stay where they are
+        }
+        let Some(pool) = pool(self.txn, |pool| pool.name.as_bytes() == name)? else { return errno(EINVAL) };
+        (inode.pool, inode.block_size, inode.ctime) = (pool.id, pool.block_size, now);
+        self.put(ino, &inode);
+        Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
+    }
+
     pub(super) fn set_xattr(
         &mut self,
         ino: InodeNo,
@@ -70,6 +105,9 @@ impl Editor<'_, '_> {
         replace: bool,
         now: Timestamp,
     ) -> Op<MgrReply> {
+        if name == POOL_XATTR {
+            return if create { errno(EEXIST) } else { self.set_pool(ino, value, now) };
+        }
         check_name(name)?;
         if value.len() > XATTR_VALUE_LEN_MAX {
             return errno(E2BIG);

@@ -1,0 +1,75 @@
+//! What the stories of arrays have in common: small clusters, commands, and waiting until all is well.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Cluster, ok};
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether the long forms are asked for.
+pub fn soak() -> bool {
+    std::env::var_os("ROPEWALK_SOAK").is_some()
+}
+
+/// A cluster of small pdisks and blocks that rebuilds at once.
+pub fn small(options: &[&str]) -> Cluster {
+    let mut all = vec!["--block-size", "256k"];
+    if !options.contains(&"--pdisk-size") {
+        all.extend(["--pdisk-size", "192m"]);
+    }
+    all.extend(options);
+    let cluster = Cluster::up(&all);
+    set(&cluster, &["missingRebuildDelay=1s", "rebuild_aggressiveness=100"]);
+    cluster
+}
+
+/// Changes tunables.
+pub fn set(cluster: &Cluster, pairs: &[&str]) {
+    let dir = cluster.dir();
+    let mut args = vec!["config", "set", "--dir", dir.to_str().unwrap()];
+    args.extend(pairs);
+    ok(&args);
+}
+
+/// Runs a command of two words on the cluster, with arguments.
+pub fn command(cluster: &Cluster, words: &[&str]) {
+    let dir = cluster.dir();
+    let mut args: Vec<&str> = words[..2].to_vec();
+    args.extend(["--dir", dir.to_str().unwrap()]);
+    args.extend(&words[2..]);
+    println!("{}", ok(&args).trim());
+}
+
+/// A pdisk's state as listed.
+pub fn state(cluster: &Cluster, pdisk: &str) -> String {
+    let list = cluster.json(&["pdisk", "list"]);
+    let found = list.as_array().unwrap().iter().find(|p| p["name"] == *pdisk);
+    found.map_or("gone".to_owned(), |p| p["state"].as_str().unwrap().to_owned())
+}
+
+/// Waits until nothing is to move and no group lacks a strip.
+pub fn whole(cluster: &Cluster) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let pools = cluster.json(&["pool", "status"]);
+        let good = |p: &serde_json::Value| p["moving"] == 0 && p["by_missing"][0] == p["groups"];
+        if pools.as_array().unwrap().iter().all(good) {
+            return;
+        }
+        assert!(
+            Instant::now() < end,
+            "not whole after {PATIENCE:?}: {pools:#}\n{:#}\n{}",
+            cluster.json(&["rebuild", "status"]),
+            cluster.logs()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Every stripe is proved; how many there are.
+pub fn proved(cluster: &Cluster) -> u64 {
+    let verified = cluster.json(&["pool", "verify"]);
+    assert_eq!(verified["away"], 0, "{verified:#}");
+    verified["stripes"].as_u64().unwrap()
+}

@@ -1,0 +1,198 @@
+//! Stories of arrays in which more than one thing goes wrong: failures during a rebuild, a server that comes
+//! and goes, a pdisk that is slow, a full array, three pdisks at once. Every byte is compared and every stripe
+//! proved. Short here; `ROPEWALK_SOAK=1` takes the long forms.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
+
+#[path = "arrays/load.rs"]
+#[allow(dead_code)]
+mod load;
+#[path = "arrays/story.rs"]
+#[allow(dead_code)]
+mod story;
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use common::{Cluster, Random, ropewalk, seed};
+use load::{Load, same};
+use story::{PATIENCE, command, proved, set, small, soak, whole};
+
+/// Files of random bytes, fsynced, until one cannot be written or there are enough.
+fn files(
+    cluster: &Cluster,
+    random: &mut Random,
+    name: &str,
+    count: usize,
+    len: usize,
+) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut written = Vec::new();
+    for i in 0..count {
+        let mut bytes = vec![0; len];
+        random.fill(&mut bytes);
+        let path = cluster.mnt().join(format!("{name}{i}"));
+        let outcome = fs::write(&path, &bytes).and_then(|()| fs::File::open(&path)?.sync_all());
+        match outcome {
+            Ok(()) => written.push((path, bytes)),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{}: {error}", path.display());
+                let _ = fs::remove_file(&path); // a part of it
+                break;
+            }
+        }
+    }
+    written
+}
+
+fn unchanged(files: &[(PathBuf, Vec<u8>)]) {
+    for (path, bytes) in files {
+        assert!(fs::read(path).unwrap() == *bytes, "{} differs", path.display());
+    }
+}
+
+fn moving(cluster: &Cluster) -> (u64, u64) {
+    let rebuild = &cluster.json(&["rebuild", "status"])[0];
+    (rebuild["left"].as_u64().unwrap(), rebuild["done"].as_u64().unwrap())
+}
+
+/// A second pdisk fails while the first is rebuilt, and a third as soon as the code bears it.
+#[test]
+fn two_more_fail_while_one_is_rebuilt() {
+    let cluster = small(&["--nodes", "5", "--pdisks", "2"]);
+    let mut random = Random(seed());
+    let kept = files(&cluster, &mut random, "file", 12, 5 << 20);
+    set(&cluster, &["rebuild_rate=4"]);
+    std::thread::sleep(Duration::from_millis(2500)); // servers read it every two seconds
+    let load = Load::start(&cluster.mnt().join("load"), 2, random.next(), false);
+    load.goes_on();
+    command(&cluster, &["pdisk", "fail", "n1p1"]);
+    let end = Instant::now() + PATIENCE;
+    while moving(&cluster).1 == 0 {
+        assert!(Instant::now() < end, "nothing is rebuilt");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(moving(&cluster).0 > 0, "rebuilt before anything else could fail");
+    command(&cluster, &["pdisk", "fail", "n2p2"]);
+    let dir = cluster.dir();
+    let fail = ["pdisk", "fail", "--dir", dir.to_str().unwrap(), "n3p1"];
+    while !ropewalk(&fail).status.success() {
+        assert!(Instant::now() < end, "the groups that lack two strips are not made good");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("the third fails with {:?} (left, done)", moving(&cluster));
+    assert!(moving(&cluster).0 > 0, "all was rebuilt before the third failed");
+    load.goes_on();
+    set(&cluster, &["rebuild_rate=0"]);
+    whole(&cluster);
+    same(&load.end());
+    unchanged(&kept);
+    proved(&cluster);
+}
+
+/// A server dies and is back, again and again.
+#[test]
+fn a_server_that_comes_and_goes() {
+    let (rounds, seconds) = if soak() { (18, 10) } else { (3, 2) };
+    let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
+    let load = Load::start(&cluster.mnt(), 2, seed(), false);
+    for _ in 0..rounds {
+        load.goes_on();
+        cluster.kill(|name| name == "n2");
+        std::thread::sleep(Duration::from_secs(seconds));
+        cluster.start_server("n2");
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+    load.goes_on();
+    cluster.wait_all_ok(PATIENCE);
+    whole(&cluster);
+    same(&load.end());
+    proved(&cluster);
+}
+
+/// A pdisk answers reads only after two seconds: reads go round it by parity.
+#[test]
+fn a_pdisk_that_answers_after_two_seconds() {
+    const SLOW: Duration = Duration::from_secs(2);
+    let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
+    let mut random = Random(seed());
+    let kept = files(&cluster, &mut random, "file", 4, 8 << 20);
+    cluster.down();
+    cluster.set_env("ROPEWALK_PDISK_FAULT", "delay 2000ms on=read file=data path=nodes/n1/pdisk1");
+    cluster.start();
+    let (mut reads, mut waited) = (0, 0);
+    for (path, bytes) in &kept {
+        let file = fs::File::open(path).unwrap();
+        for at in (0..bytes.len()).step_by(1 << 20) {
+            let mut found = vec![0; 256 << 10];
+            let begun = Instant::now();
+            file.read_exact_at(&mut found, at as u64).unwrap();
+            assert!(found[..] == bytes[at..at + found.len()], "{} at {at} differs", path.display());
+            reads += 1;
+            waited += u32::from(begun.elapsed() >= SLOW);
+        }
+    }
+    // Half of all stripes have a data strip there.
+    println!("{waited} of {reads} reads waited for it");
+    assert!(waited * 8 < reads, "{waited} of {reads} reads waited for it");
+}
+
+/// A pdisk fails when nothing is free: what cannot be made anew waits for room, and nothing else does.
+#[test]
+fn a_full_array_while_a_pdisk_fails() {
+    let cluster = small(&["--nodes", "4", "--pdisks", "2", "--pdisk-size", "96m"]);
+    let mut random = Random(seed());
+    let mut kept = Vec::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        // What was written since pdisks reported last counts twice: later there is a little more room.
+        let more = files(&cluster, &mut random, name, 1000, 4 << 20);
+        if more.is_empty() {
+            break;
+        }
+        kept.extend(more);
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    println!("{} files fill it", kept.len());
+    assert!(kept.len() > 20);
+    command(&cluster, &["pdisk", "fail", "n1p1"]);
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(moving(&cluster).0 > 0, "there was room");
+    unchanged(&kept);
+    // A write into what little is left succeeds, or is told that there is no room.
+    files(&cluster, &mut random, "more", 1, 4 << 20);
+    for (path, _) in kept.drain(..kept.len() / 2) {
+        fs::remove_file(path).unwrap();
+    }
+    whole(&cluster);
+    unchanged(&kept);
+    proved(&cluster);
+}
+
+/// `8+3p` on 16 pdisks: any three at once.
+#[test]
+fn three_of_sixteen() {
+    let rounds = if soak() { 50 } else { 2 };
+    let options = ["--nodes", "8", "--pdisks", "2", "--code", "8+3p", "--pdisk-size", "96m"];
+    let cluster = small(&options);
+    let mut random = Random(seed());
+    let load = Load::start(&cluster.mnt(), 2, random.next(), false);
+    for round in 0..rounds {
+        load.goes_on();
+        let mut names: Vec<String> = (0..16).map(|i| format!("n{}p{}", i / 2 + 1, i % 2 + 1)).collect();
+        let lost: Vec<String> =
+            (0..3).map(|_| names.swap_remove(random.below(names.len() as u64) as usize)).collect();
+        println!("round {round}: {lost:?}");
+        lost.iter().for_each(|name| command(&cluster, &["pdisk", "fail", name]));
+        load.goes_on();
+        whole(&cluster);
+        lost.iter().for_each(|name| command(&cluster, &["pdisk", "keep", name]));
+        cluster.wait_all_ok(PATIENCE);
+        whole(&cluster);
+    }
+    same(&load.end());
+    proved(&cluster);
+}
