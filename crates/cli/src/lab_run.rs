@@ -1,6 +1,7 @@
 //! `ropewalk lab list | plan | run | resume | report | compare`.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -9,19 +10,25 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use base::tunables::Mark;
 use clap::{Args, ValueEnum, ValueHint};
 use lab::{
-    agent::Agent,
+    agent::{Agent, Offer},
     builtin,
     compare::{Change, compare},
     plan::{Plan, PlanTargets},
     report::{self, Report},
     results::{self, Results},
     run::{self, Progress},
-    targets::Targets,
+    targets::{Agents, Targets},
 };
 
-use crate::{link, output};
+use crate::{
+    config,
+    directory::ClusterDir,
+    link::{self, Link},
+    mount, output,
+};
 
 /// Set by Ctrl-C and SIGTERM.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -65,6 +72,10 @@ pub struct RunArgs {
     /// A node where `ropewalk lab agent` runs, HOST or HOST:PORT; each is one client node
     #[arg(long)]
     pub agent: Vec<String>,
+    /// Directory of a cluster: each node that runs `ropewalk serve` is one client node, and what is named as
+    /// --writable is a directory on a mount of that cluster on each of them
+    #[arg(long, value_hint = ValueHint::DirPath, conflicts_with = "agent", requires = "writable")]
+    pub cluster: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -173,21 +184,54 @@ pub fn run(args: &RunArgs) -> Result<()> {
         false => args.plans.iter().map(|name| load(name, args.short)).collect::<Result<_>>()?,
     };
     let mut targets = Targets::default();
-    targets.add(&PlanTargets {
+    let mut named = PlanTargets {
         devices: args.device.clone(),
         writable: args.writable.clone(),
         pairs: args.pair.clone(),
         links: args.link.clone(),
-    })?;
-    targets.agents.clone_from(&args.agent);
+    };
+    let mut clusters = Vec::new();
+    if let Some(path) = &args.cluster {
+        let cluster = ClusterDir::open(path)?;
+        targets.agents = nodes_of(&cluster, std::mem::take(&mut named.writable))?;
+        clusters.push(cluster);
+    } else {
+        targets.agents.addrs.clone_from(&args.agent);
+    }
+    targets.add(&named)?;
+    clusters.extend(targets.dirs.iter().filter_map(|dir| mount::of_file(dir)?.1));
     let out = args.out.clone().unwrap_or_else(|| {
         let ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
         let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
         PathBuf::from(format!("ropewalk-lab-{date}"))
     });
-    let mut results = run::prepare(plans, &targets, &out)?;
+    let mut results = run::prepare(plans, &targets, changed_tunables(&clusters)?, &out)?;
     execute(&mut results)
+}
+
+/// Every node of a cluster as an agent, with the directories that may be written on each.
+fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
+    let writable: Vec<PathBuf> = writable.into_iter().map(PathBuf::from).collect();
+    if let Some(path) = writable.iter().find(|path| path.is_relative()) {
+        bail!("{}: name a directory on the nodes by its absolute path", path.display());
+    }
+    let addrs = cluster.file.nodes.iter().map(|node| node.addr.to_string()).collect();
+    Ok(Agents { addrs, cluster: Some(cluster.file.cluster_id()?), writable })
+}
+
+/// Tunables of the clusters under test that differ from their defaults.
+fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for cluster in clusters {
+        let tunables = link::run(async { config::read(&Link::new(cluster)?).await })
+            .with_context(|| format!("read the tunables of {}", cluster.path.display()))?;
+        let changed = tunables.show().into_iter().filter(|row| row.mark != Mark::Default);
+        all.extend(
+            changed.map(|row| (row.name.to_owned(), format!("{} (default {})", row.value, row.default))),
+        );
+    }
+    Ok(all)
 }
 
 /// `ropewalk lab resume`.
@@ -343,12 +387,14 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
     let Some(work) = targets.dirs.first().cloned() else {
         bail!("an agent needs a directory it may write in: --writable DIR");
     };
-    let agent = Agent::new(targets, work, std::env::current_exe().ok());
+    let agent = Agent::new(Offer::Named(targets), work, std::env::current_exe().ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let endpoint = agent.listen(vec![args.listen])?;
         let addrs: Vec<String> = endpoint.local_addrs().iter().map(ToString::to_string).collect();
         output::line(format!("lab agent listens on {}", addrs.join(", ")));
-        link::stop_signal().await
+        let stopped = link::stop_signal().await;
+        agent.end().await;
+        stopped
     })
 }

@@ -20,7 +20,7 @@ use crate::{
     args::{self, Serve},
     config,
     directory::{ClusterDir, NodeFile},
-    link, metrics, pdisk_commands, process, tuning,
+    link, metrics, mount, pdisk_commands, process, tuning,
 };
 
 /// `ropewalk serve`.
@@ -205,6 +205,8 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     let serving = Arc::new(std::sync::OnceLock::new());
     serve_admin_of(&endpoint, "nsd", &node.name, Arc::clone(&serving));
     tuning::follow(&endpoint, dir.file.manager);
+    let agent = lab_agent(dir);
+    endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
         node: node.id,
         process: process::own_ident(),
@@ -224,11 +226,20 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         end = follow_tunables(dir, &io) => end?,
         signal = link::stop_signal() => signal?,
     }
+    agent.end().await;
     server.stop();
     for served in pdisks {
         served.pdisk.close().await.with_context(|| format!("close {}", served.id))?;
     }
     Ok(())
+}
+
+/// Takes part in the lab's runs on this cluster's mounts of this node.
+fn lab_agent(dir: &ClusterDir) -> Arc<lab::agent::Agent> {
+    let path = dir.path.clone();
+    let mounts = move || ClusterDir::open(&path).map_or(Vec::new(), |dir| mount::mounts_of(&dir));
+    let offer = lab::agent::Offer::Mounts(Box::new(mounts));
+    lab::agent::Agent::new(offer, dir.path.join("run"), std::env::current_exe().ok())
 }
 
 /// What a client of this process mounts, shown under `name`.

@@ -205,69 +205,6 @@ fn plans_can_be_printed_and_run_from_a_file() {
     shown_by_a_browser(&out.join("report.html"));
 }
 
-struct AgentProcess(std::process::Child, String);
-
-impl AgentProcess {
-    fn start(dir: &Path, device: &Path) -> AgentProcess {
-        use std::io::BufRead;
-        let mut child = Command::new(ROPEWALK)
-            .args(["lab", "agent", "--listen", "127.0.0.1:0", "--writable", dir.to_str().unwrap()])
-            .args(["--device", device.to_str().unwrap()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let addr = line.trim().rsplit(' ').next().unwrap().to_owned();
-        AgentProcess(child, addr)
-    }
-}
-
-impl Drop for AgentProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn agents_take_part_and_what_they_were_not_given_is_refused() {
-    let place = Place::new();
-    let plan = place.path("nodes.toml");
-    let text = PLAN.split("[[series]]\nname = 'w'").next().unwrap();
-    let text =
-        text.replace("step = 'devices'", "step = 'nodes'").replace("matrix = { numjobs = [1, 2] }", "");
-    fs::write(&plan, &text).unwrap();
-    let file = place.dir.path().join("read-only");
-    let agents: Vec<AgentProcess> = (0..2).map(|_| AgentProcess::start(place.dir.path(), &file)).collect();
-    let out = place.path("out");
-    let (a, b) = (agents[0].1.as_str(), agents[1].1.as_str());
-    ok(&["lab", "run", &plan, "--out", &out, "--agent", a, "--agent", b]);
-    let cells = fs::read_to_string(Path::new(&out).join("cells.jsonl")).unwrap();
-    let records: Vec<Value> = cells.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(records.len(), 4, "two steps, measured twice");
-    for record in records.iter().filter(|record| record["cell"]["step"] == 2) {
-        let parts = record["figures"]["parts"].as_object().unwrap();
-        let sum: f64 = parts.values().map(|v| v.as_f64().unwrap()).sum();
-        assert!(parts.contains_key(a) && parts.contains_key(b), "{record}");
-        assert!((sum / record["figures"]["operations"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{record}");
-        assert_eq!(record["commands"].as_array().unwrap().len(), 2, "{record}");
-    }
-    // A load that writes, on what the agent was given only to read.
-    fs::write(&plan, text.replace("'randread'", "'randwrite'")).unwrap();
-    let refused_out = place.path("refused");
-    let error = refused(&["lab", "run", &plan, "--out", &refused_out, "--agent", a]);
-    assert!(error.contains("cells failed"), "{error}");
-    let cells = fs::read_to_string(Path::new(&refused_out).join("cells.jsonl")).unwrap();
-    assert!(cells.contains("not named as writable"), "{cells}");
-    assert!(fs::read(&file).unwrap() == vec![9u8; 4 << 20], "it is as it was");
-    // An agent that is not there: named, and nothing is made.
-    let gone = place.path("gone");
-    let error = refused(&["lab", "run", &plan, "--out", &gone, "--agent", "127.0.0.1:1"]);
-    assert!(error.contains("127.0.0.1:1") && !Path::new(&gone).exists(), "{error}");
-}
-
 /// The page in a real browser, light and dark: something is drawn, nothing is complained of, nothing is loaded.
 fn shown_by_a_browser(page: &Path) {
     let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];

@@ -1,12 +1,15 @@
 //! Many nodes: agents take part in a run over our own transport, with a common start. An agent runs only engines
-//! with the parameters of a cell, never a command it is sent, and touches only what was named when it was started.
+//! with the parameters of a cell, never a command it is sent, and touches only what it [offers](Offer).
 //!
-//! For each cell the leader lets every agent prepare, then tells all of them in how many milliseconds to start,
-//! then asks until all are done. Clocks need not agree. Messages are JSON in requests of `Service::Lab`.
+//! For each cell the leader ([`Crew`]) lets every agent prepare, then tells all of them in how many milliseconds to
+//! start, then asks until all are done. Clocks need not agree. Messages are JSON in requests of `Service::Lab`.
+//! Every `ropewalk serve` of a cluster is an agent; `ropewalk lab agent` is one where there is no cluster.
+
+mod crew;
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,7 +18,7 @@ use std::{
 };
 
 use base::ClusterId;
-use net::{Call, Endpoint, EndpointConfig, Handler, Peer, Response, Service, Status, handler_fn};
+use net::{Endpoint, EndpointConfig, Handler, Response, Service, Status, handler_fn};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -24,8 +27,9 @@ use crate::{
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
     plan::Figure,
-    targets::Targets,
+    targets::{Targets, check_dir},
 };
+pub use crew::Crew;
 
 /// "labagent": the cluster number of agents that belong to no cluster.
 pub const CLUSTER: ClusterId = ClusterId(0x006c_6162_6167_656e);
@@ -33,25 +37,46 @@ pub const CLUSTER: ClusterId = ClusterId(0x006c_6162_6167_656e);
 pub const PORT: u16 = 6669;
 /// The operation of an agent's requests; `netperf` has others of the same service.
 const OP: u8 = 32;
-/// How long an answer may take.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long preparing a cell may take, and a cell beyond its load.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// From telling the agents to their common start.
-const LEAD: Duration = Duration::from_millis(300);
-/// Time between two questions.
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How long an agent that is to end waits for what it runs.
+const END_MAX: Duration = Duration::from_secs(10);
 /// The longest delay of a start, and the longest load, that an agent takes on.
 const DELAY_MS_MAX: u64 = 60_000;
 const SECONDS_MAX: f64 = 86_400.0;
 
 #[derive(Serialize, Deserialize)]
 enum Request {
-    Hello,
-    Prepare { id: u64, engine: EngineKind, cell: Cell, seconds: f64, figure: Figure },
-    Start { id: u64, delay_ms: u64 },
-    Ask { id: u64 },
-    Stop { id: u64 },
+    /// Are these directories there, and offered?
+    Hello {
+        writable: Vec<PathBuf>,
+    },
+    Prepare(Box<Work>),
+    Start {
+        id: u64,
+        delay_ms: u64,
+    },
+    Ask {
+        id: u64,
+    },
+    Stop {
+        id: u64,
+    },
+}
+
+/// An agent's part of a cell.
+#[derive(Clone, Serialize, Deserialize)]
+struct Work {
+    /// Drawn for the cell; the same on all agents.
+    id: u64,
+    /// Which of the agents this is: their files may lie in one directory that all share.
+    part: u32,
+    engine: EngineKind,
+    cell: Cell,
+    seconds: f64,
+    figure: Figure,
+    /// Directories that the leader's user named as writable on the nodes.
+    writable: Vec<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,14 +114,51 @@ struct Job {
     stop: Arc<AtomicBool>,
 }
 
-/// What an agent works with.
+/// What an agent may touch.
+pub enum Offer {
+    /// What was named when it was started.
+    Named(Targets),
+    /// Directories on these file systems, as far as the leader's user names them: the mounts of a node's own cluster.
+    /// Devices never.
+    Mounts(Box<dyn Fn() -> Vec<PathBuf> + Send + Sync>),
+}
+
+impl Offer {
+    /// What may be touched when the leader's user names these directories.
+    fn targets(&self, writable: &[PathBuf]) -> Result<Targets, String> {
+        match self {
+            Offer::Named(targets) if writable.is_empty() => Ok(targets.clone()),
+            Offer::Named(_) => Err("this agent was told at its start what it may write".into()),
+            Offer::Mounts(_) if writable.is_empty() => {
+                Err("name as writable a directory on a mount of this cluster".into())
+            }
+            Offer::Mounts(mounts) => {
+                let mounts = mounts();
+                let dirs = writable.iter().map(|dir| on_mount(dir, &mounts)).collect::<Result<_, _>>()?;
+                Ok(Targets { dirs, ..Targets::default() })
+            }
+        }
+    }
+}
+
+/// The directory as it is, without links, if it lies on one of the mounts.
+fn on_mount(dir: &Path, mounts: &[PathBuf]) -> Result<PathBuf, String> {
+    let name = dir.display();
+    let real = dir.canonicalize().map_err(|e| format!("{name} cannot be used: {e}"))?;
+    if !mounts.iter().any(|mount| real.starts_with(mount)) {
+        return Err(format!("{name} is not on a mount of this cluster on this node"));
+    }
+    check_dir(&real).map_err(|e| e.to_string())?;
+    Ok(real)
+}
+
+/// Takes part in runs.
 pub struct Agent {
-    /// What it may touch.
-    pub targets: Targets,
+    offer: Offer,
     /// A directory for its own files.
-    pub work: PathBuf,
+    work: PathBuf,
     /// The program `ropewalk`.
-    pub ropewalk: Option<PathBuf>,
+    ropewalk: Option<PathBuf>,
     job: Mutex<Option<Job>>,
 }
 
@@ -105,9 +167,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Agent {
-    /// An agent that touches only these.
-    pub fn new(targets: Targets, work: PathBuf, ropewalk: Option<PathBuf>) -> Arc<Agent> {
-        Arc::new(Agent { targets, work, ropewalk, job: Mutex::new(None) })
+    /// An agent that touches only what it offers; `work` is for the files of what needs no directory.
+    pub fn new(offer: Offer, work: PathBuf, ropewalk: Option<PathBuf>) -> Arc<Agent> {
+        Arc::new(Agent { offer, work, ropewalk, job: Mutex::new(None) })
+    }
+
+    /// Stops what runs and waits until it has cleaned up, some seconds at most.
+    pub async fn end(&self) {
+        let state = lock(&self.job).as_ref().map(|job| {
+            job.stop.store(true, Relaxed);
+            Arc::clone(&job.state)
+        });
+        let end = Instant::now() + END_MAX;
+        while state.as_ref().is_some_and(|state| !matches!(*lock(state), State::Done(_)))
+            && Instant::now() < end
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Its side of [`Service::Lab`].
@@ -145,26 +221,30 @@ impl Agent {
         };
         let unknown = || Answer::Refused("this agent has another cell, or none".into());
         match request {
-            Request::Hello => Answer::Hello(Box::new(Environment::read())),
-            Request::Prepare { id, engine, cell, seconds, figure } => {
+            Request::Hello { writable } => match self.offer.targets(&writable) {
+                Ok(_) => Answer::Hello(Box::new(Environment::read())),
+                Err(why) => Answer::Refused(why),
+            },
+            Request::Prepare(work) => {
                 let busy = job.as_ref().is_some_and(|job| !matches!(*lock(&job.state), State::Done(_)));
                 if busy {
                     return Answer::Refused("this agent is at work for another run".into());
                 }
-                if !(0.1..=SECONDS_MAX).contains(&seconds) || cell.step != 1 {
+                if !(0.1..=SECONDS_MAX).contains(&work.seconds) || work.cell.step != 1 {
                     return Answer::Refused("a cell of one part and up to a day is wanted".into());
                 }
-                for (key, value) in &cell.params {
-                    if let Err(why) = engine.check(key, value) {
-                        return Answer::Refused(why);
-                    }
-                }
+                let bad =
+                    work.cell.params.iter().find_map(|(key, value)| work.engine.check(key, value).err());
+                let targets = match (bad, self.offer.targets(&work.writable)) {
+                    (None, Ok(targets)) => targets,
+                    (Some(why), _) | (_, Err(why)) => return Answer::Refused(why),
+                };
                 let state = Arc::new(Mutex::new(State::Preparing));
                 let stop = Arc::new(AtomicBool::new(false));
-                *job = Some(Job { id, state: Arc::clone(&state), stop: Arc::clone(&stop) });
+                *job = Some(Job { id: work.id, state: Arc::clone(&state), stop: Arc::clone(&stop) });
                 let agent = Arc::clone(self);
-                let work = move || agent.work_on(engine, &cell, seconds, figure, &state, &stop);
-                match std::thread::Builder::new().name("lab-agent".into()).spawn(work) {
+                let run = move || agent.work_on(&work, &targets, &state, &stop);
+                match std::thread::Builder::new().name("lab-agent".into()).spawn(run) {
                     Ok(_) => Answer::Busy,
                     Err(e) => {
                         *job = None;
@@ -201,22 +281,16 @@ impl Agent {
     }
 
     /// The thread of one cell.
-    fn work_on(
-        &self,
-        engine: EngineKind,
-        cell: &Cell,
-        seconds: f64,
-        figure: Figure,
-        state: &Mutex<State>,
-        stop: &AtomicBool,
-    ) {
+    fn work_on(&self, work: &Work, targets: &Targets, state: &Mutex<State>, stop: &AtomicBool) {
+        let Work { engine, cell, .. } = work;
         let groups = LoadGroups::default();
         let commands = Arc::default();
         let context = Context {
-            targets: &self.targets,
+            targets,
             work: &self.work,
-            seconds,
-            figure,
+            part: work.part,
+            seconds: work.seconds,
+            figure: work.figure,
             stop,
             groups: &groups,
             ropewalk: self.ropewalk.as_deref(),
@@ -261,164 +335,29 @@ fn wait_for_start(state: &Mutex<State>, stop: &AtomicBool) -> Option<()> {
     }
 }
 
-/// The leader's connections to all agents.
-pub struct Crew {
-    runtime: tokio::runtime::Runtime,
-    peers: Vec<(String, Peer)>,
-    _endpoint: Endpoint,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Crew {
-    /// Reaches every agent, each named HOST:PORT; the first that does not answer is named.
-    pub fn reach(agents: &[String]) -> Result<Crew, EngineError> {
-        let failed =
-            |what: String, why: String| EngineError::Failed { program: format!("agent {what}"), why };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|e| failed("runtime".into(), e.to_string()))?;
-        let _guard = runtime.enter();
-        let endpoint = Endpoint::start(EndpointConfig { cluster: CLUSTER, ..EndpointConfig::default() })
-            .map_err(|e| failed("endpoint".into(), e.to_string()))?;
-        let mut peers = Vec::new();
-        for agent in agents {
-            let addr = resolve(agent).ok_or_else(|| failed(agent.clone(), "write HOST:PORT".into()))?;
-            peers.push((agent.clone(), endpoint.peer(&[addr])));
+    #[test]
+    fn a_node_offers_what_lies_on_its_mounts_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mount, outside) = (dir.path().join("mnt"), dir.path().join("mnt-not"));
+        for path in [&mount.join("sub"), &outside] {
+            std::fs::create_dir_all(path).unwrap();
         }
-        drop(_guard);
-        let crew = Crew { runtime, peers, _endpoint: endpoint };
-        for n in 0..crew.peers.len() {
-            crew.call(n, &Request::Hello)?;
+        std::os::unix::fs::symlink(&outside, mount.join("link")).unwrap();
+        let mounts = vec![mount.clone()];
+        let offer = Offer::Mounts(Box::new(move || mounts.clone()));
+        let sub = mount.join("sub");
+        let own = std::slice::from_ref(&sub);
+        assert_eq!(offer.targets(own).unwrap().dirs, own);
+        for bad in [outside, mount.join("link"), mount.join("sub/../../mnt-not"), mount.join("none")] {
+            let why = offer.targets(&[sub.clone(), bad.clone()]).unwrap_err();
+            assert!(why.contains(&bad.display().to_string()), "{why}");
         }
-        Ok(crew)
+        assert!(offer.targets(&[]).is_err(), "nothing is written that was not named");
+        let named = Offer::Named(Targets::default());
+        assert!(named.targets(&[]).is_ok() && named.targets(&[sub]).is_err());
     }
-
-    fn call(&self, n: usize, request: &Request) -> Result<Answer, EngineError> {
-        let (name, peer) = &self.peers[n];
-        let failed = |why: String| EngineError::Failed { program: format!("agent {name}"), why };
-        let body = serde_json::to_vec(request).map_err(|e| failed(e.to_string()))?;
-        let call = Call {
-            idempotent: matches!(request, Request::Hello | Request::Ask { .. } | Request::Stop { .. }),
-            patience: Some(Duration::from_secs(3)),
-            ..Call::new(Service::Lab, OP, body, Instant::now() + ANSWER_MAX)
-        };
-        let reply = self.runtime.block_on(peer.call(call)).map_err(|e| failed(e.to_string()))?;
-        match serde_json::from_slice(&reply.body).map_err(|e| failed(e.to_string()))? {
-            Answer::Refused(why) => Err(failed(why)),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Runs one cell on as many agents as its step says, and adds up what they gave.
-    pub fn run(
-        &self,
-        engine: EngineKind,
-        cell: &Cell,
-        seconds: f64,
-        figure: Figure,
-        stop: &AtomicBool,
-    ) -> Result<(Figures, Usage, Vec<String>), EngineError> {
-        // No two leaders, and no two cells of one, have the same.
-        let id = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), cell.id());
-        let count = (cell.step as usize).min(self.peers.len());
-        let part = Cell { step: 1, first: 0, ..cell.clone() };
-        let outcome = self.lead(id, count, engine, &part, seconds, figure, stop);
-        if outcome.is_err() {
-            (0..count).for_each(|n| drop(self.call(n, &Request::Stop { id })));
-        }
-        let mut sum = (Figures::default(), Usage::default(), Vec::new());
-        for (n, one) in outcome?.into_iter().enumerate() {
-            let name = &self.peers[n].0;
-            let failed = |why| EngineError::Failed { program: format!("agent {name}"), why };
-            add(&mut sum, name, n, figure, one.figures.clone().map_err(failed)?, one);
-        }
-        Ok(sum)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one call, of everything that a cell is")]
-    fn lead(
-        &self,
-        id: u64,
-        count: usize,
-        engine: EngineKind,
-        cell: &Cell,
-        seconds: f64,
-        figure: Figure,
-        stop: &AtomicBool,
-    ) -> Result<Vec<Outcome>, EngineError> {
-        for n in 0..count {
-            self.call(n, &Request::Prepare { id, engine, cell: cell.clone(), seconds, figure })?;
-        }
-        let wait = |done: &dyn Fn(&Answer) -> bool, limit: Duration| -> Result<Vec<Answer>, EngineError> {
-            let end = Instant::now() + limit;
-            let mut answers = Vec::new();
-            while answers.len() < count {
-                if stop.load(Relaxed) {
-                    return Err(EngineError::Stopped);
-                }
-                let answer = self.call(answers.len(), &Request::Ask { id })?;
-                if done(&answer) {
-                    answers.push(answer);
-                } else if Instant::now() > end {
-                    let program = format!("agent {}", self.peers[answers.len()].0);
-                    return Err(EngineError::Late { program, seconds: limit.as_secs_f64() });
-                } else {
-                    std::thread::sleep(ASK_EVERY);
-                }
-            }
-            Ok(answers)
-        };
-        wait(&|answer| matches!(answer, Answer::Ready | Answer::Done(_)), PATIENCE)?;
-        let start = Instant::now() + LEAD;
-        for n in 0..count {
-            let delay_ms = start.saturating_duration_since(Instant::now()).as_millis() as u64;
-            self.call(n, &Request::Start { id, delay_ms })?;
-        }
-        let limit = Duration::from_secs_f64(seconds * 2.0) + PATIENCE;
-        let done = wait(&|answer| matches!(answer, Answer::Done(_)), limit)?;
-        Ok(done.into_iter().filter_map(|a| if let Answer::Done(o) = a { Some(*o) } else { None }).collect())
-    }
-}
-
-fn resolve(agent: &str) -> Option<SocketAddr> {
-    use std::net::ToSocketAddrs;
-    if let Ok(ip) = agent.parse::<std::net::IpAddr>() {
-        return Some(SocketAddr::from((ip, PORT)));
-    }
-    let text = if agent.contains(':') { agent.to_owned() } else { format!("{agent}:{PORT}") };
-    text.to_socket_addrs().ok()?.next()
-}
-
-type Sum = (Figures, Usage, Vec<String>);
-
-fn add(sum: &mut Sum, name: &str, n: usize, figure: Figure, figures: Figures, one: Outcome) {
-    let (all, usage, commands) = sum;
-    all.parts.insert(name.to_owned(), figures.value(figure));
-    all.operations += figures.operations;
-    all.bytes += figures.bytes;
-    all.notes.extend(figures.notes.into_iter().map(|note| format!("{name}: {note}")));
-    // The slowest client's latency: an average would hide it.
-    if let Some(latency) = figures.latency {
-        let slower = all.latency.is_none_or(|have| latency.p99 > have.p99);
-        all.latency = if slower { Some(latency) } else { all.latency };
-    }
-    usage.intervals = if n == 0 { one.usage.intervals } else { usage.intervals.min(one.usage.intervals) };
-    usage.load_cpus += one.usage.load_cpus;
-    usage.served_cpus += one.usage.served_cpus;
-    usage.kernel_cpus += one.usage.kernel_cpus;
-    usage.foreign_cpus += one.usage.foreign_cpus;
-    let cpus = one.usage.cpus.into_iter().map(|mut cpu| {
-        cpu.cpu += n as u32 * 1000;
-        cpu
-    });
-    usage.cpus.extend(cpus);
-    let mut threads = one.usage.threads;
-    threads.iter_mut().for_each(|thread| thread.name = format!("{name} {}", thread.name));
-    usage.threads.extend(threads);
-    usage.threads.sort_by(|a, b| b.busy.total_cmp(&a.busy));
-    let mut links = one.usage.links;
-    links.iter_mut().for_each(|link| link.name = format!("{name} {}", link.name));
-    usage.links.extend(links);
-    let mut devices = one.usage.devices;
-    devices.iter_mut().for_each(|device| device.name = format!("{name} {}", device.name));
-    usage.devices.extend(devices);
-    commands.extend(one.commands.into_iter().map(|line| format!("{name}: {line}")));
 }

@@ -126,3 +126,82 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
         facts.into_iter().filter(|(_, a, b)| a != b).map(|(what, a, b)| format!("{what}: {a}, then {b}"));
     Comparison { points: keys.into_iter().map(point).collect(), differences: differences.collect() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        calibrate::Machine,
+        cell::{Cell, Figures, Record, Role},
+        environment::Environment,
+        plan::{Plan, Step},
+        report::build,
+        results::{FORMAT, PlannedRun, Run},
+    };
+
+    /// Each step with what its repetitions gave.
+    type Steps<'a> = &'a [(u32, &'a [f64])];
+
+    fn run(steps: Steps<'_>) -> Report {
+        let text = "name='t'\ntitle='t'\nstep='connections'\nsteps=[1,2]\nseconds=1\n[[series]]\nname='s'\n\
+                    engine='iperf3'\nfigure='bytes'\n";
+        let plan = Plan::parse("t", text, false).unwrap();
+        let run = Run {
+            format: FORMAT,
+            started_ms: 0,
+            environment: Environment::default(),
+            agents: BTreeMap::new(),
+            machine: Machine { cpus: 1, cpu_full: 1.0, memory_copy: 1e9 },
+            plans: vec![PlannedRun { plan, targets: Default::default() }],
+        };
+        let record = |step: u32, repeat: u32, bytes: f64| {
+            let (plan, series) = ("t".into(), "s".into());
+            let (role, of, params) = (Role::Point, Step::Connections, Default::default());
+            let cell = Cell { plan, series, role, of, step, first: 0, params, repeat };
+            Record {
+                id: cell.id(),
+                cell,
+                started_ms: 0,
+                wall_seconds: 1.0,
+                figures: Some(Figures { bytes, ..Figures::default() }),
+                error: None,
+                usage: Default::default(),
+                commands: Vec::new(),
+                bundle: Vec::new(),
+            }
+        };
+        let all = steps.iter().flat_map(|(step, values)| {
+            values.iter().enumerate().map(|(repeat, value)| record(*step, repeat as u32, *value))
+        });
+        build(&run, &all.collect::<Vec<_>>())
+    }
+
+    fn changes(before: Steps<'_>, after: Steps<'_>) -> (Vec<Change>, bool) {
+        let comparison = compare(&run(before), &run(after));
+        (comparison.points.iter().map(|point| point.change).collect(), comparison.regressed())
+    }
+
+    #[test]
+    fn a_regression_is_more_than_the_noise_of_both_runs() {
+        let quiet: Steps = &[(1, &[100.0, 101.0, 102.0]), (2, &[200.0, 202.0, 204.0])];
+        assert_eq!(changes(quiet, quiet), (vec![Change::Same, Change::Same], false));
+        // 10 % less is far beyond 2 % of noise,
+        let less: Steps = &[(1, &[100.0, 101.0, 102.0]), (2, &[180.0, 182.0, 184.0])];
+        assert_eq!(changes(quiet, less), (vec![Change::Same, Change::Slower], true));
+        assert_eq!(changes(less, quiet), (vec![Change::Same, Change::Faster], false));
+        // and within the noise where equal cells differ by 20 %.
+        let noisy: Steps = &[(1, &[90.0, 101.0, 110.0]), (2, &[160.0, 182.0, 200.0])];
+        assert_eq!(changes(quiet, noisy), (vec![Change::Same, Change::Same], false));
+        // A collapse is seen through any noise.
+        let wild: Steps = &[(1, &[60.0, 101.0, 160.0]), (2, &[5.0, 10.0, 40.0])];
+        assert_eq!(changes(quiet, wild), (vec![Change::Same, Change::Slower], true));
+    }
+
+    #[test]
+    fn a_point_that_is_gone_is_a_regression_and_a_new_one_is_not() {
+        let one: Steps = &[(1, &[1.0])];
+        let two: Steps = &[(1, &[1.0]), (2, &[2.0])];
+        assert_eq!(changes(two, one), (vec![Change::Same, Change::Gone], true));
+        assert_eq!(changes(one, two), (vec![Change::Same, Change::New], false));
+    }
+}

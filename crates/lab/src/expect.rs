@@ -271,7 +271,9 @@ fn bounds(
         (busy > 0.02).then_some(busy / value)
     };
     if let Some(least) = singles.clone().filter_map(|r| cost(&r)).reduce(f64::min) {
-        let value = f64::from(machine.cpus) * machine.cpu_full / least;
+        // An estimate: what was reached is possible, whatever others took while "full" was measured.
+        let reached = own.iter().filter_map(|r| r.value(series.figure)).fold(0.0, f64::max);
+        let value = (f64::from(machine.cpus) * machine.cpu_full / least).max(reached);
         bounds.push(Bound { layer: "CPU".into(), value });
     }
     let each = own.iter().filter_map(|r| r.figures.as_ref()).find(|f| f.operations > 0.0 && f.bytes > 0.0);

@@ -243,6 +243,11 @@ impl Steps {
         steps.dedup();
         steps
     }
+    /// The highest number that is written; `None` for a range.
+    pub fn most(&self) -> Option<u32> {
+        let Steps::List(list) = self else { return None };
+        list.iter().filter_map(|v| if let StepValue::Number(n) = v { Some(*n) } else { None }).max()
+    }
     fn problem(&self) -> Option<&'static str> {
         let fits = match self {
             Steps::Range(text) => text == "1..n",

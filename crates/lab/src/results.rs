@@ -32,6 +32,9 @@ pub struct Run {
     pub started_ms: u64,
     /// Where it was made.
     pub environment: Environment,
+    /// Where the agents run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<String, Environment>,
     /// What CPUs and memory give by themselves.
     pub machine: Machine,
     /// The plans with the targets of each.

@@ -2,7 +2,7 @@
 //! any time and resumed. Everything is checked before anything is changed.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
     sync::{
@@ -21,10 +21,10 @@ use crate::{
     engine::{Context, EngineError, EngineKind},
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
-    plan::{Plan, Series, Step, StepValue, Steps},
+    plan::{Plan, Series, Step},
     results::{FORMAT, PlannedRun, Results, ResultsError, Run},
     schedule::{self, Parts},
-    standin::{self, Bed, BedSpec, Cluster, StandInError},
+    standin::{self, Bed, BedSpec, Cluster, ClusterSpec, StandInError},
     targets::{TargetError, Targets, check_dir},
 };
 
@@ -89,7 +89,13 @@ pub struct Ended {
 }
 
 /// Checks plans and targets, then makes the results directory. Nothing is changed if anything does not fit.
-pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results, RunError> {
+/// `tunables` are those of the cluster under test, where there is one.
+pub fn prepare(
+    plans: Vec<Plan>,
+    named: &Targets,
+    tunables: BTreeMap<String, String>,
+    dir: &Path,
+) -> Result<Results, RunError> {
     let dir = std::path::absolute(dir)
         .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
     let mut planned = Vec::new();
@@ -114,18 +120,19 @@ pub fn prepare(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Results,
     if planned.is_empty() {
         return Err(RunError::Nothing("no plan is named; `ropewalk lab list` shows them".into()));
     }
-    if !named.agents.is_empty() {
-        // Every one must answer before anything is changed.
-        Crew::reach(&named.agents)?;
-    }
+    // Every one must answer before anything is changed.
+    let agents = match named.agents.addrs.is_empty() {
+        true => BTreeMap::new(),
+        false => Crew::reach(&named.agents)?.environments,
+    };
     // The nearest directory that exists must take the new one.
     let parent = dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
     let parent = parent.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
     check_dir(parent)?;
-    let mut environment = Environment::read();
+    let mut environment = Environment { tunables, ..Environment::read() };
     programs.iter().for_each(|program| environment.add_program(program));
     let machine = calibrate::machine();
-    let run = Run { format: FORMAT, started_ms: now_ms(), environment, machine, plans: planned };
+    let run = Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned };
     Ok(Results::create(&dir, run)?)
 }
 
@@ -140,7 +147,10 @@ pub fn execute(
     let plans = results.run.plans.clone();
     let mut all = Vec::new();
     for planned in &plans {
-        for series in &planned.plan.series {
+        // Series over the same stand-in follow each other: each is made once.
+        let mut order: Vec<&Series> = planned.plan.series.iter().collect();
+        order.sort_by_key(|series| standin::KEYS.map(|key| series.set.get(key)));
+        for series in order {
             let parts = schedule::parts(&planned.plan, &for_series(&planned.targets, series));
             all.push((planned, series, parts));
         }
@@ -152,8 +162,8 @@ pub fn execute(
     let guess: f64 = all.iter().map(|one| count(one) as f64 * (one.0.plan.seconds + OVERHEAD)).sum();
     let (began, mut fresh) = (Instant::now(), 0usize);
     let mut stand_ins = StandIns::default();
-    let agents = plans.first().map(|planned| planned.targets.agents.as_slice()).unwrap_or_default();
-    let crew = if agents.is_empty() { None } else { Some(Crew::reach(agents)?) };
+    let agents = plans.first().map(|planned| &planned.targets.agents);
+    let crew = agents.filter(|agents| !agents.addrs.is_empty()).map(Crew::reach).transpose()?;
     for (planned, series, parts) in &all {
         let plan = &planned.plan;
         let crew = crew.as_ref().filter(|_| plan.step == Step::Nodes);
@@ -184,7 +194,7 @@ pub fn execute(
             });
             let ready = match targets.take() {
                 Some(ready) => ready,
-                None => stand_ins.targets(series, &planned.targets, results, ropewalk)?,
+                None => stand_ins.targets(plan, series, &planned.targets, results, ropewalk)?,
             };
             let measured =
                 Bench { plan, series, targets: &ready, results, ropewalk, stop, crew }.measure(&cell)?;
@@ -299,6 +309,7 @@ impl Bench<'_> {
         Context {
             targets: self.targets,
             work,
+            part: 0,
             seconds: self.plan.seconds,
             figure: self.series.figure,
             stop: self.stop,
@@ -321,8 +332,8 @@ fn for_series(targets: &Targets, series: &Series) -> Targets {
 /// What stands in for a series while it is measured.
 #[derive(Default)]
 struct StandIns {
-    /// The cluster that stands now, and its speed.
-    cluster: Option<(Option<u64>, Cluster)>,
+    /// The cluster that stands now.
+    cluster: Option<Cluster>,
     /// The testbed that stands now.
     bed: Option<Bed>,
 }
@@ -331,40 +342,39 @@ impl StandIns {
     /// The targets of a series; where it needs some and none is named, others stand in.
     fn targets(
         &mut self,
+        plan: &Plan,
         series: &Series,
         named: &Targets,
         results: &Results,
         ropewalk: Option<&Path>,
     ) -> Result<Targets, RunError> {
         let mut targets = for_series(named, series);
-        if targets.agents.is_empty() {
+        if targets.agents.addrs.is_empty() {
             standin::fill_files(&results.work()?, &targets.devices)?;
         }
-        if series.engine.uses_pairs()
-            && targets.pairs_stand_in
-            && rustix::process::geteuid().is_root()
-            && let Some(spec) = BedSpec::of(&series.set)
-        {
-            if self.bed.as_ref().is_none_or(|bed| bed.spec != spec) {
-                self.bed = None;
-                self.bed = Some(Bed::up(spec)?);
-            }
-            if let Some(bed) = &self.bed {
-                targets.pairs.clone_from(&bed.pairs);
-                targets.links.clone_from(&bed.links);
-            }
+        let root = rustix::process::geteuid().is_root();
+        let wanted = series.engine.uses_pairs() && targets.pairs_stand_in && root;
+        let spec = wanted.then(|| BedSpec::of(&series.set)).flatten();
+        // What the series does not need must not stand beside it.
+        if self.bed.as_ref().map(|bed| &bed.spec) != spec.as_ref() {
+            self.bed = None;
+            self.bed = spec.map(Bed::up).transpose()?;
         }
-        if series.engine == EngineKind::Perf && targets.dirs.is_empty() && targets.agents.is_empty() {
-            let root = rustix::process::geteuid().is_root();
-            let speed = series.set.get("speed").and_then(|speed| speed.parse().ok()).filter(|_| root);
-            if self.cluster.as_ref().is_none_or(|(stands, _)| *stands != speed) {
-                self.cluster = None;
+        if let Some(bed) = &self.bed {
+            targets.pairs.clone_from(&bed.pairs);
+            targets.links.clone_from(&bed.links);
+        }
+        let wanted = targets.dirs.is_empty() && targets.agents.addrs.is_empty();
+        let spec = wanted.then(|| ClusterSpec::of(plan, series)).flatten();
+        if self.cluster.as_ref().map(|cluster| &cluster.spec) != spec.as_ref() {
+            self.cluster = None;
+            if let Some(spec) = spec {
                 let program = ropewalk
                     .ok_or_else(|| RunError::Nothing("the program ropewalk cannot be found".into()))?;
-                self.cluster = Some((speed, Cluster::up(program, &results.work()?, speed)?));
+                self.cluster = Some(Cluster::up(program, &results.work()?, spec)?);
             }
-            targets.dirs.extend(self.cluster.as_ref().map(|(_, cluster)| cluster.mount.clone()));
         }
+        targets.dirs.extend(self.cluster.iter().flat_map(|cluster| cluster.mounts.iter().cloned()));
         Ok(targets)
     }
 }
@@ -374,14 +384,7 @@ fn files(plan: &Plan) -> u32 {
     if plan.step != Step::Devices {
         return 1;
     }
-    let numbers = match &plan.steps {
-        Steps::Range(_) => return FILES,
-        Steps::List(list) => list.iter().filter_map(|value| match value {
-            StepValue::Number(number) => Some(*number),
-            StepValue::All(_) => None,
-        }),
-    };
-    numbers.max().unwrap_or(FILES).min(FILES_MAX)
+    plan.steps.most().unwrap_or(FILES).min(FILES_MAX)
 }
 
 fn now_ms() -> u64 {

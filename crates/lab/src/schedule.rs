@@ -88,8 +88,8 @@ pub fn parts(plan: &Plan, targets: &crate::targets::Targets) -> Parts {
     match plan.step {
         Step::Devices => Parts { count: targets.devices.len() as u32, named: true },
         Step::Pairs => Parts { count: targets.pairs.len() as u32, named: true },
-        Step::Nodes if !targets.agents.is_empty() => {
-            Parts { count: targets.agents.len() as u32, named: false }
+        Step::Nodes if !targets.agents.addrs.is_empty() => {
+            Parts { count: targets.agents.addrs.len() as u32, named: false }
         }
         Step::Nodes | Step::Connections | Step::Queues | Step::Writers => Parts { count: many, named: false },
     }

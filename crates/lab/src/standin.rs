@@ -14,11 +14,14 @@ use base::AlignedBuf;
 use thiserror::Error;
 
 use crate::{
-    plan::Params,
+    engine::EngineKind,
+    plan::{Params, Plan, Series, Step},
     targets::{Device, Pair, Side, disk_name},
     testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
 };
 
+/// Parameters that say what stands in.
+pub const KEYS: [&str; 5] = ["links", "clients", "policy", "mtu", "speed"];
 /// Bytes of a file that stands in for a device.
 const FILE_BYTES: u64 = 128 << 20;
 /// Loopback pairs.
@@ -183,29 +186,64 @@ impl Bed {
     }
 }
 
-/// A cluster of the run's own with one mount. With a speed, all its traffic goes over the loopback of a network
-/// namespace that is limited to it; that needs root.
+/// Mounts of a cluster of the run's own at most: each is a process with a page pool of its own.
+const MOUNTS_MAX: u32 = 8;
+
+/// What a cluster of the run's own shall be; it stands in for client nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterSpec {
+    /// Mbit/s of the network namespace in which all its traffic runs; without root there is no limit.
+    pub speed_mbit: Option<u64>,
+    /// Mounts, each standing for a client node.
+    pub mounts: u32,
+}
+
+impl ClusterSpec {
+    /// What a series needs; `None` if it needs none.
+    pub fn of(plan: &Plan, series: &Series) -> Option<ClusterSpec> {
+        let number = |key: &str| series.set.get(key).and_then(|value| value.parse::<u64>().ok());
+        let speed = number("speed");
+        let most = plan.steps.most().unwrap_or(1);
+        let mounts = match series.engine {
+            EngineKind::Perf if plan.step == Step::Nodes => most,
+            EngineKind::Perf => 1,
+            EngineKind::Writers if speed.is_some() => {
+                most.div_ceil(number("per_client").unwrap_or(10) as u32)
+            }
+            _ => return None,
+        };
+        let speed_mbit = speed.filter(|_| rustix::process::geteuid().is_root());
+        Some(ClusterSpec { speed_mbit, mounts: mounts.clamp(1, MOUNTS_MAX) })
+    }
+}
+
+/// A cluster of the run's own. With a speed, all its traffic goes over the loopback of a network namespace that is
+/// limited to it.
 pub struct Cluster {
+    /// What it is.
+    pub spec: ClusterSpec,
     program: PathBuf,
     dir: PathBuf,
     /// Where it is mounted.
-    pub mount: PathBuf,
+    pub mounts: Vec<PathBuf>,
     namespace: Option<String>,
 }
 
 impl Cluster {
     /// Brings it up. On failure nothing is left.
-    pub fn up(program: &Path, work: &Path, speed_mbit: Option<u64>) -> Result<Cluster, StandInError> {
-        let namespace = speed_mbit.map(|_| format!("ropewalk-lab-{}", std::process::id()));
+    pub fn up(program: &Path, work: &Path, spec: ClusterSpec) -> Result<Cluster, StandInError> {
         let cluster = Cluster {
             program: program.to_owned(),
             dir: work.join("cluster"),
-            mount: work.join("mnt"),
-            namespace,
+            mounts: (1..=spec.mounts).map(|n| work.join(format!("mnt{n}"))).collect(),
+            namespace: spec.speed_mbit.map(|_| format!("ropewalk-lab-{}", std::process::id())),
+            spec,
         };
-        let made = fs::create_dir_all(&cluster.mount);
-        made.map_err(|source| StandInError::Fill { path: cluster.mount.clone(), source })?;
-        if let (Some(name), Some(speed)) = (&cluster.namespace, speed_mbit) {
+        for mount in &cluster.mounts {
+            let made = fs::create_dir_all(mount);
+            made.map_err(|source| StandInError::Fill { path: mount.clone(), source })?;
+        }
+        if let (Some(name), Some(speed)) = (&cluster.namespace, cluster.spec.speed_mbit) {
             run(Command::new("ip").args(["netns", "add", name]))?;
             run(Command::new("ip").args(["-n", name, "link", "set", "lo", "up"]))?;
             let rate = format!("{speed}mbit");
@@ -214,10 +252,12 @@ impl Cluster {
                 .args(["-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate"])
                 .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
         }
-        let mount = cluster.mount.display().to_string();
         let size =
             ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p", "--block-size", "1m"];
-        run(cluster.ropewalk("up").args(["--mount", mount.as_str(), "--detach"]).args(size))?;
+        run(cluster.ropewalk("up").args(["--no-mount", "--detach"]).args(size))?;
+        for mount in &cluster.mounts {
+            run(cluster.ropewalk("mount").arg("fs1").arg(mount))?;
+        }
         Ok(cluster)
     }
 
@@ -236,6 +276,8 @@ impl Drop for Cluster {
             let _ = run(Command::new("ip").args(["netns", "delete", name]));
         }
         let _ = fs::remove_dir_all(&self.dir);
-        let _ = fs::remove_dir(&self.mount);
+        for mount in &self.mounts {
+            let _ = fs::remove_dir(mount);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base::ByteSize;
+use base::{ByteSize, ClusterId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -63,8 +63,20 @@ pub struct Targets {
     pub pairs_stand_in: bool,
     /// Links that connections should spread over.
     pub links: Vec<String>,
-    /// Agents that take part, as host:port.
-    pub agents: Vec<String>,
+    /// Agents that take part.
+    pub agents: Agents,
+}
+
+/// Other nodes that take part, each as one client node.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Agents {
+    /// Each as host:port.
+    pub addrs: Vec<String>,
+    /// The cluster that they serve; none for `ropewalk lab agent`.
+    pub cluster: Option<ClusterId>,
+    /// Directories that may be written on each of them.
+    pub writable: Vec<PathBuf>,
 }
 
 /// Why a target cannot be used.

@@ -105,6 +105,10 @@ pub struct SharedEvidence {
     pub got: f64,
     /// The most it carried at the first step, bytes a second.
     pub alone: f64,
+    /// The most it carried at any step, bytes a second.
+    pub most: f64,
+    /// What it can carry, bytes a second, where that is known.
+    pub capacity: Option<f64>,
 }
 
 /// Everything a verdict rests on.
@@ -191,6 +195,7 @@ pub fn judge(e: &Evidence) -> Verdict {
     let confidence = match limit {
         _ if foreign > FOREIGN || e.intervals < 2 => Confidence::Low,
         Limit::NotKnown => Confidence::Low,
+        Limit::Link if filled(e, full).is_some() => Confidence::High,
         // Found by elimination: sure only if CPUs were far from full.
         Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
         Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
@@ -248,7 +253,8 @@ fn facts(e: &Evidence) -> Vec<String> {
     for one in shared {
         if !seen.contains(&one.name.as_str()) {
             seen.push(&one.name);
-            facts.push(format!("{}: {}, {} at the first step", one.name, rate(one.got), rate(one.alone)));
+            let of = one.capacity.map_or(String::new(), |capacity| format!(" of {}", rate(capacity)));
+            facts.push(format!("{}: {}{of}, {} at the first step", one.name, rate(one.got), rate(one.alone)));
         }
     }
     facts
@@ -319,7 +325,9 @@ fn one_queue(e: &Evidence, scales: bool) -> Option<Finding> {
 /// A bundle of links of which one carries all it can and another next to nothing.
 fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
     let busiest = e.bundle.iter().max_by(|a, b| a.got.total_cmp(&b.got))?;
-    let idle: Vec<&SharedEvidence> = e.bundle.iter().filter(|link| link.got < IDLE * busiest.got).collect();
+    // A link that is used at another step was left out by chance, not by the policy.
+    let idle: Vec<&SharedEvidence> =
+        e.bundle.iter().filter(|link| link.got.max(link.most) < IDLE * busiest.got).collect();
     if idle.is_empty() || e.step < 2 || busiest.got < full * busiest.alone || scales {
         return None;
     }
@@ -353,14 +361,27 @@ fn full_thread(e: &Evidence, full: f64) -> Option<Finding> {
     })
 }
 
+/// A link that carries all it is known to be able to.
+fn filled(e: &Evidence, full: f64) -> Option<(&SharedEvidence, f64)> {
+    e.links.iter().chain(&e.bundle).find_map(|link| {
+        let capacity = link.capacity.filter(|capacity| link.got >= full * capacity)?;
+        Some((link, capacity))
+    })
+}
+
 fn shared(e: &Evidence, full: f64) -> Option<Finding> {
+    // What is known to be all that a link can carry comes before what is only no more than before.
+    if let Some((link, capacity)) = filled(e, full) {
+        let text = format!("the link {}: it carries {} of {}", link.name, rate(link.got), rate(capacity));
+        return Some((Limit::Link, vec![link.name.clone()], text));
+    }
     let at_limit = |one: &&SharedEvidence| one.alone > 0.0 && one.got >= full * one.alone;
     let highest = |list: &[SharedEvidence]| {
         list.iter().filter(at_limit).max_by(|a, b| a.got.total_cmp(&b.got)).cloned()
     };
     if let Some(disk) = highest(&e.disks) {
         let text = format!(
-            "the disk {}: all parts stand on it, and it moves {}, as much as for one part",
+            "the disk {}: all parts use it, and it moves {}, as much as for one part",
             disk.name,
             rate(disk.got)
         );
@@ -412,6 +433,7 @@ pub fn evidence(
     records: &[Record],
     machine: &Machine,
     bundle: &[String],
+    capacity: &dyn Fn(&str, &Record) -> Option<f64>,
 ) -> Option<Evidence> {
     let after = analysis.points.iter().find(|point| analysis.knee.is_some_and(|knee| point.step > knee));
     let point: &Point = after.or(analysis.points.last())?;
@@ -426,6 +448,8 @@ pub fn evidence(
         name: name.to_owned(),
         got: link_rate(usage, name),
         alone: singles.iter().map(|r| link_rate(&r.usage, name)).fold(0.0, f64::max),
+        most: records.iter().map(|r| link_rate(&r.usage, name)).fold(0.0, f64::max),
+        capacity: capacity(name, record),
     };
     let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
     let carried = usage.links.iter().filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
@@ -443,6 +467,10 @@ pub fn evidence(
         usage.devices.iter().find(|device| device.name == name).map_or(0.0, |device| device.bytes)
     };
     let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
+    if of == Step::Queues {
+        // Strip stores of the run lie on disks that only the counters name.
+        on.extend(usage.devices.iter().filter(|d| d.bytes > 0.25 * payload).map(|d| &d.name));
+    }
     on.sort();
     on.dedup();
     let disks = on
@@ -451,6 +479,7 @@ pub fn evidence(
             name: name.clone(),
             got: disk_rate(usage, name),
             alone: singles.iter().map(|r| disk_rate(&r.usage, name)).fold(0.0, f64::max),
+            ..SharedEvidence::default()
         })
         .collect();
     let disks_asked = record.cell.params.get("disks").and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -490,7 +519,7 @@ mod tests {
     }
 
     fn link(name: &str, got: f64, alone: f64) -> SharedEvidence {
-        SharedEvidence { name: name.into(), got, alone }
+        SharedEvidence { name: name.into(), got, alone, most: got.max(alone), capacity: None }
     }
 
     fn thread(name: &str, who: Who, busy: f64) -> ThreadUse {
@@ -599,10 +628,19 @@ mod tests {
         let e = Evidence { links: hashed.clone(), bundle: hashed, ..idle(Step::Connections, 0.25) };
         let verdict = judge(&e);
         assert_eq!((verdict.limit, verdict.names), (Limit::HashPolicy, vec!["l2".to_owned()]));
+        // At another step the second link was used: here it was left out by chance.
+        let mut chance = e.bundle.clone();
+        chance[1].most = 119.0;
+        assert_eq!(limit(&Evidence { bundle: chance, ..e.clone() }), Limit::Link);
         let spread = vec![link("l1", 120.0, 121.0), link("l2", 118.0, 0.0)];
         assert_eq!(limit(&Evidence { bundle: spread, ..idle(Step::Connections, 0.5) }), Limit::Link);
         let e = Evidence { disks: vec![link("sda", 400.0, 410.0)], ..idle(Step::Devices, 0.3) };
         assert_eq!(limit(&e), Limit::Device);
+        // What a link is known to carry, it carries: no guess by elimination.
+        let known = |got: f64| SharedEvidence { capacity: Some(125.0), ..link("eth0", got, 200.0) };
+        let verdict = judge(&Evidence { links: vec![known(121.0)], ..idle(Step::Nodes, 0.5) });
+        assert_eq!((verdict.limit, verdict.confidence), (Limit::Link, Confidence::High));
+        assert_eq!(limit(&Evidence { links: vec![known(60.0)], ..idle(Step::Nodes, 0.5) }), Limit::NotKnown);
         // A bound by another series that is reached is the limit, though clients grew up to it.
         let e = Evidence { bound: ("links".into(), 1.01), ..idle(Step::Connections, 0.95) };
         assert_eq!(limit(&e), Limit::Link);

@@ -22,6 +22,7 @@ pub enum Lab {
   ropewalk lab run --all --short
   ropewalk lab run device-scaling --device /dev/nvme0n1 --device /dev/nvme1n1 --out /data/lab1
   ropewalk lab run step-load --writable /mnt/client1 --writable /mnt/client2
+  ropewalk lab run node-scaling --cluster /data/rope --writable /mnt/rope     every node that serves takes part
   ropewalk lab run ./mine.toml
 
 Only what is named as --writable is written, beside the results directory. Where no device or pair is
@@ -38,7 +39,8 @@ named, files in the results directory and loopback addresses stand in.")]
     /// Hold two runs against each other; fails if something became slower by more than the noise
     #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
     Compare(lab_run::CompareArgs),
-    /// Take part in runs that another node leads; whoever reaches the port can make load with what is named here
+    /// Take part in runs that another node leads, where there is no cluster (`serve` takes part by itself); whoever
+    /// reaches the port can make load with what is named here
     #[command(after_help = "Examples:
   ropewalk lab agent --listen 10.0.0.3:6669 --writable /mnt/rope
   ropewalk lab run node-scaling --agent 10.0.0.3 --agent 10.0.0.4     on the leading node")]

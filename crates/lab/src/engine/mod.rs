@@ -97,6 +97,8 @@ pub struct Context<'a> {
     pub targets: &'a Targets,
     /// A directory of the run to work in.
     pub work: &'a Path,
+    /// Which of several nodes this is: keeps their files apart in a directory that they share.
+    pub part: u32,
     /// Seconds the load lasts.
     pub seconds: f64,
     /// What is counted.

@@ -32,6 +32,8 @@ pub const PARAMS: Known = &[
 
 /// The first of the ports that servers listen on.
 const PORT: u16 = 25_000;
+/// The first of the ports that clients listen on where one process leads several.
+const CLIENT_PORT: u16 = 25_500;
 /// Connections that the transport itself makes of one pair at most.
 const PARALLEL_MAX: u32 = 16;
 
@@ -62,8 +64,19 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         servers.push(Running::start(server, "ropewalk", limit, context)?);
         wait_listening(&pair.server, port, context)?;
     }
+    // Several clients of one server are led by one process, so that they begin together.
+    let led = pairs.len() > 1 && pairs.iter().all(|pair| pair.server == pairs[0].server);
+    let mut followers = Vec::new();
+    for (i, pair) in pairs.iter().enumerate().filter(|_| led) {
+        let port = CLIENT_PORT + i as u16;
+        let mut follower = command(Some(&pair.client), &program);
+        follower.args(["netperf", "server", "--listen", &at(&pair.client.address, port)]);
+        servers.push(Running::start(follower, "ropewalk", limit, context)?);
+        wait_listening(&pair.client, port, context)?;
+        followers.extend(["--client".to_owned(), at(&pair.client.address, port)]);
+    }
     let mut clients = Vec::new();
-    for (pair, port) in pairs.iter().zip(&ports) {
+    for (pair, port) in pairs.iter().zip(&ports).take(if led { 1 } else { pairs.len() }) {
         let mut client = command(Some(&pair.client), &program);
         client.arg("netperf");
         let size = cell.params.get("size").cloned();
@@ -84,7 +97,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         if cell.params.get("placement").is_some_and(|placement| placement == "off") {
             client.arg("--no-placement");
         }
-        client.args(["--server", &at(&pair.server.address, *port)]);
+        client.args(["--server", &at(&pair.server.address, *port)]).args(&followers);
         client.args(["--ttime", &context.seconds.to_string(), "--json"]);
         clients.push((pair, Running::start(client, "ropewalk", limit, context)?));
     }
@@ -93,7 +106,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         let one = figures(&client.output(context)?)?;
         sum.bytes += one.bytes;
         sum.operations += one.operations;
-        if pairs.len() > 1 {
+        if pairs.len() > 1 && !led {
             sum.parts.insert(
                 format!("{}={}", pair.client.address, pair.server.address),
                 one.value(context.figure),
@@ -131,7 +144,8 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
         max: us("p99_ms"),
     };
     // What the transport says of its placement, such as that connections cannot help here.
-    let said = report["by_client"][0]["placement"].as_array().into_iter().flatten();
+    let clients = report["by_client"].as_array().into_iter().flatten();
+    let said = clients.flat_map(|client| client["placement"].as_array().into_iter().flatten());
     let notes = said.filter_map(|line| line.as_str().map(str::to_owned)).collect();
     Ok(Figures { bytes, operations, latency: Some(latency), notes, ..Figures::default() })
 }

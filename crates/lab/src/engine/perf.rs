@@ -36,8 +36,16 @@ const JOB_MAX: f64 = 600.0;
 
 fn file(context: &Context<'_>, n: usize) -> PathBuf {
     let dirs = &context.targets.dirs;
-    let dir: &Path = if dirs.is_empty() { context.work } else { &dirs[n % dirs.len()] };
-    dir.join(format!(".ropewalk-lab-perf-{n}"))
+    let dir: &Path = match dirs.len() {
+        0 => context.work,
+        many => &dirs[(context.part as usize + n) % many],
+    };
+    dir.join(format!("{}{n}", prefix(context)))
+}
+
+/// How the names of this node's files begin.
+fn prefix(context: &Context<'_>) -> String {
+    format!(".ropewalk-lab-perf-{}-", context.part)
 }
 
 fn text<'a>(cell: &'a Cell, key: &str, default: &'a str) -> &'a str {
@@ -87,9 +95,10 @@ pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
 
 /// Removes the files again.
 pub fn clean(context: &Context<'_>) {
+    let own = prefix(context);
     for dir in context.targets.dirs.iter().map(PathBuf::as_path).chain([context.work]) {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(".ropewalk-lab-perf-")) {
+        for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(&own)) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -23,12 +23,13 @@ use super::{
 };
 use crate::cell::{Cell, Figures, Latency, Second};
 
-/// What can be asked for.
+/// What can be asked for. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.
 pub const PARAMS: Known = &[
     ("bs", Kind::Size(512, 1 << 20)),
     ("per_client", Kind::Number(1, 1024)),
     ("file", Kind::Size(1 << 20, 1 << 40)),
     ("patience", Kind::Number(2, 100)),
+    ("speed", Kind::Number(1, 1_000_000)),
 ];
 
 /// A rate has levelled off when the last writers, as many as `patience` says, added less than this part to it.
@@ -124,7 +125,8 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let mut next = Instant::now();
     while crew.threads.len() < most && !level(&rates, patience) {
         let dir = &dirs[crew.threads.len() / per_client];
-        hire(&mut crew, dir, bs, file).map_err(|e| failed(format!("in {}: {e}", dir.display())))?;
+        hire(&mut crew, dir, context.part, bs, file)
+            .map_err(|e| failed(format!("in {}: {e}", dir.display())))?;
         // Making the file of the new writer is not part of the second.
         let before = crew.counts.read();
         next = next.max(Instant::now()) + period;
@@ -189,9 +191,9 @@ fn quantile(buckets: &[u64], q: f64) -> f64 {
 }
 
 /// One more writer, on a new file that is filled first: an overwrite allocates nothing.
-fn hire(crew: &mut Crew, dir: &std::path::Path, bs: u64, size: u64) -> io::Result<()> {
+fn hire(crew: &mut Crew, dir: &std::path::Path, part: u32, bs: u64, size: u64) -> io::Result<()> {
     let n = crew.threads.len();
-    let path = dir.join(format!(".ropewalk-lab-writer-{}-{n}", std::process::id()));
+    let path = dir.join(format!(".ropewalk-lab-writer-{part}-{}-{n}", std::process::id()));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(&path)?;

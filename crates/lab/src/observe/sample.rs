@@ -83,11 +83,13 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
         .into_iter()
         .filter_map(|pid| Some((pid, stat(&format!("/proc/{pid}/stat"))?)))
         .collect();
+    // Ropewalk's processes, whatever the file is called that this one was started from.
+    let own_name = all.get(&own).map_or("ropewalk", |stat| stat.name.as_str());
     for (&pid, stat) in &all {
         let who = match () {
             () if makes_load(pid, &all, groups) => Who::Load,
             () if pid == 2 || stat.parent == 2 => Who::Kernel,
-            () if pid == own || stat.name == "ropewalk" => Who::Served,
+            () if stat.name == own_name || stat.name == "ropewalk" => Who::Served,
             () => Who::Foreign,
         };
         if matches!(who, Who::Load | Who::Served)

@@ -92,9 +92,10 @@ fn summary(page: &mut String, report: &Report) {
             let best = series.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
             let last = series.analysis.points.last().map_or(0.0, |p| p.efficiency);
             let limit = series.verdict.as_ref().map_or("", |v| limit_name(v.limit));
+            let sure = series.verdict.as_ref().map_or("", |v| confidence_name(v.confidence));
             let _ = writeln!(
                 page,
-                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"n\">{2}</td><td class=\"n\">{3}</td><td>{4}</td></tr>",
+                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"n\">{2}</td><td class=\"n\">{3}</td><td>{4} <span class=\"muted\">{sure}</span></td></tr>",
                 escape(&plan.planned.plan.name),
                 escape(&series.series.name),
                 show(series.series.figure, best),
@@ -306,6 +307,12 @@ fn environment_table(page: &mut String, report: &Report) {
         for (name, value) in list {
             row(&format!("{what} {name}"), value);
         }
+    }
+    if e.tunables.is_empty() {
+        row("tunables", "all at their defaults");
+    }
+    for (agent, e) in &report.run.agents {
+        row(&format!("agent {agent}"), &format!("{}: {} x {}, kernel {}", e.host, e.cpus, e.cpu, e.kernel));
     }
     page.push_str("</tbody></table></div></section>\n");
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     Report,
     html::{date, limit_name},
-    numbers::percent,
+    numbers::{percent, short},
     show,
 };
 
@@ -61,6 +61,17 @@ pub fn markdown(report: &Report) -> String {
                     point.incremental.map_or(String::new(), percent)
                 );
             }
+        }
+        for one in &plan.planned.plan.reference {
+            let value = one.value.map_or(String::new(), |value| format!("{}, ", short(value).trim_end()));
+            let _ = writeln!(
+                text,
+                "\nThe source's own figure, for shape; not measured here: {}, {} {}: {value}{}",
+                one.of,
+                one.at,
+                of.unit(),
+                one.what
+            );
         }
         for line in &plan.missing {
             let _ = writeln!(text, "\nNot measured: {line}");

@@ -92,6 +92,7 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
             &of_series,
             &run.machine,
             &bundle(planned, &of_series),
+            &|link, record| capacity(planned, run, link, record),
         );
         let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
         let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
@@ -124,7 +125,29 @@ fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
         let (moved_text, payload_text) = (show(Figure::Bytes, moved), show(Figure::Bytes, payload));
         format!("{name} moved {moved_text}, {:.2} times the payload of {payload_text}", moved / payload)
     };
-    links.chain(devices).filter(|(_, moved)| *moved > 0.05 * payload).map(line).take(8).collect()
+    let lines: Vec<String> =
+        links.chain(devices).filter(|(_, moved)| *moved > 0.05 * payload).map(line).take(8).collect();
+    if lines.is_empty() && record.usage.intervals > 0 {
+        let payload = show(Figure::Bytes, payload);
+        return vec![format!(
+            "no link and no disk moved a twentieth of the payload of {payload}: it came from caches"
+        )];
+    }
+    lines
+}
+
+/// Bytes a second that a link can carry, where that is known: what a stand-in was set to, else what its driver tells.
+fn capacity(planned: &PlannedRun, run: &Run, link: &str, record: &Record) -> Option<f64> {
+    let targets = &planned.targets;
+    let own = targets.pairs_stand_in || (targets.dirs.is_empty() && targets.agents.addrs.is_empty());
+    let mbit: f64 = match link.split_once('/') {
+        Some((namespace, _)) if own && namespace.starts_with("ropewalk-") => {
+            record.cell.params.get("speed")?.parse().ok()?
+        }
+        Some(_) => return None,
+        None => run.environment.links.get(link)?.split_once(" Mbit/s")?.0.parse().ok()?,
+    };
+    Some(mbit * 1e6 / 8.0)
 }
 
 /// The links that a series' connections should spread over: those of its own testbed, else those named.

@@ -1,0 +1,139 @@
+//! Runs of the lab over several nodes: agents of their own, and the nodes of a cluster. What was not named is not
+//! touched, and a node that does not fit is named before anything is made.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::BufRead,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use common::{Cluster, ROPEWALK, ok, refused};
+use serde_json::Value;
+
+/// A plan over client nodes.
+fn plan(series: &str) -> String {
+    format!(
+        "name = 'mine'\ntitle = 'a small plan'\nstep = 'nodes'\nsteps = [1, 'n']\nseconds = 0.5\nrepeats = 2\n\
+         [[series]]\nname = 'r'\n{series}"
+    )
+}
+
+fn records(out: &str) -> Vec<Value> {
+    let cells = fs::read_to_string(Path::new(out).join("cells.jsonl")).unwrap();
+    cells.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Every agent gave its part, and the parts are the whole.
+fn parts_are_the_whole(record: &Value, figure: &str, agents: &[&str]) {
+    let parts = record["figures"]["parts"].as_object().unwrap_or_else(|| panic!("{record}"));
+    let names: BTreeSet<&str> = parts.keys().map(String::as_str).collect();
+    assert_eq!(names, agents.iter().copied().collect(), "{record}");
+    let sum: f64 = parts.values().map(|v| v.as_f64().unwrap()).sum();
+    assert!((sum / record["figures"][figure].as_f64().unwrap() - 1.0).abs() < 1e-9, "{record}");
+    let commands = record["commands"].to_string();
+    assert!(agents.iter().all(|agent| commands.contains(&format!("{agent}: "))), "{record}");
+}
+
+struct AgentProcess(Child, String);
+
+impl AgentProcess {
+    fn start(dir: &Path, device: &Path) -> AgentProcess {
+        let mut child = Command::new(ROPEWALK)
+            .args(["lab", "agent", "--listen", "127.0.0.1:0", "--writable", dir.to_str().unwrap()])
+            .args(["--device", device.to_str().unwrap()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let addr = line.trim().rsplit(' ').next().unwrap().to_owned();
+        AgentProcess(child, addr)
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn agents_take_part_and_what_they_were_not_given_is_refused() {
+    let dir = tempfile::Builder::new().prefix("ropewalk-lab-").tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (plan_file, file) = (path("nodes.toml"), dir.path().join("read-only"));
+    fs::write(&file, vec![9u8; 4 << 20]).unwrap();
+    let series = "engine = 'fio'\nfigure = 'operations'\n\
+                  set = { rw = 'randread', bs = '4k', ioengine = 'psync', direct = false }\n";
+    fs::write(&plan_file, plan(series)).unwrap();
+    let agents: Vec<AgentProcess> = (0..2).map(|_| AgentProcess::start(dir.path(), &file)).collect();
+    let out = path("out");
+    let (a, b) = (agents[0].1.as_str(), agents[1].1.as_str());
+    ok(&["lab", "run", &plan_file, "--out", &out, "--agent", a, "--agent", b]);
+    let records = records(&out);
+    assert_eq!(records.len(), 4, "two steps, measured twice");
+    for record in records.iter().filter(|record| record["cell"]["step"] == 2) {
+        parts_are_the_whole(record, "operations", &[a, b]);
+    }
+    // A load that writes, on what the agent was given only to read.
+    fs::write(&plan_file, plan(&series.replace("'randread'", "'randwrite'"))).unwrap();
+    let refused_out = path("refused");
+    let error = refused(&["lab", "run", &plan_file, "--out", &refused_out, "--agent", a]);
+    assert!(error.contains("cells failed"), "{error}");
+    let cells = fs::read_to_string(Path::new(&refused_out).join("cells.jsonl")).unwrap();
+    assert!(cells.contains("not named as writable"), "{cells}");
+    assert!(fs::read(&file).unwrap() == vec![9u8; 4 << 20], "it is as it was");
+    // An agent that is not there: named, and nothing is made.
+    let gone = path("gone");
+    let error = refused(&["lab", "run", &plan_file, "--out", &gone, "--agent", "127.0.0.1:1"]);
+    assert!(error.contains("127.0.0.1:1") && !Path::new(&gone).exists(), "{error}");
+}
+
+#[test]
+fn every_node_that_serves_takes_part_on_mounts_only() {
+    let size = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p"];
+    let cluster = Cluster::up(&[&size[..], &["--block-size", "256k"]].concat());
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let (dir, mnt) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
+    ok(&["config", "set", "--dir", dir, "io_coalesce_us=77"]);
+    let place = tempfile::Builder::new().prefix("ropewalk-lab-").tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let (plan_file, out, elsewhere) = (path("nodes.toml"), path("out"), path("elsewhere"));
+    let series = "engine = 'perf'\nfigure = 'operations'\n\
+                  set = { operation = 'read', pattern = 'seq', record = '256k', amount = '2m' }\n";
+    fs::write(&plan_file, plan(series)).unwrap();
+
+    // Not on a mount, by its own name or through a link on the mount: refused by the nodes, nothing is made.
+    fs::create_dir(&elsewhere).unwrap();
+    let link = format!("{mnt}/link");
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    for bad in [elsewhere.as_str(), &link] {
+        let error = refused(&["lab", "run", &plan_file, "--out", &out, "--cluster", dir, "--writable", bad]);
+        assert!(error.contains(bad) && error.contains("not on a mount of this cluster"), "{error}");
+    }
+    let error = refused(&["lab", "run", &plan_file, "--out", &out, "--cluster", dir, "--writable", "mnt"]);
+    assert!(error.contains("absolute path"), "{error}");
+    assert!(!Path::new(&out).exists() && fs::read_dir(&elsewhere).unwrap().next().is_none());
+
+    ok(&["lab", "run", &plan_file, "--out", &out, "--cluster", dir, "--writable", mnt]);
+    let run: Value =
+        serde_json::from_str(&fs::read_to_string(Path::new(&out).join("run.json")).unwrap()).unwrap();
+    let agents: Vec<&str> = run["agents"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(agents.len(), 3, "{run}");
+    let tunables = run["environment"]["tunables"].as_object().unwrap();
+    assert!(tunables["io_coalesce_us"].as_str().unwrap().starts_with("77 (default"), "{tunables:?}");
+    let records = records(&out);
+    assert_eq!(records.len(), 4, "two steps, measured twice");
+    for record in records.iter().filter(|record| record["cell"]["step"] == 3) {
+        parts_are_the_whole(record, "operations", &agents);
+    }
+    let left: Vec<_> = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["link"], "the files of the run are gone");
+}
