@@ -155,7 +155,7 @@ mod tests {
         let tunables = Tunables { pagepool: 8 << 30, ..Tunables::default() };
         assert!(tunables.check_memory(4 * MIB, Some(16 << 30)).is_ok());
         let error = tunables.check_memory(4 * MIB, Some(8 << 30)).unwrap_err().to_string();
-        assert!(error.contains("pagepool") && error.contains("8g"), "{error}");
+        assert!(error.contains("pagepool") && error.contains("8.00 GiB"), "{error}");
         assert!(installed_memory().is_some_and(|bytes| bytes > 64 * MIB));
     }
 

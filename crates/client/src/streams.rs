@@ -120,6 +120,7 @@ impl Stream {
 
     /// What to load now. Asked again when half of the amount is used up, so that loads stay large.
     fn ask(&mut self, size: u64, window_max: u64) -> Vec<Range<u64>> {
+        let one = |part: Range<u64>| std::iter::once(part).collect();
         if self.window == 0 {
             self.window = AHEAD_MIN.max(2 * self.len);
             self.edge = match self.course {
@@ -129,14 +130,14 @@ impl Stream {
         }
         self.window = self.window.min(window_max);
         let half = self.window / 2;
-        let load = match self.course {
+        let load: Vec<_> = match self.course {
             Course::Forward => {
                 self.edge = self.edge.max(self.end());
                 if self.edge >= size || self.edge - self.end() > half {
                     return Vec::new();
                 }
                 let to = (self.end() + self.window).min(size);
-                vec![std::mem::replace(&mut self.edge, to)..to]
+                one(std::mem::replace(&mut self.edge, to)..to)
             }
             Course::Reverse => {
                 self.edge = self.edge.min(self.start);
@@ -144,7 +145,7 @@ impl Stream {
                     return Vec::new();
                 }
                 let from = self.start.saturating_sub(self.window);
-                vec![from..std::mem::replace(&mut self.edge, from)]
+                one(from..std::mem::replace(&mut self.edge, from))
             }
             Course::Strided { step } => self.ask_records(step, size),
         };

@@ -232,6 +232,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use base::Version;
+
     use super::*;
 
     fn strip(inode: u64) -> StripId {
