@@ -1,21 +1,7 @@
-//! Every decoder of what comes from the network.
+//! The decoders under libFuzzer: `fuzz/run.sh`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use wire::{
-    frame::{self, HEADER_LEN, Header},
-    hello::{Hello, HelloReply, Links, NetRequest},
-};
+#[path = "../decode.rs"]
+mod decode;
 
-fuzz_target!(|bytes: &[u8]| {
-    if let Some(head) = bytes.first_chunk::<HEADER_LEN>() {
-        if let Ok(header) = Header::decode(head) {
-            // What is accepted is what we would send.
-            assert_eq!(Header::decode(&header.encode()), Ok(header));
-        }
-    }
-    let _ = frame::decode::<Hello>(bytes);
-    let _ = frame::decode::<HelloReply>(bytes);
-    let _ = frame::decode::<NetRequest>(bytes);
-    let _ = frame::decode::<Links>(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| decode::decode_all(bytes));

@@ -79,6 +79,11 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk tokens --dir /data/rope\n  ropewalk tokens --dir /data/rope --json | jq '.[] | select(.mode == \"write\")'\n\nA session that is alone on its file system holds all of them; then none is listed (`ropewalk clients list`)."
     )]
     Tokens(Tokens),
+    /// Locks of programs (fcntl and flock) on all mounts: who holds and who waits
+    #[command(
+        after_help = "Examples:\n  ropewalk locks --dir /data/rope\n  ropewalk locks --dir /data/rope --waiting --json"
+    )]
+    Locks(Locks),
     /// What moves between pdisks: rebuild, drain, new pdisks
     #[command(subcommand)]
     Rebuild(Rebuild),
@@ -144,6 +149,9 @@ pub struct Up {
     /// Size of each pdisk, preallocated [default for a new cluster: 16g, or what fits half of the free space]
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
+    /// Put the pdisks' logs here, on a faster device [default: beside their data]. Losing it loses all of them
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
     /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p [default for a new cluster: 4+2p]
     #[arg(long)]
     pub code: Option<String>,
@@ -266,7 +274,8 @@ pub enum Pdisk {
     /// A new pdisk on a node; groups move to it. The node's server is restarted
     #[command(after_help = "Examples:
   ropewalk pdisk add --dir /data/rope n1
-  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope")]
+  ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope
+  ropewalk pdisk add --dir /data/rope n1 --path /mnt/disk7/rope --log-dir /mnt/nvme/logs")]
     Add(PdiskAdd),
     /// A new pdisk on the same node takes the place of one
     #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
@@ -307,6 +316,9 @@ pub struct PdiskAdd {
     /// Its directory, on its disk [default: below the cluster's directory]
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub path: Option<PathBuf>,
+    /// Put its log here, on a faster device; losing that device loses the pdisk
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -438,6 +450,15 @@ pub struct Tokens {
     #[command(flatten)]
     pub listing: Listing,
     /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Args)]
+pub struct Locks {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only those that are waited for, and who waits
     #[arg(long)]
     pub waiting: bool,
 }

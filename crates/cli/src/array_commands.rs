@@ -60,19 +60,21 @@ pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
 /// `ropewalk pdisk add`.
 pub fn pdisk_add(args: &PdiskAdd) -> Result<()> {
     let mut dir = ClusterDir::open(&args.dir.dir)?;
-    let name = add(&mut dir, &args.node, args.size, args.path.clone(), None)?;
+    let place = Place { size: args.size, path: args.path.clone(), log_dir: args.log_dir.clone() };
+    let name = add(&mut dir, &args.node, place, None)?;
     output::line(format!("{name} is there; groups move to it (`ropewalk rebuild status`)"));
     Ok(())
 }
 
-/// Makes a pdisk on a node, for the pools of `like` or for all; its name.
-fn add(
-    dir: &mut ClusterDir,
-    node: &str,
+/// Where a new pdisk is made, and how large; `None`: as its node's others.
+struct Place {
     size: Option<ByteSize>,
     path: Option<PathBuf>,
-    like: Option<PdiskId>,
-) -> Result<String> {
+    log_dir: Option<PathBuf>,
+}
+
+/// Makes a pdisk on a node, for the pools of `like` or for all; its name.
+fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
     let report = link::run(async { Link::new(dir)?.cluster().await })?;
     let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
     let last = last.max(report.map.pdisks.iter().map(|p| p.id).max()).unwrap_or_default();
@@ -81,13 +83,15 @@ fn add(
     let names = dir.file.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
     let entry = dir.file.nodes.iter_mut().find(|n| n.name == node);
     let entry = entry.with_context(|| format!("there is no node {node}; there are {names}"))?;
-    let size = size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
-    let place = path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
-    let full = dir.path.join(&place);
+    let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
+    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
+    let full = dir.path.join(&path);
     if let Some(parent) = full.parent() {
         std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     }
-    pdisk::Pdisk::create(&full, pdisk::CreateOptions::new(cluster, id, size.0))
+    let options =
+        pdisk::CreateOptions { log_dir: place.log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
+    pdisk::Pdisk::create(&full, options)
         .with_context(|| format!("make a pdisk of {size} in {}", full.display()))?;
     let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&entry.id)).count() + 1;
     let taken = |name: &String| report.map.pdisks.iter().any(|p| p.name == *name);
@@ -95,7 +99,7 @@ fn add(
     let (node_id, node_name) = (entry.id, entry.name.clone());
     let uses = |pool: &&PoolEntry| like.is_none_or(|like| pool.pdisks.iter().any(|p| p.id == like));
     let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
-    entry.pdisks.push(PdiskFile { id, dir: place, size });
+    entry.pdisks.push(PdiskFile { id, dir: path, size });
     let request =
         MgrRequest::PdiskAdd { pdisk: id, name: name.clone(), node: node_id, capacity: size.0, pools };
     link::run(async { Link::new(dir)?.manager(&request).await })?;
@@ -150,7 +154,8 @@ pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
         .find_map(|n| Some((n.name.clone(), place(n)?)))
         .with_context(|| format!("cluster.toml has no {old}"))?;
     let state = report.map.pdisk(old).map(|p| p.state);
-    let name = add(&mut dir, &node, Some(size), None, Some(old))?;
+    let place = Place { size: Some(size), path: None, log_dir: None };
+    let name = add(&mut dir, &node, place, Some(old))?;
     let wish = if state == Some(PdiskState::Ok) { PdiskWish::Drain } else { PdiskWish::Fail };
     link::run(async {
         let link = Link::new(&dir)?;
@@ -179,10 +184,14 @@ pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
     ClusterDir::save(&dir.path, &dir.file)?;
     let Some((node, id, place)) = of else { return Ok(()) };
     restart_node(&dir, &node, id)?;
+    let place = dir.path.join(place);
+    // A disk that is gone does not say; its log is known by the name.
+    let log = pdisk::Pdisk::log_path(&place).ok().filter(|log| !log.starts_with(&place));
+    let log = log.map(|log| format!(" and its log {}", log.display())).unwrap_or_default();
     output::line(format!(
-        "{} is out; its files in {} are not used any more and can be removed",
+        "{} is out; its files in {}{log} are not used any more and can be removed",
         args.pdisk,
-        dir.path.join(place).display()
+        place.display()
     ));
     Ok(())
 }

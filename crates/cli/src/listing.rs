@@ -176,11 +176,12 @@ pub fn pdisk_list(listing: &Listing) -> Result<()> {
                 human_size(r.size_bytes),
                 human_size(r.used_bytes),
                 human_size(r.free_bytes),
+                format!("{:.1} %", r.used_bytes as f64 * 100.0 / r.size_bytes.max(1) as f64),
                 age,
             ]
         };
         output::table(
-            &["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "LAST REPORT"],
+            &["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "USE", "LAST REPORT"],
             rows.into_iter().map(cells).collect(),
         );
         Ok(())

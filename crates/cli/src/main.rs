@@ -10,6 +10,7 @@ mod lab_commands;
 mod lab_run;
 mod link;
 mod listing;
+mod lock_commands;
 mod make;
 mod manager_commands;
 mod metrics;
@@ -86,6 +87,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
         Command::Tokens(args) => share_commands::tokens(&args.listing, args.waiting),
+        Command::Locks(args) => lock_commands::locks(&args.listing, args.waiting),
         Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
         Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
         Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),

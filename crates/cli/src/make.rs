@@ -26,6 +26,8 @@ struct Plan {
     block_size: u32,
     table: LayoutTable,
     file: ClusterFile,
+    /// Where the pdisks' logs go, if not beside their data: a directory of this cluster's own.
+    log_dir: Option<PathBuf>,
     listeners: Vec<TcpListener>,
 }
 
@@ -51,6 +53,9 @@ pub fn make(args: &Up) -> Result<ClusterDir> {
         }
         Err(error) => {
             ClusterDir::abandon(&path);
+            if let Some(log_dir) = &plan.log_dir {
+                let _ = fs::remove_dir_all(log_dir);
+            }
             Err(error)
         }
     }
@@ -118,7 +123,9 @@ fn plan(args: &Up) -> Result<Plan> {
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,
     };
-    Ok(Plan { code, block_size: block_size.0 as u32, table, file, listeners })
+    // Others may have their logs there as well.
+    let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
+    Ok(Plan { code, block_size: block_size.0 as u32, table, file, log_dir, listeners })
 }
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
@@ -200,9 +207,12 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             .iter()
             .map(|p| {
                 let dir = path.join(&p.dir);
-                let bar = &bar;
+                let (bar, log_dir) = (&bar, plan.log_dir.clone());
                 scope.spawn(move || -> Result<()> {
-                    let options = pdisk::CreateOptions::new(cluster, p.id, p.size.0);
+                    let options = pdisk::CreateOptions {
+                        log_dir,
+                        ..pdisk::CreateOptions::new(cluster, p.id, p.size.0)
+                    };
                     pdisk::Pdisk::create(&dir, options)
                         .with_context(|| format!("make {} in {}", p.id, dir.display()))?;
                     bar.inc(1);

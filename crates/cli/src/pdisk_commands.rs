@@ -151,6 +151,7 @@ pub fn open_options(tunables: &Tunables, cluster: ClusterId, id: PdiskId) -> Ope
         queues_per_pdisk: tunables.queues_per_pdisk(),
         // The table allows no more than the option takes.
         fast_write_limit: tunables.fast_write_limit().0 as u32,
+        fast_write_memory: tunables.fast_write_memory().0,
         ..OpenOptions::new(cluster, id)
     }
 }

@@ -114,6 +114,12 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
             size.to_string(),
         )?;
     }
+    if let (Some(asked), Some(pdisk)) = (&args.log_dir, first.pdisks.first()) {
+        let log = pdisk::Pdisk::log_path(&dir.path.join(&pdisk.dir))?;
+        if !asked.canonicalize().is_ok_and(|asked| log.starts_with(asked)) {
+            differs("log-dir", log.display().to_string(), asked.display().to_string())?;
+        }
+    }
     if let Some(port) = args.port {
         differs("port", dir.file.manager.port().to_string(), port.to_string())?;
     }

@@ -5,71 +5,23 @@
 mod common;
 #[path = "common/linear.rs"]
 mod linear;
+#[path = "common/mounts.rs"]
+mod mounts;
 
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
-    path::{Path, PathBuf},
+    path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ok, ropewalk, seed};
+use common::{Random, ok, ropewalk, seed};
 use linear::{Act, Done, is_linearizable};
-use rustix::process::{Pid, Signal, kill_process};
-
-const OPTIONS: [&str; 8] = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p"];
-
-/// A cluster and more mounts of its file system beside its own.
-struct Mounts {
-    cluster: Cluster,
-    more: tempfile::TempDir,
-    all: Vec<PathBuf>,
-}
-
-impl Mounts {
-    fn new(count: usize) -> Mounts {
-        let cluster = Cluster::up(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat());
-        let more = tempfile::Builder::new().prefix("ropewalk-mounts-").tempdir().unwrap();
-        let mut mounts = Mounts { all: vec![cluster.mnt()], cluster, more };
-        (1..count).for_each(|_| mounts.add());
-        mounts
-    }
-
-    fn add(&mut self) {
-        let path = self.more.path().join(format!("m{}", self.all.len()));
-        fs::create_dir(&path).unwrap();
-        self.mount(&path);
-        self.all.push(path);
-    }
-
-    fn mount(&self, path: &Path) {
-        let dir = self.cluster.dir();
-        ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", path.to_str().unwrap()]);
-    }
-
-    fn at(&self, mount: usize, name: &str) -> PathBuf {
-        self.all[mount].join(name)
-    }
-
-    fn process(&self, mount: usize) -> Pid {
-        let name =
-            format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
-        let found = self.cluster.processes().into_iter().find(|(process, _)| *process == name);
-        Pid::from_raw(found.expect("the mount's process").1).unwrap()
-    }
-}
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        for path in &self.all[1..] {
-            // Whatever is left of it.
-            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
-        }
-    }
-}
+use mounts::Mounts;
+use rustix::process::{Signal, kill_process};
 
 fn append(path: &Path, line: &str) {
     let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();

@@ -1,19 +1,30 @@
-//! Story: the queues of live servers are told other things while they run.
+//! Stories of pdisks in live servers: they fail, are slow, are full; their queues are told other things; their
+//! logs stand elsewhere.
 #![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
 mod common;
 
 use std::{
     fs,
+    io::Write,
+    path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ok};
+use common::{Cluster, Random, ok, refused, same_tree, seed, write_tree};
 use serde_json::Value;
+
+const FAULT: &str = "ROPEWALK_PDISK_FAULT";
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn events(cluster: &Cluster, name: &str) -> Vec<Value> {
     let all = cluster.json(&["pdisk", "events"]);
     all.as_array().unwrap().iter().filter(|e| e["name"] == name).cloned().collect()
+}
+
+fn pdisks(cluster: &Cluster) -> Vec<Value> {
+    cluster.json(&["pdisk", "list"]).as_array().unwrap().clone()
 }
 
 fn until(what: &str, cluster: &Cluster, done: impl Fn() -> bool) {
@@ -22,6 +33,152 @@ fn until(what: &str, cluster: &Cluster, done: impl Fn() -> bool) {
         assert!(Instant::now() < end, "{what}\n{}", cluster.logs());
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Copies a tree onto the mount, durably.
+fn copy(cluster: &Cluster, from: &Path, to: &str) {
+    let to = cluster.mnt().join(to);
+    let status = Command::new("cp").arg("-a").arg(from).arg(&to).status().unwrap();
+    assert!(status.success(), "cp to {}\n{}", to.display(), cluster.logs());
+    for file in walk(&to) {
+        fs::File::open(&file).unwrap().sync_all().unwrap();
+    }
+}
+
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+/// A pdisk fails under load while another is slow: told once, everything acknowledged is there, and all of it
+/// still without the process that has the failed one.
+#[test]
+fn a_pdisk_fails_and_another_is_slow_under_load() {
+    let mut random = Random(seed());
+    let cluster = Cluster::up(&["--pdisk-size", "256m"]);
+    let local = tempfile::tempdir().unwrap();
+    write_tree(local.path(), 40, &mut random);
+    copy(&cluster, local.path(), "before");
+    cluster.kill(|name| name == "n2" || name == "n3");
+    cluster.start_server_with("n2", &[(FAULT, "eio on=write file=data path=n2/pdisk1 after=3")]);
+    cluster.start_server_with("n3", &[(FAULT, "delay 5ms on=any p=0.2")]);
+    cluster.wait_all_ok(PATIENCE);
+    copy(&cluster, local.path(), "during");
+    for tree in ["before", "during"] {
+        same_tree(local.path(), &cluster.mnt().join(tree));
+    }
+    let failed = events(&cluster, "pdisk_failed");
+    assert_eq!(failed.len(), 1, "told once: {failed:?}");
+    assert_eq!((failed[0]["process"].as_str(), failed[0]["severity"].as_str()), (Some("n2"), Some("error")));
+    assert!(failed[0]["text"].as_str().unwrap().contains("write data"), "{failed:?}");
+    let list = pdisks(&cluster);
+    let bad: Vec<&Value> = list.iter().filter(|p| p["state"] != "ok").collect();
+    assert!(
+        bad.len() == 1 && bad[0]["name"] == "n2p1",
+        "that one counts no more, the slow ones do: {list:?}"
+    );
+    // Whole without the process that has it, as well.
+    cluster.kill(|name| name == "n2");
+    same_tree(local.path(), &cluster.mnt().join("during"));
+}
+
+/// A file of `len` bytes that follow from `n`, durable; or why not.
+fn store(path: &Path, n: u64, len: usize) -> std::io::Result<()> {
+    let mut bytes = vec![0; len];
+    Random(n).fill(&mut bytes);
+    let mut file = fs::File::create(path)?;
+    file.write_all(&bytes)?;
+    file.sync_all()
+}
+
+fn holds(path: &Path, n: u64, len: usize) -> bool {
+    let mut bytes = vec![0; len];
+    Random(n).fill(&mut bytes);
+    fs::read(path).unwrap() == bytes
+}
+
+/// The pdisks are filled until a write is refused: ENOSPC, nothing lost, it is told, and what is deleted can be
+/// written again.
+#[test]
+fn full_pdisks_refuse_lose_nothing_and_tell() {
+    const FILE: usize = 4 << 20;
+    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "64m"]);
+    let path = |n: u64| cluster.mnt().join(format!("f{n}"));
+    // What was written of late may count twice until the servers' next report: full is what stays full.
+    let (mut stored, mut since) = (0, Instant::now());
+    while since.elapsed() < Duration::from_secs(3) {
+        match store(&path(stored), stored, FILE) {
+            Ok(()) => (stored, since) = (stored + 1, Instant::now()),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}"),
+        }
+    }
+    assert!((20..32).contains(&stored), "{stored} files of 4 MiB fit into 128 MiB");
+    until("the full pdisks are told", &cluster, || !events(&cluster, "pdisk_full").is_empty());
+    let told = events(&cluster, "pdisk_full");
+    assert!(told.len() <= 3, "once each: {told:?}");
+    assert!(told[0]["text"].as_str().unwrap().contains("delete files"), "{told:?}");
+    let nearly = |p: &&Value| p["free_bytes"].as_u64().unwrap() * 16 < p["size_bytes"].as_u64().unwrap();
+    until("the list shows it", &cluster, || pdisks(&cluster).iter().filter(nearly).count() > 0);
+    assert!(pdisks(&cluster).iter().all(|p| p["state"] == "ok"), "full is not failed");
+
+    // What is there is there, also after everything was down.
+    fs::remove_file(path(stored)).unwrap();
+    cluster.down();
+    cluster.start();
+    for n in 0..stored {
+        assert!(holds(&path(n), n, FILE), "file {n} of {stored}");
+    }
+    for n in 0..4 {
+        fs::remove_file(path(n)).unwrap();
+    }
+    until("room comes back", &cluster, || store(&path(stored), stored, FILE).is_ok());
+    assert!(holds(&path(stored), stored, FILE));
+}
+
+/// Logs on another device: used, found again, in use by one process only; without them a pdisk does not serve,
+/// and says which file it misses.
+#[test]
+fn logs_elsewhere_and_a_second_process() {
+    let logs = tempfile::tempdir().unwrap();
+    let log_dir = logs.path().to_str().unwrap();
+    let cluster = Cluster::up(&[
+        "--nodes",
+        "3",
+        "--pdisks",
+        "1",
+        "--code",
+        "2+1p",
+        "--pdisk-size",
+        "128m",
+        "--log-dir",
+        log_dir,
+    ]);
+    store(&cluster.mnt().join("f"), 1, 3_000_000).unwrap();
+    let made = walk(logs.path());
+    assert_eq!(made.len(), 3, "{made:?}");
+    let pdisk = cluster.dir().join("nodes/n1/pdisk1");
+    assert!(!pdisk.join("log").exists());
+    let words = refused(&["pdisk", "verify", pdisk.to_str().unwrap()]);
+    assert!(words.contains("open in another process") && words.contains("n1/pdisk1"), "{words}");
+    let dump = refused(&["pdisk", "dump", pdisk.to_str().unwrap()]);
+    assert!(dump.contains("open in another process"), "{dump}");
+
+    cluster.kill(|name| name == "n1");
+    ok(&["pdisk", "verify", pdisk.to_str().unwrap()]);
+    let log = pdisk::Pdisk::log_path(&pdisk).unwrap();
+    assert!(made.contains(&log), "{}", log.display());
+    let away = logs.path().join("away");
+    fs::rename(&log, &away).unwrap();
+    let words = refused(&["pdisk", "verify", pdisk.to_str().unwrap()]);
+    assert!(words.contains(log.to_str().unwrap()), "{words}");
+    cluster.start_server("n1");
+    let said = || fs::read_to_string(cluster.dir().join("log/n1.log")).unwrap();
+    until("the server names what it misses", &cluster, || said().contains(log.to_str().unwrap()));
+    assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
+    fs::rename(&away, &log).unwrap();
+    cluster.start_server("n1");
+    cluster.wait_all_ok(PATIENCE);
+    assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
 }
 
 #[test]
@@ -43,7 +200,7 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     assert!(events(&cluster, "io_one_queue").is_empty());
     cluster.kill(|name| name == "n1");
     cluster.start_server("n1");
-    cluster.wait_all_ok(Duration::from_secs(120));
+    cluster.wait_all_ok(PATIENCE);
     let told = events(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");

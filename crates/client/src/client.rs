@@ -12,7 +12,9 @@ use std::{
 };
 
 use base::InodeNo;
+use tokio::sync::Notify;
 use wire::{
+    lock::Lock,
     mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX},
     token::{Token, TokenMode},
 };
@@ -437,8 +439,31 @@ impl Client {
     pub fn release(&self, handle: Handle) {
         let file = self.core.handles.write().unwrap_or_else(|e| e.into_inner()).remove(&handle.0);
         if let Some(file) = file {
+            self.core.drop_locks_of_handle(file.inode.ino, handle);
             self.closed(&file);
         }
+    }
+
+    /// Sets a lock, or gives it up with mode `None`. With `interrupted` it waits for the lock until that is
+    /// notified (`EINTR`); without, `EAGAIN` says that another holds it. Waiting in a circle is `EDEADLK`.
+    pub async fn lock(
+        &self,
+        handle: Handle,
+        lock: Lock,
+        interrupted: Option<Arc<Notify>>,
+    ) -> Result<(), Errno> {
+        let ino = self.file(handle)?.inode.ino;
+        self.core.lock(ino, handle, lock, interrupted).await
+    }
+
+    /// A lock of another owner, here or elsewhere, that stands in the way of `lock`.
+    pub async fn test_lock(&self, ino: InodeNo, lock: Lock) -> Result<Option<Lock>, Errno> {
+        self.core.test_lock(ino, lock).await
+    }
+
+    /// A process closes a descriptor of the file: its fcntl locks on it are gone, as POSIX has it.
+    pub async fn drop_locks(&self, ino: InodeNo, owner: u64) {
+        self.core.drop_locks_of_owner(ino, owner).await;
     }
 
     fn closed(&self, file: &OpenFile) {

@@ -23,6 +23,7 @@ use crate::{
     error::Errno,
     handle::OpenFile,
     inode::Inode,
+    locks::Locks,
     parts::{Blocks, Geometry},
     pool::Pool,
     prefetch::LoadMeter,
@@ -72,6 +73,8 @@ pub(crate) struct Core {
     /// The resolution under way, plus 1.
     pub resolving: AtomicU64,
     pub kernel: RwLock<Option<Arc<dyn KernelCache>>>,
+    /// Locks that programs hold through this mount.
+    pub locks: Mutex<Locks>,
     room: Mutex<Room>,
     room_call: tokio::sync::Mutex<()>,
     version_seq: AtomicU64,
@@ -106,6 +109,7 @@ impl Core {
             claims: AtomicU64::new(0),
             resolving: AtomicU64::new(0),
             kernel: RwLock::default(),
+            locks: Mutex::default(),
             session,
             room: Mutex::default(),
             room_call: tokio::sync::Mutex::new(()),

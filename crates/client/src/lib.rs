@@ -20,6 +20,7 @@ mod extents;
 mod handle;
 mod inode;
 mod load;
+mod locks;
 mod mount;
 mod parts;
 mod pool;

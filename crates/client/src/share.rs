@@ -322,6 +322,7 @@ impl Core {
                 }
                 Recall::Share => self.share().await,
                 Recall::Whole(grant) => self.take_whole(grant).await,
+                Recall::Locks(life) => self.claim_locks(life).await,
                 Recall::Resolve(pass) => {
                     if self.resolving.swap(pass + 1, SeqCst) != pass + 1 {
                         let core = self.clone();

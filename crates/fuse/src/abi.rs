@@ -42,6 +42,9 @@ pub mod opcode {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
@@ -60,8 +63,10 @@ pub mod opcode {
 pub mod init_flags {
     #![allow(missing_docs)] // the kernel's own names
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
@@ -105,6 +110,8 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// OPEN with O_TRUNC: setuid and setgid are to be cleared.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// Lock requests: it is flock, not fcntl.
+pub const LK_FLOCK: u32 = 1 << 0;
 /// FSYNC: data only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// Notification that pages of an inode are to be dropped.
@@ -197,6 +204,10 @@ abi!(/// RELEASE.
 ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 });
 abi!(/// FLUSH.
 FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64 });
+abi!(/// A lock: both bytes belong to it; types are F_RDLCK, F_WRLCK, F_UNLCK.
+FileLock { start: u64, end: u64, kind: u32, pid: u32 });
+abi!(/// GETLK, SETLK, SETLKW.
+LkIn { fh: u64, owner: u64, lock: FileLock, lk_flags: u32, padding: u32 });
 abi!(/// READ, READDIR, READDIRPLUS.
 ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 });
 abi!(/// WRITE; the data follows.
@@ -260,6 +271,7 @@ mod tests {
         assert_eq!(size_of::<SetattrIn>(), 88);
         assert_eq!(size_of::<StatfsOut>(), 80);
         assert_eq!(size_of::<WriteIn>(), 40);
+        assert_eq!((size_of::<LkIn>(), size_of::<FileLock>()), (48, 24));
         assert_eq!(size_of::<ReadIn>(), 40);
         assert_eq!(size_of::<CopyFileRangeIn>(), 56);
         assert_eq!(size_of::<Dirent>(), 24);

@@ -6,7 +6,11 @@ use std::{future::Future, sync::Arc};
 
 use base::InodeNo;
 use bytes::Bytes;
-use wire::mgr::{Attr, FileKind};
+use tokio::sync::Notify;
+use wire::{
+    lock::Lock,
+    mgr::{Attr, FileKind},
+};
 
 pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, SetAttrs};
 
@@ -101,6 +105,25 @@ pub trait Calls: Send + Sync + 'static {
     fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
     /// A descriptor of the handle is closed: errors of earlier writes show here.
     fn flush(&self, handle: Handle) -> impl Answer<()>;
+    /// Whether locks are kept below; else the kernel keeps them, of this mount by itself.
+    fn keeps_locks(&self) -> bool {
+        false
+    }
+    /// Sets a lock, or gives it up with mode `None`; waits for it with `interrupted`, until that is notified.
+    fn lock(&self, handle: Handle, lock: Lock, interrupted: Option<Arc<Notify>>) -> impl Answer<()> {
+        let _ = (handle, lock, interrupted);
+        async { Err(Errno(libc::ENOSYS)) }
+    }
+    /// A lock of another owner that stands in the way of `lock`.
+    fn test_lock(&self, ino: InodeNo, lock: Lock) -> impl Answer<Option<Lock>> {
+        let _ = (ino, lock);
+        async { Err(Errno(libc::ENOSYS)) }
+    }
+    /// `owner` closes a descriptor: its fcntl locks of the file are gone.
+    fn drop_locks(&self, ino: InodeNo, owner: u64) -> impl Future<Output = ()> + Send {
+        let _ = (ino, owner);
+        async {}
+    }
     /// Makes a file or directory durable; with a handle, errors of earlier writes show here as well.
     fn fsync(&self, ino: InodeNo, handle: Option<Handle>, datasync: bool) -> impl Answer<()>;
     /// Allocates, punches or zeroes.

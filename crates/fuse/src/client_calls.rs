@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use base::InodeNo;
 use client::Client;
-use wire::mgr::Attr;
+use tokio::sync::Notify;
+use wire::{lock::Lock, mgr::Attr};
 
 use crate::calls::{
     Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
@@ -84,6 +85,22 @@ impl Calls for Client {
 
     async fn flush(&self, handle: Handle) -> Result<(), Errno> {
         Client::flush(self, handle).await
+    }
+
+    fn keeps_locks(&self) -> bool {
+        true
+    }
+
+    async fn lock(&self, handle: Handle, lock: Lock, interrupted: Option<Arc<Notify>>) -> Result<(), Errno> {
+        Client::lock(self, handle, lock, interrupted).await
+    }
+
+    async fn test_lock(&self, ino: InodeNo, lock: Lock) -> Result<Option<Lock>, Errno> {
+        Client::test_lock(self, ino, lock).await
+    }
+
+    async fn drop_locks(&self, ino: InodeNo, owner: u64) {
+        Client::drop_locks(self, ino, owner).await;
     }
 
     async fn fsync(&self, ino: InodeNo, handle: Option<Handle>, datasync: bool) -> Result<(), Errno> {

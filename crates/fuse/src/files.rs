@@ -86,7 +86,12 @@ impl<C: Calls> Session<C> {
                 self.calls.release(handle(fh));
                 Ok(Answer::Done)
             }
-            Operation::Flush { fh } => self.calls.flush(handle(fh)).await.map(|()| Answer::Done),
+            Operation::Flush { fh, owner } => {
+                self.calls.drop_locks(ino, owner).await;
+                self.calls.flush(handle(fh)).await.map(|()| Answer::Done)
+            }
+            Operation::Getlk(args) => self.test_lock(ino, &args).await,
+            Operation::Setlk { args, wait } => self.set_lock(header, &args, wait).await,
             Operation::Fsync { fh, datasync } => {
                 self.calls.fsync(ino, fh.map(handle), datasync).await.map(|()| Answer::Done)
             }

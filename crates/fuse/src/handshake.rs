@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Wanted where the kernel has it. Not wanted: WRITEBACK_CACHE (a token must cover what is dirty),
-/// POSIX_LOCKS and FLOCK_LOCKS (the kernel keeps locks; there is one mount), POSIX_ACL (not kept),
+/// POSIX_ACL (not kept),
 /// splice flags (slower than a copy here), AUTO_INVAL_DATA (we say when pages are stale),
 /// ATOMIC_O_TRUNC (with it the kernel has us empty the file of a running program before it looks
 /// whether it may: open(O_RDONLY | O_TRUNC); without it, one more request for each O_TRUNC).
@@ -39,6 +39,8 @@ pub struct Limits {
     pub max_write: u32,
     /// Requests the kernel may send on its own (read-ahead, direct I/O) before they are answered.
     pub max_background: u16,
+    /// The file system below keeps fcntl and flock locks; else the kernel does, of this mount by itself.
+    pub keeps_locks: bool,
     /// The rings are there: requests may come by them. The kernel then holds requests back until every
     /// queue is registered, or one is refused.
     pub over_uring: bool,
@@ -100,7 +102,10 @@ pub fn shake_hands(channel: &Channel, limits: Limits) -> Result<Agreed, MountErr
 }
 
 fn agree(init: &abi::InitIn, offered: u64, limits: Limits) -> (abi::InitOut, Agreed) {
-    let flags = offered & (WANTED | if limits.over_uring { init_flags::OVER_IO_URING } else { 0 });
+    let locks = init_flags::POSIX_LOCKS | init_flags::FLOCK_LOCKS;
+    let also = [(limits.over_uring, init_flags::OVER_IO_URING), (limits.keeps_locks, locks)];
+    let also = also.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, more)| flags | more);
+    let flags = offered & (WANTED | also);
     let max_pages = limits.max_write.div_ceil(4096).min(u32::from(u16::MAX)) as u16;
     let out = abi::InitOut {
         major: abi::KERNEL_VERSION,
@@ -125,13 +130,15 @@ mod tests {
     #[test]
     fn only_what_is_offered_is_taken() {
         let init = abi::InitIn { major: 7, minor: 36, max_readahead: 131_072, flags: 0 };
-        let limits = Limits { max_write: 1 << 20, max_background: 64, over_uring: false };
+        let limits = Limits { max_write: 1 << 20, max_background: 64, keeps_locks: false, over_uring: false };
         let (out, agreed) = agree(&init, init_flags::ASYNC_READ | 1 << 1 | 1 << 16, limits);
         assert_eq!((agreed.flags, out.flags2, out.minor), (init_flags::ASYNC_READ, 0, 36));
         assert_eq!((out.max_pages, out.congestion_threshold), (256, 48));
         let (out, _) = agree(&init, u64::MAX, limits);
         assert_eq!(out.flags2, (init_flags::DIRECT_IO_ALLOW_MMAP >> 32) as u32);
         assert_eq!(out.flags & (1 << 16 | 1 << 20), 0, "neither write-back cache nor ACLs");
+        let keeping = Limits { keeps_locks: true, ..limits };
+        assert_eq!(agree(&init, u64::MAX, keeping).0.flags ^ out.flags, 1 << 1 | 1 << 10, "locks");
         let rings = |offered| agree(&init, offered, Limits { over_uring: true, ..limits }).1.is_over_uring();
         assert!(
             rings(u64::MAX)

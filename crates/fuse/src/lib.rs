@@ -14,8 +14,8 @@
 //! Limits that are the kernel's: sync(2) and syncfs(2) never reach a FUSE file system (only virtiofs
 //! and block-device mounts), and an unmount from outside does not wait for us: what is not yet written
 //! when a file is closed is made durable by fsync, by [`Mount::unmount`], or within the client's own
-//! write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are the kernel's, of this mount
-//! by itself.
+//! write-behind time. POSIX ACLs are refused with EOPNOTSUPP. Locks are asked for below
+//! ([`locks`]), or are the kernel's if nothing below keeps them.
 
 mod abi;
 mod buffers;
@@ -26,6 +26,7 @@ mod device;
 mod files;
 mod handshake;
 mod inodes;
+mod locks;
 mod mount;
 mod mountinfo;
 mod mountpoint;

@@ -385,8 +385,12 @@ impl<C: Calls> Mount<C> {
         let place = Arc::new(Place { device: mounted.as_ref().map(|m| m.device), path });
         let rings = prepare_rings(&channel, max_write, &options)
             .map_err(|source| MountError::NoUring { path: place.path.clone(), source })?;
-        let limits =
-            Limits { max_write, max_background: options.max_background, over_uring: rings.is_some() };
+        let limits = Limits {
+            max_write,
+            max_background: options.max_background,
+            keeps_locks: calls.keeps_locks(),
+            over_uring: rings.is_some(),
+        };
         let mut agreed = shake_hands(&channel, limits)?;
         if options.transport == Transport::Uring && !agreed.is_over_uring() {
             let source = io::Error::new(io::ErrorKind::Unsupported, "this kernel does not offer it");

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Attr, FileKind};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -28,6 +28,11 @@ use crate::{
 pub trait Sink: Send + Sync {
     /// Sends an answer; `error` is 0 or a positive errno. Fails with ENOENT if nobody waits any more.
     fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> io::Result<()>;
+    /// Where waiting for a lock, which may take for ever, takes something that unlocking needs as well: as
+    /// many permits as may be taken so.
+    fn wait_room(&self) -> Option<&Arc<Semaphore>> {
+        None
+    }
 }
 
 /// What a handler gives back.
@@ -63,6 +68,8 @@ pub enum Answer {
     Offset(u64),
     /// Capacity and use.
     Statfs(StatFs),
+    /// The lock in the way, or none.
+    Lock(abi::FileLock),
 }
 
 /// The right and duty to answer one request.
@@ -78,6 +85,7 @@ pub struct Cell {
     since: Instant,
     sink: Arc<dyn Sink>,
     sent: AtomicBool,
+    interrupted: Arc<Notify>,
 }
 
 impl Cell {
@@ -91,6 +99,16 @@ impl Cell {
     /// The request.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Told when the one who waits for a lock is to wait no more.
+    pub fn interrupted(&self) -> &Arc<Notify> {
+        &self.interrupted
+    }
+
+    /// The way of its answer.
+    pub fn sink(&self) -> &dyn Sink {
+        &*self.sink
     }
 
     /// Whether it has its answer.
@@ -118,7 +136,13 @@ impl Reply {
         waiting: Arc<Waiting>,
         permit: OwnedSemaphorePermit,
     ) -> (Reply, Option<Arc<Cell>>) {
-        let cell = Arc::new(Cell { header, since: Instant::now(), sink, sent: AtomicBool::new(false) });
+        let cell = Arc::new(Cell {
+            header,
+            since: Instant::now(),
+            sink,
+            sent: AtomicBool::new(false),
+            interrupted: Arc::default(),
+        });
         let early = waiting.enter(header.unique, cell.clone()).then(|| cell.clone());
         (Reply { cell, waiting, _permit: permit }, early)
     }
@@ -190,6 +214,7 @@ fn with_parts<R>(answer: &Answer, caching: &Caching, send: impl FnOnce(&[&[u8]])
         Answer::XattrSize(size) => send(&[abi::GetxattrOut { size: *size, padding: 0 }.as_bytes()]),
         Answer::Offset(offset) => send(&[abi::LseekOut { offset: *offset }.as_bytes()]),
         Answer::Statfs(s) => send(&[statfs_out(s).as_bytes()]),
+        Answer::Lock(lock) => send(&[lock.as_bytes()]),
     }
 }
 

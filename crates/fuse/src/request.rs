@@ -67,8 +67,12 @@ pub enum Operation {
     Statfs,
     /// Last close.
     Release { fh: u64 },
-    /// A close.
-    Flush { fh: u64 },
+    /// A close, by the process or open file `owner`.
+    Flush { fh: u64, owner: u64 },
+    /// The lock in the way of one.
+    Getlk(abi::LkIn),
+    /// Sets a lock or gives it up.
+    Setlk { args: abi::LkIn, wait: bool },
     /// fsync of a file or directory.
     Fsync { fh: Option<u64>, datasync: bool },
     /// Sets an extended attribute; flags of setxattr.
@@ -266,7 +270,13 @@ impl Operation {
             }
             opcode::STATFS => Operation::Statfs,
             opcode::RELEASE => Operation::Release { fh: c.take::<abi::ReleaseIn>()?.fh },
-            opcode::FLUSH => Operation::Flush { fh: c.take::<abi::FlushIn>()?.fh },
+            opcode::FLUSH => {
+                let args: abi::FlushIn = c.take()?;
+                Operation::Flush { fh: args.fh, owner: args.lock_owner }
+            }
+            opcode::GETLK => Operation::Getlk(c.take()?),
+            opcode::SETLK => Operation::Setlk { args: c.take()?, wait: false },
+            opcode::SETLKW => Operation::Setlk { args: c.take()?, wait: true },
             opcode::FSYNC | opcode::FSYNCDIR => {
                 let args: abi::FsyncIn = c.take()?;
                 // Directories have no handles here.
@@ -354,6 +364,9 @@ pub fn operation_name(number: u32) -> &'static str {
         opcode::STATFS => "statfs",
         opcode::RELEASE => "release",
         opcode::FLUSH => "flush",
+        opcode::GETLK => "getlk",
+        opcode::SETLK => "setlk",
+        opcode::SETLKW => "wait for a lock",
         opcode::FSYNC | opcode::FSYNCDIR => "fsync",
         opcode::SETXATTR => "setxattr",
         opcode::GETXATTR => "getxattr",

@@ -60,6 +60,8 @@ pub struct Session<C> {
     waiting: Arc<Waiting>,
     permits: Arc<Semaphore>,
     requests_max: u32,
+    /// Half of the requests under way may be waits for locks.
+    pub(crate) lock_waits: Semaphore,
     runtime: runtime::Handle,
 }
 
@@ -84,6 +86,7 @@ impl<C: Calls> Session<C> {
             waiting: Arc::default(),
             permits: Arc::new(Semaphore::new(requests_max as usize)),
             requests_max,
+            lock_waits: Semaphore::new((requests_max as usize / 2).max(1)),
             runtime,
         }
     }
@@ -238,6 +241,7 @@ impl<C: Calls> Session<C> {
     /// The end, after the last reader: waits for requests under way, closes what a forced unmount left
     /// open, gives up every reference, makes everything durable.
     pub async fn finish(&self) -> Result<(), Errno> {
+        self.waiting.end_lock_waits();
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, self.permits.acquire_many(self.requests_max)).await;
         if drained.is_err() {
             tracing::error!(

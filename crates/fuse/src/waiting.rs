@@ -2,7 +2,8 @@
 //! A signal is no reason to fail an ordinary file operation (programs do not expect EINTR from a disk),
 //! so an interrupt takes effect only when the asking thread is being killed, and only on operations
 //! that change nothing or whose outcome the dead will not miss: these are answered EINTR at once, while
-//! the work below goes on to its own end. Everything else ends by its own deadline.
+//! the work below goes on to its own end. Everything else ends by its own deadline. But a wait for a lock
+//! ends with any signal, as its caller expects.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -99,6 +100,15 @@ impl Waiting {
         self.part(unique).get(&unique).cloned()
     }
 
+    /// Nobody waits for a lock any more.
+    pub fn end_lock_waits(&self) {
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(|e| e.into_inner());
+            let waits = part.values().filter(|cell| cell.header().opcode == opcode::SETLKW);
+            waits.for_each(|cell| cell.interrupted().notify_one());
+        }
+    }
+
     /// All requests in flight, longest first.
     pub fn list(&self) -> Vec<InFlight> {
         let mut list = Vec::new();
@@ -113,6 +123,9 @@ impl Waiting {
 
 /// Waits until the request is answered or its asker is being killed; answers EINTR then.
 pub async fn interrupted(cell: Arc<Cell>) {
+    if cell.header().opcode == opcode::SETLKW {
+        return cell.interrupted().notify_one();
+    }
     if !may_be_cut(cell.header().opcode) {
         return;
     }

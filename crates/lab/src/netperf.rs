@@ -21,7 +21,7 @@ pub use error::NetperfError;
 pub use message::{SIZE_MAX, ServerResult};
 pub use report::{ClientReport, Report, TimesReport};
 pub use server::Server;
-pub use spec::{CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Spec, THREADS_MAX, TTIME_MAX};
+pub use spec::{CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, Spec, THREADS_MAX, TTIME_MAX};
 pub use tester::{ClientResult, Connection};
 pub use times::Times;
 

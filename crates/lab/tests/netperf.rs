@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::netperf::{Controller, Kind, NetperfError, Server, Spec};
+use lab::netperf::{Controller, Dispatching, Kind, NetperfError, Parallel, Server, Spec};
 
 fn server() -> (Server, Vec<SocketAddr>) {
     let server = Server::start(vec!["127.0.0.1:0".parse().unwrap()], 16).unwrap();
@@ -24,7 +24,7 @@ async fn every_kind_moves_checked_data() {
     let (_server, addrs) = server();
     let controller = Controller::connect(&[addrs], &[]).await.unwrap();
     for kind in Kind::ALL {
-        let spec = Spec { parallel: 3, connections: 5, ..short(kind) };
+        let spec = Spec { parallel: Parallel::Fixed(3), connections: 5, ..short(kind) };
         let report = controller.run(&spec, |_| {}).await.unwrap();
         assert_eq!((report.errors, &report.first_error), (0, &None), "{kind}");
         assert!(report.messages > 0 && report.bytes == report.messages * (64 << 10), "{report:?}");
@@ -36,6 +36,23 @@ async fn every_kind_moves_checked_data() {
         assert_eq!(counted, report.messages);
         assert!(report.timeline.iter().sum::<u64>() >= report.bytes);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dispatch_and_the_number_of_connections_are_the_callers_choice() {
+    let (_server, addrs) = server();
+    let controller = Controller::connect(&[addrs], &[]).await.unwrap();
+    for dispatch in [Dispatching::ShortestQueue, Dispatching::RoundRobin, Dispatching::Pinned] {
+        let spec = Spec { parallel: Parallel::Fixed(4), threads: 2, dispatch, ..short(Kind::Write) };
+        let report = controller.run(&spec, |_| {}).await.unwrap();
+        assert_eq!((report.errors, &report.first_error), (0, &None), "{dispatch:?}");
+        let used = report.by_client[0].connections.iter().filter(|c| c.sent > 64 << 10).count();
+        assert_eq!(used, if dispatch == Dispatching::Pinned { 2 } else { 4 }, "{dispatch:?}");
+    }
+    let spec = Spec { parallel: Parallel::Auto, ..short(Kind::Write) };
+    let report = controller.run(&spec, |_| {}).await.unwrap();
+    assert!(report.result_line().contains("parallel auto (found "), "{}", report.result_line());
+    assert!((1..=16).contains(&report.by_client[0].connections.len()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,14 +14,13 @@ use wire::{
 
 use crate::{
     cluster::needed,
-    keys::{self, EntryRecord, ExtentRecord, Inode, Key, ReadError, last_u64},
+    keys::{self, ExtentRecord, Inode, Key, ReadError, last_u64},
+    paths::paths,
     store::{Read, open_record, prefix_end},
 };
 
 /// Most files named in one answer.
 pub const LOST_MAX: usize = 1000;
-/// Deepest directory that a path is made for.
-const DEPTH_MAX: usize = 256;
 
 /// The groups of a pool that have fewer strips in reach than it takes to read them.
 fn unreadable(report: &ClusterReport, pool: PoolId) -> HashSet<GroupId> {
@@ -96,35 +95,9 @@ pub fn lost_files(
     Ok(files)
 }
 
-/// Finds a path of each file.
+/// Fills in a path of each file.
 fn name(from: &dyn Read, fs: FsId, files: &mut [LostFile]) -> Result<(), ReadError> {
-    let mut names: HashMap<InodeNo, (InodeNo, Vec<u8>)> =
-        files.iter().map(|f| (f.ino, Default::default())).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    // Directories are few beside files: all of them, and the files in question.
-    let all = Key::new(b'd').u32(fs.0).done();
-    from.scan(&all, &prefix_end(&all), &mut |key, value| {
-        if let Ok(entry) = open_record::<EntryRecord>(key, value) {
-            let directory = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
-            if entry.kind == wire::mgr::FileKind::Directory || names.contains_key(&entry.ino) {
-                names.insert(entry.ino, (directory, entry.name));
-            }
-        }
-        ControlFlow::Continue(())
-    })?;
-    for file in files {
-        let mut parts: Vec<&[u8]> = Vec::new();
-        let mut at = file.ino;
-        while let Some((directory, part)) = names.get(&at).filter(|(_, part)| !part.is_empty())
-            && parts.len() < DEPTH_MAX
-        {
-            parts.push(part);
-            at = *directory;
-        }
-        parts.reverse();
-        file.path = parts.join(&b'/');
-    }
+    let mut paths = paths(from, fs, files.iter().map(|file| file.ino))?;
+    files.iter_mut().for_each(|file| file.path = paths.remove(&file.ino).unwrap_or_default());
     Ok(())
 }

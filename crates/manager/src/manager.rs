@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use base::{Epoch, FsId, InodeNo, SessionId, tunables::Tunables};
@@ -125,6 +125,8 @@ impl Manager {
             Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
         // Changes nothing but a time.
         cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        cluster.begin_locks(since.as_nanos() as u64);
         writer.set_contexts(format::contexts(cluster.map(), DirHash::new(format.hash_key)));
         drop(snapshot);
         let (publish, map) = watch::channel(Arc::new(cluster.map().clone()));
@@ -265,6 +267,19 @@ impl Manager {
             }
             MgrRequest::Tokens { fs, after } => {
                 self.ask(caller, |ticket| Event::ListTokens { ticket, fs, after }).await
+            }
+            MgrRequest::Lock(request) => {
+                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
+                self.ask(caller, |ticket| Event::Lock { ticket, expires, session, request }).await
+            }
+            MgrRequest::Locks { fs, after } => {
+                let reply = self.ask(caller, |ticket| Event::ListLocks { ticket, fs, after }).await?;
+                let MgrReply::Locks { locks, more } = reply else { return Ok(reply) };
+                let snapshot = self.snapshot();
+                let name = move || crate::paths::name_locks(&*snapshot, fs, locks);
+                let named = tokio::task::spawn_blocking(name).await.map_err(|_| stopping())?;
+                let locks = named.map_err(|error| refusal(Fault::from(error).into_reply()))?;
+                Ok(MgrReply::Locks { locks, more })
             }
             MgrRequest::Detach { session } => {
                 self.ask(caller, |ticket| Event::Detach { ticket, session }).await

@@ -106,7 +106,8 @@ pub(crate) struct Conn {
     /// The reader waits for memory, not for the peer.
     pub paused: AtomicBool,
     pub stats: LaneStats,
-    heard_us: AtomicU64,
+    /// Since the watch last looked.
+    heard: AtomicBool,
     closing: Notify,
     reason: OnceLock<CloseReason>,
     drain: Mutex<DrainState>,
@@ -140,7 +141,7 @@ impl Conn {
             expecting: AtomicU32::new(0),
             paused: AtomicBool::new(false),
             stats: LaneStats::of(accepted.peer.node, accepted.lane),
-            heard_us: AtomicU64::new(core.now_us()),
+            heard: AtomicBool::new(true),
             closing: Notify::new(),
             reason: OnceLock::new(),
             drain: Mutex::new(DrainState::No),
@@ -256,7 +257,10 @@ impl Conn {
 
     /// Notes a sign of life.
     pub(crate) fn heard(&self) {
-        self.heard_us.store(self.core.now_us(), Ordering::Relaxed);
+        // Reading it costs less than writing, and much less than the clock.
+        if !self.heard.load(Ordering::Relaxed) {
+            self.heard.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Begins the end. The first reason counts.
@@ -326,12 +330,15 @@ fn flush(conn: &Conn) -> bool {
 /// Judges at each tick whether the peer still lives.
 struct Watch {
     last_tick_us: u64,
+    /// The last tick with a sign of life before it.
+    heard_us: u64,
     sent_then: u64,
 }
 
 impl Watch {
     fn new(conn: &Conn) -> Watch {
-        Watch { last_tick_us: conn.core.now_us(), sent_then: 0 }
+        let now = conn.core.now_us();
+        Watch { last_tick_us: now, heard_us: now, sent_then: 0 }
     }
 
     fn tick(&mut self, conn: &Conn) {
@@ -345,11 +352,12 @@ impl Watch {
         let progress = queued > 0 && sent != self.sent_then;
         let slept = now - self.last_tick_us > 2 * us(config.heartbeat_interval);
         (self.last_tick_us, self.sent_then) = (now, sent);
-        if progress || slept || conn.paused.load(Ordering::Relaxed) {
-            conn.heard();
+        let heard = conn.heard.swap(false, Ordering::Relaxed);
+        if heard || progress || slept || conn.paused.load(Ordering::Relaxed) {
+            self.heard_us = now;
             return;
         }
-        let silent = now.saturating_sub(conn.heard_us.load(Ordering::Relaxed));
+        let silent = now.saturating_sub(self.heard_us);
         if silent >= us(config.heartbeat_timeout) {
             conn.close(CloseReason::Silent(Duration::from_micros(silent)));
         } else if silent >= us(config.heartbeat_interval) / 2 && queued == 0 {

@@ -20,8 +20,14 @@ use crate::{
 /// A rail that was left is asked with shorter attempts: one hanging in a dead network must not delay the next.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When further attempts begin beside one that hangs: on other ports, which may take another way.
-const BESIDE_AFTER: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
+/// After these pauses so many further attempts begin beside those that hang: on other ports, which may take another way. Where
+/// one of two ways is dead one in four gets through, there and back; all twelve hang in 3 cases of 100.
+const BESIDE: [(Duration, usize); 4] = [
+    (Duration::from_millis(250), 1),
+    (Duration::from_millis(150), 2),
+    (Duration::from_millis(150), 4),
+    (Duration::from_millis(150), 4),
+];
 
 /// Why a connection could not be made.
 #[derive(Debug, Error)]
@@ -71,12 +77,15 @@ pub(crate) async fn race(
 ) -> Result<(TcpStream, Accepted), DialError> {
     let began = Instant::now();
     let mut attempts = JoinSet::new();
-    let mut pauses = BESIDE_AFTER.into_iter();
+    let (mut beside, mut begin) = (BESIDE.into_iter(), 1);
     loop {
-        let group = Arc::clone(group);
         let left = limit.saturating_sub(began.elapsed());
-        attempts.spawn(async move { connect(&group, lane, addr, None, left).await });
-        let pause = pauses.next().unwrap_or(limit);
+        for _ in 0..begin {
+            let group = Arc::clone(group);
+            attempts.spawn(async move { connect(&group, lane, addr, None, left).await });
+        }
+        let (pause, next) = beside.next().unwrap_or((limit, 0));
+        begin = next;
         let mut error = None;
         // Cancelling it loses nothing: the attempts go on.
         let first = tokio::time::timeout(pause, async {

@@ -299,7 +299,12 @@ impl Core {
 
     /// Microseconds on this process's monotonic clock.
     pub(crate) fn now_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
+        self.us_of(Instant::now())
+    }
+
+    /// The same of a moment.
+    pub(crate) fn us_of(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.started).as_micros() as u64
     }
 
     pub(crate) fn session(&self) -> SessionId {

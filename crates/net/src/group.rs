@@ -60,11 +60,11 @@ impl Peer {
     /// the peer that nobody waits.
     pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
         call.check_lengths()?;
-        let deadline = call.deadline;
-        if deadline <= Instant::now() {
+        let (deadline, now) = (call.deadline, Instant::now());
+        if deadline <= now {
             return Err(CallError::Deadline);
         }
-        match tokio::time::timeout_at(deadline.into(), self.group.call(call)).await {
+        match tokio::time::timeout_at(deadline.into(), self.group.call(call, now)).await {
             Ok(result) => result,
             Err(_) => Err(CallError::Deadline),
         }
@@ -223,7 +223,8 @@ impl Group {
         Duration::from_micros(idle)
     }
 
-    async fn call(self: &Arc<Self>, mut call: Call) -> Result<Reply, CallError> {
+    /// `now` is the call's beginning: the clock is read seldom, because small calls feel each reading.
+    async fn call(self: &Arc<Self>, mut call: Call, mut now: Instant) -> Result<Reply, CallError> {
         let core = &self.core;
         let once = !call.idempotent;
         let id = if once { core.next_unsettled() } else { core.next_id() };
@@ -240,13 +241,19 @@ impl Group {
         let mut tried: Option<(u64, String)> = None;
         loop {
             let mut guard = Guard { group: self, id, armed: true };
-            let pending = self.pending(&call, body.len() + sent.len(), destination.take());
+            let pending = self.pending(&call, now, body.len() + sent.len(), destination.take());
             let expects = pending.destination.is_some();
             self.lock().table.insert(id, pending);
-            self.used_us.store(core.now_us(), Ordering::Relaxed);
+            self.used_us.store(core.us_of(now), Ordering::Relaxed);
             self.wake_keeper();
-            let assigned = self.assign(id, call.lane, patience).await;
-            let (conn, rx, load) = assigned.map_err(|e| if tried.is_some() { perhaps(e) } else { e })?;
+            let (conn, rx, load) = match self.try_assign(id, call.lane) {
+                Ok(Ok(assigned)) => assigned,
+                _ => {
+                    let assigned = self.assign(id, call.lane, patience).await;
+                    now = Instant::now();
+                    assigned.map_err(|e| if tried.is_some() { perhaps(e) } else { e })?
+                }
+            };
             if let Some((process, lost)) = &tried
                 && once
                 && *process != conn.peer.process
@@ -263,13 +270,13 @@ impl Group {
                 body_len: body.len() as u32,
                 payload_len: sent.len() as u32,
                 body_crc,
-                deadline_us: remaining_us(call.deadline),
+                deadline_us: remaining_us(call.deadline, now),
                 server_us: 0,
                 request_id: id,
                 session: call.session,
                 inode: call.inode,
                 epoch: call.epoch,
-                sent_us: core.now_us(),
+                sent_us: core.us_of(now),
                 offered: offered.unwrap_or(0),
                 once,
                 settled: if once { core.settled(id) } else { 0 },
@@ -295,6 +302,7 @@ impl Group {
                         _ => return Err(CallError::Shutdown),
                     },
                 };
+                now = Instant::now();
                 continue;
             }
             let outcome = rx.await;
@@ -324,6 +332,7 @@ impl Group {
                 }
                 Err(_) => return Err(CallError::Shutdown),
             }
+            now = Instant::now();
         }
     }
 
@@ -349,13 +358,13 @@ impl Group {
         self.once.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn pending(&self, call: &Call, cost: usize, destination: Option<Destination>) -> Pending {
+    fn pending(&self, call: &Call, since: Instant, cost: usize, destination: Option<Destination>) -> Pending {
         Pending {
             service: call.service,
             class: call.class,
             op: call.op,
             inode: call.inode,
-            since: Instant::now(),
+            since,
             deadline: call.deadline,
             cost: cost as u64,
             expected: destination.as_ref().map_or(0, |d| d.room() as u64),
@@ -373,23 +382,26 @@ impl Group {
         lane: Lane,
         patience: Duration,
     ) -> Result<Assigned, CallError> {
+        let mut waited = false;
         let mut patience_ends = None;
         loop {
             // Made before looking: what happens between looking and waiting is not missed.
             let changed = self.changed[lane_index(lane)].notified();
             match self.try_assign(id, lane)? {
                 Ok(assigned) => {
-                    if patience_ends.is_some() {
+                    if waited {
                         // The room may suffice for the next in line as well.
                         self.changed[lane_index(lane)].notify_one();
                     }
                     return Ok(assigned);
                 }
                 Err(Unassigned::NoRoom) => {
-                    patience_ends.get_or_insert_with(|| Instant::now() + patience);
+                    // There are connections: patience is for when there are none.
+                    (waited, patience_ends) = (true, None);
                     changed.await;
                 }
                 Err(Unassigned::NoConnection) => {
+                    waited = true;
                     self.want(lane);
                     let ends = *patience_ends.get_or_insert_with(|| Instant::now() + patience);
                     if tokio::time::timeout_at(ends.into(), changed).await.is_err() {
@@ -536,7 +548,8 @@ impl Group {
         };
         let meant = reason.is_meant() || conn.drain_state() != DrainState::No;
         let (have, held) = (Have { leaving: meant, ..conn.have() }, conn.opened.elapsed());
-        let end = Ended { now: Instant::now(), held, alive, path: reason.is_path() };
+        let worked = conn.counters.frames_received.load(Ordering::Relaxed) > 0;
+        let end = Ended { now: Instant::now(), held, worked, alive, path: reason.is_path() };
         plan.ended(have, end, self.core.jitter_factor());
         drop(plan);
         conn.stats.connections.sub(1);
@@ -584,9 +597,10 @@ impl Group {
     ) {
         let Some(call) = self.lock().table.end_reply(conn.id, header.request_id) else { return };
         self.notify(conn.lane);
-        self.core.call_times.of(call.service).record(call.since.elapsed());
+        let now = Instant::now();
+        self.core.call_times.of(call.service).record(now.saturating_duration_since(call.since));
         let Some(tx) = call.tx else { return };
-        let elapsed = self.core.now_us().saturating_sub(header.sent_us);
+        let elapsed = self.core.us_of(now).saturating_sub(header.sent_us);
         let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
         let outcome = match failure {
             Some(failure) => Err(failure),
@@ -628,9 +642,9 @@ impl Group {
 /// A connection for a call, the receiver of its outcome, and the requests the connection had already.
 type Assigned = (Arc<Conn>, oneshot::Receiver<Outcome>, u32);
 
-/// Microseconds until `deadline`, as the header carries them.
-fn remaining_us(deadline: Instant) -> u32 {
-    let left = deadline.saturating_duration_since(Instant::now()).as_micros();
+/// Microseconds from `now` until `deadline`, as the header carries them.
+fn remaining_us(deadline: Instant, now: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(now).as_micros();
     u32::try_from(left).unwrap_or(u32::MAX).max(1)
 }
 

@@ -4,7 +4,6 @@
 //! is always sent, also to a caller that gave up: the reply is what returns the window's room.
 
 use std::{
-    collections::HashMap,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -27,6 +26,7 @@ use crate::{
     call::check_len,
     conn::Conn,
     handler::{BoxFuture, Cancel},
+    idmap::IdMap,
     once::Begin,
     outbox::OutFrame,
 };
@@ -62,7 +62,7 @@ pub(crate) struct Admitted {
 
 #[derive(Default)]
 struct State {
-    active: HashMap<u64, Active>,
+    active: IdMap<Active>,
     bytes: u64,
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn dispatch(
         });
         return;
     }
-    if Instant::now() >= expires || request.is_cancelled() {
+    if received >= expires || request.is_cancelled() {
         let late = Response::error(Status::Expired, "the deadline passed before it was begun");
         return reply(conn, &header, since, late, false);
     }
@@ -264,7 +264,7 @@ async fn fetch(conn: &Conn, mut request: Request) -> Result<Request, Response> {
 async fn outbox_below(conn: &Conn, limit: u64, expires: Instant) -> bool {
     let wait = async {
         loop {
-            let drained = conn.outbox.drained.notified();
+            let drained = conn.outbox.drained();
             if conn.outbox.bytes() <= limit {
                 return;
             }
@@ -285,9 +285,9 @@ fn reply(conn: &Conn, request: &Header, since: Instant, response: Response, flus
         let expires = since + Duration::from_micros(request.deadline_us.into());
         let id = request.request_id;
         let to = conn.group.lock_once().end(conn.peer.process, id, &response, expires);
-        // A copy may have come on another connection meanwhile: that one is waited on now.
-        if let Some(to) = to.filter(|to| to.id != conn.id) {
-            return send_reply(&to, request, since, response, true);
+        // Copies may have come on other connections meanwhile: the peer waits on one of them, and the others are lost.
+        for other in to.iter().filter(|to| to.id != conn.id) {
+            send_reply(other, request, since, response.clone(), true);
         }
     }
     send_reply(conn, request, since, response, flush);

@@ -216,6 +216,7 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     verify(group, sight, &conns, &seen, now);
     let advice = sight.watch.look(now, &seen);
     count(group, sight, now);
+    let mut stuck = Vec::new();
     for advice in advice {
         match advice {
             Advice::Rate(id, rate) => group.lock().table.set_rate(id, rate),
@@ -232,6 +233,7 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
                     conn.close(CloseReason::PathDead(silent));
                 }
             }
+            Advice::Stuck(id) => stuck.push(id),
             Advice::Replace(id) => {
                 if let Some(conn) = find(id).filter(|_| group.dials()) {
                     tracing::info!(peer = %conn.peer_name(), conn = id, local = %conn.local,
@@ -243,6 +245,11 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
                 }
             }
         }
+    }
+    if !stuck.is_empty() && group.dials() {
+        // Once any of them gets through, the others are known as dead.
+        group.lock_plan().replace(&stuck);
+        group.keeper.notify_one();
     }
 }
 

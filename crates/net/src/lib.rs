@@ -26,6 +26,7 @@ mod group;
 mod handler;
 mod handshake;
 pub mod hash;
+mod idmap;
 mod inbound;
 mod keeper;
 mod links;

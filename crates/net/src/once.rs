@@ -22,13 +22,16 @@ use crate::Response;
 const REPLIES_MAX: usize = 4096;
 /// Numbers remembered of those that were pushed out.
 const DROPPED_MAX: usize = 1 << 16;
+/// Connections on which copies of one running request are waited for; further ones push out the oldest.
+const COPIES_MAX: usize = 16;
 /// Bytes of the replies, payloads included.
 const BYTES_MAX: usize = 64 << 20;
 
 enum Entry<C> {
-    /// It is being carried out; the reply goes to the connection that asked last.
+    /// It is being carried out; the reply goes wherever a copy came from. Which copy was sent last is not known: one on a
+    /// lost connection may be read after the one that was sent in its place.
     Running {
-        reply_to: C,
+        waiting: VecDeque<C>,
     },
     Done {
         response: Response,
@@ -41,7 +44,7 @@ enum Entry<C> {
 pub(crate) enum Begin {
     /// Carry it out.
     New,
-    /// It is being carried out already: the reply will go to the connection it came on now.
+    /// It is being carried out already: the reply will go to the connection it came on now as well.
     Attached,
     /// It was carried out: this is the reply.
     Done(Response),
@@ -92,8 +95,11 @@ impl<C> Once<C> {
             return Begin::Stale;
         }
         match self.entries.get_mut(&id) {
-            Some(Entry::Running { reply_to }) => {
-                *reply_to = on;
+            Some(Entry::Running { waiting }) => {
+                waiting.push_back(on);
+                if waiting.len() > COPIES_MAX {
+                    waiting.pop_front();
+                }
                 Begin::Attached
             }
             Some(Entry::Done { response, .. }) => Begin::Done(response.clone()),
@@ -103,18 +109,24 @@ impl<C> Once<C> {
                 Begin::Forgotten
             }
             None => {
-                self.entries.insert(id, Entry::Running { reply_to: on });
+                self.entries.insert(id, Entry::Running { waiting: VecDeque::from([on]) });
                 Begin::New
             }
         }
     }
 
-    /// Request `id` has been carried out; returns where the reply goes. `None`: nobody waits for it.
-    pub(crate) fn end(&mut self, process: u64, id: u64, response: &Response, expires: Instant) -> Option<C> {
+    /// Request `id` has been carried out; returns where the reply goes.
+    pub(crate) fn end(
+        &mut self,
+        process: u64,
+        id: u64,
+        response: &Response,
+        expires: Instant,
+    ) -> VecDeque<C> {
         if process != self.process || !matches!(self.entries.get(&id), Some(Entry::Running { .. })) {
-            return None;
+            return VecDeque::new();
         }
-        let Some(Entry::Running { reply_to }) = self.entries.remove(&id) else { return None };
+        let Some(Entry::Running { waiting }) = self.entries.remove(&id) else { return VecDeque::new() };
         // Nothing was done then: another try is the first.
         let undone = matches!(
             response.status,
@@ -129,7 +141,7 @@ impl<C> Once<C> {
                 self.push_out();
             }
         }
-        Some(reply_to)
+        waiting
     }
 
     fn settle(&mut self, settled: u64) {
@@ -225,7 +237,7 @@ mod tests {
         fn begin(&mut self, id: u64, settled: u64, on: &'static str) -> Begin {
             self.once.begin(self.now, PROCESS, id, settled, on)
         }
-        fn end(&mut self, id: u64, response: &Response) -> Option<&'static str> {
+        fn end(&mut self, id: u64, response: &Response) -> VecDeque<&'static str> {
             self.once.end(PROCESS, id, response, self.now + Duration::from_secs(60))
         }
     }
@@ -235,10 +247,13 @@ mod tests {
         let mut b = Bench::new();
         assert!(matches!(b.begin(5, 5, "a"), Begin::New));
         assert!(matches!(b.begin(5, 5, "b"), Begin::Attached));
-        assert_eq!(b.end(5, &reply("done")), Some("b"), "to the connection that asked last");
+        assert_eq!(b.end(5, &reply("done")), ["a", "b"], "to every connection that asked");
         let Begin::Done(again) = b.begin(5, 5, "c") else { panic!() };
         assert_eq!(again.body, b"done");
-        assert_eq!(b.end(5, &reply("other")), None);
+        assert!(b.end(5, &reply("other")).is_empty());
+        b.begin(6, 5, "first");
+        (0..2 * COPIES_MAX).for_each(|_| drop(b.begin(6, 5, "again")));
+        assert_eq!(b.end(6, &reply("done")), ["again"; COPIES_MAX]);
     }
 
     #[test]
@@ -258,7 +273,7 @@ mod tests {
     fn what_was_not_done_is_tried_again() {
         let mut b = Bench::new();
         assert!(matches!(b.begin(1, 1, "a"), Begin::New));
-        assert_eq!(b.end(1, &Response::error(Status::Busy, "later")), Some("a"));
+        assert_eq!(b.end(1, &Response::error(Status::Busy, "later")), ["a"]);
         assert!(matches!(b.begin(1, 1, "a"), Begin::New));
     }
 

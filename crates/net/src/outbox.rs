@@ -11,12 +11,12 @@ use std::{
     io::{self, IoSlice},
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 use wire::frame::HEADER_LEN;
 
 use crate::{Payload, socket::Socket};
@@ -25,6 +25,8 @@ use crate::{Payload, socket::Socket};
 const SLICES_MAX: usize = 256;
 /// Frames taken from the queue at a time.
 const BATCH_MAX: usize = 64;
+/// Frames without payload that are together no longer than this are sent from one place: cheaper for the kernel than many.
+const SMALL: usize = 512;
 /// Bytes after which a caller that writes for others leaves the rest to the writer task.
 const INLINE_BYTES_MAX: usize = 4 << 20;
 
@@ -82,8 +84,9 @@ pub(crate) struct Outbox {
     pub wake: Notify,
     /// Bytes queued and not yet taken by the socket.
     bytes: AtomicU64,
-    /// Told when the bytes fall.
-    pub drained: Notify,
+    /// Told when the bytes fall and somebody waits for that.
+    drained: Notify,
+    drained_wanted: AtomicBool,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,7 +96,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Outbox {
     /// Bytes queued and not yet taken by the socket.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Ends when the bytes have fallen, or the outbox was closed, since this was called.
+    pub(crate) fn drained(&self) -> Notified<'_> {
+        let drained = self.drained.notified();
+        self.drained_wanted.store(true, Ordering::SeqCst);
+        drained
+    }
+
+    fn tell_drained(&self) {
+        // Sequentially consistent with the bytes: who waits has said so before it looked at them.
+        if self.drained_wanted.load(Ordering::SeqCst) && self.drained_wanted.swap(false, Ordering::SeqCst) {
+            self.drained.notify_waiters();
+        }
     }
 
     /// Queues a frame. `Ok(true)`: the caller must `flush`. With `cork` it never must: it, or the writer
@@ -136,7 +153,10 @@ impl Outbox {
                     return Flushed::All;
                 }
             }
-            let (asked, result) = {
+            let mut small = [0; SMALL];
+            let (asked, result) = if let Some(n) = batch.gather(&mut small) {
+                (n, socket.try_write(&small[..n]))
+            } else {
                 let mut slices = Vec::with_capacity((batch.frames.len() * 4).min(SLICES_MAX));
                 batch.slices(&mut slices);
                 (slices.iter().map(|s| s.len()).sum::<usize>(), socket.try_writev(&slices))
@@ -145,8 +165,8 @@ impl Outbox {
                 Ok(n) => {
                     total += n;
                     batch.advance(n);
-                    self.bytes.fetch_sub(n as u64, Ordering::Relaxed);
-                    self.drained.notify_waiters();
+                    self.bytes.fetch_sub(n as u64, Ordering::SeqCst);
+                    self.tell_drained();
                     if n < asked || total >= bytes_max {
                         let mut state = lock(&self.state);
                         if !(batch.frames.is_empty() && state.queue.is_empty()) {
@@ -183,13 +203,28 @@ impl Outbox {
         let unsent = batch.frames.iter().skip(begun).chain(&state.queue).filter_map(|f| f.request).collect();
         batch.frames.clear();
         state.queue.clear();
-        self.bytes.store(0, Ordering::Relaxed);
-        self.drained.notify_waiters();
+        self.bytes.store(0, Ordering::SeqCst);
+        self.tell_drained();
         unsent
     }
 }
 
 impl Batch {
+    /// Copies the batch to one place if it is small and without payloads, which are never copied; returns its length.
+    fn gather(&self, to: &mut [u8; SMALL]) -> Option<usize> {
+        let len = self.frames.iter().try_fold(0, |sum, frame| {
+            let sum = sum + frame.len();
+            (frame.payload.is_empty() && sum <= SMALL).then_some(sum)
+        })?;
+        let mut at = 0;
+        for part in self.frames.iter().flat_map(|f| [&f.header[..], &f.body[..]]) {
+            to[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        to.copy_within(self.written..len, 0);
+        Some(len - self.written)
+    }
+
     fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
         let mut skip = self.written;
         for frame in &self.frames {
@@ -233,27 +268,40 @@ mod tests {
         }
     }
 
+    /// What is sent when each write takes at most `step` bytes.
+    fn sent_in_steps(frames: VecDeque<OutFrame>, step: usize) -> Vec<u8> {
+        let mut batch = Batch { frames, written: 0 };
+        let mut sent = Vec::new();
+        while !batch.frames.is_empty() {
+            let (mut small, mut slices) = ([0; SMALL], Vec::new());
+            let offered = match batch.gather(&mut small) {
+                Some(n) => small[..n].to_vec(),
+                None => {
+                    batch.slices(&mut slices);
+                    slices.iter().flat_map(|s| s.iter().copied()).collect()
+                }
+            };
+            let n = step.min(offered.len());
+            sent.extend_from_slice(&offered[..n]);
+            batch.advance(n);
+        }
+        sent
+    }
+
     #[test]
     fn every_split_of_a_batch_yields_the_same_bytes() {
-        let frames =
-            || VecDeque::from([frame(1, b"abc", &[b"defg", b"h"]), frame(2, b"", &[]), frame(3, b"i", &[])]);
-        let mut whole = Vec::new();
-        for f in frames() {
-            whole.extend_from_slice(&f.header);
-            whole.extend_from_slice(&f.body);
-            f.payload.parts().iter().for_each(|p| whole.extend_from_slice(p));
-        }
-        for step in 1..whole.len() {
-            let mut batch = Batch { frames: frames(), written: 0 };
-            let mut seen = Vec::new();
-            while !batch.frames.is_empty() {
-                let mut slices = Vec::new();
-                batch.slices(&mut slices);
-                let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).take(step).collect();
-                seen.extend_from_slice(&bytes);
-                batch.advance(bytes.len());
+        let with = || [frame(1, b"abc", &[b"defg", b"h"]), frame(2, b"", &[]), frame(3, b"i", &[])];
+        let without = || [frame(1, b"abc", &[]), frame(2, b"", &[]), frame(3, b"i", &[])];
+        for frames in [with, without] {
+            let mut whole = Vec::new();
+            for f in frames() {
+                whole.extend_from_slice(&f.header);
+                whole.extend_from_slice(&f.body);
+                f.payload.parts().iter().for_each(|p| whole.extend_from_slice(p));
             }
-            assert_eq!(seen, whole, "step {step}");
+            for step in 1..whole.len() {
+                assert_eq!(sent_in_steps(frames().into(), step), whole, "step {step}");
+            }
         }
     }
 
@@ -264,6 +312,7 @@ mod tests {
         let body = Bytes::from_static(b"body");
         let sent = OutFrame { header: [0; HEADER_LEN], body, payload: payload.clone(), request: None };
         let batch = Batch { frames: VecDeque::from([sent]), written: 0 };
+        assert_eq!(batch.gather(&mut [0; SMALL]), None);
         let mut slices = Vec::new();
         batch.slices(&mut slices);
         let seen: Vec<(*const u8, usize)> = slices[2..].iter().map(|s| (s.as_ptr(), s.len())).collect();

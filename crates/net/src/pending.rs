@@ -4,7 +4,7 @@
 //! one that was sent and then given up stays, without its caller, until the peer has answered, because the
 //! peer's window counts it until then.
 
-use std::{collections::HashMap, time::Instant};
+use std::time::Instant;
 
 use base::{InodeNo, OpClass};
 use tokio::sync::oneshot;
@@ -13,7 +13,7 @@ use wire::{
     hello::{Lane, Window},
 };
 
-use crate::{Destination, Dispatch, Reply};
+use crate::{Destination, Dispatch, Reply, idmap::IdMap};
 
 /// What a call was told in the end.
 pub(crate) type Outcome = Result<Reply, Failure>;
@@ -115,7 +115,7 @@ impl Rates {
 
 #[derive(Default)]
 pub(crate) struct Table {
-    calls: HashMap<u64, Pending>,
+    calls: IdMap<Pending>,
     members: Vec<Member>,
     uses: u64,
     /// Bulk calls wait while this is not 0: connections are being placed.

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{net::TcpStream, sync::SemaphorePermit};
+use tokio::{net::TcpStream, sync::SemaphorePermit, task::JoinSet};
 use wire::hello::{Lane, Links};
 
 use crate::{
@@ -32,6 +32,8 @@ use crate::{
 const PLACE_FOR: Duration = Duration::from_secs(2);
 /// The time one attempt and its probe may take each, or four times what the first attempt took.
 const TRY_FOR: Duration = Duration::from_millis(400);
+/// Attempts under way while a connection is probed: those that take a dead way then hang beside each other.
+const AHEAD: usize = 4;
 /// How long the placements of other groups are waited for; more peers than that are many flows, which chance
 /// spreads well (`sizing.rs`).
 const TURN_WITHIN: Duration = Duration::from_secs(1);
@@ -104,14 +106,22 @@ impl Task {
         let mut ports = local.map(|ip| self.ports(ip)).unwrap_or_default().into_iter();
         let staying = self.staying();
         let mut choice = self.choose(&staying, n);
+        let mut attempts = JoinSet::new();
         while (self.tried.len() < n || !choice.enough)
             && self.tried.len() < TRIED_MAX
             && Instant::now() < self.deadline
         {
             self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
-            let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
-            let limit = self.each.min(self.deadline.saturating_duration_since(Instant::now()));
-            match dial::connect(&self.group, Lane::Bulk, self.addr, from, limit).await {
+            while attempts.len() < AHEAD {
+                let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
+                let limit = self.each.min(self.deadline.saturating_duration_since(Instant::now()));
+                let (group, addr) = (Arc::clone(&self.group), self.addr);
+                attempts
+                    .spawn(async move { (from, dial::connect(&group, Lane::Bulk, addr, from, limit).await) });
+            }
+            // Never empty here; an attempt that was aborted: the runtime ends.
+            let Some(Ok((from, made))) = attempts.join_next().await else { break };
+            match made {
                 Ok((stream, accepted)) => self.try_out(stream, accepted).await,
                 // A port that somebody has: another will do.
                 Err(_) if from.is_some() => continue,
@@ -126,6 +136,11 @@ impl Task {
         }
         self.finish(&staying, choice, n);
         drop(hold);
+        while let Some(ended) = attempts.join_next().await {
+            if let Ok((_, Ok((stream, _)))) = ended {
+                core.runtime.spawn(probe::part(stream));
+            }
+        }
     }
 
     async fn turn<'a>(&self, core: &'a Core) -> Option<SemaphorePermit<'a>> {

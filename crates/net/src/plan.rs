@@ -75,6 +75,8 @@ pub(crate) struct Failed {
 pub(crate) struct Ended {
     pub now: Instant,
     pub held: Duration,
+    /// The peer has said something on it, beyond the handshake.
+    pub worked: bool,
     /// Others live on its rail.
     pub alive: bool,
     /// Nothing passes between the nodes on this path any more.
@@ -200,16 +202,17 @@ impl Plan {
 
     /// A connection has ended.
     pub(crate) fn ended(&mut self, have: Have, end: Ended, jitter: f64) {
-        let Ended { now, held, alive, path } = end;
+        let Ended { now, held, worked, alive, path } = end;
         let backoff_max = self.backoff_max;
         self.replacing.retain(|&id| id != have.id);
         let Some(r) = self.rails.get_mut(have.rail) else { return };
         if path && !alive {
             r.down = true;
         }
-        if held >= HELD {
+        if held >= HELD || worked {
             r.backoff = BACKOFF_FIRST;
-        } else if !have.leaving {
+        }
+        if held < HELD && !have.leaving {
             r.pause(now, backoff_max, jitter);
         }
     }
@@ -252,7 +255,8 @@ impl Plan {
 
     fn control(&mut self, now: Instant, have: &[Have], usable: &[usize], steps: &mut Vec<Step>) {
         let mine: Vec<&Have> = have.iter().filter(|h| h.lane == Lane::Control && !h.leaving).collect();
-        if mine.is_empty() {
+        let stays = |h: &&&Have| !self.replacing.contains(&h.id);
+        if !mine.iter().any(|h| stays(&h)) {
             for rail in self.choice(usable) {
                 let tried = self.dialing.iter().any(|d| d.lane == Lane::Control && d.rail == rail);
                 let answering = |d: &Dialing| d.lane == Lane::Control && usable.contains(&d.rail);
@@ -267,9 +271,11 @@ impl Plan {
                 }
             }
         } else if mine.len() > 1 {
-            let keep = mine.iter().find(|h| usable.contains(&h.rail)).unwrap_or(&mine[0]).id;
-            let surplus = mine.iter().filter(|h| h.id != keep);
-            steps.extend(surplus.map(|h| Step::Drain { conn: h.id }));
+            let good = mine.iter().filter(stays).find(|h| usable.contains(&h.rail));
+            let keep = good.or_else(|| mine.iter().find(stays)).unwrap_or(&mine[0]).id;
+            let surplus: Vec<u64> = mine.iter().map(|h| h.id).filter(|&id| id != keep).collect();
+            self.replacing.retain(|id| !surplus.contains(id));
+            steps.extend(surplus.iter().map(|&conn| Step::Drain { conn }));
         }
     }
 
@@ -280,7 +286,10 @@ impl Plan {
         }
         let mut wanted = vec![0usize; self.rails.len()];
         (0..bulk).for_each(|i| wanted[rails[i % rails.len()]] += 1);
-        let replacing = std::mem::take(&mut self.replacing);
+        let is_bulk = |id: &u64| have.iter().any(|h| h.id == *id && h.lane == Lane::Bulk);
+        let (replacing, others) = std::mem::take(&mut self.replacing).into_iter().partition(is_bulk);
+        let (replacing, others): (Vec<u64>, Vec<u64>) = (replacing, others);
+        self.replacing = others;
         let counted = |h: &&Have| h.lane == Lane::Bulk && !h.leaving && !replacing.contains(&h.id);
         let live = |rail| have.iter().filter(counted).filter(|h| h.rail == rail).count();
         for (rail, &wanted) in wanted.iter().enumerate() {
@@ -297,7 +306,7 @@ impl Plan {
             }
         }
         if (0..self.rails.len()).any(|rail| live(rail) < wanted[rail]) {
-            self.replacing = replacing;
+            self.replacing.extend(replacing);
             return;
         }
         steps.extend(replacing.iter().map(|&conn| Step::Drain { conn }));
@@ -387,7 +396,8 @@ mod tests {
             let lost: Vec<Have> = self.have.extract_if(.., |h| h.rail == rail).collect();
             for h in lost {
                 let held = Duration::from_secs(9);
-                self.plan.ended(h, Ended { now: self.now, held, alive: false, path: true }, 1.0);
+                let end = Ended { now: self.now, held, worked: true, alive: false, path: true };
+                self.plan.ended(h, end, 1.0);
             }
         }
         fn bulk_by_rail(&self) -> Vec<usize> {
@@ -459,6 +469,38 @@ mod tests {
         b.have.push(Have { id: 99, lane: Lane::Bulk, rail: 0, leaving: false });
         assert_eq!(b.plan.steps(b.now, &b.have, 2), [Step::Drain { conn: old }]);
         assert!(!b.plan.is_replacing());
+    }
+
+    #[test]
+    fn one_that_was_of_use_is_made_anew_soon_however_often_it_is_lost() {
+        for worked in [true, false] {
+            let mut b = Bench::new(1, 1);
+            let stands = (0..12).filter(|_| {
+                b.run(Duration::from_millis(100));
+                let held = Duration::from_millis(90);
+                for lost in std::mem::take(&mut b.have) {
+                    let end = Ended { now: b.now, held, worked, alive: false, path: false };
+                    b.plan.ended(lost, end, 1.0);
+                }
+                b.plan.rails()[0].not_before.is_some_and(|t| t <= b.now + 4 * BACKOFF_FIRST)
+            });
+            assert_eq!(stands.count() == 12, worked);
+        }
+    }
+
+    #[test]
+    fn stuck_connections_stay_until_others_stand() {
+        let mut b = Bench::new(1, 2);
+        b.run(MAX);
+        let old: Vec<u64> = b.have.iter().map(|h| h.id).collect();
+        b.plan.replace(&old);
+        b.dead = vec![0];
+        b.run(Duration::from_secs(3));
+        assert!(old.iter().all(|id| b.have.iter().any(|h| h.id == *id)) && b.have.len() == 3);
+        b.dead.clear();
+        b.run(Duration::from_secs(3));
+        assert_eq!((b.bulk_by_rail(), b.controls()), (vec![2], 1));
+        assert!(!b.have.iter().any(|h| old.contains(&h.id)) && !b.plan.is_replacing());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! came last and what is expected; payload bytes caught in the read-ahead are copied, and counted.
 //!
 //! Nothing from outside is believed before the header is validated; a body grows as its bytes arrive; a
-//! payload's buffer is taken only from the bound all requests share. Any error ends the connection.
+//! payload's buffer is taken only from the bound all requests share, and only when the payload has begun to come. Any error
+//! ends the connection.
 
 use std::{
     io::{self, IoSliceMut},
@@ -142,6 +143,7 @@ impl Reader {
         };
         let body = self.body(&header).await?;
         let payload = if header.payload_len > 0 {
+            self.begun(total).await?;
             let mut sink = Sink::Buffer(self.conn.core.pool.get(header.payload_len as usize));
             self.payload(header.payload_len as usize, &mut sink).await?;
             sink.into_bytes()
@@ -149,6 +151,15 @@ impl Reader {
             Bytes::new()
         };
         inbound::dispatch(&self.conn, admitted, header, body, payload, share);
+        Ok(())
+    }
+
+    /// Waits until something of a large payload is there: a length alone takes no memory.
+    async fn begun(&mut self, total: usize) -> Result<(), CloseReason> {
+        if total > SMALL_REQUEST && self.buffered() == 0 {
+            self.conn.flush();
+            self.conn.socket.peek().await?;
+        }
         Ok(())
     }
 
@@ -184,6 +195,9 @@ impl Reader {
                 return Err(reason);
             }
         };
+        if matches!(to, ReplyTo::Pool) {
+            self.begun(len).await?;
+        }
         let mut too_long = None;
         let mut sink = match to {
             ReplyTo::Destination(d) if d.room() < len => {

@@ -3,7 +3,7 @@
 //! A transfer that moves less than asked for means that the socket is drained (or full); readiness is then
 //! cleared at once instead of by another system call that says so. Nothing is lost by it: data that
 //! arrives after the transfer raises readiness again with a newer tick.
-//! Transport security will be another variant behind the same five functions.
+//! Transport security will be another variant behind the same seven functions.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -37,6 +37,11 @@ impl Socket {
         self.stream.readable().await
     }
 
+    /// Ends when there is at least one byte to read, or the stream has ended. Safe to cancel.
+    pub(crate) async fn peek(&self) -> io::Result<()> {
+        self.stream.peek(&mut [0]).await.map(|_| ())
+    }
+
     /// Ends when a write may move bytes. Safe to cancel.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         self.stream.writable().await
@@ -45,13 +50,25 @@ impl Socket {
     /// Reads what there is, up to the slices' length. `Ok(0)` is the end of the stream.
     pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
-        self.transfer(Interest::READABLE, wanted, || (&*SockRef::from(&self.stream)).read_vectored(slices))
+        self.transfer(Interest::READABLE, wanted, || {
+            let socket = SockRef::from(&self.stream);
+            // One place is the common case of small frames, and cheaper for the kernel.
+            match &mut *slices {
+                [slice] => (&*socket).read(slice),
+                slices => (&*socket).read_vectored(slices),
+            }
+        })
     }
 
     /// Writes what fits.
     pub(crate) fn try_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
         self.transfer(Interest::WRITABLE, wanted, || (&*SockRef::from(&self.stream)).write_vectored(slices))
+    }
+
+    /// The same from one place.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.transfer(Interest::WRITABLE, bytes.len(), || (&*SockRef::from(&self.stream)).write(bytes))
     }
 
     fn transfer(

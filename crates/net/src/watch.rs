@@ -4,8 +4,9 @@
 //!
 //! A path is dead when sent bytes stay unacknowledged and nothing arrives, while another connection of
 //! the same group does get through. The peer's kernel acknowledges also for a process that is stopped or
-//! busy, so a slow peer is not taken for a dead path; and when nothing gets through anywhere, there is
-//! nothing to move to: that is left to the heartbeat.
+//! busy, so a slow peer is not taken for a dead path. When nothing gets through anywhere, others are tried
+//! beside those that are there: by another way (ECMP) they may get through. If they do not, the peer is
+//! gone, which the heartbeat finds.
 
 use std::{
     collections::HashMap,
@@ -56,6 +57,8 @@ pub(crate) enum Advice {
     Suspect(u64, bool),
     /// Nothing gets through it any more.
     PathDead(u64, Duration),
+    /// Nothing gets through it, nor through any other: another beside it may.
+    Stuck(u64),
     /// Its measured rate in bytes a second.
     Rate(u64, u64),
     /// It stays much slower than the fastest beside it.
@@ -154,6 +157,9 @@ impl Watch {
             if stalled >= DEAD_AFTER && others_live {
                 advice.push(Advice::PathDead(s.conn, stalled));
                 continue;
+            }
+            if stalled >= DEAD_AFTER && live.is_empty() {
+                advice.push(Advice::Stuck(s.conn));
             }
             let silent = since(h.progress).is_none_or(|t| t >= TICK);
             let asked = since(h.pinged).is_some_and(|t| t < PING_EVERY);
@@ -288,9 +294,11 @@ mod tests {
         // Acknowledged and silent: the peer thinks.
         let advice = b.run(50, |seen| seen.iter_mut().for_each(|s| (s.waited_for, s.busy) = (true, true)));
         assert!(dead(&advice).is_empty() && advice.contains(&Advice::Ping(1)));
-        // Nothing gets through anywhere: nothing to move to.
-        let advice = b.run(50, |seen| seen.iter_mut().for_each(|s| s.unacked = true));
+        assert!(!advice.iter().any(|a| matches!(a, Advice::Stuck(_))));
+        // Nothing gets through anywhere: others are tried beside them.
+        let advice = b.run(5, |seen| seen.iter_mut().for_each(|s| s.unacked = true));
         assert!(dead(&advice).is_empty());
+        assert!(advice.ends_with(&[Advice::Stuck(1), Advice::Stuck(2)]), "{advice:?}");
     }
 
     #[test]

@@ -17,7 +17,8 @@ use std::{
 use bytes::Bytes;
 use common::*;
 use net::{Call, CallError, Endpoint, EndpointConfig, Lane};
-use tokio::time::timeout;
+use tokio::{io::AsyncWriteExt, time::timeout};
+use wire::frame::{Header, PAYLOAD_LEN_MAX};
 
 /// Says that this process is a server, and where it shall listen.
 const SERVER: &str = "ROPEWALK_TEST_SERVER";
@@ -220,4 +221,37 @@ async fn a_storm_of_connects_keeps_nobody_out_and_leaves_nothing_behind() {
     assert_eq!(after.0, threads);
     assert!(after.2 < memory + (64 << 10), "resident KiB: {memory}, then {}", after.2);
     peer.call(call(ECHO, b"still")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_that_lies_takes_no_memory() {
+    let server = Process::start("127.0.0.1:0");
+    let (_, _, before) = server.counts();
+    let mut liars = Vec::new();
+    for _ in 0..30 {
+        let mut stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
+        stream.write_all(&hello(CLUSTER, Lane::Bulk)).await.unwrap();
+        read_frame(&mut stream).await.unwrap();
+        let lying = Header { payload_len: PAYLOAD_LEN_MAX, op: SINK, ..request(1) };
+        stream.write_all(&lying.encode()).await.unwrap();
+        liars.push(stream);
+    }
+    // 480 MiB are announced.
+    for _ in 0..50 {
+        let (_, _, now) = server.counts();
+        assert!(now < before + (64 << 10), "resident KiB: {before}, then {now}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // They were read: with its bytes the request is whole.
+    let payload = pattern(PAYLOAD_LEN_MAX as usize, 1);
+    let served = async {
+        liars[0].write_all(&payload).await.unwrap();
+        loop {
+            let (header, body, _) = read_frame(&mut liars[0]).await.unwrap();
+            if header.kind == wire::frame::FrameKind::Reply {
+                return body;
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, served).await.unwrap(), wire::crc::crc32c(&payload).to_le_bytes());
 }

@@ -1,10 +1,12 @@
 //! A seeded loop over the decoders of what comes from the network: valid conversations, changed at random, and
-//! plain noise. Nothing panics, nothing allocates by what a length only claims. (`fuzz/` has the same decoders
-//! for a coverage-guided fuzzer.)
+//! plain noise. Nothing panics, nothing allocates by what a length only claims. (`fuzz/run.sh` runs the same under a
+//! coverage-guided fuzzer; its seeds are read here, and written with `ROPEWALK_UPDATE_SEEDS=1`.)
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
+#[path = "../../../fuzz/decode.rs"]
+mod decode;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -12,10 +14,11 @@ use std::{
 };
 
 use common::*;
+use decode::decode_all;
 use net::Lane;
 use wire::{
     frame::{self, FrameKind, HEADER_LEN, Header},
-    hello::{Hello, HelloReply, LinkCount, Links, NetRequest},
+    hello::{HelloReply, LinkCount, Links, NetRequest},
 };
 
 /// Notes the largest allocation.
@@ -74,32 +77,10 @@ impl Random {
     }
 }
 
-fn decode_all(bytes: &[u8]) {
-    let _ = frame::decode::<Hello>(bytes);
-    let _ = frame::decode::<HelloReply>(bytes);
-    let _ = frame::decode::<NetRequest>(bytes);
-    let _ = frame::decode::<Links>(bytes);
-    if let Some(head) = bytes.first_chunk::<HEADER_LEN>() {
-        let _ = Header::decode(head);
-        // With its checks made good, so that what is behind them is reached.
-        let mut good = *head;
-        good[..6].copy_from_slice(&Header::default().encode()[..6]);
-        let crc = wire::crc::crc32c(&good[..HEADER_LEN - 4]);
-        good[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-        if let Ok(header) = Header::decode(&good) {
-            assert_eq!(Header::decode(&header.encode()), Ok(header));
-        }
-    }
-}
-
-#[test]
-fn decoders_survive_whatever_comes() {
-    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-    println!("seed {seed}: ROPEWALK_TEST_SEED={seed} repeats it");
-    let rounds = std::env::var("ROPEWALK_FUZZ_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(200_000);
+/// Messages of each kind, and what the fuzzer was begun with.
+fn samples() -> Vec<Vec<u8>> {
     let link = |name: &str| LinkCount { name: name.to_owned(), received: 1 << 40, sent: 7 };
-    let samples: Vec<Vec<u8>> = vec![
+    let mut samples = vec![
         hello(CLUSTER, Lane::Bulk)[HEADER_LEN..].to_vec(),
         hello_reply()[HEADER_LEN..].to_vec(),
         frame::encode(&HelloReply::Refused { reason: "no".to_owned() }),
@@ -108,6 +89,25 @@ fn decoders_survive_whatever_comes() {
         frame(request(1), b"abc", b"payload"),
         frame(Header { kind: FrameKind::Drain, ..Header::default() }, b"", b""),
     ];
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/net_frame");
+    if std::env::var_os("ROPEWALK_UPDATE_SEEDS").is_some() {
+        for (i, sample) in samples.iter().enumerate() {
+            std::fs::write(format!("{seeds}/sample{i}"), sample).unwrap();
+        }
+    }
+    let files = std::fs::read_dir(seeds).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    samples.extend(files);
+    samples
+}
+
+#[test]
+fn decoders_survive_whatever_comes() {
+    let seed = std::env::var("ROPEWALK_TEST_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    println!("seed {seed}: ROPEWALK_TEST_SEED={seed} repeats it");
+    let rounds = std::env::var("ROPEWALK_FUZZ_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(200_000);
+    let samples = samples();
+    samples.iter().for_each(|sample| decode_all(sample));
     let mut random = Random(seed);
     LARGEST.store(0, Ordering::Relaxed);
     for round in 0..rounds {

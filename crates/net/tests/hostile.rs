@@ -10,14 +10,19 @@ use std::time::{Duration, Instant};
 use base::ClusterId;
 use bytes::Bytes;
 use common::*;
-use net::{Call, CallError, Endpoint, EndpointConfig, Lane, Payload, Service};
+use net::{
+    Call, CallError, CallState, Endpoint, EndpointConfig, Lane, Payload, Response, Service, handler_fn,
+};
 use proptest::prelude::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     time::timeout,
 };
-use wire::frame::{FrameKind, Header, Status};
+use wire::{
+    frame::{FrameKind, Header, Status},
+    hello::Hello,
+};
 
 /// Sends `bytes` to the server and reads until it closes or has answered everything and `eof` is sent.
 async fn throw(addr: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
@@ -269,6 +274,83 @@ async fn a_peer_that_never_answers_costs_the_deadline_and_no_more() {
         assert!(matches!(a, Err(CallError::Deadline)), "{a:?}");
         assert!(matches!(b, Err(CallError::Deadline)), "{b:?}");
     }
+}
+
+/// A connection is lost, its request sent again on another; the first copy is read after the second.
+#[tokio::test]
+async fn a_copy_that_is_read_late_does_not_take_the_reply_away() {
+    let (server, addr) = server();
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let opened = std::sync::Arc::clone(&gate);
+    server.serve(
+        Service::Lab,
+        handler_fn(move |_| {
+            let opened = std::sync::Arc::clone(&opened);
+            async move {
+                opened.acquire().await.unwrap().forget();
+                Response::ok(b"done".to_vec())
+            }
+        }),
+    );
+    let copy = frame(Header { once: true, settled: 7, ..request(7) }, b"", b"");
+    let mut waiting = raw_connection(addr, Lane::Bulk).await;
+    let mut lost = raw_connection(addr, Lane::Bulk).await;
+    for (stream, copies) in [(&mut waiting, 1), (&mut lost, 2)] {
+        stream.write_all(&copy).await.unwrap();
+        while server.serving().len() < copies {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    drop(lost);
+    gate.add_permits(1);
+    let reply = async {
+        loop {
+            let (header, body, _) = read_frame(&mut waiting).await.unwrap();
+            if header.kind == FrameKind::Reply {
+                return (header.request_id, body);
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, reply).await.expect("the reply comes"), (7, b"done".to_vec()));
+    assert!(server.serving().is_empty(), "no copy holds room");
+}
+
+#[tokio::test]
+async fn control_calls_do_not_wait_behind_bulk_data() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    // Reads nothing from bulk connections, answers on control ones.
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let Ok((_, hello, _)) = read_frame(&mut stream).await else { return };
+                let lane = wire::frame::decode::<Hello>(&hello).unwrap().lane;
+                stream.write_all(&hello_reply()).await.unwrap();
+                if lane == Lane::Bulk {
+                    tokio::time::sleep(SOON * 2).await;
+                }
+                while let Ok((header, body, _)) = read_frame(&mut stream).await {
+                    if header.kind == FrameKind::Request {
+                        let reply = Header { kind: FrameKind::Reply, ..header };
+                        stream.write_all(&frame(reply, &body, b"")).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let client = Endpoint::start(config(2)).unwrap();
+    let peer = client.peer(&[addr]);
+    let bulk = tokio::spawn({
+        let peer = peer.clone();
+        async move { peer.call(bulk(SINK, b"", Bytes::from(vec![1; 16 << 20]))).await.map(|_| ()) }
+    });
+    while !client.waiters().iter().any(|w| w.state == CallState::Reply) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let reply = timeout(SOON / 3, peer.call(call(ECHO, b"lease"))).await.expect("it is not behind").unwrap();
+    assert_eq!(&reply.body[..], b"lease");
+    assert!(!bulk.is_finished());
+    bulk.abort();
 }
 
 #[tokio::test]

@@ -21,8 +21,9 @@ use crate::{
     codec::{Decoded, Malformed, Reader, Writer},
     error::PdiskError,
     files::FORMAT,
-    index::{Index, decode_strip},
+    index::Index,
     log::{LogPoint, ReadAt},
+    strip::decode_strip,
 };
 
 const MAGIC: &[u8; 8] = b"RWINDEX1";
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{
         extent::Extent,
-        index::{Strip, Ver, encode_strip},
+        strip::{Strip, Ver, encode_strip},
     };
     use base::{BlockIndex, FsId, Grant, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId, Version};
 

@@ -74,6 +74,7 @@ fn next_group(store: &Store) -> Option<Vec<Entry>> {
         if state.stopping {
             return None;
         }
+        state.committer_rests = true;
         state = store.commit_wake.wait(state).unwrap_or_else(|e| e.into_inner());
     }
     let max = group_max(store.files.label.log_bytes);

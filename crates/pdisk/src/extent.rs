@@ -142,6 +142,9 @@ pub(crate) fn released(before: &[Extent], after: &[Extent]) -> Vec<Extent> {
         });
         spans
     };
+    if before == after {
+        return Vec::new();
+    }
     let keep = spans(after);
     let mut keep = keep.iter().peekable();
     let mut free = Vec::new();

@@ -10,105 +10,15 @@ use std::{
     ops::Bound,
 };
 
-use base::{
-    Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripSet, StripeId, Version, units::UNIT,
-};
+use base::{Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripeId, Version, units::UNIT};
 use bytes::Bytes;
-use wire::strip::{StripState, VersionInfo};
 
 use crate::{
-    codec::{Decoded, Malformed, Reader, Writer},
     crcmap::{CrcMap, Salt},
     extent::{Extent, released, unit_at},
-    record::{Put, Record, check_map},
+    record::{Put, Record},
+    strip::{Listed, Pending, Strip, Ver, encode_strip},
 };
-
-/// A unit whose bytes are in the log and in memory, but not yet at their place in the data file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Pending {
-    pub unit: u32,
-    pub crc: u32,
-    /// The record that brought it.
-    pub rsn: u64,
-    pub bytes: Bytes,
-}
-
-/// One version of a strip.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Ver {
-    pub version: Version,
-    pub touched: StripSet,
-    pub len: u32,
-    pub covers: Box<[Option<Version>]>,
-    pub map: Box<[Extent]>,
-    /// By unit, rising. They lie over the map.
-    pub pending: Vec<Pending>,
-    /// The record that made this version.
-    pub rsn: u64,
-    /// Holds bytes of the version it was based on.
-    pub derived: bool,
-    /// Some bytes are known to be damaged.
-    pub damaged: bool,
-}
-
-impl Ver {
-    pub fn info(&self) -> VersionInfo {
-        VersionInfo {
-            version: self.version,
-            touched: self.touched,
-            len: self.len,
-            covers: self.covers.to_vec(),
-        }
-    }
-}
-
-/// One strip. Without a version it is a tombstone: the seal alone.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Strip {
-    pub pool: PoolId,
-    pub group: GroupId,
-    pub sealed_below: Grant,
-    pub adopted: Option<Ver>,
-    pub prepared: Option<Ver>,
-    /// The last record that changed it.
-    pub rsn: u64,
-}
-
-impl Strip {
-    pub fn state(&self, strip: StripId) -> StripState {
-        StripState {
-            strip,
-            pool: self.pool,
-            group: self.group,
-            adopted: self.adopted.as_ref().map(Ver::info),
-            prepared: self.prepared.as_ref().map(Ver::info),
-            sealed_below: self.sealed_below,
-            lost: self.adopted.as_ref().is_some_and(|v| v.damaged),
-        }
-    }
-    pub fn versions(&self) -> impl Iterator<Item = &Ver> {
-        self.adopted.iter().chain(&self.prepared)
-    }
-    pub fn version(&self, version: Version) -> Option<&Ver> {
-        self.versions().find(|v| v.version == version)
-    }
-    fn extents(&self) -> Vec<Extent> {
-        self.versions().flat_map(|v| v.map.iter().copied()).filter(|e| !e.is_hole()).collect()
-    }
-    /// Every extent of its versions, once.
-    pub fn own_extents(&self) -> Vec<Extent> {
-        match (&self.adopted, &self.prepared) {
-            (Some(_), Some(_)) => released(&self.extents(), &[]),
-            _ => self.extents(),
-        }
-    }
-    fn pending_bytes(&self) -> usize {
-        self.versions().map(|v| v.pending.len() * UNIT).sum()
-    }
-    fn adopt(&mut self) {
-        self.adopted = self.prepared.take();
-    }
-}
 
 /// What a record did, besides changing the index.
 #[derive(Default, Debug)]
@@ -296,7 +206,7 @@ impl Index {
         }
     }
 
-    /// Takes `strip` out, lets `f` change it, and puts it back with all that is derived from it.
+    /// Lets `f` change a strip, and brings up to date all that is derived from it.
     fn change(
         &mut self,
         id: StripId,
@@ -309,14 +219,9 @@ impl Index {
         {
             walk.saved.entry(id).or_insert_with(|| self.strips.get(&id).cloned());
         }
-        let old = self.strips.remove(&id);
-        let before = old.as_ref().map(Strip::extents).unwrap_or_default();
-        if let Some(s) = &old {
-            self.pending_bytes -= s.pending_bytes();
-            self.forget(id, s);
-        }
-        let mut strip = old.unwrap_or_default();
-        let result = f(&mut strip);
+        let strip = self.strips.entry(id).or_default();
+        let (before, was, pending) = (strip.extents(), strip.listed(), strip.pending_bytes());
+        let result = f(strip);
         if result.is_ok() {
             strip.rsn = rsn;
         }
@@ -324,34 +229,31 @@ impl Index {
         if let Some(v) = strip.adopted.as_ref().filter(|v| !v.pending.is_empty()) {
             effects.to_clean.push((id, v.rsn));
         }
-        self.pending_bytes += strip.pending_bytes();
-        if strip.versions().next().is_some() || strip.sealed_below > Grant(0) {
-            self.remember(id, &strip);
-            self.strips.insert(id, strip);
+        self.pending_bytes = self.pending_bytes - pending + strip.pending_bytes();
+        let now = strip.listed();
+        if now == Listed::default() {
+            self.strips.remove(&id);
+        }
+        if now != was {
+            self.relist(id, was, now);
         }
         result
     }
 
-    fn remember(&mut self, id: StripId, s: &Strip) {
-        if s.versions().next().is_none() {
-            self.tombstones += 1;
-            return;
+    fn relist(&mut self, id: StripId, was: Listed, now: Listed) {
+        if let Some((pool, group)) = was.group {
+            self.groups.remove(&(pool, group, id));
         }
-        self.groups.insert((s.pool, s.group, id));
-        if s.prepared.is_some() {
-            self.prepared.insert(id);
-        }
-    }
-
-    fn forget(&mut self, id: StripId, s: &Strip) {
-        if s.versions().next().is_none() {
-            self.tombstones -= 1;
-            return;
-        }
-        self.groups.remove(&(s.pool, s.group, id));
-        if s.prepared.is_some() {
+        if was.prepared {
             self.prepared.remove(&id);
         }
+        if let Some((pool, group)) = now.group {
+            self.groups.insert((pool, group, id));
+        }
+        if now.prepared {
+            self.prepared.insert(id);
+        }
+        self.tombstones = self.tombstones - usize::from(was.tombstone) + usize::from(now.tombstone);
     }
 
     /// Starts writing out the state of now.
@@ -394,15 +296,11 @@ impl Index {
         let mut index = Index { incarnation, ..Index::default() };
         let (mut groups, mut prepared) = (Vec::with_capacity(strips.len()), Vec::new());
         for (id, s) in &strips {
+            let listed = s.listed();
             index.pending_bytes += s.pending_bytes();
-            if s.versions().next().is_none() {
-                index.tombstones += 1;
-                continue;
-            }
-            groups.push((s.pool, s.group, *id));
-            if s.prepared.is_some() {
-                prepared.push(*id);
-            }
+            index.tombstones += usize::from(listed.tombstone);
+            groups.extend(listed.group.map(|(pool, group)| (pool, group, *id)));
+            prepared.extend(listed.prepared.then_some(*id));
         }
         index.groups = groups.into_iter().collect();
         index.prepared = prepared.into_iter().collect();
@@ -448,17 +346,24 @@ fn apply_put(s: &mut Strip, rsn: u64, put: &Put, payload: &Bytes) -> Result<(), 
         damaged = base.damaged;
         let kept = |unit: u32| put.runs.iter().all(|r| unit < r.first || unit >= r.end());
         let units = put.info.len / UNIT as u32;
-        pending = base.pending.iter().filter(|p| p.unit < units && kept(p.unit)).cloned().collect();
+        pending.reserve(base.pending.len() + put.crcs.len());
+        pending.extend(base.pending.iter().filter(|p| p.unit < units && kept(p.unit)).cloned());
     }
     if put.inline {
         if payload.len() != put.inline_len() {
             return Err(Misfit("inline payload has another length"));
         }
+        let mut new = Vec::with_capacity(put.crcs.len());
         for (i, (unit, crc)) in put.units().enumerate() {
             unit_at(&put.map, unit).ok_or(Misfit("written unit is a hole"))?;
-            pending.push(Pending { unit, crc, rsn, bytes: payload.slice(i * UNIT..(i + 1) * UNIT) });
+            new.push(Pending { unit, crc, rsn, bytes: payload.slice(i * UNIT..(i + 1) * UNIT) });
         }
-        pending.sort_unstable_by_key(|p| p.unit);
+        // What is kept has nothing of a run: each goes in as one piece.
+        let mut new = new.into_iter();
+        for run in &put.runs {
+            let at = pending.partition_point(|p| p.unit < run.first);
+            pending.splice(at..at, new.by_ref().take(run.count as usize));
+        }
     }
     let ver = Ver {
         version: put.info.version,
@@ -482,81 +387,4 @@ fn apply_put(s: &mut Strip, rsn: u64, put: &Put, payload: &Bytes) -> Result<(), 
     s.pool = put.pool;
     s.group = put.group;
     Ok(())
-}
-
-/// Layout: docs/format-pdisk.md "Strips in a checkpoint".
-pub(crate) fn encode_strip(id: StripId, s: &Strip, out: &mut Vec<u8>) {
-    let mut w = Writer(out);
-    w.strip(id);
-    w.u32(s.pool.0);
-    w.u32(s.group.0);
-    w.u64(s.sealed_below.0);
-    w.u64(s.rsn);
-    w.u8(u8::from(s.adopted.is_some()) | u8::from(s.prepared.is_some()) << 1);
-    for v in s.versions() {
-        w.version(v.version);
-        w.u32(v.touched.0);
-        w.u32(v.len);
-        w.covers(&v.covers);
-        w.u64(v.rsn);
-        w.u8(u8::from(v.derived) | u8::from(v.damaged) << 1);
-        w.len(v.map.len());
-        for e in &v.map {
-            w.u64(e.packed());
-        }
-        w.len(v.pending.len());
-        for p in &v.pending {
-            w.u16(p.unit as u16);
-            w.u32(p.crc);
-            w.u64(p.rsn);
-            w.bytes(&p.bytes);
-        }
-    }
-}
-
-pub(crate) fn decode_strip(r: &mut Reader<'_>, units: u64) -> Decoded<(StripId, Strip)> {
-    let id = r.strip()?;
-    let mut s = Strip {
-        pool: r.pool()?,
-        group: r.group()?,
-        sealed_below: Grant(r.u64()?),
-        rsn: r.u64()?,
-        ..Strip::default()
-    };
-    let present = r.u8()?;
-    if present & 1 != 0 {
-        s.adopted = Some(decode_ver(r, units)?);
-    }
-    if present & 2 != 0 {
-        s.prepared = Some(decode_ver(r, units)?);
-    }
-    if present > 3 { Err(Malformed) } else { Ok((id, s)) }
-}
-
-fn decode_ver(r: &mut Reader<'_>, units: u64) -> Decoded<Ver> {
-    let info = r.info()?;
-    let rsn = r.u64()?;
-    let flags = r.u8()?;
-    let map = r.list(8, |r| Extent::from_packed(r.u64()?, units).ok_or(Malformed))?;
-    check_map(&map, info.len)?;
-    let pending = r.list(UNIT, |r| {
-        let (unit, crc, rsn) = (u32::from(r.u16()?), r.u32()?, r.u64()?);
-        Ok(Pending { unit, crc, rsn, bytes: Bytes::copy_from_slice(r.take(UNIT)?) })
-    })?;
-    let rising = pending.windows(2).all(|w| w[0].unit < w[1].unit);
-    let placed = pending.iter().all(|p| unit_at(&map, p.unit).is_some());
-    if flags > 3 || !rising || !placed {
-        return Err(Malformed);
-    }
-    Ok(Ver {
-        version: info.version,
-        touched: info.touched,
-        len: info.len,
-        covers: info.covers.into(),
-        map: map.into(),
-        pending,
-        rsn,
-        derived: flags & 1 != 0,
-        damaged: flags & 2 != 0,
-    })
 }

@@ -65,6 +65,7 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
         state = s;
         store.commit_watch.look(&store.files.dir);
+        store.look_at_room(&mut state);
         // A quiet round: nothing was appended since the last one.
         let quiet = timeout.timed_out() && *seen == state.rsn;
         *seen = state.rsn;

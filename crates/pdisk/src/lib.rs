@@ -1,7 +1,7 @@
 //! The strip store on one disk: strips in and out at the device's speed, whole after every crash.
 //!
 //! Top-down: [`Pdisk`] (`pdisk`) takes batches; `put` and `read` carry out the two that move bytes;
-//! [`rules`] decide; `store` holds the state, `index` the strips, `extent`, `space` and `crcmap` where
+//! [`rules`] decide; `store` holds the state, `index` the strips (`strip`), `extent`, `space` and `crcmap` where
 //! their bytes and CRCs are; `record` and `log` make changes durable in groups (`commit`); `checkpoint`
 //! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk.
 //! Every byte on disk: docs/format-pdisk.md. Why it is so: docs/pdisk.md.
@@ -27,10 +27,12 @@ mod random;
 mod read;
 mod record;
 mod recover;
+mod report;
 pub mod rules;
 mod space;
 mod stats;
 mod store;
+mod strip;
 pub mod tools;
 
 pub use deletes::DeletesSeen;
@@ -40,5 +42,6 @@ pub use io::{
     fault::{FaultPlan, FileKind, Trace, TraceEvent},
 };
 pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, IoConfig, OpenOptions};
-pub use pdisk::{OpenReport, Pdisk, PdiskStats, VerifyReport};
+pub use pdisk::Pdisk;
 pub use recover::Damage;
+pub use report::{OpenReport, PdiskStats, VerifyReport};

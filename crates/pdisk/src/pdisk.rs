@@ -3,7 +3,7 @@
 //! operation.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -22,81 +22,19 @@ use crate::{
     deletes::DeletesSeen,
     error::PdiskError,
     files,
-    index::Strip,
     io::{self, IoNode, Request},
     keeper,
     log::ReadAt,
     options::{CreateOptions, OpenOptions},
     put, read,
     record::Record,
-    recover::{Damage, Image, recover},
+    recover::{Image, recover},
+    report::{OpenReport, PdiskStats, VerifyReport},
     rules::{self, Action},
     stats::Op,
     store::{State, Store, log_cost},
+    strip::Strip,
 };
-
-/// What an open found.
-#[derive(Clone, Debug)]
-pub struct OpenReport {
-    /// This life of the pdisk, durable.
-    pub incarnation: Incarnation,
-    /// Bytes of log ever written and durable. It only grows; an old copy of the pdisk is behind.
-    pub log_position: u64,
-    /// Strips held, tombstones of seals included.
-    pub strips: u64,
-    /// Time from the call to the pdisk being ready.
-    pub recovery: Duration,
-    /// Bytes of log behind the checkpoint.
-    pub log_bytes_replayed: u64,
-    /// What was damaged and survived.
-    pub damaged: Damage,
-}
-
-/// Figures of one pdisk, as of now.
-#[derive(Clone, Debug, Default)]
-pub struct PdiskStats {
-    /// Bytes for strips.
-    pub capacity: u64,
-    /// Bytes not used by any version, those about to come back included.
-    pub free: u64,
-    /// Bytes of the free ones that are kept for new versions of strips that exist.
-    pub reserved: u64,
-    /// Runs the free space is in, and bytes of the longest.
-    pub free_runs: u64,
-    /// Bytes of the longest free run.
-    pub free_run_max: u64,
-    /// Strips held, tombstones of seals included.
-    pub strips: u64,
-    /// Strips with a prepared version.
-    pub prepared: u64,
-    /// Seals of strips that have no version.
-    pub tombstones: u64,
-    /// Bytes of small versions that are not at their place yet.
-    pub pending_bytes: u64,
-    /// Bytes of log in use.
-    pub log_bytes: u64,
-    /// Bytes of log there are.
-    pub log_capacity: u64,
-    /// This life of the pdisk.
-    pub incarnation: Incarnation,
-    /// Bytes of log ever written and durable.
-    pub log_position: u64,
-    /// Checkpoints made since the pdisk was created.
-    pub checkpoints: u64,
-    /// Why it latched itself failed, if it did.
-    pub failed: Option<String>,
-}
-
-/// What a verification of all strips found.
-#[derive(Clone, Debug, Default)]
-pub struct VerifyReport {
-    /// Strips looked at.
-    pub strips: u64,
-    /// Bytes read and compared.
-    pub bytes: u64,
-    /// Versions that are damaged.
-    pub damaged: Vec<(StripId, Version)>,
-}
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.
 #[derive(Clone)]
@@ -133,6 +71,11 @@ impl Pdisk {
     /// Whose pdisk is in `dir`: cluster and number.
     pub fn identify(dir: &Path) -> Result<(ClusterId, PdiskId), PdiskError> {
         files::read_label(dir).map(|l| (l.cluster, l.pdisk))
+    }
+
+    /// The log of the pdisk in `dir`: in the same directory, or where it was made.
+    pub fn log_path(dir: &Path) -> Result<PathBuf, PdiskError> {
+        files::read_label(dir).map(|l| l.log_path(dir, None))
     }
 
     /// Opens the pdisk in `dir` on the node's queues: recovers it, raises its incarnation durably. Blocks.
@@ -197,6 +140,7 @@ impl Pdisk {
             damaged,
         };
         drop(state);
+        report.tell(store.files.label.pdisk, dir);
         Ok((pdisk, report))
     }
 

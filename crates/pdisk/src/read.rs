@@ -16,9 +16,10 @@ use wire::{
 use crate::{
     crcmap::{CrcMap, Salt},
     extent::pieces,
-    index::{Index, Ver},
+    index::Index,
     io::{Errors, IoBuf, Op, Request, split},
     store::Store,
+    strip::Ver,
 };
 
 /// Answer to one strip's read.

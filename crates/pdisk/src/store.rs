@@ -18,7 +18,7 @@ use std::{
 use base::{
     BufPool, StripId,
     events::{self, Severity},
-    units::UNIT,
+    units::{UNIT, human_size},
 };
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -98,6 +98,10 @@ pub(crate) struct State {
     /// Slot and head of the newest checkpoint.
     pub checkpoint: (usize, Head),
     pub failed: Option<String>,
+    /// The committer waits for something to do: telling it so costs a system call.
+    pub committer_rests: bool,
+    /// Said to be full, and not emptied since.
+    pub full: bool,
     pub stopping: bool,
 }
 
@@ -125,6 +129,9 @@ pub(crate) struct Store {
     pub committed: Condvar,
     pub commit_watch: CommitWatch,
 }
+
+/// Told when less than this part of the pdisk is left for new strips: clients are refused a little later.
+const FULL: u64 = 16;
 
 /// Idle memory for small payloads.
 const IDLE_SMALL: usize = 8 << 20;
@@ -165,6 +172,8 @@ impl Store {
             deletes: RecentDeletes::default(),
             checkpoint: recovered.checkpoint,
             failed: None,
+            committer_rests: false,
+            full: false,
             stopping: false,
         };
         let stats = Stats::new(files.label.pdisk);
@@ -231,7 +240,9 @@ impl Store {
         let counted = log_cost(meta.len(), payload.len());
         state.pending_log += counted;
         state.pending.push_back(Entry { rsn, meta, payload, data, counted });
-        self.commit_wake.notify_one();
+        if std::mem::take(&mut state.committer_rests) {
+            self.commit_wake.notify_one();
+        }
         Ok((rsn, effects.deleted))
     }
 
@@ -277,6 +288,23 @@ impl Store {
         state.room_waiters.clear();
         state.pending.clear();
         self.wake_all();
+    }
+
+    /// Tells, once each time it fills, that little is left for new strips.
+    pub fn look_at_room(&self, state: &mut State) {
+        let units = self.files.label.units;
+        let left = state.space.free_units().saturating_sub(self.reserve_units);
+        if state.full {
+            state.full = left < units / FULL * 2;
+        } else if left < units / FULL {
+            state.full = true;
+            let (subject, dir) = (self.files.label.pdisk.to_string(), self.files.dir.display());
+            let bytes = human_size(left * UNIT as u64);
+            let remedy = "delete files, or add pdisks (`ropewalk pdisk add`)";
+            let text = format!("{subject} in {dir} is nearly full: {bytes} left for new strips; {remedy}");
+            tracing::warn!("{text}");
+            events::raise(Severity::Warning, "pdisk_full", &subject, &text);
+        }
     }
 
     pub fn wake_all(&self) {

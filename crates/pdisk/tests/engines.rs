@@ -129,6 +129,33 @@ async fn read_all(p: &Pdisk) {
     }
 }
 
+/// A pdisk uses as many queues as it may, a strip always the same one.
+#[tokio::test]
+async fn a_strip_keeps_its_queue() {
+    for engine in [EngineChoice::Auto, EngineChoice::Psync] {
+        let dir = tempfile::tempdir().unwrap();
+        let node = start(IoConfig { engine, num_io_queues: 4, ..IoConfig::default() });
+        filled(dir.path(), &node).await.close().await.unwrap();
+        for queues_per_pdisk in [1, 3, 4] {
+            let options = OpenOptions { queues_per_pdisk, ..OpenOptions::new(CLUSTER, PDISK) };
+            let p = Pdisk::open(dir.path(), options, &node).unwrap().0;
+            let done = || node.queue_stats().iter().map(|q| q.requests).collect::<Vec<_>>();
+            let used = |before: Vec<u64>| done().iter().zip(before).filter(|(now, b)| **now > *b).count();
+            let before = done();
+            read_all(&p).await;
+            assert_eq!(used(before), queues_per_pdisk as usize);
+            for i in 0..8 {
+                let before = done();
+                for _ in 0..5 {
+                    assert!(read(&p, strip(i), ReadVersion::Exactly(v(1, 1))).await.is_ok());
+                }
+                assert_eq!(used(before), 1, "strip {i} of {queues_per_pdisk} queues");
+            }
+            p.close().await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_depth_changes_live() {
     for engine in [EngineChoice::Auto, EngineChoice::Psync] {

@@ -132,6 +132,7 @@ impl Model {
 }
 
 struct Life {
+    plan: &'static str,
     dir: tempfile::TempDir,
     node: IoNode,
     pdisk: Option<Pdisk>,
@@ -140,8 +141,12 @@ struct Life {
 }
 
 /// Writes reach the disk when they are flushed, and one sector in ten before.
-fn volatile_node() -> IoNode {
-    let fault = Some("volatile leak=0.1".parse().unwrap());
+const HONEST: &str = "volatile leak=0.1";
+/// The same disk, and flushes are answered without being done.
+const NO_FLUSH: &str = "volatile leak=0.1; noflush";
+
+fn volatile_node(plan: &str) -> IoNode {
+    let fault = Some(plan.parse().unwrap());
     let engine = EngineChoice::Psync;
     IoNode::start(IoConfig { engine, num_io_queues: 1, fault, ..IoConfig::default() }).unwrap()
 }
@@ -154,16 +159,16 @@ fn open_small(dir: &std::path::Path, node: &IoNode) -> Pdisk {
 }
 
 impl Life {
-    fn new() -> Life {
+    fn new(plan: &'static str) -> Life {
         let dir = tempfile::tempdir().unwrap();
         let create = pdisk::CreateOptions {
             log_size: Some(512 << 10),
             ..pdisk::CreateOptions::new(CLUSTER, PDISK, 4 << 20)
         };
         Pdisk::create(dir.path(), create).unwrap();
-        let node = volatile_node();
+        let node = volatile_node(plan);
         let pdisk = Some(open_small(dir.path(), &node));
-        Life { dir, node, pdisk, strips: BTreeMap::new(), content: 0 }
+        Life { plan, dir, node, pdisk, strips: BTreeMap::new(), content: 0 }
     }
 
     fn bytes(&mut self, units: usize) -> Vec<u8> {
@@ -263,7 +268,7 @@ impl Life {
                 }
                 if matches!(op, Op::PowerCut) {
                     // With the node goes what was never flushed.
-                    self.node = volatile_node();
+                    self.node = volatile_node(self.plan);
                 }
                 self.pdisk = Some(open_small(self.dir.path(), &self.node));
                 self.strips.values_mut().for_each(|m| m.deleted = None);
@@ -303,17 +308,32 @@ impl Life {
     }
 }
 
+fn live(plan: &'static str, ops: Vec<Op>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut life = Life::new(plan);
+        for op in ops {
+            life.run(op).await;
+        }
+    });
+}
+
+/// The comparison is worth something: with the flushes taken out the same operations fail it.
+#[test]
+fn without_its_flushes_the_store_is_not_the_model() {
+    for units in [2, 20] {
+        let whole = |seq, adopt| Op::Whole { strip: 0, version: v(1, seq), units, adopt };
+        let ops = vec![whole(1, false), whole(2, true), Op::PowerCut];
+        live(HONEST, ops.clone());
+        assert!(std::panic::catch_unwind(|| live(NO_FLUSH, ops)).is_err(), "nobody misses the flushes");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn the_store_is_the_model(ops in proptest::collection::vec(op(), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut life = Life::new();
-            for op in ops {
-                life.run(op).await;
-            }
-        });
+        live(HONEST, ops);
     }
 }

@@ -301,6 +301,17 @@ async fn a_full_pdisk_still_takes_new_versions_of_what_it_has() {
         stored += 1;
     }
     assert!(p.stats().free >= p.stats().reserved);
+    // Told once, however long it stays so.
+    let place = dir.path().display().to_string();
+    let told = || {
+        let events = base::events::events().after(0);
+        events.into_iter().filter(|e| e.name == "pdisk_full" && e.text.contains(&place)).count()
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while told() == 0 {
+        assert!(std::time::Instant::now() < end, "nobody says that it is full");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     for round in 2..6 {
         for i in 0..stored {
             let mut next = whole(strip(i), v(1, round), &content(round * 1000 + i, units));
@@ -312,6 +323,7 @@ async fn a_full_pdisk_still_takes_new_versions_of_what_it_has() {
     for i in 0..stored {
         assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(5000 + i, units));
     }
+    assert_eq!(told(), 1);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ mod common;
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use common::*;
-use pdisk::{EngineChoice, IoNode, Pdisk, PdiskError};
+use pdisk::{EngineChoice, IoNode, Pdisk, PdiskError, tools};
 use wire::strip::{ReadVersion, StripRefusal};
 
 const ADOPTED: ReadVersion = ReadVersion::Adopted;
@@ -149,6 +149,93 @@ async fn flipped_crcs_and_data_are_lost_never_wrong() {
     assert_eq!(damaged, [strip(1), strip(2)]);
     for i in [0, 3] {
         assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(i, 40));
+    }
+}
+
+/// The disk says that it wrote, and did not, or wrote elsewhere: what is there is whole, but not what belongs
+/// there. Old bytes and another strip's bytes (with its CRCs) are found alike.
+#[tokio::test]
+async fn lost_and_misplaced_writes_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 4 << 20);
+    let path = |name: &str| dir.path().join(name);
+    let (p, _) = open(dir.path(), &psync());
+    for i in 0..4 {
+        write(&p, strip(i), v(1, 1), &content(i, 20)).await;
+    }
+    p.close().await.unwrap();
+    let old = fs::read(path("data")).unwrap();
+    // In place, after the log: the same unit has newer bytes.
+    let (p, _) = open(dir.path(), &psync());
+    prepare(&p, part(strip(0), v(1, 2), v(1, 1), 3, &content(9, 1), 20)).await.unwrap();
+    adopt(&p, strip(0), v(1, 2)).await;
+    p.close().await.unwrap();
+    let new = fs::read(path("data")).unwrap();
+    let changed: Vec<usize> =
+        (0..new.len() / UNIT).filter(|u| old[u * UNIT..][..UNIT] != new[u * UNIT..][..UNIT]).collect();
+    assert_eq!(changed.len(), 1, "written in place");
+    let lost = |spoil: &dyn Fn(&mut [u8], &mut [u8])| {
+        let (mut data, mut crc) = (new.clone(), fs::read(path("crc")).unwrap());
+        let good = crc.clone();
+        spoil(&mut data, &mut crc);
+        fs::write(path("data"), data).unwrap();
+        fs::write(path("crc"), crc).unwrap();
+        let report = tools::verify(dir.path(), None, &mut |_, _| {}).unwrap();
+        fs::write(path("data"), &new).unwrap();
+        fs::write(path("crc"), good).unwrap();
+        let mut strips: Vec<_> = report.findings.iter().filter_map(|f| f.strip).collect();
+        strips.sort();
+        strips.dedup();
+        strips
+    };
+    assert_eq!(lost(&|_, _| ()), []);
+    assert_eq!(lost(&|data, _| data.copy_from_slice(&old)), [strip(0)]);
+    // Strips 1 and 2 lie one after the other: their units change places, and then their CRCs as well.
+    let first = (0..new.len() / UNIT).find(|u| new[u * UNIT..][..UNIT] == content(1, 20)[..UNIT]).unwrap();
+    let swap = |bytes: &mut [u8], size: usize| {
+        let (a, b) = bytes.split_at_mut((first + 20) * size);
+        a[first * size..].swap_with_slice(&mut b[..20 * size]);
+    };
+    assert_eq!(lost(&|data, _| swap(data, UNIT)), [strip(1), strip(2)]);
+    assert_eq!(lost(&|data, crc| (swap(data, UNIT), swap(crc, 4)).1), [strip(1), strip(2)]);
+}
+
+/// Either checkpoint cut short: the other one serves. Both: an error that names them.
+#[tokio::test]
+async fn truncated_checkpoints_are_survived_or_named() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 4 << 20);
+    for life in 0..2 {
+        let (p, _) = open(dir.path(), &psync());
+        write(&p, strip(life), v(1, 1), &content(life, 30)).await;
+        p.close().await.unwrap();
+    }
+    for len in [0, 100, 4096, 5000] {
+        for names in [&["index.0"][..], &["index.1"], &["index.0", "index.1"]] {
+            let copy = tempfile::tempdir().unwrap();
+            for file in fs::read_dir(dir.path()).unwrap().flatten() {
+                fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+            }
+            for name in names {
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(copy.path().join(name))
+                    .unwrap()
+                    .set_len(len)
+                    .unwrap();
+            }
+            match try_open(copy.path(), &psync()) {
+                Ok((p, _)) => {
+                    assert_eq!(names.len(), 1);
+                    for i in 0..2 {
+                        assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(i, 30));
+                    }
+                }
+                Err(e) => {
+                    assert!(names.len() == 2 && e.to_string().contains("index"), "{names:?} {len}: {e}")
+                }
+            }
+        }
     }
 }
 

@@ -9,6 +9,8 @@ pub mod admin;
 pub mod crc;
 pub mod frame;
 pub mod hello;
+pub mod lock;
+pub mod lock_set;
 pub mod map;
 pub mod mgr;
 pub mod nsd;

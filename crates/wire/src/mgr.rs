@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
+    lock::{LockAnswer, LockReport, LockRequest},
     map::{ClusterMap, FsEntry, PdiskState},
     token::{Recall, Token, TokenMode},
 };
@@ -412,6 +413,15 @@ pub enum MgrRequest {
         /// The last one already seen; 0 for all that are kept.
         after: u64,
     },
+    /// About locks that programs hold.
+    Lock(LockRequest),
+    /// The locks of a file system, for people.
+    Locks {
+        /// Which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
 }
 
 /// What to do to the namespace.
@@ -709,6 +719,15 @@ pub enum MgrReply {
     Tokens {
         /// Who holds what, and who waits for what since how many milliseconds.
         inodes: Vec<TokenReport>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// About locks that programs hold.
+    Lock(LockAnswer),
+    /// Locks, by rising inode.
+    Locks {
+        /// Held ones and those that are waited for.
+        locks: Vec<LockReport>,
         /// Whether there are more.
         more: bool,
     },

@@ -65,4 +65,6 @@ pub enum Recall {
     Whole(Grant),
     /// What sessions that ended uncleanly left is to be resolved; `ResolvePassDone` with this number.
     Resolve(u64),
+    /// Every lock held is to be claimed under this number: the manager has begun anew. Repeated until claimed.
+    Locks(u64),
 }

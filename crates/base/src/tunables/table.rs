@@ -297,6 +297,12 @@ tunables! {
         default: ByteSize(64 * KIB), range: sizes(0, MIB),
         unit: "bytes", scope: Node, change: Reopen, status: Used
     }
+    /// Memory of each pdisk for overwrites that are in its log and not at their place yet. From a quarter of
+    /// it on they are brought there at once; from half of it on overwrites go to new space, however small.
+    fast_write_memory = "fast_write_memory": ByteSize {
+        default: ByteSize(64 * MIB), range: sizes(MIB, 4 * GIB),
+        unit: "bytes", scope: Node, change: Reopen, status: Used
+    }
     /// A complete version is adopted by a message of its own if no other message has carried its adoption
     /// within this time.
     adoption_delay = "adoption_delay": Duration {

@@ -163,7 +163,7 @@ impl Cluster {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         let end = Instant::now() + Duration::from_secs(20);
-        while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some()) {
+        while victims.iter().any(|&(_, pid)| start_ticks(pid).is_some() || has_threads(pid)) {
             assert!(Instant::now() < end, "killed processes do not go away");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -246,6 +246,12 @@ impl Drop for Cluster {
             let _ = child.wait();
         }
     }
+}
+
+/// Whether more than the first thread is left of a process: the first one can be dead before the others have
+/// let go of its files.
+fn has_threads(pid: i32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.count() > 1)
 }
 
 fn start_ticks(pid: i32) -> Option<u64> {

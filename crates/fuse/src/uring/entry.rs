@@ -13,6 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use tokio::sync::Semaphore;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::queue::Shared;
@@ -161,6 +162,10 @@ impl Entry {
 }
 
 impl Sink for Entry {
+    fn wait_room(&self) -> Option<&Arc<Semaphore>> {
+        Some(&self.queue.waits)
+    }
+
     fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> io::Result<()> {
         let len: usize = parts.iter().map(|p| p.len()).sum();
         let (error, parts): (i32, &[&[u8]]) =

@@ -17,6 +17,7 @@ use std::{
 };
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use tokio::sync::Semaphore;
 use zerocopy::IntoBytes;
 
 use super::entry::Entry;
@@ -42,6 +43,8 @@ pub struct Shared {
     sleeping: AtomicBool,
     event: File,
     thread: ThreadId,
+    /// Half of the entries may be held by those who wait for locks.
+    pub waits: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -87,6 +90,7 @@ impl Ring {
             sleeping: AtomicBool::new(false),
             event: sys::event()?,
             thread: thread::current().id(),
+            waits: Arc::new(Semaphore::new((depth / 2).max(1))),
         });
         let entries = (0..depth as u32).map(|i| Entry::new(i, payload_len, shared.clone()));
         let entries = entries.collect::<io::Result<_>>()?;

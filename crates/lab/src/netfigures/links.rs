@@ -1,9 +1,7 @@
 //! Connections over several links: placed by probing, left to chance, and where nothing can be placed.
 
-use std::time::SystemTime;
-
 use super::{
-    Figure, FigureError, Run, Settings,
+    Figure, FigureError, Run, Settings, draw,
     process::{client, iperf3, server},
 };
 use crate::testbed::{BitRate, Join, Spec, Testbed};
@@ -31,13 +29,6 @@ fn name_of(spec: &Spec) -> String {
         if spec.routed { ", routed" } else { "" },
         spec.seed
     )
-}
-
-/// A number drawn from the clock: each run is another.
-fn draw() -> u64 {
-    let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-    let x = (nanos ^ (nanos >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x ^ (x >> 27)
 }
 
 fn run(bed: &Testbed, load: &Load, settings: &Settings) -> Result<Run, FigureError> {

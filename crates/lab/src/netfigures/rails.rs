@@ -1,9 +1,9 @@
-//! Two networks used at once, and one of them lost and back under load.
+//! Two networks used at once, and one of them lost and back under load; a silent loss among the ways of one route.
 
 use std::time::{Duration, SystemTime};
 
 use super::{
-    Figure, FigureError, Run, Settings,
+    Figure, FigureError, Run, Settings, draw,
     process::{client, iperf3, server},
 };
 use crate::{
@@ -19,6 +19,8 @@ const ONE_WITHIN: f64 = 2.0;
 const BOTH_WITHIN: f64 = 5.0;
 /// From the client's start to the cut, from there to the return, from there to the end.
 const PHASES: [f64; 3] = [4.0, 5.0, 8.0];
+/// The same for one way of a route: its connections are placed anew not more often than each 15 seconds.
+const WAY_PHASES: [f64; 3] = [4.0, 12.0, 34.0];
 /// A rate is there when it holds this long, in seconds.
 const HOLDS: f64 = 1.0;
 
@@ -32,12 +34,6 @@ pub(super) fn rails(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<V
     }
     let raw_text = format!("iperf3 on one subnet, then the other: {raw:.2} Gbit/s together");
     let (_server, addrs) = server(&settings.program, Some(far), &far.addrs)?;
-    let args = |seconds: f64| -> Vec<String> {
-        let ttime = seconds.to_string();
-        ["write", "--buffsize", "256k", "--parallel", "2", "--threads", "8", "--ttime", &ttime]
-            .map(str::to_owned)
-            .into()
-    };
     let report =
         client(&settings.program, Some(near), &addrs, &args(settings.seconds))?.report(settings.seconds)?;
     let mut figures = vec![Figure {
@@ -97,7 +93,62 @@ pub(super) fn rails(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<V
             }],
         });
     }
+    drop(bed);
+    figures.push(silent_way(settings, tell)?);
     Ok(figures)
+}
+
+/// One of two ways of an ECMP route passes nothing, and no router knows: half of all new connections hang on it, in each
+/// direction.
+fn silent_way(settings: &Settings, tell: &mut dyn FnMut(&str)) -> Result<Figure, FigureError> {
+    tell("rails: one way of a route");
+    let bed = Testbed::scoped(Spec { seed: draw(), ..Spec::default() })?;
+    let [near, far] = [&bed.hosts[0], &bed.hosts[1]];
+    let raw = iperf3(Some((near, far)), far.addrs[0], 32, settings.seconds)?.gbit_per_second;
+    let (_server, addrs) = server(&settings.program, Some(far), &far.addrs)?;
+    let [before, lost, after] = WAY_PHASES;
+    let ttime = before + lost + after;
+    let running = client(&settings.program, Some(near), &addrs, &args(ttime))?;
+    std::thread::sleep(Duration::from_secs_f64(before));
+    bed.set_link("h1", 1, LinkState::Cut)?;
+    let cut = now();
+    std::thread::sleep(Duration::from_secs_f64(lost));
+    bed.set_link("h1", 1, LinkState::Up)?;
+    let back = now();
+    let report = running.report(ttime)?;
+    let text = |after: Option<f64>| after.map_or("never".to_owned(), |s| format!("{s:.1} s"));
+    let one = reached_after(&report, cut, back, ONE);
+    let both = reached_after(&report, back, f64::MAX, BOTH);
+    Ok(Figure {
+        group: "rails",
+        case: "2 links x 1 Gbit/s, policy 1, one cut silently under load, then back".to_owned(),
+        wanted: format!("no failed request, and {ONE} Gbit/s while one is lost"),
+        seen: format!(
+            "{} failed of {}; {ONE} after {}, {BOTH} after {} of its return",
+            report.errors,
+            report.messages,
+            text(one),
+            text(both)
+        ),
+        raw: format!("iperf3, 32 connections: {raw:.2} Gbit/s"),
+        reached: Some(report.errors == 0 && one.is_some()),
+        runs: vec![Run {
+            drawn: format!("seed {}", bed.spec.seed),
+            seen: report.gbit_per_second,
+            raw,
+            errors: report.errors,
+            says: timeline_text(&report),
+            ..Run::default()
+        }],
+    })
+}
+
+/// Arguments of a load of `seconds`.
+fn args(seconds: f64) -> Vec<String> {
+    let ttime = seconds.to_string();
+    ["write", "--buffsize", "256k", "--parallel", "2", "--threads", "8", "--ttime", &ttime]
+        .map(str::to_owned)
+        .into()
 }
 
 fn now() -> f64 {

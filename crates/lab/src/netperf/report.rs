@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientResult, Connection, Kind, NetperfError, ServerResult, Spec, Times, message::Info};
+use super::{
+    ClientResult, Connection, Kind, NetperfError, Parallel, ServerResult, Spec, Times, message::Info,
+};
 
 /// One process's part.
 pub(super) struct Side<T> {
@@ -30,8 +32,8 @@ pub struct Report {
     pub buffsize: u32,
     /// Tester threads of each client (`stream`: messages under way on each connection).
     pub threads: u32,
-    /// Bulk connections of each client to each server.
-    pub parallel: u8,
+    /// Bulk connections of each client to each server, as asked for.
+    pub parallel: Parallel,
     /// Connections of each client in `stream` and `rr`.
     pub connections: u32,
     /// Whether the data was checked.
@@ -223,8 +225,13 @@ impl Report {
             _ if self.threads != 4 => add(format_args!(", th {}", self.threads)),
             _ => {}
         }
-        if self.parallel > 1 {
-            add(format_args!(", parallel {}", self.parallel));
+        match self.parallel {
+            Parallel::Fixed(1) => {}
+            Parallel::Fixed(n) => add(format_args!(", parallel {n}")),
+            Parallel::Auto => {
+                let found = self.by_client.iter().map(|c| c.connections.len()).max().unwrap_or(0);
+                add(format_args!(", parallel auto (found {})", found / self.servers.max(1)));
+            }
         }
         if self.verify {
             add(format_args!(", verify"));
@@ -294,8 +301,13 @@ mod tests {
 
     #[test]
     fn figures_and_line_of_known_results() {
-        let spec =
-            Spec { buffsize: 1_000_000, parallel: 2, threads: 8, verify: true, ..Spec::new(Kind::Write) };
+        let spec = Spec {
+            buffsize: 1_000_000,
+            parallel: Parallel::Fixed(2),
+            threads: 8,
+            verify: true,
+            ..Spec::new(Kind::Write)
+        };
         let clients = vec![side(1, client(8_000_000_000)), side(2, client(1_872_000_000))];
         let servers = vec![side(2, ServerResult { cpu_seconds: 2.0, seconds: 8.0 })];
         let report = Report::new(&spec, clients, servers);
@@ -314,6 +326,8 @@ mod tests {
         ), "{text}");
         assert!(text.contains("host2 block transmit times"));
         assert!(report.check().is_ok());
+        let auto = Report { parallel: Parallel::Auto, ..report };
+        assert!(auto.result_line().ends_with("parallel auto (found 0), verify"), "{}", auto.result_line());
     }
 
     #[test]

@@ -88,8 +88,8 @@ pub struct Spec {
     /// Tester threads of each client, each with one message under way. For `Stream` the messages under way on each connection;
     /// `Rr` has one. 1 to [`THREADS_MAX`].
     pub threads: u32,
-    /// Connections of each client to each server, 1 to [`PARALLEL_MAX`]: the connection group's `conns_max`.
-    pub parallel: u8,
+    /// Connections of each client to each server: the connection group's `maxTcpConnsPerNodeConn`.
+    pub parallel: Parallel,
     /// `Stream` and `Rr`: connections of each client, dealt out over the servers; 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
     /// Whether the bytes received are checked.
@@ -109,6 +109,40 @@ pub enum Dispatching {
     ShortestQueue,
     /// To each in turn.
     RoundRobin,
+    /// Each tester's to one connection.
+    Pinned,
+}
+
+/// The number of bulk connections between a client and a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parallel {
+    /// So many, 1 to [`PARALLEL_MAX`].
+    Fixed(u8),
+    /// Found by measuring, up to [`PARALLEL_MAX`].
+    Auto,
+}
+
+impl Parallel {
+    /// The most connections there may be.
+    pub fn most(self) -> u8 {
+        match self {
+            Parallel::Fixed(n) => n,
+            Parallel::Auto => PARALLEL_MAX,
+        }
+    }
+}
+
+impl FromStr for Parallel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Parallel, String> {
+        match text.parse() {
+            Ok(n) if (1..=PARALLEL_MAX).contains(&n) => Ok(Parallel::Fixed(n)),
+            _ if text == "auto" => Ok(Parallel::Auto),
+            _ => Err(format!("{text:?} is no number of connections: 1 to {PARALLEL_MAX}, or auto")),
+        }
+    }
 }
 
 impl FromStr for Dispatching {
@@ -118,7 +152,8 @@ impl FromStr for Dispatching {
         match text {
             "shortest_queue" => Ok(Dispatching::ShortestQueue),
             "round_robin" => Ok(Dispatching::RoundRobin),
-            other => Err(format!("unknown dispatch {other:?}: shortest_queue, round_robin")),
+            "pinned" => Ok(Dispatching::Pinned),
+            other => Err(format!("unknown dispatch {other:?}: shortest_queue, round_robin, pinned")),
         }
     }
 }
@@ -128,6 +163,7 @@ impl From<Dispatching> for Dispatch {
         match dispatching {
             Dispatching::ShortestQueue => Dispatch::ShortestQueue,
             Dispatching::RoundRobin => Dispatch::RoundRobin,
+            Dispatching::Pinned => Dispatch::Pinned,
         }
     }
 }
@@ -140,7 +176,7 @@ impl Spec {
             ttime: Duration::from_secs(10),
             buffsize: 4 << 20,
             threads: 4,
-            parallel: 1,
+            parallel: Parallel::Fixed(1),
             connections: 1,
             verify: false,
             dispatch: Dispatching::default(),
@@ -181,8 +217,8 @@ impl Spec {
         let threads = format!("{least} to {THREADS_MAX} for {}", self.kind);
         check((least..=THREADS_MAX).contains(&self.threads), "threads", self.threads.to_string(), threads)?;
         let parallels = format!("1 to {PARALLEL_MAX}");
-        let parallel_ok = (1..=PARALLEL_MAX).contains(&self.parallel);
-        check(parallel_ok, "parallel", self.parallel.to_string(), parallels)?;
+        let parallel = self.parallel.most();
+        check((1..=PARALLEL_MAX).contains(&parallel), "parallel", parallel.to_string(), parallels)?;
         let connections = format!("1 to {CONNECTIONS_MAX}");
         let connections_ok = (1..=CONNECTIONS_MAX).contains(&self.connections);
         check(connections_ok, "connections", self.connections.to_string(), connections)?;
@@ -205,7 +241,7 @@ mod tests {
         assert!(bad(|s| s.buffsize = 0).contains("buffsize 0: allowed are 1 to 16m"));
         assert!(bad(|s| s.buffsize = (16 << 20) + 1).contains("buffsize 16777217"));
         assert!(bad(|s| s.threads = 1).contains("threads 1: allowed are 2 to 4096 for rw"));
-        assert!(bad(|s| s.parallel = 17).contains("parallel 17"));
+        assert!(bad(|s| s.parallel = Parallel::Fixed(17)).contains("parallel 17"));
         assert!(bad(|s| s.ttime = Duration::ZERO).contains("ttime 0ns"));
         assert!(bad(|s| (s.kind, s.threads, s.connections) = (Kind::Stream, 8, 1000)).contains("8000"));
         for kind in Kind::ALL {
@@ -213,5 +249,7 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         assert!("mixed".parse::<Kind>().unwrap_err().contains("nwrite"));
+        assert_eq!(("16".parse(), "auto".parse()), (Ok(Parallel::Fixed(16)), Ok(Parallel::Auto)));
+        assert!("0".parse::<Parallel>().is_err() && "17".parse::<Parallel>().unwrap_err().contains("auto"));
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use base::{AlignedBuf, OpClass};
+use base::{AlignedBuf, InodeNo, OpClass};
 use bytes::Bytes;
 use net::{
     Call, ConnState, Endpoint, EndpointConfig, Lane, Payload, Peer, Placement, Reply, Service, Transfer,
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    Kind, NetperfError, Spec, Times,
+    Kind, NetperfError, Parallel, Spec, Times,
     message::{CLUSTER, Data, INLINE_MAX, op},
     payload::{Message, Pattern, check},
 };
@@ -132,10 +132,11 @@ impl Client {
         let fetched = spec.kind == Kind::Nwrite;
         let pattern = Pattern::new(spec.buffsize);
         let pattern = if fetched { pattern.into_payload() } else { pattern };
-        let start = |conns_max| {
+        let start = |parallel: Parallel| {
             Endpoint::start(EndpointConfig {
                 cluster: CLUSTER,
-                conns_max,
+                conns_max: parallel.most(),
+                conns_auto: parallel == Parallel::Auto,
                 dispatch: spec.dispatch.into(),
                 placement: if spec.place { Placement::Probe } else { Placement::Off },
                 transfer: if fetched { Transfer::Fetch } else { Transfer::Push },
@@ -146,7 +147,7 @@ impl Client {
         let (mut endpoints, mut routes, mut all) = (Vec::new(), Vec::new(), Vec::new());
         if spec.per_connection() {
             for i in 0..spec.connections as usize {
-                let endpoint = start(1)?;
+                let endpoint = start(Parallel::Fixed(1))?;
                 let peer = endpoint.peer(&servers[i % servers.len()]);
                 let under_way = if spec.kind == Kind::Stream { spec.threads } else { 1 };
                 routes.extend((0..under_way).map(|_| vec![peer.clone()]));
@@ -313,7 +314,7 @@ impl Client {
                 break;
             }
             let peer = &self.routes[i][n as usize % self.routes[i].len()];
-            let result = self.message(peer, reads, n, &mut page).await;
+            let result = self.message(peer, reads, (i, n), &mut page).await;
             let now = Instant::now();
             match result {
                 Ok(rtt) => {
@@ -353,7 +354,7 @@ impl Client {
         &self,
         peer: &Peer,
         reads: bool,
-        n: u64,
+        (tester, n): (usize, u64),
         page: &mut Option<AlignedBuf>,
     ) -> Result<Duration, String> {
         let (size, verify) = (self.spec.buffsize, self.spec.verify);
@@ -370,6 +371,8 @@ impl Client {
             Kind::Rr => call(op::ECHO, self.pattern.message(n, verify), deadline),
             _ => call(op::WRITE, self.pattern.message(n, verify), deadline),
         };
+        // By which pinned dispatch chooses the connection.
+        let call = Call { inode: InodeNo(tester as u64), ..call };
         let Reply { body, payload, rtt, .. } = peer.call(call).await.map_err(|e| e.to_string())?;
         if reads || self.spec.kind == Kind::Rr {
             let (data, inline) = Data::decode(&body).ok_or("an answer that is none")?;

@@ -141,17 +141,20 @@ impl FromStr for Amount {
 }
 
 /// One job, as given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Spec {
     /// What is done.
     pub operation: Operation,
     /// In which order.
     pub pattern: Pattern,
     /// `-r`: bytes of a record.
+    #[serde(skip)]
     pub record: Option<u64>,
     /// `-n`: what to transfer; a file that is made gets this size.
+    #[serde(skip)]
     pub amount: Option<Amount>,
     /// `-s`: from one record to the next of a thread, for `strided`.
+    #[serde(skip)]
     pub stride: Option<Amount>,
     /// `-th`.
     pub threads: u32,
@@ -174,10 +177,9 @@ pub struct Spec {
 /// One job over a file of known size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
-    /// What is done.
-    pub operation: Operation,
-    /// In which order.
-    pub pattern: Pattern,
+    /// As given; a file that is made has no caches to give up.
+    #[serde(flatten)]
+    pub spec: Spec,
     /// Bytes of a record.
     pub record_bytes: u64,
     /// Bytes of the file, in whole records.
@@ -186,22 +188,6 @@ pub struct Job {
     pub transfer_bytes: u64,
     /// Distance of a thread's records in a strided job.
     pub stride_bytes: u64,
-    /// Threads.
-    pub threads: u32,
-    /// Percent of reads in `mixrw`.
-    pub read_ratio: u32,
-    /// Round the caches.
-    pub direct: bool,
-    /// Flush at the end.
-    pub fsync: bool,
-    /// Every write durable.
-    pub sync_writes: bool,
-    /// Caches given up before.
-    pub invalidate: bool,
-    /// Patterns written and checked.
-    pub verify: bool,
-    /// First value of the random order.
-    pub seed: u64,
 }
 
 impl Spec {
@@ -258,20 +244,11 @@ impl Spec {
             }
         }
         Ok(Job {
-            operation: self.operation,
-            pattern: self.pattern,
+            spec: Spec { invalidate: self.invalidate && !makes, ..self.clone() },
             record_bytes: record,
             file_bytes: records * record,
             transfer_bytes: ops * record,
             stride_bytes: stride,
-            threads: self.threads,
-            read_ratio: self.read_ratio,
-            direct: self.direct,
-            fsync: self.fsync,
-            sync_writes: self.sync_writes,
-            invalidate: self.invalidate && !makes,
-            verify: self.verify,
-            seed: self.seed,
         })
     }
 }
@@ -279,31 +256,33 @@ impl Spec {
 impl Job {
     /// Whether it changes the file.
     pub fn writes(&self) -> bool {
-        matches!(self.operation, Operation::Create | Operation::Write | Operation::MixRw)
+        matches!(self.spec.operation, Operation::Create | Operation::Write | Operation::MixRw)
+    }
+}
+
+/// A whole specification, for the tests of these modules to change.
+#[cfg(test)]
+pub(super) fn spec(operation: Operation, pattern: Pattern) -> Spec {
+    Spec {
+        operation,
+        pattern,
+        record: Some(1 << 20),
+        amount: Some(Amount::Bytes(64 << 20)),
+        stride: None,
+        threads: 4,
+        read_ratio: 70,
+        direct: false,
+        fsync: false,
+        sync_writes: false,
+        invalidate: true,
+        verify: false,
+        seed: 1,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    pub(super) fn spec(operation: Operation, pattern: Pattern) -> Spec {
-        Spec {
-            operation,
-            pattern,
-            record: Some(1 << 20),
-            amount: Some(Amount::Bytes(64 << 20)),
-            stride: None,
-            threads: 4,
-            read_ratio: 70,
-            direct: false,
-            fsync: false,
-            sync_writes: false,
-            invalidate: true,
-            verify: false,
-            seed: 1,
-        }
-    }
 
     #[test]
     fn amounts_are_bytes_or_records() {

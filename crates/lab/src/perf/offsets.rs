@@ -30,7 +30,7 @@ pub struct Visits {
 impl Visits {
     /// The visits of thread `thread` of the job's threads.
     pub fn new(job: &Job, thread: u32) -> Visits {
-        let (threads, thread) = (u64::from(job.threads), u64::from(thread));
+        let (threads, thread) = (u64::from(job.spec.threads), u64::from(thread));
         let cut = |n: u64, t: u64| (u128::from(n) * u128::from(t) / u128::from(threads)) as u64;
         let records = job.file_bytes / job.record_bytes;
         let ops = job.transfer_bytes / job.record_bytes;
@@ -40,7 +40,7 @@ impl Visits {
             left: cut(ops, thread + 1) - cut(ops, thread),
             made: 0,
             part: (first, cut(records, thread + 1) - first),
-            random: mix(job.seed ^ mix(thread + 1)),
+            random: mix(job.spec.seed ^ mix(thread + 1)),
             owed: 0,
             job: job.clone(),
         }
@@ -48,7 +48,7 @@ impl Visits {
 
     fn record(&mut self) -> u64 {
         let records = self.job.file_bytes / self.job.record_bytes;
-        match self.job.pattern {
+        match self.job.spec.pattern {
             Pattern::Seq => self.part.0 + self.made % self.part.1.max(1),
             Pattern::Rand => {
                 self.random = self.random.wrapping_add(GOLDEN);
@@ -63,7 +63,7 @@ impl Visits {
     /// after all rounds every record was visited once.
     fn strided(&self, records: u64) -> u64 {
         let stride = self.job.stride_bytes / self.job.record_bytes;
-        let threads = u64::from(self.job.threads);
+        let threads = u64::from(self.job.spec.threads);
         let rounds = stride.saturating_sub(self.thread).div_ceil(threads);
         // Records left over after whole strides: rounds that begin in them have one step more.
         let (steps, rest) = (records / stride, records % stride);
@@ -81,10 +81,10 @@ impl Visits {
 
     /// The read ratio without chance: after any number of visits it is kept to within one record.
     fn is_read(&mut self) -> bool {
-        match self.job.operation {
+        match self.job.spec.operation {
             Operation::Read => true,
             Operation::MixRw => {
-                self.owed += self.job.read_ratio;
+                self.owed += self.job.spec.read_ratio;
                 let read = self.owed >= 100;
                 self.owed -= if read { 100 } else { 0 };
                 read
@@ -117,23 +117,15 @@ fn mix(mut z: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::job::{Spec, spec};
 
     fn job(pattern: Pattern, threads: u32, records: u64, ops: u64) -> Job {
         Job {
-            operation: Operation::MixRw,
-            pattern,
+            spec: Spec { threads, seed: 7, ..spec(Operation::MixRw, pattern) },
             record_bytes: 4096,
             file_bytes: records * 4096,
             transfer_bytes: ops * 4096,
             stride_bytes: u64::from(threads) * 4096,
-            threads,
-            read_ratio: 70,
-            direct: false,
-            fsync: false,
-            sync_writes: false,
-            invalidate: true,
-            verify: false,
-            seed: 7,
         }
     }
 
@@ -178,7 +170,8 @@ mod tests {
         let visits: Vec<bool> = Visits::new(&job, 0).map(|v| v.read).collect();
         assert!(visits.chunks(10).all(|ten| ten.iter().filter(|&&read| read).count() == 7));
         for operation in [Operation::Read, Operation::Write] {
-            let all = Job { operation, ..job.clone() };
+            let mut all = job.clone();
+            all.spec.operation = operation;
             assert!(Visits::new(&all, 0).all(|v| v.read == (operation == Operation::Read)));
         }
     }

@@ -164,7 +164,7 @@ impl Report {
             bytes_per_second: bytes as f64 / seconds,
             operations_per_second: operations as f64 / seconds,
             latency_ms: in_calls / operations.max(1) as f64 * 1e3,
-            thread_utilization: in_calls / seconds / f64::from(job.threads.max(1)),
+            thread_utilization: in_calls / seconds / f64::from(job.spec.threads.max(1)),
             reads,
             writes,
             client_cpu_seconds_per_gb: per_gb(cpu.client_seconds),
@@ -187,7 +187,7 @@ impl Report {
     pub fn lines(&self, command: &str, style: Style) -> String {
         let job = &self.job;
         let mut out = format!("{command}\n");
-        if job.operation == Operation::Uncache {
+        if job.spec.operation == Operation::Uncache {
             out += "  file cache flushed\n";
             return out;
         }
@@ -200,23 +200,23 @@ impl Report {
             size(job.transfer_bytes),
             size(job.file_bytes)
         );
-        out += &format!("  nProcesses 1 nThreadsPerProcess {}\n", job.threads);
-        if job.pattern == Pattern::Strided {
+        out += &format!("  nProcesses 1 nThreadsPerProcess {}\n", job.spec.threads);
+        if job.spec.pattern == Pattern::Strided {
             out += &format!("  stride {}\n", size(job.stride_bytes));
         }
-        if job.operation == Operation::MixRw {
-            out += &format!("  read ratio {}%\n", job.read_ratio);
+        if job.spec.operation == Operation::MixRw {
+            out += &format!("  read ratio {}%\n", job.spec.read_ratio);
         }
         out += &yes(self.uncached, "file cache flushed before test", "file cache not flushed before test");
-        out += &yes(job.direct, "using direct I/O", "not using direct I/O");
+        out += &yes(job.spec.direct, "using direct I/O", "not using direct I/O");
         if job.transfer_bytes > job.file_bytes {
             out += "  offsets accessed will cycle through the same file segment\n";
         }
         out += "  not using shared memory buffer\n  not releasing byte-range token after open\n";
-        if job.sync_writes {
+        if job.spec.sync_writes {
             out += "  every write synchronous\n";
         }
-        out += &yes(job.fsync && job.writes(), "fsync at end of test", "no fsync at end of test");
+        out += &yes(job.spec.fsync && job.writes(), "fsync at end of test", "no fsync at end of test");
         out += &format!("    {}\n", self.rate_line(style));
         if style == Style::Mid
             && let Some([user, system, idle, wait]) = self.machine_percent
@@ -307,23 +307,15 @@ fn short(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::job::{Spec, spec};
 
     fn report(record: u64, operations: u64, elapsed: f64, latency_ms: f64, threads: u32) -> Report {
         let job = Job {
-            operation: Operation::Read,
-            pattern: Pattern::Seq,
+            spec: Spec { threads, ..spec(Operation::Read, Pattern::Seq) },
             record_bytes: record,
             file_bytes: record * operations,
             transfer_bytes: record * operations,
             stride_bytes: record,
-            threads,
-            read_ratio: 0,
-            direct: false,
-            fsync: false,
-            sync_writes: false,
-            invalidate: true,
-            verify: false,
-            seed: 1,
         };
         let sum_seconds = latency_ms / 1e3 * operations as f64;
         let latency = Latency { sum_seconds, ..Latency::default() };

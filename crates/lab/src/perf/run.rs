@@ -106,17 +106,17 @@ pub fn run(
         return Err(PerfError::Missing { path: path.to_owned() });
     }
     let job = spec.over(len, target.block_size(path))?;
-    let first = target.open(path, &job, job.operation == Operation::Create).map_err(failed("open"))?;
+    let first = target.open(path, &job, job.spec.operation == Operation::Create).map_err(failed("open"))?;
     let mut uncached = false;
-    if job.invalidate || job.operation == Operation::Uncache {
+    if job.spec.invalidate || job.spec.operation == Operation::Uncache {
         first.uncache().map_err(failed("uncache"))?;
         uncached = true;
     }
-    if job.operation == Operation::Uncache {
+    if job.spec.operation == Operation::Uncache {
         return Ok(Report::uncached(path, job));
     }
     let mut files = vec![first];
-    for _ in 1..job.threads {
+    for _ in 1..job.spec.threads {
         files.push(target.open(path, &job, false).map_err(failed("open"))?);
     }
     let mut report = measured(files, path, &job, around)?;
@@ -187,7 +187,7 @@ fn measured(
                 }
             }
         }
-        while shared.ready.load(Relaxed) < job.threads {
+        while shared.ready.load(Relaxed) < job.spec.threads {
             thread::sleep(TICK / 100);
         }
         wait_for_start(around);
@@ -208,7 +208,7 @@ fn measured(
         if around.stop.load(Relaxed) {
             return Err(PerfError::Stopped);
         }
-        if let Some(file) = one_file.filter(|_| job.fsync && job.writes()) {
+        if let Some(file) = one_file.filter(|_| job.spec.fsync && job.writes()) {
             file.sync().map_err(shared.error("fsync"))?;
             ended = Instant::now();
         }
@@ -259,14 +259,14 @@ fn one(file: &dyn PerfFile, visit: Visit, buffer: &mut [u8], shared: &Shared<'_>
     let (job, offset) = (shared.job, visit.offset);
     if visit.read {
         let begun = Instant::now();
-        let got = file.read(offset, buffer, job.verify).map_err(shared.error("read"))?;
+        let got = file.read(offset, buffer, job.spec.verify).map_err(shared.error("read"))?;
         shared.reads.record(begun.elapsed());
         if got != buffer.len() {
             return Err(PerfError::Short { path: shared.path.to_owned(), offset, got, record: buffer.len() });
         }
-        return if job.verify { check(buffer, offset, shared.path) } else { Ok(()) };
+        return if job.spec.verify { check(buffer, offset, shared.path) } else { Ok(()) };
     }
-    if job.verify {
+    if job.spec.verify {
         fill(buffer, offset);
     }
     let begun = Instant::now();
@@ -305,19 +305,12 @@ mod tests {
 
     fn spec(operation: Operation, pattern: Pattern) -> Spec {
         Spec {
-            operation,
-            pattern,
             record: Some(10_000),
             amount: Some(Amount::Records(100)),
-            stride: None,
             threads: 3,
-            read_ratio: 70,
-            direct: false,
             fsync: true,
-            sync_writes: false,
-            invalidate: true,
             verify: true,
-            seed: 1,
+            ..crate::perf::job::spec(operation, pattern)
         }
     }
 

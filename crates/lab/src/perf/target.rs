@@ -55,8 +55,8 @@ impl Target for Mounted {
 
     fn open(&self, path: &Path, job: &Job, make: bool) -> io::Result<Box<dyn PerfFile>> {
         let mut flags = 0;
-        flags |= if job.direct { libc::O_DIRECT } else { 0 };
-        flags |= if job.sync_writes { libc::O_DSYNC } else { 0 };
+        flags |= if job.spec.direct { libc::O_DIRECT } else { 0 };
+        flags |= if job.spec.sync_writes { libc::O_DSYNC } else { 0 };
         let file = fs::OpenOptions::new()
             .read(true)
             .write(job.writes())
@@ -138,8 +138,8 @@ impl Target for Direct {
         let flags = OpenFlags {
             read: true,
             write: job.writes(),
-            direct: job.direct,
-            dsync: job.sync_writes,
+            direct: job.spec.direct,
+            dsync: job.spec.sync_writes,
             truncate: make,
             ..OpenFlags::default()
         };

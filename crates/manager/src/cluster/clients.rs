@@ -74,6 +74,9 @@ impl Cluster {
         if let Some(tokens) = self.tokens.get_mut(&fs) {
             tokens.end(session);
         }
+        if let Some(locks) = self.locks.get_mut(&fs) {
+            locks.end(session);
+        }
         let epoch = self.map.epoch;
         let ending = self.endings.entry(fs).or_default();
         ending.unresolved = true;
@@ -101,6 +104,7 @@ impl Cluster {
         self.space.close(session, pool.unwrap_or_default(), now);
         self.remove(session, step);
         self.with_tokens(fs, step, |tokens, next| tokens.drop_session(session, now, next));
+        self.with_locks(fs, step, |locks| locks.drop_session(session, now));
         step.collect = true;
         step.notes.push(format!("{session} ended"));
         step.reply(ticket, MgrReply::Done);
@@ -179,6 +183,10 @@ impl Cluster {
         self.map.clients.push(ClientEntry { session, fs: open.fs });
         step.put(session_key(session), &record);
         step.notes.push(format!("{session} began: {} on {}", fs.name, record.process.host));
+        self.with_locks(open.fs, step, |locks| {
+            locks.begin(session, &record.process.boot_id, true);
+            Vec::new()
+        });
         self.clients.insert(session, Client { record, renewed: now });
         self.with_tokens(open.fs, step, |tokens, _| {
             tokens.begin(session, whole);

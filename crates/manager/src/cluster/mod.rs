@@ -7,6 +7,9 @@
 
 mod clients;
 mod holders;
+mod locks;
+#[cfg(test)]
+mod locks_tests;
 mod moves;
 #[cfg(test)]
 mod moves_tests;
@@ -22,6 +25,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use base::{Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
 use libc::{EINVAL, ENOENT};
 use wire::{
+    lock::LockRequest,
     map::{ClusterMap, PdiskEntry},
     mgr::{ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent},
     token::{Token, TokenMode},
@@ -32,6 +36,7 @@ pub use self::{holders::Holders, space::data_strips};
 use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
+    locks::Locks,
     store::{Read, Record, open_record, prefix_end, seal_record},
     tokens::Tokens,
 };
@@ -214,6 +219,26 @@ pub enum Event {
         /// Inodes above this one.
         after: InodeNo,
     },
+    /// A client wants something about programs' locks.
+    Lock {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+        /// What.
+        request: LockRequest,
+    },
+    /// The listing of locks.
+    ListLocks {
+        /// Answer to.
+        ticket: Ticket,
+        /// Of which file system.
+        fs: FsId,
+        /// Inodes above this one.
+        after: InodeNo,
+    },
     /// A client is to go.
     Detach {
         /// Answer to.
@@ -359,6 +384,7 @@ pub struct Cluster {
     space: Space,
     grants: Grants,
     tokens: BTreeMap<FsId, Tokens>,
+    locks: BTreeMap<FsId, Locks>,
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     rebuild_delay: Duration,
     moving: BTreeMap<PoolId, Moving>,
@@ -373,6 +399,7 @@ impl Cluster {
             published: map.epoch,
             grants: Grants::new(counters.grant),
             tokens: BTreeMap::new(),
+            locks: BTreeMap::new(),
             counters,
             lease,
             grace_until: now + lease,
@@ -410,6 +437,7 @@ impl Cluster {
             cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }
+        cluster.begin_locks(0);
         Ok(cluster)
     }
 
@@ -475,6 +503,12 @@ impl Cluster {
                 let outcome = self.add_pdisk(*entry, &pools, &mut step);
                 step.answer(ticket, outcome);
             }
+            Event::Lock { ticket, expires, session, request } => {
+                self.lock_event(ticket, expires, session, request, now, &mut step);
+                self.publish(&mut step);
+                return step;
+            }
+            Event::ListLocks { ticket, fs, after } => self.list_locks(ticket, fs, after, now, &mut step),
             event => {
                 self.token_event(event, now, &mut step);
                 self.publish(&mut step);
@@ -484,6 +518,7 @@ impl Cluster {
         self.settle_pdisks(now, &mut step);
         self.settle_moves(now, &mut step);
         self.settle_tokens(now, &mut step);
+        self.settle_locks(now, &mut step);
         self.settle_opens(now, &mut step);
         self.publish(&mut step);
         step

@@ -20,7 +20,7 @@ pub(super) struct Stage {
     pub cluster: Cluster,
     now: Duration,
     tickets: Ticket,
-    replies: BTreeMap<Ticket, MgrReply>,
+    pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
     collected: u32,
 }
@@ -141,7 +141,7 @@ impl Stage {
         }
     }
 
-    fn pass(&mut self, seconds: u64) {
+    pub fn pass(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
         self.tell(|_| Event::Tick);
     }
@@ -192,7 +192,21 @@ impl Stage {
     }
 
     pub fn restart(&mut self) {
+        self.restart_with_locks();
+        // No programs hold locks in these stories.
+        for session in self.cluster.clients.keys().copied().collect::<Vec<_>>() {
+            self.lock(session, LockRequest::Claim { life: 0, locks: Vec::new(), last: true });
+        }
+    }
+
+    /// Sessions are to claim theirs.
+    pub fn restart_with_locks(&mut self) {
         self.cluster = Cluster::load(&self.store, LEASE, self.now).unwrap();
+    }
+
+    pub fn lock(&mut self, session: SessionId, request: LockRequest) -> Ticket {
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(|ticket| Event::Lock { ticket, expires, session, request })
     }
 }
 
@@ -460,7 +474,7 @@ impl Stage {
         })
     }
 
-    fn poll(&mut self, session: SessionId) -> Ticket {
+    pub fn poll(&mut self, session: SessionId) -> Ticket {
         let expires = self.now + Duration::from_secs(60);
         self.tell(|ticket| Event::WaitRecalls { ticket, expires, session })
     }
@@ -482,7 +496,7 @@ impl Stage {
         }
     }
 
-    fn told(&mut self, ticket: Ticket) -> Vec<Recall> {
+    pub fn told(&mut self, ticket: Ticket) -> Vec<Recall> {
         match self.replies.remove(&ticket) {
             Some(MgrReply::Recalls(recalls)) => recalls,
             other => panic!("{other:?}"),
@@ -494,7 +508,7 @@ impl Stage {
     }
 
     /// Two clients that share, the first of which claimed `tokens`.
-    fn two(tokens: Vec<Token>) -> (Stage, SessionId, SessionId) {
+    pub fn two(tokens: Vec<Token>) -> (Stage, SessionId, SessionId) {
         let mut stage = Stage::running(4, "2+2p");
         let ticket = stage.open(1, None);
         let first = stage.opened(ticket).0;
@@ -510,7 +524,7 @@ impl Stage {
         (stage, first, second)
     }
 
-    fn fence(&mut self) {
+    pub fn fence(&mut self) {
         let epoch = self.cluster.map().epoch;
         for session in self.servers.clone().into_values() {
             self.tell(|_| Event::Have { session, epoch });
@@ -592,7 +606,7 @@ fn after_a_restart_nothing_is_given_before_all_have_claimed() {
     let (mut stage, first, second) = Stage::two(Vec::new());
     let ticket = stage.acquire(first, 7, TokenMode::Write);
     let held = stage.granted(ticket).0;
-    stage.cluster = Cluster::load(&stage.store, LEASE, stage.now).unwrap();
+    stage.restart();
     let (polls, ticket) =
         ([stage.poll(first), stage.poll(second)], stage.acquire(second, 7, TokenMode::Read));
     for poll in polls {

@@ -110,6 +110,11 @@ impl Cluster {
             _ => return,
         };
         let Some(fs) = self.fs_of(session) else { return step.refuse(ticket, MgrError::NoSession) };
+        if matches!(event, Event::WaitRecalls { .. })
+            && let Some(recall) = self.lock_recall(session)
+        {
+            return step.reply(ticket, recall);
+        }
         let too_many = match &event {
             Event::Release { tokens, .. } | Event::Claim { tokens, .. } => tokens.len() > TOKENS_MAX,
             Event::Acquire { mode, .. } => *mode < TokenMode::Read,
@@ -154,13 +159,17 @@ impl Cluster {
     pub(super) fn lapse_clients(&mut self, now: Duration, step: &mut Step) {
         let mut gone: Vec<(SessionId, &str)> = Vec::new();
         for (fs, tokens) in &self.tokens {
+            let locks = self.locks.get(fs);
             let lapsed = self.clients.iter().filter(|(id, client)| {
-                client.record.fs == *fs && now > client.renewed + self.lease && tokens.is_wanted(**id)
+                let wanted = tokens.is_wanted(**id) || locks.is_some_and(|locks| locks.is_wanted(**id));
+                client.record.fs == *fs && now > client.renewed + self.lease && wanted
             });
-            gone.extend(lapsed.map(|(&id, _)| (id, "its lease has run out and its tokens are wanted")));
+            gone.extend(lapsed.map(|(&id, _)| (id, "its lease has run out and what it holds is wanted")));
             if let Some(since) = now.checked_sub(RECALL_DEADLINE) {
                 let late = tokens.overdue(since).into_iter();
                 gone.extend(late.map(|id| (id, "it did not give up a token in time")));
+                let silent = locks.map(|locks| locks.overdue(since)).unwrap_or_default().into_iter();
+                gone.extend(silent.map(|id| (id, "it did not claim its locks in time")));
             }
         }
         for (session, why) in gone {

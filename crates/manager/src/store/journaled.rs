@@ -137,3 +137,65 @@ impl Store for JournaledStore {
         self.table.describe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &str) -> Changes {
+        [(key.into(), Some(value.into()))].into()
+    }
+
+    fn get(store: &impl Store, key: &str) -> Option<Vec<u8>> {
+        store.snapshot().unwrap().get(key.as_bytes()).unwrap()
+    }
+
+    /// The table as it is while the store is open: what only the journal holds durably may be missing there.
+    fn copy_of(from: &Path, to: &Path) {
+        std::fs::copy(from, to).unwrap();
+        std::fs::copy(journal_path(from), journal_path(to)).unwrap();
+    }
+
+    #[test]
+    fn a_crash_is_replayed_and_a_store_without_its_journal_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.redb");
+        drop(RedbStore::create(&path, 1 << 20).unwrap());
+        let store = JournaledStore::open(&path, 1 << 20).unwrap();
+        store.commit(&put("a", "1")).unwrap();
+        store.commit(&put("b", "2")).unwrap();
+        store.commit(&[(b"a".to_vec(), None)].into()).unwrap();
+        // As the disk has it after a crash now.
+        let crashed = dir.path().join("crashed.redb");
+        copy_of(&path, &crashed);
+        drop(store);
+
+        let table = RedbStore::open(&crashed, 1 << 20).unwrap();
+        assert_eq!(get(&table, "b"), None, "the table alone does not have it");
+        drop(table);
+        for round in ["3", "4"] {
+            let store = JournaledStore::open(&crashed, 1 << 20).unwrap();
+            assert_eq!((get(&store, "a"), get(&store, "b")), (None, Some(b"2".to_vec())));
+            store.commit(&put(round, "more")).unwrap();
+        }
+        let store = JournaledStore::open(&crashed, 1 << 20).unwrap();
+        assert_eq!((get(&store, "3"), get(&store, "4")), (Some(b"more".to_vec()), Some(b"more".to_vec())));
+        drop(store);
+
+        let away = dir.path().join("away");
+        std::fs::rename(journal_path(&crashed), &away).unwrap();
+        for _ in 0..2 {
+            let error = JournaledStore::open(&crashed, 1 << 20).err().unwrap().to_string();
+            assert!(error.contains("crashed.journal") && error.contains("acknowledged changes"), "{error}");
+            assert!(!journal_path(&crashed).exists(), "nothing is made in its place");
+        }
+        let other = dir.path().join("other.redb");
+        drop(RedbStore::create(&other, 1 << 20).unwrap());
+        drop(JournaledStore::open(&other, 1 << 20).unwrap());
+        std::fs::rename(journal_path(&other), journal_path(&crashed)).unwrap();
+        let error = JournaledStore::open(&crashed, 1 << 20).err().unwrap().to_string();
+        assert!(error.contains("not the journal of this store"), "{error}");
+        std::fs::rename(&away, journal_path(&crashed)).unwrap();
+        assert_eq!(get(&JournaledStore::open(&crashed, 1 << 20).unwrap(), "b"), Some(b"2".to_vec()));
+    }
+}

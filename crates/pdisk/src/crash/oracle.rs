@@ -18,12 +18,12 @@ use crate::{
     crcmap::Salt,
     extent::unit_at,
     files::Label,
-    index::{Strip, Ver},
     io::{fault::FileKind, lock},
     log::ReadAt,
     random::Random,
     read::zero_crc,
     recover::Recovered,
+    strip::{Strip, Ver},
 };
 
 /// The content of a version: a seed for each unit, 0 for zeros.

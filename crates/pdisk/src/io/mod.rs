@@ -45,14 +45,21 @@ pub(crate) struct IoFile {
     number: u64,
     /// The node whose rings may have it registered.
     home: Weak<Node>,
+    /// It is on a file system in memory: nothing happens there but a copy.
+    in_memory: bool,
 }
+
+/// What statfs says of a tmpfs.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 impl IoFile {
     /// `node`: whose queues it is used on.
     pub fn new(file: File, path: &Path, node: Option<&IoNode>) -> IoFile {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let home = node.map_or_else(Weak::new, |n| Arc::downgrade(&n.0));
-        IoFile { file, path: path.into(), number: NUMBER.fetch_add(1, Ordering::Relaxed), home }
+        let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        IoFile { file, path: path.into(), number, home, in_memory }
     }
 }
 

@@ -10,9 +10,9 @@ use super::offline::Offline;
 use crate::{
     checkpoint::{self, Slot},
     error::PdiskError,
-    index::Ver,
     log::Group,
     recover::{Damage, Replay, newest_checkpoint, read_crcs},
+    strip::Ver,
 };
 
 /// One thing the files say.

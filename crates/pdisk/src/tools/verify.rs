@@ -18,9 +18,10 @@ use crate::{
     crcmap::{CrcMap, Salt},
     error::PdiskError,
     files::Label,
-    index::{Index, Strip},
+    index::Index,
     log::ReadAt,
     recover::{Image, Replay, read_crcs},
+    strip::Strip,
 };
 
 /// One inconsistency.

@@ -1,0 +1,69 @@
+//! A cluster with several mounts of its file system.
+#![allow(dead_code)] // each test file uses a part
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rustix::process::Pid;
+
+use crate::common::{Cluster, ok};
+
+const OPTIONS: [&str; 8] = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p"];
+
+/// A cluster and more mounts of its file system beside its own.
+pub struct Mounts {
+    pub cluster: Cluster,
+    pub more: tempfile::TempDir,
+    pub all: Vec<PathBuf>,
+}
+
+impl Mounts {
+    pub fn new(count: usize) -> Mounts {
+        let cluster = Cluster::up(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat());
+        let more = tempfile::Builder::new().prefix("ropewalk-mounts-").tempdir().unwrap();
+        let mut mounts = Mounts { all: vec![cluster.mnt()], cluster, more };
+        (1..count).for_each(|_| mounts.add());
+        mounts
+    }
+
+    pub fn add(&mut self) {
+        let path = self.more.path().join(format!("m{}", self.all.len()));
+        fs::create_dir(&path).unwrap();
+        self.mount(&path);
+        self.all.push(path);
+    }
+
+    pub fn mount(&self, path: &Path) {
+        self.mount_by(path, "classic");
+    }
+
+    /// Over this transport.
+    pub fn mount_by(&self, path: &Path, transport: &str) {
+        let (dir, path) = (self.cluster.dir(), path.to_str().unwrap());
+        let dir = dir.to_str().unwrap();
+        ok(&["mount", "--dir", dir, "--fuse-transport", transport, "fs1", path]);
+    }
+
+    pub fn at(&self, mount: usize, name: &str) -> PathBuf {
+        self.all[mount].join(name)
+    }
+
+    pub fn process(&self, mount: usize) -> Pid {
+        let name =
+            format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
+        let found = self.cluster.processes().into_iter().find(|(process, _)| *process == name);
+        Pid::from_raw(found.expect("the mount's process").1).unwrap()
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for path in &self.all[1..] {
+            // Whatever is left of it.
+            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}

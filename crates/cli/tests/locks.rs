@@ -1,0 +1,260 @@
+//! Locks of programs on two mounts of one file system: separate processes exclude each other, wait, are
+//! interrupted, die; the manager and a mount are killed. One mount is over io_uring where the kernel has it.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use mounts::Mounts;
+use rustix::process::{Pid, Signal, kill_process};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// tests/locks.py, told what to do.
+struct Program {
+    child: Child,
+    tell: ChildStdin,
+    said: mpsc::Receiver<String>,
+}
+
+fn script() -> Command {
+    let mut command = Command::new("python3");
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/locks.py"));
+    command
+}
+
+impl Program {
+    /// With `file` open as `f`.
+    fn new(file: &Path) -> Program {
+        let mut child = script().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (say, said) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(say.send(line))));
+        let mut program = Program { tell: child.stdin.take().unwrap(), child, said };
+        assert_eq!(program.ask(&format!("open f {}", file.display())), "ok");
+        program
+    }
+    fn tell(&mut self, command: &str) {
+        writeln!(self.tell, "{command}").unwrap();
+    }
+    fn hear(&self) -> String {
+        self.said.recv_timeout(SOON).expect("an answer in time")
+    }
+    fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.hear()
+    }
+    /// Tells it to wait, and sees that it does.
+    fn waits(&mut self, command: &str) {
+        self.tell(command);
+        let early = self.said.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "{command}: {early:?}");
+    }
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid() as i32).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn two_mounts() -> Mounts {
+    let mut mounts = Mounts::new(1);
+    let path = mounts.more.path().join("other");
+    fs::create_dir(&path).unwrap();
+    mounts.mount_by(&path, "auto");
+    mounts.all.push(path);
+    mounts
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn programs_on_two_mounts_exclude_each_other() {
+    let mounts = two_mounts();
+    let [here, there] = [mounts.at(0, "f"), mounts.at(1, "f")];
+    let (mut a, mut b) = (Program::new(&here), Program::new(&there));
+    ranges(&mut a, &mut b);
+    whole_files(&mut a, &mut b, &here);
+    waiting(&mut a, &mut b);
+    circles(&mut a, &mut b);
+    listing(&mounts, &mut a, &mut b);
+    deaths(&mut a, &there);
+    counting(&mounts);
+}
+
+fn ranges(a: &mut Program, b: &mut Program) {
+    assert_eq!(a.ask("fcntl f exclusive 100 100"), "ok");
+    assert_eq!(b.ask("fcntl f exclusive 199 10"), "EAGAIN");
+    assert_eq!(b.ask("fcntl f exclusive 200 10"), "ok");
+    assert_eq!(b.ask("test f shared 0 0"), format!("exclusive 100 100 {}", a.pid()));
+    assert_eq!(a.ask("test f shared 0 0"), format!("exclusive 200 10 {}", b.pid()));
+    // A hole in the middle, and a change of mode that keeps the rest.
+    assert_eq!(a.ask("fcntl f none 140 20"), "ok");
+    assert_eq!(b.ask("fcntl f shared 140 20"), "ok");
+    assert_eq!(a.ask("fcntl f shared 100 10"), "ok");
+    assert_eq!(b.ask("fcntl f shared 100 10"), "ok");
+    assert_eq!(b.ask("fcntl f shared 100 11"), "EAGAIN");
+    assert_eq!(b.ask("fcntl f shared 160 1"), "EAGAIN");
+}
+
+fn whole_files(a: &mut Program, b: &mut Program, here: &Path) {
+    assert_eq!(a.ask(&format!("open again {}", here.display())), "ok");
+    assert_eq!(a.ask("close again"), "ok");
+    assert_eq!(b.ask("fcntl f exclusive 0 0"), "ok", "fcntl locks go with any close");
+    assert_eq!(a.ask("flock f exclusive"), "ok", "flock does not see fcntl");
+    assert_eq!(b.ask("flock f shared"), "EAGAIN");
+    assert_eq!(a.ask(&format!("open again {}", here.display())), "ok");
+    assert_eq!(a.ask("close again"), "ok");
+    assert_eq!(b.ask("flock f shared"), "EAGAIN", "flock stays with its own open file");
+    assert_eq!(a.ask("flock f shared"), "ok");
+    assert_eq!(b.ask("flock f shared"), "ok");
+    assert_eq!(a.ask("close f"), "ok");
+    until("flock goes with the last close", || b.ask("flock f exclusive") == "ok");
+    assert_eq!(b.ask("flock f none"), "ok");
+    assert_eq!(b.ask("fcntl f none 0 0"), "ok");
+    assert_eq!(a.ask(&format!("open f {}", here.display())), "ok");
+}
+
+fn waiting(a: &mut Program, b: &mut Program) {
+    for kind in ["fcntl f exclusive 5 5", "flock f exclusive"] {
+        let free = kind.replace("exclusive", "none");
+        assert_eq!(a.ask(kind), "ok");
+        b.waits(&format!("{kind} wait"));
+        b.signal(Signal::USR1);
+        assert_eq!(b.hear(), "EINTR");
+        b.waits(&format!("{kind} wait"));
+        assert_eq!(a.ask(&free), "ok");
+        assert_eq!(b.hear(), "ok");
+        assert_eq!(a.ask(kind), "EAGAIN");
+        assert_eq!(b.ask(&free), "ok");
+        assert_eq!(a.ask(kind), "ok", "what was interrupted is not held");
+        assert_eq!(a.ask(&free), "ok");
+    }
+}
+
+fn circles(a: &mut Program, b: &mut Program) {
+    assert_eq!(a.ask("fcntl f exclusive 0 1"), "ok");
+    assert_eq!(b.ask("fcntl f exclusive 1 1"), "ok");
+    a.waits("fcntl f exclusive 1 1 wait");
+    assert_eq!(b.ask("fcntl f exclusive 0 1 wait"), "EDEADLK");
+    assert_eq!(b.ask("fcntl f none 0 0"), "ok");
+    assert_eq!(a.hear(), "ok");
+    assert_eq!(a.ask("fcntl f none 0 0"), "ok");
+}
+
+fn listing(mounts: &Mounts, a: &mut Program, b: &mut Program) {
+    assert_eq!(a.ask("fcntl f shared 10 10"), "ok");
+    b.waits("fcntl f exclusive 0 0 wait");
+    let listed = mounts.cluster.json(&["locks"]);
+    let rows = listed.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{listed}");
+    let inode = fs::metadata(mounts.at(0, "f")).unwrap().ino();
+    for (row, pid, mode, start, waits) in
+        [(&rows[0], a.pid(), "shared", 10, false), (&rows[1], b.pid(), "exclusive", 0, true)]
+    {
+        assert_eq!((&row["path"], &row["kind"], &row["mode"]), (&"f".into(), &"fcntl".into(), &mode.into()));
+        assert_eq!((&row["pid"], &row["inode"]), (&pid.into(), &inode.into()));
+        assert_eq!((&row["start"], &row["waits"]), (&start.into(), &waits.into()), "{listed}");
+    }
+    assert_eq!((&rows[0]["end"], rows[1]["end"].is_null()), (&19.into(), true));
+    assert_eq!(mounts.cluster.json(&["locks", "--waiting"]).as_array().unwrap().len(), 2);
+    assert_eq!(a.ask("fcntl f none 0 0"), "ok");
+    assert_eq!(b.hear(), "ok");
+    assert_eq!(b.ask("fcntl f none 0 0"), "ok");
+    assert_eq!(mounts.cluster.json(&["locks"]), serde_json::json!([]));
+}
+
+/// A program that is killed while it holds, and one while it waits.
+fn deaths(a: &mut Program, there: &Path) {
+    let (mut holder, mut waiter) = (Program::new(there), Program::new(there));
+    assert_eq!(holder.ask("fcntl f exclusive 0 10"), "ok");
+    assert_eq!(holder.ask("flock f exclusive"), "ok");
+    waiter.waits("fcntl f exclusive 0 10 wait");
+    a.waits("fcntl f exclusive 5 1 wait");
+    waiter.signal(Signal::KILL);
+    let dead = Instant::now();
+    waiter.child.wait().unwrap();
+    assert!(dead.elapsed() < Duration::from_secs(5), "who waits for a lock can be killed");
+    holder.signal(Signal::KILL);
+    assert_eq!(a.hear(), "ok");
+    until("the flock of a killed program is free", || a.ask("flock f exclusive") == "ok");
+    assert_eq!(a.ask("flock f none"), "ok");
+    assert_eq!(a.ask("fcntl f none 0 0"), "ok");
+}
+
+/// Four programs on two mounts add to numbers in files, under locks of both kinds.
+fn counting(mounts: &Mounts) {
+    const TIMES: usize = 25;
+    let start = |kind: &str, mount: usize| {
+        let mut command = script();
+        command.arg("count").arg(mounts.at(mount, kind)).arg(TIMES.to_string()).arg(kind);
+        command.spawn().unwrap()
+    };
+    let all: Vec<Child> = ["fcntl", "flock"]
+        .into_iter()
+        .inspect(|kind| drop(fs::File::create(mounts.at(0, kind)).unwrap()))
+        .flat_map(|kind| [0, 1, 0, 1].map(|mount| start(kind, mount)))
+        .collect();
+    for mut child in all {
+        assert!(child.wait().unwrap().success());
+    }
+    for kind in ["fcntl", "flock"] {
+        assert_eq!(fs::read_to_string(mounts.at(0, kind)).unwrap(), (4 * TIMES).to_string(), "{kind}");
+    }
+}
+
+/// The manager is killed while locks are held and waited for: nobody else gets them, waiting goes on. Then a
+/// mount is killed: its locks go on to who waits, when it is fenced.
+#[test]
+fn locks_outlive_the_manager_and_die_with_their_mount() {
+    let mounts = two_mounts();
+    let files: Vec<PathBuf> = (0..2).map(|mount| mounts.at(mount, "f")).collect();
+    let [mut a, mut b, mut c] = [0, 1, 0].map(|mount| Program::new(&files[mount]));
+    assert_eq!(b.ask("fcntl f exclusive 0 10"), "ok");
+    assert_eq!(b.ask("flock f exclusive"), "ok");
+    assert_eq!(a.ask("fcntl f exclusive 20 10"), "ok");
+    a.waits("fcntl f exclusive 5 1 wait");
+    for round in 0..2 {
+        mounts.cluster.kill(|name| name == "manager");
+        // Asked while there is none, and answered by the next one.
+        c.tell("fcntl f shared 9 1");
+        mounts.cluster.start_server("manager");
+        assert_eq!(c.hear(), "EAGAIN", "round {round}");
+        assert_eq!(c.ask("flock f shared"), "EAGAIN", "round {round}");
+        assert_eq!(b.ask("fcntl f exclusive 25 1"), "EAGAIN", "round {round}");
+    }
+    assert_eq!(b.ask("fcntl f none 5 1"), "ok");
+    assert_eq!(a.hear(), "ok");
+    a.waits("fcntl f exclusive 0 10 wait");
+    c.waits("flock f exclusive wait");
+    let killed = Instant::now();
+    kill_process(mounts.process(1), Signal::KILL).unwrap();
+    assert_eq!((a.hear(), c.hear()), ("ok".into(), "ok".into()));
+    println!("the locks of a killed mount were given on after {:?}", killed.elapsed());
+}
