@@ -7,7 +7,10 @@ use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
     ops::{Deref, DerefMut},
     ptr::NonNull,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -25,6 +28,12 @@ unsafe impl Send for Block {}
 // SAFETY: shared access is read-only.
 unsafe impl Sync for Block {}
 
+/// Blocks of at least this size are mappings of their own: the system gives them zeroed, and backs them in
+/// one call instead of a fault for each page.
+const MAP_MIN: usize = 256 << 10;
+/// Size and alignment from which huge pages can back a block.
+const HUGE: usize = 2 << 20;
+
 impl Block {
     fn layout(capacity: usize) -> Layout {
         Layout::from_size_align(capacity, UNIT).expect("capacity is below isize::MAX")
@@ -32,6 +41,9 @@ impl Block {
 
     fn new(capacity: usize) -> Block {
         assert!(capacity > 0 && capacity.is_multiple_of(UNIT));
+        if capacity >= MAP_MIN {
+            return Block::map(capacity);
+        }
         let layout = Block::layout(capacity);
         // SAFETY: the layout has a size above 0.
         let memory = unsafe { alloc(layout) };
@@ -40,10 +52,44 @@ impl Block {
         unsafe { memory.as_ptr().write_bytes(0, capacity) };
         Block { memory, capacity }
     }
+
+    fn map(capacity: usize) -> Block {
+        let slack = if capacity >= HUGE { HUGE } else { 0 };
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, anywhere.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), capacity + slack, access, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            handle_alloc_error(Block::layout(capacity));
+        }
+        let start = start.cast::<u8>();
+        let before = if slack > 0 { start.align_offset(HUGE) } else { 0 };
+        // SAFETY: `before` is at most `slack`, so this is within the mapping.
+        let memory = unsafe { start.add(before) };
+        for (at, len) in [(0, before), (before + capacity, slack - before)] {
+            if len > 0 {
+                // SAFETY: the parts of the mapping before and behind the block, which nobody knows of.
+                unsafe { libc::munmap(start.add(at).cast(), len) };
+            }
+        }
+        // Neither is needed: without them it is only slower.
+        if slack > 0 {
+            // SAFETY: within the mapping; advice does not change its contents.
+            unsafe { libc::madvise(memory.cast(), capacity, libc::MADV_HUGEPAGE) };
+        }
+        // SAFETY: the same.
+        unsafe { libc::madvise(memory.cast(), capacity, libc::MADV_POPULATE_WRITE) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(Block::layout(capacity)) };
+        Block { memory, capacity }
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if self.capacity >= MAP_MIN {
+            // SAFETY: mapped in `map`, with this length left of it.
+            unsafe { libc::munmap(self.memory.as_ptr().cast(), self.capacity) };
+            return;
+        }
         // SAFETY: allocated in `new` with the same layout.
         unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) }
     }
@@ -122,7 +168,7 @@ pub struct BufPool(Arc<PoolInner>);
 
 struct PoolInner {
     idle: Mutex<Idle>,
-    idle_bytes_max: usize,
+    idle_bytes_max: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -136,7 +182,7 @@ impl PoolInner {
     fn put(&self, block: Block) {
         let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
         let class = class_of(block.capacity);
-        if class < idle.classes.len() && idle.bytes + block.capacity <= self.idle_bytes_max {
+        if class < idle.classes.len() && idle.bytes + block.capacity <= self.idle_bytes_max.load(Relaxed) {
             idle.bytes += block.capacity;
             idle.classes[class].push(block);
         }
@@ -146,7 +192,10 @@ impl PoolInner {
 impl BufPool {
     /// A pool that keeps at most `idle_bytes_max` bytes of unused buffers.
     pub fn new(idle_bytes_max: usize) -> BufPool {
-        BufPool(Arc::new(PoolInner { idle: Mutex::default(), idle_bytes_max }))
+        BufPool(Arc::new(PoolInner {
+            idle: Mutex::default(),
+            idle_bytes_max: AtomicUsize::new(idle_bytes_max),
+        }))
     }
 
     /// A buffer of `len` bytes with arbitrary (initialised) contents.
@@ -163,6 +212,16 @@ impl BufPool {
         };
         let block = reused.unwrap_or_else(|| Block::new(capacity));
         AlignedBuf { block: Some(block), len, pool: Arc::downgrade(&self.0) }
+    }
+
+    /// Changes how much is kept idle; what is more than that is freed, large buffers first.
+    pub fn set_idle_max(&self, bytes: usize) {
+        self.0.idle_bytes_max.store(bytes, Relaxed);
+        let mut idle = self.0.idle.lock().unwrap_or_else(|e| e.into_inner());
+        while idle.bytes > bytes {
+            let Some(block) = idle.classes.iter_mut().rev().find_map(Vec::pop) else { break };
+            idle.bytes -= block.capacity;
+        }
     }
 
     /// Bytes kept idle now.
@@ -182,6 +241,22 @@ fn class_of(capacity: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_buffers_are_zeroed_aligned_and_come_and_go() {
+        let mut kept = Vec::new();
+        for round in 0..3 {
+            for len in [MAP_MIN, MAP_MIN + 1, 1 << 20, HUGE, 2 * HUGE + 4096] {
+                let mut buf = AlignedBuf::zeroed(len);
+                assert!(buf.iter().all(|b| *b == 0));
+                assert_eq!(buf.as_ptr() as usize % if len >= HUGE { HUGE } else { UNIT }, 0);
+                buf.fill(round);
+                kept.push(buf);
+            }
+            kept.retain(|buf| buf[0] == round);
+        }
+        assert!(kept.iter().all(|buf| buf.iter().all(|b| *b == 2)));
+    }
 
     #[test]
     fn frozen_memory_returns_to_its_pool() {

@@ -47,7 +47,7 @@ pub enum Command {
     #[command(after_help = "Examples:
   ropewalk mount --dir /data/rope fs1 /mnt/rope
   ropewalk mount --dir /data/rope fs1 /mnt/rope --foreground --metrics 127.0.0.1:9410
-  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport auto")]
+  ropewalk mount --dir /data/rope fs1 /mnt/rope --fuse-transport classic")]
     Mount(Mount),
     /// Unmount a file system and wait until everything is written
     #[command(
@@ -103,6 +103,11 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk waiters --dir /data/rope\n  ropewalk waiters --dir /data/rope --json"
     )]
     Waiters(Listing),
+    /// What the mounts' page pools and the servers' strip caches hold, and how often they had what was wanted
+    #[command(
+        after_help = "Examples:\n  ropewalk pagepool --dir /data/rope\n  ropewalk pagepool --dir /data/rope --json | jq '.[].pagepool.hit_bytes'"
+    )]
+    Pagepool(Listing),
     /// Tunables
     #[command(subcommand)]
     Config(Config),
@@ -210,8 +215,8 @@ pub struct Mount {
     /// Only reading
     #[arg(long)]
     pub read_only: bool,
-    /// How requests come from the kernel: classic, auto (io_uring where it can be had), uring
-    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "classic")]
+    /// How requests come from the kernel: auto (io_uring where it can be had), classic, uring
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
     pub fuse_transport: fuse::Transport,
     /// Serve Prometheus metrics over HTTP on this address
     #[arg(long)]

@@ -19,6 +19,7 @@ mod net_commands;
 mod netfigures_commands;
 mod netperf_commands;
 mod output;
+mod pagepool;
 mod pdisk_bench;
 mod pdisk_commands;
 mod perf;
@@ -103,6 +104,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Net(args::Net::Status(listing)) => net_commands::status(listing),
         Command::Net(args::Net::Sizing(args)) => net_commands::sizing(args),
         Command::Waiters(listing) => net_commands::waiters(listing),
+        Command::Pagepool(listing) => pagepool::pagepool(listing),
         Command::Perf(args) => perf::perf(args),
         Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab_commands::ceilings(dir, *size, *json),
         Command::Lab(args::Lab::List(args)) => lab_run::list(args),

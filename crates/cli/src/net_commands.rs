@@ -19,15 +19,17 @@ use crate::{
 
 /// One process and what it answered.
 #[derive(Serialize)]
-struct Answer {
-    process: String,
-    address: String,
+pub struct Answer {
+    /// Its name.
+    pub process: String,
+    /// Where it was asked.
+    pub address: String,
     /// Absent: it does not answer.
-    answer: Option<Value>,
+    pub answer: Option<Value>,
 }
 
 /// Asks every process of the cluster.
-fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>> {
+pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>> {
     let dir = ClusterDir::open(&listing.dir.dir)?;
     link::run(async {
         let link = Link::new(&dir)?;

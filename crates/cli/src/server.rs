@@ -4,7 +4,7 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -88,24 +88,48 @@ pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) 
     Ok(Endpoint::start(config)?)
 }
 
-/// Answers what every process answers.
-pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) {
-    serve_admin_of(endpoint, role, name, Arc::default());
+/// What of a process is known only once it runs.
+#[derive(Default)]
+pub struct Running {
+    nsd: OnceLock<nsd::Server>,
+    client: OnceLock<client::Client>,
 }
 
-/// Answers what every process answers, and what only an NSD server does once it runs.
-fn serve_admin_of(
-    endpoint: &Endpoint,
-    role: &'static str,
-    name: &str,
-    nsd: Arc<std::sync::OnceLock<nsd::Server>>,
-) {
+impl Running {
+    /// Passes on changed tunables.
+    pub fn retune(&self, tunables: &base::tunables::Tunables) {
+        if let Some(client) = self.client.get() {
+            client.retune(tunables);
+        }
+        if let Some(server) = self.nsd.get() {
+            server.resize_cache(cache_bytes(tunables));
+        }
+    }
+
+    /// The memory it caches in.
+    fn memory(&self) -> serde_json::Value {
+        serde_json::json!({
+            "pagepool": self.client.get().map(client::Client::pool_use),
+            "strip_cache": self.nsd.get().map(nsd::Server::cache_use),
+        })
+    }
+}
+
+/// Memory in which a server caches strips.
+fn cache_bytes(tunables: &base::tunables::Tunables) -> u64 {
+    tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
+}
+
+/// Answers what every process answers.
+pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<Running> {
+    let running: Arc<Running> = Arc::default();
+    let serving = Arc::clone(&running);
     let name: Arc<str> = name.into();
     let inner = endpoint.clone();
     endpoint.serve(
         Service::Admin,
         handler_fn(move |request| {
-            let (name, endpoint, nsd) = (Arc::clone(&name), inner.clone(), Arc::clone(&nsd));
+            let (name, endpoint, running) = (Arc::clone(&name), inner.clone(), Arc::clone(&serving));
             async move {
                 match frame::decode(&request.body) {
                     Ok(AdminRequest::Status) => {
@@ -115,6 +139,7 @@ fn serve_admin_of(
                             "pid": std::process::id(),
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
+                            "memory": running.memory(),
                             "events": base::events::events().after(0),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
@@ -132,7 +157,7 @@ fn serve_admin_of(
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
                     Ok(AdminRequest::Prove { pool, group, after, limit, repair }) => {
-                        let Some(server) = nsd.get() else {
+                        let Some(server) = running.nsd.get() else {
                             return Response::error(Status::BadRequest, "not an NSD server that serves");
                         };
                         let page = server.prove(pool, group, after, limit, repair).await;
@@ -150,14 +175,15 @@ fn serve_admin_of(
             }
         }),
     );
+    running
 }
 
 async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     let manager = manager::Manager::open(&dir.manager_dir()).context("open the manager's store")?;
     let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
-    serve_admin(&endpoint, "manager", "manager");
+    let about = serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
-    tuning::follow(&endpoint, dir.file.manager);
+    tuning::follow(&endpoint, dir.file.manager, about);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {
@@ -202,9 +228,8 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         return Err(error);
     }
     let endpoint = start_endpoint(dir, node.id, node.addr)?;
-    let serving = Arc::new(std::sync::OnceLock::new());
-    serve_admin_of(&endpoint, "nsd", &node.name, Arc::clone(&serving));
-    tuning::follow(&endpoint, dir.file.manager);
+    let running = serve_admin(&endpoint, "nsd", &node.name);
+    tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
@@ -215,10 +240,10 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),
         membership: stripe::MembershipConfig::default(),
         io: stripe::IoConfig::default(),
-        tuning: nsd::Tuning::default(),
+        tuning: nsd::Tuning { cache_bytes: cache_bytes(&tunables), ..nsd::Tuning::default() },
     };
     let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
-    let _ = serving.set(server.clone()); // once
+    let _ = running.nsd.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     tokio::select! {
@@ -298,10 +323,11 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
             metrics::serve(addr).await?;
         }
         let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
-        serve_admin(&endpoint, "client", &mountpoint.display().to_string());
-        tuning::follow(&endpoint, dir.file.manager);
+        let running = serve_admin(&endpoint, "client", &mountpoint.display().to_string());
+        tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         let client = client::Client::mount(&endpoint, config).await?;
+        let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only,
             transport: args.fuse_transport,

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,16 +13,21 @@ use wire::{
     mgr::{MgrReply, MgrRequest},
 };
 
+use crate::server::Running;
+
 /// Time between questions: a change is in force everywhere after this.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Keeps `endpoint` as the cluster's tunables say, until it is shut down.
-pub fn follow(endpoint: &Endpoint, manager: SocketAddr) {
+/// Keeps `endpoint` and what runs in this process as the cluster's tunables say.
+pub fn follow(endpoint: &Endpoint, manager: SocketAddr, running: Arc<Running>) {
     let endpoint = endpoint.clone();
     tokio::spawn(async move {
         loop {
             match read(&endpoint, manager).await {
-                Some(tunables) => apply(&endpoint, &tunables),
+                Some(tunables) => {
+                    apply(&endpoint, &tunables);
+                    running.retune(&tunables);
+                }
                 None => tracing::debug!("the manager does not tell the tunables now"),
             }
             tokio::time::sleep(EVERY).await;

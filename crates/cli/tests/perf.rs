@@ -39,6 +39,41 @@ fn perf_through_the_mount_and_through_the_client_library() {
     assert_eq!(mixed["runs"][0]["reads"]["operations"].as_u64(), Some(700));
     assert!(ok(&["perf", "uncache", "seq", file]).contains("file cache flushed"));
 
+    // What says that it begins uncached loads every byte again; what does not, none.
+    let pool = || {
+        let all = json(&["pagepool", "--dir", dir]);
+        all.as_array().unwrap().iter().find(|one| one["pagepool"].is_object()).unwrap()["pagepool"].clone()
+    };
+    let loaded = || pool()["miss_bytes"].as_u64().unwrap() + pool()["ahead_bytes"].as_u64().unwrap();
+    for round in 0..2 {
+        let before = loaded();
+        assert_eq!(
+            json(&["perf", "read", "seq", file, "-r", "1m"])["runs"][0]["bytes"].as_u64(),
+            Some(32 << 20)
+        );
+        assert!(
+            loaded() - before >= 32 << 20,
+            "round {round}: {} bytes came from the servers",
+            loaded() - before
+        );
+    }
+    let before = loaded();
+    ok(&["perf", "read", "seq", file, "-r", "1m", "-noinv"]);
+    assert_eq!(loaded(), before);
+    let table = ok(&["pagepool", "--dir", dir]);
+    assert!(table.contains("PAGEPOOL") && table.contains("CACHE") && table.contains("n1"), "{table}");
+
+    // Half the cluster's page pool, at once; what follows from a master knob is marked.
+    ok(&["config", "set", "--dir", dir, "pagepool=512m", "workerThreads=96"]);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while pool()["bytes_max"].as_u64() != Some(512 << 20) {
+        assert!(std::time::Instant::now() < end, "the mount does not follow: {}", pool());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let shown = ok(&["config", "show", "--dir", dir]);
+    let line = shown.lines().find(|line| line.contains("prefetchThreads")).unwrap();
+    assert!(line.trim_start().starts_with(". ") && line.contains(" 32 "), "{line}");
+
     let missing = refused(&["perf", "read", "seq", &format!("{file}-missing"), "-r", "1m"]);
     assert!(missing.contains("make it first"), "{missing}");
     assert!(refused(&["perf", "create", "seq", file, "-r", "1m"]).contains("-n is needed"));

@@ -27,8 +27,8 @@ use crate::{
     pool::{Charge, Tag, charged},
 };
 
-/// Longest piece of our own, units (1 MiB).
-pub(crate) const PIECE_UNITS_MAX: u32 = 256;
+/// Longest piece of our own, units (2 MiB: a huge page).
+pub(crate) const PIECE_UNITS_MAX: u32 = 512;
 /// Reads of an `Own` piece up to this many bytes are copied out; longer ones freeze it.
 const COPY_MAX: usize = 64 << 10;
 
@@ -650,6 +650,15 @@ impl Block {
             .map(|(&s, _)| s)
             .collect();
         starts.into_iter().for_each(|start| drop(self.take(start)));
+    }
+
+    /// The replacement entries of its clean pieces.
+    pub fn tags(&self) -> Vec<Arc<Tag>> {
+        let tag = |piece: &Piece| match &piece.data {
+            Data::Shared { tag, .. } if piece.state == State::Clean => tag.clone(),
+            _ => None,
+        };
+        self.pieces.values().filter_map(tag).collect()
     }
 
     /// Drops everything clean; returns how many bytes of memory that were.

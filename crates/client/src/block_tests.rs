@@ -13,7 +13,7 @@ impl PageOwner for Nobody {
 }
 
 fn tag(units: std::ops::Range<u32>, bytes: u64) -> Arc<Tag> {
-    Tag::new(Weak::<Nobody>::new(), 0, units, bytes)
+    Tag::new(Weak::<Nobody>::new(), 0, units, bytes, false)
 }
 
 const UNITS: u32 = 32;

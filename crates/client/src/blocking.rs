@@ -10,7 +10,7 @@ use base::InodeNo;
 use tokio::runtime::Handle as Runtime;
 use wire::mgr::{Attr, FileKind};
 
-use crate::{Client, Errno, Handle, OpenFlags, ReadData};
+use crate::{Access, Client, Errno, Handle, OpenFlags, ReadData};
 
 /// A file system for threads. Clones are the same one.
 ///
@@ -128,6 +128,16 @@ impl File {
     /// Everything written so far is durable when this returns; reports earlier errors of writing behind.
     pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
         self.fs.runtime.block_on(self.fs.client.fsync_handle(self.handle, data_only))
+    }
+
+    /// What the caller knows of the reads to come.
+    pub fn advise(&self, access: Access) -> Result<(), Errno> {
+        self.fs.client.advise(self.handle, access)
+    }
+
+    /// Begins to load bytes that will be read soon.
+    pub fn will_need(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        self.fs.runtime.block_on(self.fs.client.will_need(self.handle, offset, len))
     }
 
     /// Gives up the file's clean pages in the page pool; returns their bytes.

@@ -28,10 +28,11 @@ use crate::{
     handle::{Handle, OpenFile, OpenFlags, ReadData},
     inode::Inode,
     parts::{Blocks, Manager},
-    pool::PoolUse,
     resize::Fallocate,
     share::{KernelCache, TokenHold},
+    streams::Access,
     table::SetAttrs,
+    usage::PoolUse,
 };
 
 /// How often names are looked up again that other sessions change at the same time.
@@ -408,7 +409,7 @@ impl Client {
         let need = if flags.truncate || mappable { TokenMode::Write } else { TokenMode::Read };
         let _hold = self.core.hold(&inode, need).await?;
         let failures_seen = AtomicU64::new(inode.lock().failures);
-        let file = OpenFile { inode, flags, shared, failures_seen, pattern: Default::default() };
+        let file = OpenFile { inode, flags, shared, failures_seen, reader: Default::default() };
         let inode = file.inode.clone();
         {
             // From here on the inode stays in memory, and unlinked until the handle is released.
@@ -557,6 +558,31 @@ impl Client {
         done.and(earlier)
     }
 
+    /// What the caller knows of the reads to come by this handle; what was found out so far is forgotten.
+    /// (posix_fadvise cannot come here by a mount: the kernel keeps it to its own cache.)
+    pub fn advise(&self, handle: Handle, access: Access) -> Result<(), Errno> {
+        let file = self.file(handle)?;
+        file.reader.lock().unwrap_or_else(|e| e.into_inner()).streams.advise(access);
+        Ok(())
+    }
+
+    /// Begins to load bytes that will be read soon. Waits for nothing but the right to read; what finds no
+    /// memory or no place among `prefetchThreads` is left out and loaded when it is read.
+    pub async fn will_need(&self, handle: Handle, offset: u64, len: u64) -> Result<(), Errno> {
+        let file = self.file(handle)?;
+        let _hold = self.core.hold_range(&file.inode, TokenMode::Read, Some((offset, len))).await?;
+        self.core.ensure_alloc(&file.inode).await?;
+        let end = offset.saturating_add(len).min(file.inode.lock().attr.size);
+        self.core.load_ahead(&file.inode, offset.min(end), end);
+        Ok(())
+    }
+
+    /// Takes over the tunables that may change while a client runs: `pagepool` and its shares, the numbers of
+    /// things done at once, thresholds. Changes of the others count at the next mount.
+    pub fn retune(&self, cluster: &base::tunables::Tunables) {
+        self.core.retune(cluster);
+    }
+
     /// Gives up the clean pages of a file in the page pool; returns their bytes. What is dirty stays.
     pub fn uncache(&self, ino: InodeNo) -> u64 {
         self.core.inode_known(ino).map_or(0, |inode| inode.lock().drop_clean())
@@ -639,7 +665,7 @@ impl Client {
         };
         let mut first = Ok(());
         // All data first, so that the blocks of all files are in flight together.
-        for batch in inodes.chunks(64) {
+        for batch in inodes.chunks(self.core.live().syncs_max as usize) {
             let stores: Vec<_> = batch
                 .iter()
                 .map(|inode| {

@@ -192,7 +192,7 @@ impl Core {
             Ok(other) => Err(unexpected("CommitWrite", &other)),
             Err(error) => Err(error),
         };
-        let mut tagger = inode.tagger(0);
+        let mut tagger = inode.tagger(0, false);
         let mut state = inode.lock();
         let mut room = 0;
         let grown = state.attr.size > u64::from(self.tunables.inline_data_max);

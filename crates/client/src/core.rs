@@ -26,6 +26,7 @@ use crate::{
     locks::Locks,
     parts::{Blocks, Geometry},
     pool::Pool,
+    prefetch::LoadMeter,
     share::KernelCache,
     table::Table,
 };
@@ -47,7 +48,10 @@ pub(crate) struct Core {
     pub blocks: Arc<dyn Blocks>,
     pub pool: Pool,
     pub session: SessionInfo,
+    /// As they were at the start; what may change since is in [`Core::live`].
     pub tunables: Tunables,
+    live: RwLock<Tunables>,
+    pub load_meter: LoadMeter,
     pub inodes: Mutex<Table>,
     pub handles: RwLock<HashMap<u64, Arc<OpenFile>>>,
     pub handle_next: AtomicU64,
@@ -111,8 +115,46 @@ impl Core {
             room: Mutex::default(),
             room_call: tokio::sync::Mutex::new(()),
             version_seq: AtomicU64::new(0),
+            load_meter: LoadMeter::default(),
+            live: RwLock::new(tunables),
             tunables,
         })
+    }
+
+    /// The tunables now.
+    pub fn live(&self) -> Tunables {
+        *self.live.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes over changes that count at once. False: nothing changed.
+    pub fn retune(&self, cluster: &base::tunables::Tunables) -> bool {
+        let mut live = self.live.write().unwrap_or_else(|e| e.into_inner());
+        let mut new = *live;
+        new.adopt_live(cluster);
+        if new == *live {
+            return false;
+        }
+        let old = std::mem::replace(&mut *live, new);
+        drop(live);
+        self.pool.resize(new.pagepool, new.dirty_pct);
+        self.resize_permits(&self.flush_permits, old.flushes_max, new.flushes_max);
+        self.resize_permits(&self.prefetch_permits, old.prefetches_max, new.prefetches_max);
+        tracing::info!(?new, "tunables changed");
+        true
+    }
+
+    fn resize_permits(&self, permits: &Arc<Semaphore>, old: u32, new: u32) {
+        permits.add_permits(new.saturating_sub(old) as usize);
+        let less = old.saturating_sub(new);
+        if less > 0 {
+            // What is in use goes when it is given back.
+            let permits = permits.clone();
+            self.runtime.spawn(async move {
+                if let Ok(taken) = permits.acquire_many(less).await {
+                    taken.forget();
+                }
+            });
+        }
     }
 
     pub fn patience(&self) -> Duration {

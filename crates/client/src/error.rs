@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use base::units::human_size;
 use thiserror::Error;
 
 /// An error as POSIX names it (Linux number). What lies behind an `EIO` was logged where it happened.
@@ -100,6 +101,19 @@ pub enum MountError {
         value: u64,
         /// What is allowed.
         reason: &'static str,
+    },
+    /// More memory than the machine has.
+    #[error(
+        "pagepool = {}: with its buffers and caches this client could need {}, and this machine has {}; set a smaller pagepool",
+        human_size(*pagepool), human_size(*need), human_size(*installed)
+    )]
+    Memory {
+        /// The sum, bytes.
+        need: u64,
+        /// What there is, bytes.
+        installed: u64,
+        /// The largest part of it, bytes.
+        pagepool: u64,
     },
     /// The map names a pool in a way this client cannot use.
     #[error("pool of file system {fs:?}: {reason}")]

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{inode::Inode, prefetch::Pattern};
+use crate::{inode::Inode, streams::Streams};
 
 /// An open file, as callers name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -42,7 +42,15 @@ pub(crate) struct OpenFile {
     pub shared: bool,
     /// Failures of the inode that this handle has reported or was opened after.
     pub failures_seen: AtomicU64,
-    pub pattern: Mutex<Pattern>,
+    pub reader: Mutex<Reader>,
+}
+
+/// What the handle's reads look like.
+#[derive(Default)]
+pub(crate) struct Reader {
+    pub streams: Streams,
+    /// When it was last counted among those that share read-ahead.
+    pub epoch: u64,
 }
 
 impl OpenFile {

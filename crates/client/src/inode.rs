@@ -185,12 +185,17 @@ impl Inode {
         Locked { state, pool: &self.pool }
     }
 
-    /// Makes replacement entries for pieces of `block` and enters them into the pool's queues.
-    pub fn tagger(self: &Arc<Inode>, block: u64) -> impl FnMut(std::ops::Range<u32>, u64) -> Arc<Tag> {
+    /// Makes replacement entries for pieces of `block` and enters them into the pool's queues. `ahead`:
+    /// nobody has asked for them yet.
+    pub fn tagger(
+        self: &Arc<Inode>,
+        block: u64,
+        ahead: bool,
+    ) -> impl FnMut(std::ops::Range<u32>, u64) -> Arc<Tag> {
         let owner: Weak<dyn PageOwner> = Arc::downgrade(&(self.clone() as Arc<dyn PageOwner>));
         let pool = self.pool.clone();
         move |units, bytes| {
-            let tag = Tag::new(owner.clone(), block, units, bytes);
+            let tag = Tag::new(owner.clone(), block, units, bytes, ahead);
             pool.enter(tag.clone());
             tag
         }

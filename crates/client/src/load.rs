@@ -120,6 +120,9 @@ impl Core {
             OpClass::Prefetch => self.pool.charge_evicting(bytes).ok_or(NO_MEMORY),
             _ => self.pool.charge(bytes, self.patience()).await,
         };
+        if class == OpClass::Prefetch {
+            self.pool.counts().ahead.add(bytes);
+        }
         let result = match charge {
             Ok(charge) => self.fetch(&inode, block, &units, class, charge).await,
             Err(error) => Err(error),
@@ -129,7 +132,7 @@ impl Core {
             Err(error) => (Err(error), None, None),
         };
         {
-            let mut tagger = inode.tagger(block);
+            let mut tagger = inode.tagger(block, class == OpClass::Prefetch);
             let mut state = inode.lock();
             state.edit_existing(block, |b| {
                 // A block dropped and made again knows nothing of this load: what it says is old.

@@ -23,7 +23,7 @@ use wire::{
 
 use crate::{
     BlockError, BlockMeta, BlockRead, Blocks, BoxFuture, CallError, Client, Geometry, Manager, MountError,
-    SessionInfo, Tunables, WriteStripe,
+    SessionInfo, Tunables, WriteStripe, config::installed_memory,
 };
 
 /// What to mount, and as whom.
@@ -72,9 +72,11 @@ impl Client {
             resolve(&membership, &io, &granted, tunables.deadline).await?;
         }
 
+        let blocks = Arc::new(StripeBlocks { io });
+        let block_size = blocks.geometry(granted.session.fs.pool).map_or(0, |g| u64::from(g.block_size));
+        tunables.check_memory(block_size, installed_memory())?;
         let manager = Arc::new(MemberCalls { membership: membership.clone() });
-        let client =
-            Client::with_parts(manager, Arc::new(StripeBlocks { io }), granted.session.clone(), tunables);
+        let client = Client::with_parts(manager, blocks, granted.session.clone(), tunables);
         if !granted.whole {
             client.core.set_split();
         }

@@ -8,6 +8,7 @@
 //!
 //! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
 //! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
+//! What a reader in sequence has gone through is given up before anything else ([`Pool::give_up_first`]).
 
 use std::{
     collections::VecDeque,
@@ -23,12 +24,17 @@ use base::{AlignedBuf, BufPool};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::error::Errno;
+use crate::{
+    error::Errno,
+    usage::{PoolCounts, PoolUse},
+};
 
 /// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
 const ENTRY_PCT: u64 = 20;
-/// Bytes that need not be checked for dead entries.
+/// Entries that need not be checked for dead ones.
 const DEAD_MIN: usize = 1024;
+/// Freed buffers kept for the next load: at most the pool's size divided by this.
+pub(crate) const IDLE_SHARE: u64 = 4;
 
 /// Who holds pages, and can be asked to drop them.
 pub(crate) trait PageOwner: Send + Sync {
@@ -44,13 +50,22 @@ pub(crate) struct Tag {
     /// Units of the block that the allocation spans.
     pub units: std::ops::Range<u32>,
     bytes: u64,
+    /// Read ahead: nobody has asked for it yet when it enters.
+    ahead: bool,
     hits: AtomicU8,
     last_end: AtomicU32,
 }
 
 impl Tag {
-    pub fn new(owner: Weak<dyn PageOwner>, block: u64, units: std::ops::Range<u32>, bytes: u64) -> Arc<Tag> {
-        Arc::new(Tag { owner, block, units, bytes, hits: AtomicU8::new(0), last_end: AtomicU32::new(0) })
+    pub fn new(
+        owner: Weak<dyn PageOwner>,
+        block: u64,
+        units: std::ops::Range<u32>,
+        bytes: u64,
+        ahead: bool,
+    ) -> Arc<Tag> {
+        let (hits, last_end) = (AtomicU8::new(0), AtomicU32::new(0));
+        Arc::new(Tag { owner, block, units, bytes, ahead, hits, last_end })
     }
 
     /// Notes a use of bytes `from..to` of the block. Going on where the last use ended is one use still:
@@ -114,8 +129,8 @@ pub(crate) fn charged<T: Deref<Target = [u8]> + Send + 'static>(data: T, charge:
 pub(crate) struct Pool(Arc<Inner>);
 
 struct Inner {
-    bytes_max: u64,
-    dirty_max: u64,
+    bytes_max: AtomicU64,
+    dirty_max: AtomicU64,
     used: AtomicU64,
     dirty: AtomicU64,
     bufs: BufPool,
@@ -124,10 +139,13 @@ struct Inner {
     cleaned: Notify,
     /// Counts every release of memory and every cleaning: a waiter's deadline restarts when it moves.
     progress: AtomicU64,
+    counts: PoolCounts,
 }
 
 #[derive(Default)]
 struct Queues {
+    /// Given up before all others; each is in one of the other queues too.
+    first: VecDeque<Weak<Tag>>,
     entry: VecDeque<Arc<Tag>>,
     main: VecDeque<Arc<Tag>>,
     entry_bytes: u64,
@@ -136,37 +154,63 @@ struct Queues {
     live_estimate: usize,
 }
 
-/// What is in the pool, for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolUse {
-    /// Bytes it may hold.
-    pub bytes_max: u64,
-    /// Bytes it holds.
-    pub used: u64,
-    /// Bytes of those that are not yet stored.
-    pub dirty: u64,
-}
-
 impl Pool {
     pub fn new(bytes_max: u64, dirty_pct: u32) -> Pool {
-        Pool(Arc::new(Inner {
-            bytes_max,
-            dirty_max: bytes_max * u64::from(dirty_pct) / 100,
+        let pool = Pool(Arc::new(Inner {
+            bytes_max: AtomicU64::new(0),
+            dirty_max: AtomicU64::new(0),
             used: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-            bufs: BufPool::new((bytes_max / 4) as usize),
+            bufs: BufPool::new(0),
             queues: Mutex::default(),
             freed: Notify::new(),
             cleaned: Notify::new(),
             progress: AtomicU64::new(0),
-        }))
+            counts: PoolCounts::default(),
+        }));
+        pool.resize(bytes_max, dirty_pct);
+        pool
+    }
+
+    /// Changes the bounds. Clean pages above them go at once, dirty ones when they are written: writers
+    /// wait. Never with an inode's state locked.
+    pub fn resize(&self, bytes_max: u64, dirty_pct: u32) {
+        self.0.bytes_max.store(bytes_max, SeqCst);
+        self.0.dirty_max.store(bytes_max * u64::from(dirty_pct) / 100, SeqCst);
+        self.0.bufs.set_idle_max((bytes_max / IDLE_SHARE) as usize);
+        self.evict(0);
+        self.0.freed.notify_waiters();
+        self.0.cleaned.notify_waiters();
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.0.bytes_max.load(SeqCst)
+    }
+
+    fn dirty_max(&self) -> u64 {
+        self.0.dirty_max.load(SeqCst)
+    }
+
+    /// What was read from where.
+    pub fn counts(&self) -> &PoolCounts {
+        &self.0.counts
     }
 
     pub fn usage(&self) -> PoolUse {
+        let counts = &self.0.counts;
+        let reused = self.lock().main_bytes;
         PoolUse {
-            bytes_max: self.0.bytes_max,
+            bytes_max: self.bytes_max(),
             used: self.0.used.load(SeqCst),
             dirty: self.0.dirty.load(SeqCst),
+            dirty_max: self.dirty_max(),
+            reused,
+            idle_buffers: self.0.bufs.idle_bytes() as u64,
+            hit_bytes: counts.hit.get(),
+            coming_bytes: counts.coming.get(),
+            miss_bytes: counts.miss.get(),
+            ahead_bytes: counts.ahead.get(),
+            ahead_unused_bytes: counts.ahead_unused.get(),
         }
     }
 
@@ -177,7 +221,7 @@ impl Pool {
 
     /// Memory if there is some free now. Evicts nothing: may be called with an inode's state locked.
     pub fn charge_now(&self, bytes: u64) -> Option<Charge> {
-        let max = self.0.bytes_max;
+        let max = self.bytes_max();
         let grow = |used: u64| (used + bytes <= max).then_some(used + bytes);
         self.0.used.fetch_update(SeqCst, SeqCst, grow).ok()?;
         Some(Charge { pool: self.0.clone(), bytes })
@@ -212,8 +256,10 @@ impl Pool {
 
     /// Waits until `bytes` more may be dirtied. The bound is soft by what concurrent writers bring.
     pub async fn throttle(&self, bytes: u64, patience: Duration) -> Result<(), Errno> {
-        let bytes = bytes.min(self.0.dirty_max);
-        let below = || (self.0.dirty.load(SeqCst) + bytes <= self.0.dirty_max).then_some(());
+        let below = || {
+            let max = self.dirty_max();
+            (self.0.dirty.load(SeqCst) + bytes.min(max) <= max).then_some(())
+        };
         self.wait(&self.0.cleaned, patience, "dirty pages to be written", below).await
     }
 
@@ -233,7 +279,7 @@ impl Pool {
     /// of clean pages to give up.
     pub fn pressure(&self) -> bool {
         let dirty = self.0.dirty.load(SeqCst);
-        dirty > self.0.dirty_max / 2
+        dirty > self.dirty_max() / 2
     }
 
     async fn wait<T>(
@@ -276,18 +322,31 @@ impl Pool {
         }
     }
 
+    /// These pages are given up before all others, unless they are used once more. May be called with an
+    /// inode's state locked.
+    pub fn give_up_first(&self, tags: Vec<Arc<Tag>>) {
+        let mut queues = self.lock();
+        queues.first.extend(tags.iter().filter(|tag| tag.hits.load(Relaxed) == 0).map(Arc::downgrade));
+        if queues.first.len() > queues.entry.len() + queues.main.len() + DEAD_MIN {
+            queues.first.retain(|tag| tag.strong_count() > 1);
+        }
+    }
+
     /// Gives up clean pages until `want` more bytes fit or nothing is left to give up.
     fn evict(&self, want: u64) {
         let mut steps = {
             let queues = self.lock();
-            4 * (queues.entry.len() + queues.main.len()) + 4
+            4 * (queues.entry.len() + queues.main.len()) + queues.first.len() + 4
         };
-        while steps > 0 && self.0.used.load(SeqCst) + want > self.0.bytes_max {
+        while steps > 0 && self.0.used.load(SeqCst) + want > self.bytes_max() {
             steps -= 1;
             // In a statement of its own: the queues' lock must be free when the owner takes its state.
             let victim = self.lock().victim();
             match victim {
                 Victim::Tag(tag) => {
+                    if tag.ahead && tag.last_end.load(Relaxed) == 0 {
+                        self.0.counts.ahead_unused.add(tag.bytes);
+                    }
                     if let Some(owner) = tag.owner.upgrade() {
                         owner.evict(tag.block, &tag);
                     }
@@ -311,6 +370,11 @@ enum Victim {
 
 impl Queues {
     fn victim(&mut self) -> Victim {
+        if let Some(tag) = self.first.pop_front() {
+            // It leaves the other queue when its turn there comes: without pages it counts as dead.
+            let unused = |tag: &Arc<Tag>| tag.hits.load(Relaxed) == 0;
+            return tag.upgrade().filter(unused).map_or(Victim::Again, Victim::Tag);
+        }
         let from_entry =
             self.main.is_empty() || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
         let popped = if from_entry {
@@ -363,7 +427,7 @@ mod tests {
     fn add(pool: &Pool, owner: &Arc<Owner>, block: u64) {
         let charge = pool.charge_evicting(4096).unwrap();
         let weak: Weak<dyn PageOwner> = Arc::downgrade(&(owner.clone() as Arc<dyn PageOwner>));
-        let tag = Tag::new(weak, block, 0..1, 4096);
+        let tag = Tag::new(weak, block, 0..1, 4096, false);
         owner.0.lock().unwrap().insert(block, (tag.clone(), charge));
         pool.enter(tag);
     }
@@ -389,11 +453,39 @@ mod tests {
     #[test]
     fn small_steps_through_a_page_are_one_use() {
         let owner: Weak<Owner> = Weak::new();
-        let tag = Tag::new(owner, 0, 0..4, 16384);
+        let tag = Tag::new(owner, 0, 0..4, 16384, false);
         (0..4u32).for_each(|i| tag.used(i * 4096, (i + 1) * 4096));
         assert_eq!(tag.hits.load(Relaxed), 0);
         tag.used(0, 4096);
         assert_eq!(tag.hits.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn what_was_passed_in_sequence_goes_first_unless_it_was_used_again() {
+        let pool = Pool::new(100 * 4096, 40);
+        let owner = Arc::new(Owner(Mutex::default()));
+        (0..100).for_each(|block| add(&pool, &owner, block));
+        let tag = |block| owner.0.lock().unwrap()[&block].0.clone();
+        for block in 90..100 {
+            tag(block).used(0, 4096);
+        }
+        tag(95).used(0, 4096);
+        pool.give_up_first((90..100).map(tag).collect());
+        (200..209).for_each(|block| add(&pool, &owner, block));
+        let left: Vec<u64> = owner.0.lock().unwrap().keys().copied().filter(|b| *b < 100).collect();
+        assert_eq!(left, (0..90).chain([95]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_smaller_pool_gives_up_clean_pages_at_once() {
+        let pool = Pool::new(100 * 4096, 40);
+        let owner = Arc::new(Owner(Mutex::default()));
+        (0..100).for_each(|block| add(&pool, &owner, block));
+        pool.resize(10 * 4096, 40);
+        assert_eq!((pool.usage().used, pool.usage().bytes_max), (10 * 4096, 10 * 4096));
+        pool.resize(200 * 4096, 40);
+        (100..290).for_each(|block| add(&pool, &owner, block));
+        assert_eq!(pool.usage().used, 200 * 4096);
     }
 
     #[test]

@@ -42,7 +42,17 @@ fn parts(offset: u64, end: u64, block_size: u64) -> Vec<Part> {
 
 enum Got {
     Bytes(Vec<Bytes>),
-    Wait(Vec<Arc<LoadWait>>),
+    /// `coming`: all of it was on its way already.
+    Wait {
+        waits: Vec<Arc<LoadWait>>,
+        coming: bool,
+    },
+}
+
+/// A read whose loads have begun: its parts, and their bytes where they were here.
+pub(crate) struct Begun {
+    parts: Vec<Part>,
+    out: Vec<Vec<Bytes>>,
 }
 
 impl Core {
@@ -50,9 +60,10 @@ impl Core {
     pub async fn read(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) -> Result<ReadData, Errno> {
         let inode = &file.inode;
         self.ensure_alloc(inode).await?;
-        let data = self.read_inode(inode, offset, len).await?;
-        self.read_ahead(file, offset, data.len());
-        Ok(data)
+        let begun = self.begin_read(inode, offset, len);
+        // After the loads of the read itself and before the wait for them.
+        self.read_ahead(file, offset, len);
+        self.end_read(inode, begun).await
     }
 
     /// The same without a handle and without reading ahead.
@@ -62,27 +73,37 @@ impl Core {
         offset: u64,
         len: usize,
     ) -> Result<ReadData, Errno> {
-        let mut out: Vec<Vec<Bytes>> = Vec::new();
-        let parts = {
-            // One look for all parts: what is absent is asked for at once, over all blocks.
-            let mut state = inode.lock();
-            let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
-            let parts = parts(offset, end, state.block_size());
-            for part in &parts {
-                match self.part(inode, &mut state, *part) {
-                    Got::Bytes(bytes) => out.push(bytes),
-                    Got::Wait(_) => out.push(Vec::new()),
-                }
-            }
-            parts
-        };
+        let begun = self.begin_read(inode, offset, len);
+        self.end_read(inode, begun).await
+    }
+
+    /// One look for all parts: what is absent is asked for at once, over all blocks.
+    fn begin_read(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64, len: usize) -> Begun {
+        let mut state = inode.lock();
+        let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
+        let parts = parts(offset, end, state.block_size());
+        let mut out = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let (bytes, count) = match self.part(inode, &mut state, *part) {
+                Got::Bytes(bytes) => (bytes, &self.pool.counts().hit),
+                Got::Wait { coming: true, .. } => (Vec::new(), &self.pool.counts().coming),
+                Got::Wait { .. } => (Vec::new(), &self.pool.counts().miss),
+            };
+            count.add(u64::from(part.to - part.from));
+            out.push(bytes);
+        }
+        Begun { parts, out }
+    }
+
+    async fn end_read(self: &Arc<Core>, inode: &Arc<Inode>, begun: Begun) -> Result<ReadData, Errno> {
+        let Begun { parts, mut out } = begun;
         for (part, bytes) in parts.iter().zip(&mut out) {
             let mut tries = 0;
             while bytes.is_empty() {
                 let got = self.part(inode, &mut inode.lock(), *part);
                 match got {
                     Got::Bytes(got) => *bytes = got,
-                    Got::Wait(waits) => self.wait_loads(waits).await?,
+                    Got::Wait { waits, .. } => self.wait_loads(waits).await?,
                 }
                 tries += 1;
                 if tries > TRIES_MAX {
@@ -105,7 +126,9 @@ impl Core {
             return Got::Bytes(bytes);
         }
         let units = part.from / UNIT as u32..part.to.div_ceil(UNIT as u32);
-        Got::Wait(self.start_load(inode, state, part.block, units, OpClass::Read))
+        let coming = state.edit(part.block, |b| b.loading(units.start, units.end).1.is_empty());
+        let waits = self.start_load(inode, state, part.block, units, OpClass::Read);
+        Got::Wait { waits, coming }
     }
 
     /// Bytes that are all in memory, without any wait.
@@ -130,6 +153,7 @@ impl Core {
             }
         }
         let data = ReadData::new(out);
+        self.pool.counts().hit.add(data.len() as u64);
         self.read_ahead(file, offset, data.len());
         Some(data)
     }

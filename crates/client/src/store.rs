@@ -62,7 +62,7 @@ impl Core {
             let unstored = unstored.filter(|(n, b)| b.stored_seq < b.dirty_seq && Some(*n) != but);
             unstored.map(|(block, b)| Target { block, seq: b.dirty_seq, failures: b.failures }).collect()
         };
-        let window = self.tunables.flushes_max as usize * 2;
+        let window = self.live().flushes_max as usize * 2;
         while !targets.is_empty() {
             let step = self.wait_inode(inode, "dirty blocks to be written", || {
                 self.store_step(inode, &mut targets, window)
@@ -144,7 +144,7 @@ impl Core {
         let (seq, stored_to) = (job.frozen.seq, job.stored_to);
         let result = self.write_job(&inode, block, job).await;
         drop(permit);
-        let mut tagger = inode.tagger(block);
+        let mut tagger = inode.tagger(block, false);
         let mut state = inode.lock();
         state.flights -= 1;
         match result {

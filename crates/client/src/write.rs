@@ -123,7 +123,7 @@ impl Core {
             let stop = end.min((block + 1) * block_size);
             let part = &data[(pos - offset) as usize..(stop - offset) as usize];
             let complete = self.write_part(inode, pos, part, charge, &mut room).await?;
-            if complete {
+            if complete && end.max(size) >= self.live().writebehind_threshold {
                 self.kick_block(inode, block);
             }
             pos = stop;

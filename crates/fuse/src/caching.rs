@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{abi::fopen, calls::OpenFlags};
+use crate::{abi::fopen, calls::OpenFlags, inodes::Way};
 
 /// What the kernel may keep on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Caching {
     /// Every writable handle goes round the page cache: a write that has to wait for a token holds no pages
     /// that somebody else must have dropped first.
     pub direct_writes: bool,
+    /// O_DSYNC handles go round the page cache, where their writes are in parallel.
+    pub parallel_durable: bool,
 }
 
 impl Caching {
@@ -32,6 +34,7 @@ impl Caching {
         keep_pages: true,
         client_appends: false,
         direct_writes: false,
+        parallel_durable: true,
     };
     /// Others change it as well; pages of open files are good until the client has them dropped.
     pub const SHARED: Caching = Caching { direct_writes: true, ..Caching::UNCACHED };
@@ -42,11 +45,18 @@ impl Caching {
         keep_pages: false,
         client_appends: true,
         direct_writes: false,
+        parallel_durable: false,
     };
 
-    /// Whether a handle goes round the kernel's page cache.
-    pub fn is_direct(&self, flags: &OpenFlags) -> bool {
-        flags.direct || flags.write && (self.direct_writes || self.client_appends && flags.append)
+    /// The way that a handle's flags ask for. Through the page cache the kernel does a file's durable writes
+    /// one after the other, each followed by an fsync of its own; round it they come in parallel, and the
+    /// client makes many durable at once. Appends stay where the kernel knows the end.
+    pub fn way(&self, flags: &OpenFlags) -> Way {
+        if flags.direct || flags.write && (self.direct_writes || self.client_appends && flags.append) {
+            return Way::Direct;
+        }
+        let durable = self.parallel_durable && flags.write && flags.dsync && !flags.append;
+        if durable { Way::Durable } else { Way::Buffered }
     }
 
     /// The flags for the file system below.
@@ -55,8 +65,8 @@ impl Caching {
     }
 
     /// Flags of the answer to an open.
-    pub fn open_answer_flags(&self, flags: &OpenFlags) -> u32 {
-        if !self.is_direct(flags) {
+    pub fn open_answer_flags(&self, flags: &OpenFlags, direct: bool) -> u32 {
+        if !direct {
             return if self.keep_pages { fopen::KEEP_CACHE } else { 0 };
         }
         // Appends stay one after the other; other direct writes may overlap in time, the client keeps
@@ -74,19 +84,26 @@ mod tests {
     fn who_finds_the_end_decides_the_way_round_the_page_cache() {
         let read = OpenFlags { read: true, ..OpenFlags::default() };
         let append = OpenFlags { write: true, append: true, ..OpenFlags::default() };
+        let answer = |c: Caching, flags| c.open_answer_flags(&flags, c.way(&flags) != Way::Buffered);
         let one = Caching::EXCLUSIVE;
-        assert_eq!(one.open_answer_flags(&read), fopen::KEEP_CACHE);
-        assert_eq!(one.open_answer_flags(&append), fopen::KEEP_CACHE);
+        assert_eq!(answer(one, read), fopen::KEEP_CACHE);
+        assert_eq!(answer(one, append), fopen::KEEP_CACHE);
         assert!(one.flags_below(append).caller_appends, "the kernel's offset counts");
         let many = Caching::UNCACHED;
-        assert_eq!(many.open_answer_flags(&read), 0);
-        assert_eq!(many.open_answer_flags(&OpenFlags { append: true, ..read }), 0);
-        assert_eq!(many.open_answer_flags(&append), fopen::DIRECT_IO);
+        assert_eq!(answer(many, read), 0);
+        assert_eq!(answer(many, OpenFlags { append: true, ..read }), 0);
+        assert_eq!(answer(many, append), fopen::DIRECT_IO);
         assert!(!many.flags_below(append).caller_appends);
         let write = OpenFlags { write: true, ..OpenFlags::default() };
-        assert_eq!(many.open_answer_flags(&write), 0);
-        assert_ne!(Caching::SHARED.open_answer_flags(&write) & fopen::DIRECT_IO, 0);
+        assert_eq!(answer(many, write), 0);
+        assert_ne!(answer(Caching::SHARED, write) & fopen::DIRECT_IO, 0);
         let direct = OpenFlags { direct: true, ..read };
-        assert_ne!(one.open_answer_flags(&direct) & fopen::PARALLEL_DIRECT_WRITES, 0);
+        assert_ne!(answer(one, direct) & fopen::PARALLEL_DIRECT_WRITES, 0);
+        let durable = OpenFlags { dsync: true, ..write };
+        assert_eq!(
+            (one.way(&durable), one.way(&OpenFlags { append: true, ..durable })),
+            (Way::Durable, Way::Buffered)
+        );
+        assert_eq!(one.way(&OpenFlags { dsync: true, ..read }), Way::Buffered);
     }
 }

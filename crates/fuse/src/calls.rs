@@ -14,6 +14,11 @@ use wire::{
 
 pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, SetAttrs};
 
+/// Setting this attribute (by whoever may write the file) gives up what is cached of it; nothing is stored.
+/// It is in none of the name spaces of attributes, so that no other file system takes it for one to keep.
+/// (The kernel's own advice, fadvise, stays in the kernel.)
+pub const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
+
 /// What a read gave, in order; together shorter than asked only at the end of the file.
 pub type ReadData = Vec<Bytes>;
 

@@ -9,11 +9,8 @@ use wire::{lock::Lock, mgr::Attr};
 
 use crate::calls::{
     Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
+    UNCACHE_ATTRIBUTE,
 };
-
-/// Setting this attribute (by whoever may write the file) gives up its clean pages; nothing is stored.
-/// The kernel's own advice (fadvise) stays in the kernel.
-const UNCACHE_ATTRIBUTE: &[u8] = b"ropewalk.uncache";
 
 impl Calls for Client {
     fn attach(&self, kernel: Arc<dyn KernelCache>) {

@@ -13,6 +13,7 @@ use crate::{
     abi,
     buffers::Payload,
     calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, SetAttrs},
+    inodes::Way,
     reply::Answer,
     request::{Header, Operation, name_too_long},
     session::{OpenFile, Session},
@@ -123,11 +124,12 @@ impl<C: Calls> Session<C> {
 
     fn opened(&self, ino: InodeNo, opened: Handle, flags: &OpenFlags) -> (u64, u32) {
         let caching = self.caching_of(opened);
-        let direct = caching.is_direct(flags);
-        self.remember_file(opened, OpenFile { ino, buffered: !direct });
+        let way = self.inodes.open_way(ino, caching.way(flags));
+        let direct = way != Way::Buffered;
+        self.remember_file(opened, OpenFile { ino, way });
         let bit = |set, bit| if set { bit } else { 0 };
         let fh = opened.0 | bit(direct, DIRECT_BIT) | bit(flags.append, APPEND_BIT);
-        (fh, caching.open_answer_flags(flags))
+        (fh, caching.open_answer_flags(flags, direct))
     }
 
     async fn create(

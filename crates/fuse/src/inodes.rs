@@ -1,5 +1,5 @@
 //! What the kernel knows of our inodes: references per inode (nlookup), owner and permissions last told
-//! to it, and how many buffered handles are open.
+//! to it, and how many handles are open by which way.
 //! Invariant: an inode's count is the number of answers the kernel took that carried its number, less
 //! what it forgot; at 0 the entry goes. Counts are raised before the answer leaves and lowered again
 //! if nobody took it.
@@ -21,6 +21,8 @@ const GROUP_EXECUTE: u16 = 0o0010;
 struct Known {
     references: u64,
     buffered_handles: u32,
+    /// Handles that go round the page cache for the sake of parallel durable writes.
+    durable_handles: u32,
     uid: u32,
     gid: u32,
     mode: u16,
@@ -33,8 +35,19 @@ impl Known {
     }
 
     fn is_idle(&self) -> bool {
-        self.references == 0 && self.buffered_handles == 0
+        self.references == 0 && self.buffered_handles == 0 && self.durable_handles == 0
     }
+}
+
+/// How a handle's reads and writes come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Through the kernel's page cache.
+    Buffered,
+    /// Round it.
+    Direct,
+    /// Round it, because durable writes are then in parallel. Counted: it bars others from the page cache.
+    Durable,
 }
 
 /// The table. One lock a shard, never two at once.
@@ -95,12 +108,37 @@ impl Inodes {
         }
     }
 
-    /// A buffered handle was opened (+1) or closed (-1).
-    pub fn count_buffered(&self, ino: InodeNo, opened: bool) {
+    /// Chooses the way of a handle that is being opened, and counts it. `wanted`: what its flags alone would
+    /// give. O_DSYNC writes go round the page cache, where they are not one after the other, if nobody
+    /// reads through it; and as long as they do, nobody does: an append in between would show as zeros.
+    pub fn open_way(&self, ino: InodeNo, wanted: Way) -> Way {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino).or_default();
-        known.buffered_handles =
-            if opened { known.buffered_handles + 1 } else { known.buffered_handles.saturating_sub(1) };
+        let way = match wanted {
+            Way::Durable if known.buffered_handles > 0 => Way::Buffered,
+            Way::Buffered if known.durable_handles > 0 => Way::Durable,
+            way => way,
+        };
+        match way {
+            Way::Buffered => known.buffered_handles += 1,
+            Way::Durable => known.durable_handles += 1,
+            Way::Direct => {}
+        }
+        if known.is_idle() {
+            shard.remove(&ino);
+        }
+        way
+    }
+
+    /// A handle that went this way is closed.
+    pub fn closed(&self, ino: InodeNo, way: Way) {
+        let mut shard = self.shard(ino);
+        let Some(known) = shard.get_mut(&ino) else { return };
+        match way {
+            Way::Buffered => known.buffered_handles = known.buffered_handles.saturating_sub(1),
+            Way::Durable => known.durable_handles = known.durable_handles.saturating_sub(1),
+            Way::Direct => {}
+        }
         if known.is_idle() {
             shard.remove(&ino);
         }
@@ -204,12 +242,29 @@ mod tests {
     fn an_open_handle_keeps_the_entry() {
         let inodes = Inodes::new();
         inodes.refer(&file(7, 0o644));
-        inodes.count_buffered(InodeNo(7), true);
+        assert_eq!(inodes.open_way(InodeNo(7), Way::Buffered), Way::Buffered);
         inodes.forget(InodeNo(7), 1);
         assert!(inodes.has_buffered_handles(InodeNo(7)));
-        inodes.count_buffered(InodeNo(7), false);
+        inodes.closed(InodeNo(7), Way::Buffered);
         assert!(!inodes.has_buffered_handles(InodeNo(7)));
         assert_eq!(inodes.drain(), []);
+    }
+
+    #[test]
+    fn durable_writes_and_the_page_cache_are_never_both_in_use() {
+        let (inodes, ino) = (Inodes::new(), InodeNo(7));
+        assert_eq!(inodes.open_way(ino, Way::Buffered), Way::Buffered);
+        assert_eq!(inodes.open_way(ino, Way::Durable), Way::Buffered);
+        inodes.closed(ino, Way::Buffered);
+        assert_eq!(inodes.open_way(ino, Way::Durable), Way::Buffered, "one is still open");
+        (0..2).for_each(|_| inodes.closed(ino, Way::Buffered));
+        assert_eq!(inodes.open_way(ino, Way::Durable), Way::Durable);
+        assert_eq!(inodes.open_way(ino, Way::Buffered), Way::Durable);
+        assert_eq!(inodes.open_way(ino, Way::Direct), Way::Direct);
+        (0..2).for_each(|_| inodes.closed(ino, Way::Durable));
+        assert_eq!(inodes.open_way(ino, Way::Buffered), Way::Buffered);
+        inodes.closed(ino, Way::Buffered);
+        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
     }
 
     #[test]

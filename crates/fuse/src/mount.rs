@@ -78,7 +78,7 @@ pub struct MountOptions {
     pub fs_name: String,
     /// What the kernel may keep.
     pub caching: Caching,
-    /// How requests come from the kernel. [`MountOptions::new`] gives the classic way.
+    /// How requests come from the kernel.
     pub transport: Transport,
     /// Requests of one CPU that are with us at once over io_uring, waiting ones included: 1..=256.
     /// `None`: as many as memory for all CPUs allows. Each holds up to `max_request` bytes.
@@ -119,7 +119,7 @@ impl MountOptions {
             mountpoint: mountpoint.into(),
             fs_name: fs_name.into(),
             caching: Caching::EXCLUSIVE,
-            transport: Transport::Classic,
+            transport: Transport::Auto,
             ring_depth: None,
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
@@ -401,6 +401,8 @@ impl<C: Calls> Mount<C> {
             // Names could not be taken back when others come.
             caching.entry_ttl = Duration::ZERO;
         }
+        // Without it a file opened with O_DSYNC could not be mapped.
+        caching.parallel_durable &= agreed.flags & abi::init_flags::DIRECT_IO_ALLOW_MMAP != 0;
         let session = Arc::new(Session::new(
             calls,
             channel.clone(),

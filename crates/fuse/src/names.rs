@@ -15,7 +15,7 @@ use crate::{
     abi::{self, fattr},
     buffers::Payload,
     caching::Caching,
-    calls::{Calls, Errno, NewInode, SetAttrs},
+    calls::{Calls, Errno, NewInode, SetAttrs, UNCACHE_ATTRIBUTE},
     inodes::without_privileges,
     reply::{Answer, entry_out, kind_bits, kind_of},
     request::{Header, Operation, name_too_long},
@@ -170,7 +170,9 @@ impl<C: Calls> Session<C> {
     }
 
     async fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: u32) -> Result<Answer, Errno> {
-        check_xattr_name(name)?;
+        if name != UNCACHE_ATTRIBUTE {
+            check_xattr_name(name)?;
+        }
         if value.len() > XATTR_VALUE_LEN_MAX {
             return error(libc::E2BIG);
         }

@@ -20,7 +20,7 @@ use crate::{
     buffers::Payload,
     caching::Caching,
     calls::{Calls, Errno, Handle, KernelCache},
-    inodes::Inodes,
+    inodes::{Inodes, Way},
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
     waiting::{Waiting, interrupted},
@@ -44,7 +44,7 @@ pub trait Notifier: Send + Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct OpenFile {
     pub(crate) ino: InodeNo,
-    pub(crate) buffered: bool,
+    pub(crate) way: Way,
 }
 
 /// State shared by everything that serves one mount.
@@ -217,16 +217,13 @@ impl<C: Calls> Session<C> {
     }
 
     pub(crate) fn remember_file(&self, handle: Handle, file: OpenFile) {
-        if file.buffered {
-            self.inodes.count_buffered(file.ino, true);
-        }
         self.files().insert(handle, file);
     }
 
     pub(crate) fn forget_file(&self, handle: Handle) {
         let file = self.files().remove(&handle);
-        if let Some(OpenFile { ino, buffered: true }) = file {
-            self.inodes.count_buffered(ino, false);
+        if let Some(OpenFile { ino, way }) = file {
+            self.inodes.closed(ino, way);
         }
     }
 

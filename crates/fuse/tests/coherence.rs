@@ -7,7 +7,7 @@ mod common;
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
@@ -55,6 +55,43 @@ fn readers_at_the_end_of_a_growing_file_see_no_zeros() {
     let all = fs::read(&path).unwrap();
     assert_eq!(all.len() as u64, len.into_inner());
     assert!(!all.contains(&0));
+    m.end();
+}
+
+/// Durable writes that make a file longer, and readers that open it meanwhile: the same.
+#[test]
+fn readers_behind_a_durable_writer_see_no_zeros() {
+    let Some(m) = mount() else { return };
+    let path = m.path("journal");
+    let options =
+        || File::options().write(true).create(true).truncate(false).custom_flags(libc::O_DSYNC).clone();
+    let journal = options().open(&path).unwrap();
+    let (len, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let mut buf = vec![0; 10_000];
+                while !done.load(Ordering::Acquire) {
+                    let file = File::open(&path).unwrap();
+                    for _ in 0..20 {
+                        let end = len.load(Ordering::Acquire);
+                        let from = end.saturating_sub(5000);
+                        let n = file.read_at(&mut buf, from).unwrap();
+                        assert!(n as u64 >= end - from, "{n} bytes at {from} of a file of {end}");
+                        assert!(!buf[..n].contains(&0), "zeros in {n} bytes at {from}, {end} written");
+                    }
+                }
+            });
+        }
+        for i in 0..3000usize {
+            let record = vec![b'a' + (i % 26) as u8; 1 + i % 900];
+            journal.write_all_at(&record, len.load(Ordering::Acquire)).unwrap();
+            len.fetch_add(record.len() as u64, Ordering::Release);
+        }
+        done.store(true, Ordering::Release);
+    });
+    drop(journal);
+    assert_eq!(fs::read(&path).unwrap().len() as u64, len.into_inner());
     m.end();
 }
 

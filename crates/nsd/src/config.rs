@@ -33,6 +33,8 @@ pub struct Tuning {
     pub revisit_pause: Duration,
     /// Damaged strips waiting for repair; beyond that they wait to be found again.
     pub repair_queue_max: usize,
+    /// Memory for strips read more than once, bytes; 0: none.
+    pub cache_bytes: u64,
 }
 
 impl Default for Tuning {
@@ -45,6 +47,7 @@ impl Default for Tuning {
             revisit_max: 65536,
             revisit_pause: Duration::from_millis(200),
             repair_queue_max: 4096,
+            cache_bytes: 64 << 20,
         }
     }
 }

@@ -4,9 +4,10 @@
 //!
 //! [`Server`] puts the parts together: `gate` admits requests, `ops` carries them to the pdisks,
 //! `catchup`, `fill` and `repair` make strips anew, deciding with `judge`, as fast as `pace` lets them;
-//! `leftovers` removes what has moved away.
+//! `leftovers` removes what has moved away; `cache` answers what is read again.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod catchup;
 mod config;
 mod error;
@@ -23,6 +24,7 @@ mod settle;
 mod statistics;
 mod status;
 
+pub use cache::CacheUse;
 pub use config::{ServedPdisk, ServerConfig, Tuning};
 pub use error::ServerError;
 pub use scrub::{Found, Page};

@@ -11,6 +11,7 @@ use std::{
 };
 
 use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId};
+use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
 use stripe::{
     LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
@@ -20,9 +21,11 @@ use wire::{
     frame,
     mgr::{FILLED_MAX, Filled, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
+    strip::{ReadStrip, StripRead},
 };
 
 use crate::{
+    cache::{Cache, CacheUse},
     catchup::{CatchUp, Made},
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
@@ -62,6 +65,7 @@ struct Inner {
     pace: Arc<Pace>,
     map_wait: Duration,
     statistics: Statistics,
+    cache: Cache,
 }
 
 /// What this server says of itself to the manager.
@@ -163,7 +167,7 @@ impl Server {
             io,
         );
         let (repairs, queue) = Repairs::new(tuning.repair_queue_max);
-        let map_wait = tuning.map_wait;
+        let (map_wait, cache_bytes) = (tuning.map_wait, tuning.cache_bytes);
         let mut catch_up = HashMap::new();
         let mut tasks = Vec::new();
         for pdisk in &pdisks {
@@ -207,7 +211,9 @@ impl Server {
             pace,
             map_wait,
             statistics: Statistics::new(),
+            cache: Cache::default(),
         });
+        inner.cache.resize(cache_bytes);
         let following = (Arc::clone(&inner.gate), inner.membership.clone());
         tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
         endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));
@@ -217,6 +223,16 @@ impl Server {
     /// Session, lease and map.
     pub fn membership(&self) -> &Membership {
         &self.inner.membership
+    }
+
+    /// Changes the memory that strips are cached in, bytes; 0 turns it off.
+    pub fn resize_cache(&self, bytes: u64) {
+        self.inner.cache.resize(bytes);
+    }
+
+    /// What is cached of strips.
+    pub fn cache_use(&self) -> CacheUse {
+        self.inner.cache.usage()
     }
 
     /// What it is and does now.
@@ -275,6 +291,15 @@ impl Handler for Requests {
 }
 
 impl Inner {
+    /// The answer to a read, without the disk.
+    async fn cached(&self, served: &ServedPdisk, read: &ReadStrip) -> Option<(StripRead, Bytes)> {
+        if !self.cache.has(served.id, read.strip) {
+            return None;
+        }
+        let states = served.pdisk.state(vec![read.strip]).await.ok()?;
+        self.cache.get(served.id, read, states.first()?)
+    }
+
     async fn answer(&self, request: Request) -> Response {
         let message: NsdRequest = match frame::decode(&request.body) {
             Ok(message) => message,
@@ -301,7 +326,25 @@ impl Inner {
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
-        let (reply, payload, found) = ops::carry_out(&served.pdisk, message, request.payload.clone()).await;
+        let wanted = match &message {
+            NsdRequest::Read { read, .. } if !rebuild => Some(read.clone()),
+            _ => None,
+        };
+        if let NsdRequest::Suspect { strip, .. } = &message {
+            self.cache.forget(pdisk, *strip);
+        }
+        let cached = match &wanted {
+            Some(read) => self.cached(served, read).await,
+            None => None,
+        };
+        let was_cached = cached.is_some();
+        let (reply, payload, found) = match cached {
+            Some((read, payload)) => (NsdReply::Read(read), payload, Found::Nothing),
+            None => ops::carry_out(&served.pdisk, message, request.payload.clone()).await,
+        };
+        if let (Some(wanted), NsdReply::Read(read), false) = (&wanted, &reply, was_cached) {
+            self.cache.put(pdisk, wanted.strip, read, &payload);
+        }
         drop(pass);
         if let Found::Lost(strip) = found {
             self.repairs.found(pdisk, strip);

@@ -114,16 +114,16 @@ tunables! {
     /// `nsdBufSpace` caches strips. At least 4 blocks of `maxblocksize` must fit.
     pagepool = "pagepool": ByteSize {
         default: ByteSize(GIB), range: sizes(16 * MIB, 16 * TIB),
-        unit: "bytes", scope: Node, change: Reopen, status: Used
+        unit: "bytes", scope: Node, change: Live, status: Used
     }
     /// How much the client does at once: the master knob from which several below follow. A "thread"
     /// is one operation in progress, not a thread of the operating system.
     worker_threads = "workerThreads": u32 {
-        default: 48, range: 1..=8192, unit: "operations", scope: Node, change: Live, status: Planned
+        default: 48, range: 1..=8192, unit: "operations", scope: Node, change: Live, status: Used
     }
     /// Blocks that read-ahead and write-behind move at once, all files together.
     prefetch_threads = "prefetchThreads": u32 {
-        default: 16, range: 2..=8192, unit: "blocks", scope: Node, change: Live, status: Planned,
+        default: 16, range: 2..=8192, unit: "blocks", scope: Node, change: Live, status: Used,
         derived: "workerThreads / 3, at least 2" = |v| (v.worker_threads / 3).max(2)
     }
     /// File operations of applications that run at once; further ones wait.
@@ -138,7 +138,7 @@ tunables! {
     }
     /// Dirty blocks written at once to make room in the page pool.
     max_buffer_cleaners = "maxBufferCleaners": u32 {
-        default: 48, range: 1..=8192, unit: "blocks", scope: Node, change: Live, status: Planned,
+        default: 48, range: 1..=8192, unit: "blocks", scope: Node, change: Live, status: Used,
         derived: "workerThreads" = |v| v.worker_threads
     }
     /// Files whose attributes are written back at once.
@@ -148,33 +148,33 @@ tunables! {
     }
     /// Files flushed at once by `sync`.
     sync_worker_threads = "syncWorkerThreads": u32 {
-        default: 12, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Planned,
+        default: 12, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Used,
         derived: "workerThreads / 4, at least 1" = |v| (v.worker_threads / 4).max(1)
     }
     /// The share of the page pool that read-ahead and write-behind may fill. 0 turns read-ahead off.
     prefetch_pct = "prefetchPct": u32 {
-        default: 20, range: 0..=60, unit: "% of pagepool", scope: Node, change: Reopen, status: Used
+        default: 20, range: 0..=60, unit: "% of pagepool", scope: Node, change: Live, status: Used
     }
     /// The rate one node is expected to move, in decimal MB/s; it sizes read-ahead and write-behind. Set
     /// it to twice the rate needed: a smaller value limits throughput, a larger one only costs page pool.
     max_mbps = "maxMBpS": u32 {
-        default: 2048, range: 1..=1_000_000, unit: "MB/s", scope: Node, change: Live, status: Planned
+        default: 2048, range: 1..=1_000_000, unit: "MB/s", scope: Node, change: Live, status: Used
     }
     /// The share of the page pool that may be dirty; a writer beyond it waits for write-behind.
     dirty_limit_pct = "dirty_limit_pct": u32 {
-        default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Reopen, status: Used
+        default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Live, status: Used
     }
-    /// Blocks of a file above this size leave the page pool soon after they were read in sequence. Raise
-    /// it above the size of files that are read again and again.
+    /// Blocks of a file above this size are the first to leave a full page pool once they were read in
+    /// sequence. Raise it above the size of files that are read again and again.
     seq_discard_threshold = "seqDiscardThreshold" or "seqDiscardThreshhold": ByteSize {
         default: ByteSize(MIB), range: sizes(0, 1024 * TIB),
-        unit: "bytes", scope: Node, change: Live, status: Planned
+        unit: "bytes", scope: Node, change: Live, status: Used
     }
     /// From this file size on, full blocks written in sequence are flushed at once; those of smaller files
     /// stay dirty for a while.
     writebehind_threshold = "writebehindThreshold": ByteSize {
         default: ByteSize(512 * KIB), range: sizes(0, 1024 * TIB),
-        unit: "bytes", scope: Node, change: Live, status: Planned
+        unit: "bytes", scope: Node, change: Live, status: Used
     }
     /// The largest block size of a pool that a mount accepts.
     maxblocksize = "maxblocksize": ByteSize {
@@ -230,9 +230,9 @@ tunables! {
     nsd_max_worker_threads = "nsdMaxWorkerThreads": u32 {
         default: 512, range: 1..=8192, unit: "requests", scope: Node, change: Live, status: Planned
     }
-    /// The share of the page pool that an NSD server uses to cache strips.
+    /// The share of the page pool that an NSD server uses to cache strips that are read again.
     nsd_buf_space = "nsdBufSpace": u32 {
-        default: 30, range: 10..=70, unit: "% of pagepool", scope: Node, change: Live, status: Planned
+        default: 30, range: 10..=70, unit: "% of pagepool", scope: Node, change: Live, status: Used
     }
     /// The share of time that rebuild works on a pdisk while clients use its server; it pauses for the
     /// rest. 100 gives rebuild and clients equal rights; without clients it never pauses.

@@ -53,6 +53,7 @@ pub fn small() -> Tunables {
         commit_age: Duration::from_millis(20),
         deadline: Duration::from_secs(20),
         reserve_bytes: 1 << 20,
+        writebehind_threshold: 0,
         ..Tunables::default()
     }
 }

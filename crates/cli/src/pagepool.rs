@@ -1,0 +1,93 @@
+//! `ropewalk pagepool`: what the memory of mounts and servers holds, and what share of reads it served.
+
+use anyhow::Result;
+use base::units::human_size;
+use serde_json::{Value, json};
+use wire::admin::AdminRequest;
+
+use crate::{args::Listing, net_commands, output};
+
+/// `ropewalk pagepool`.
+pub fn pagepool(listing: &Listing) -> Result<()> {
+    let mut all = Vec::new();
+    let mut silent = Vec::new();
+    for answer in net_commands::ask_all(listing, &AdminRequest::Status)? {
+        match answer.answer {
+            Some(status) => {
+                let memory = &status["memory"];
+                if memory["pagepool"].is_object() || memory["strip_cache"].is_object() {
+                    all.push(json!({
+                        "process": answer.process,
+                        "pagepool": memory["pagepool"],
+                        "strip_cache": memory["strip_cache"],
+                    }));
+                }
+            }
+            None => silent.push(format!("{} does not answer at {}", answer.process, answer.address)),
+        }
+    }
+    if listing.json {
+        return output::json(&all);
+    }
+    let rows = |part: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
+        let with = all.iter().filter(|one| one[part].is_object());
+        let name = |one: &Value| one["process"].as_str().unwrap_or_default().to_owned();
+        with.map(|one| [vec![name(one)], row(&one[part])].concat()).collect()
+    };
+    output::table(
+        &[
+            "MOUNT",
+            "PAGEPOOL",
+            "USED",
+            "DIRTY",
+            "REUSED",
+            "READ",
+            "HIT",
+            "AHEAD HIT",
+            "MISS",
+            "READ AHEAD",
+            "UNUSED",
+        ],
+        rows("pagepool", pool_row),
+    );
+    output::table(&["SERVER", "CACHE", "USED", "STRIPS", "READ", "HIT"], rows("strip_cache", cache_row));
+    silent.iter().for_each(output::line);
+    Ok(())
+}
+
+fn size(value: &Value) -> String {
+    human_size(value.as_u64().unwrap_or(0))
+}
+
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
+}
+
+fn pool_row(pool: &Value) -> Vec<String> {
+    let bytes = |field: &str| pool[field].as_u64().unwrap_or(0);
+    let read = bytes("hit_bytes") + bytes("coming_bytes") + bytes("miss_bytes");
+    vec![
+        size(&pool["bytes_max"]),
+        size(&pool["used"]),
+        size(&pool["dirty"]),
+        size(&pool["reused"]),
+        human_size(read),
+        share(bytes("hit_bytes"), read),
+        share(bytes("coming_bytes"), read),
+        share(bytes("miss_bytes"), read),
+        size(&pool["ahead_bytes"]),
+        share(bytes("ahead_unused_bytes"), bytes("ahead_bytes")),
+    ]
+}
+
+fn cache_row(cache: &Value) -> Vec<String> {
+    let bytes = |field: &str| cache[field].as_u64().unwrap_or(0);
+    let read = bytes("hit_bytes") + bytes("miss_bytes");
+    vec![
+        size(&cache["bytes_max"]),
+        size(&cache["used"]),
+        cache["strips"].to_string(),
+        human_size(read),
+        share(bytes("hit_bytes"), read),
+    ]
+}

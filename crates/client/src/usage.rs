@@ -1,0 +1,76 @@
+//! What is in the page pool and where reads were answered from, for people.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use base::stats::{self, Counter};
+use serde::Serialize;
+
+/// What is in the pool, in bytes, and what was read since the client began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolUse {
+    /// Bytes it may hold.
+    pub bytes_max: u64,
+    /// Bytes it holds.
+    pub used: u64,
+    /// Bytes of those that are not yet stored.
+    pub dirty: u64,
+    /// Bytes that may be dirty; writers wait above it.
+    pub dirty_max: u64,
+    /// Bytes of clean pages that were used more than once.
+    pub reused: u64,
+    /// Bytes of freed buffers kept for the next load, beside the pool.
+    pub idle_buffers: u64,
+    /// Bytes of reads that were in memory.
+    pub hit_bytes: u64,
+    /// Bytes of reads that were on their way: read ahead, or asked for by another reader.
+    pub coming_bytes: u64,
+    /// Bytes of reads that had to be asked for.
+    pub miss_bytes: u64,
+    /// Bytes read ahead.
+    pub ahead_bytes: u64,
+    /// Bytes of those that were given up before anybody asked for them.
+    pub ahead_unused_bytes: u64,
+}
+
+/// A sum of this client, and in the process's registry.
+pub(crate) struct Count {
+    own: AtomicU64,
+    all: Counter,
+}
+
+impl Count {
+    fn new(source: &str) -> Count {
+        let help = "Bytes that reads found in the page pool or not, and bytes read ahead";
+        Count { own: AtomicU64::new(0), all: stats::counter("pagepool_read_bytes", help, &[("how", source)]) }
+    }
+
+    pub fn add(&self, bytes: u64) {
+        self.own.fetch_add(bytes, Relaxed);
+        self.all.add(bytes);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.own.load(Relaxed)
+    }
+}
+
+/// The sums behind [`PoolUse`].
+pub(crate) struct PoolCounts {
+    pub hit: Count,
+    pub coming: Count,
+    pub miss: Count,
+    pub ahead: Count,
+    pub ahead_unused: Count,
+}
+
+impl Default for PoolCounts {
+    fn default() -> PoolCounts {
+        PoolCounts {
+            hit: Count::new("hit"),
+            coming: Count::new("coming"),
+            miss: Count::new("miss"),
+            ahead: Count::new("ahead"),
+            ahead_unused: Count::new("ahead_unused"),
+        }
+    }
+}

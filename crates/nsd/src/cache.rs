@@ -1,0 +1,347 @@
+//! Strips in the server's memory (`nsdBufSpace` of `pagepool`): what was read from a pdisk stays until room
+//! is needed, and is read again without the disk.
+//!
+//! Owns: bytes of adopted strip versions with the CRCs their writer computed, by pdisk, strip and version.
+//! Invariant: a version's bytes never change, so an entry is right as long as its version is asked for; the
+//! pdisk says at every read which version that is and that it is whole ([`Pdisk::state`], from memory).
+//! What was overwritten is thus never found again, and goes like everything else that nobody asks for.
+//! Bounded by bytes; one strip's ranges are one entry. Least recently used goes first. A strip is kept when it
+//! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
+//! which is small) and pushes out nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use base::{PdiskId, StripId, units::UNIT};
+use bytes::Bytes;
+use serde::Serialize;
+use wire::strip::{Range, ReadStrip, ReadVersion, StripRead, StripState, VersionInfo};
+
+/// Bytes of an entry beside its data: keys, lists, CRCs.
+const ENTRY_BYTES: u64 = 256;
+
+/// What is in it, and how often it had what was wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheUse {
+    /// Bytes it may hold.
+    pub bytes_max: u64,
+    /// Bytes it holds.
+    pub used: u64,
+    /// Strips of which it holds something.
+    pub strips: u64,
+    /// Bytes of reads that came from it.
+    pub hit_bytes: u64,
+    /// Bytes of reads that came from a pdisk.
+    pub miss_bytes: u64,
+}
+
+type Key = (PdiskId, StripId);
+
+/// Whole units of one version.
+struct Part {
+    bytes: Bytes,
+    crcs: Vec<u32>,
+}
+
+struct Entry {
+    info: VersionInfo,
+    /// By their offset.
+    parts: BTreeMap<u32, Part>,
+    cost: u64,
+    used: u64,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Key, Entry>,
+    /// By the time of the last use; times are unique.
+    order: BTreeMap<u64, Key>,
+    /// Strips read lately, in two generations.
+    seen: [HashSet<Key>; 2],
+    time: u64,
+    bytes_max: u64,
+    used: u64,
+    hits: u64,
+    misses: u64,
+}
+
+/// See the file's head.
+#[derive(Default)]
+pub struct Cache(Mutex<State>);
+
+impl Cache {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes its bound; what is above it goes. 0 turns it off.
+    pub fn resize(&self, bytes_max: u64) {
+        let mut state = self.lock();
+        state.bytes_max = bytes_max;
+        state.shrink();
+    }
+
+    /// What is in it.
+    pub fn usage(&self) -> CacheUse {
+        let state = self.lock();
+        CacheUse {
+            bytes_max: state.bytes_max,
+            used: state.used,
+            strips: state.entries.len() as u64,
+            hit_bytes: state.hits,
+            miss_bytes: state.misses,
+        }
+    }
+
+    /// Whether it holds anything of a strip: if not, its state need not be asked for.
+    pub fn has(&self, pdisk: PdiskId, strip: StripId) -> bool {
+        self.lock().entries.contains_key(&(pdisk, strip))
+    }
+
+    /// The answer to a read, if all of it is here; `now` is what the pdisk says of the strip.
+    pub fn get(&self, pdisk: PdiskId, read: &ReadStrip, now: &StripState) -> Option<(StripRead, Bytes)> {
+        let info = now.adopted.as_ref().filter(|_| !now.lost)?;
+        if matches!(read.version, ReadVersion::Exactly(version) if version != info.version) {
+            return None;
+        }
+        let mut state = self.lock();
+        let State { entries, order, time, hits, .. } = &mut *state;
+        let entry = entries.get_mut(&(pdisk, read.strip)).filter(|e| e.info.version == info.version)?;
+        let mut ranges = Vec::with_capacity(read.ranges.len());
+        let (mut crcs, mut pieces) = (Vec::new(), Vec::new());
+        for range in &read.ranges {
+            let range = Range { len: range.len.min(info.len.saturating_sub(range.offset)), ..*range };
+            if range.len == 0 {
+                continue;
+            }
+            let (bytes, of) = entry.cut(range)?;
+            ranges.push(range);
+            crcs.extend_from_slice(of);
+            pieces.push(bytes);
+        }
+        order.remove(&entry.used);
+        *time += 1;
+        entry.used = *time;
+        order.insert(*time, (pdisk, read.strip));
+        let payload = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
+        *hits += payload.len() as u64;
+        // As the pdisk has it now: adopting changes nothing of it but what is said beside the version.
+        Some((StripRead { info: info.clone(), ranges, crcs }, payload))
+    }
+
+    /// A pdisk gave this: kept if it is not the first time.
+    pub fn put(&self, pdisk: PdiskId, strip: StripId, read: &StripRead, payload: &Bytes) {
+        let key = (pdisk, strip);
+        {
+            let mut state = self.lock();
+            state.misses += payload.len() as u64;
+            if payload.is_empty() || payload.len() as u64 > state.bytes_max / 4 || !state.is_seen(key) {
+                return;
+            }
+        }
+        let payload = Bytes::copy_from_slice(payload);
+        let mut state = self.lock();
+        if state.entries.get(&key).is_some_and(|e| e.info.version != read.info.version) {
+            state.remove(key);
+        }
+        state.time += 1;
+        let time = state.time;
+        let State { entries, order, used, .. } = &mut *state;
+        let entry = entries.entry(key).or_insert_with(|| Entry {
+            info: read.info.clone(),
+            parts: BTreeMap::new(),
+            cost: 0,
+            used: time,
+        });
+        order.remove(&entry.used);
+        entry.used = time;
+        order.insert(time, key);
+        let (mut at, mut unit) = (0, 0);
+        let mut kept = false;
+        for &range in &read.ranges {
+            let (end, units) = (at + range.len as usize, unit + range.units());
+            if let (Some(crcs), true) = (read.crcs.get(unit..units), end <= payload.len())
+                && entry.cut(range).is_none()
+            {
+                entry.parts.insert(range.offset, Part { bytes: payload.slice(at..end), crcs: crcs.to_vec() });
+                kept = true;
+            }
+            (at, unit) = (end, units);
+        }
+        if kept {
+            // A slice keeps its whole buffer alive.
+            let cost = payload.len() as u64 + ENTRY_BYTES;
+            entry.cost += cost;
+            *used += cost;
+        }
+        state.shrink();
+    }
+
+    /// Somebody got wrong bytes of a strip: what is kept of it goes.
+    pub fn forget(&self, pdisk: PdiskId, strip: StripId) {
+        self.lock().remove((pdisk, strip));
+    }
+}
+
+/// Strips remembered as read once, in one generation.
+const SEEN_MAX: usize = 1 << 15;
+
+impl Entry {
+    /// Bytes and CRCs of a range that lies in one part.
+    fn cut(&self, range: Range) -> Option<(Bytes, &[u32])> {
+        let (&start, part) = self.parts.range(..=range.offset).next_back()?;
+        let at = (range.offset - start) as usize;
+        let end = at + range.len as usize;
+        if end > part.bytes.len() {
+            return None;
+        }
+        Some((part.bytes.slice(at..end), part.crcs.get(at / UNIT..end / UNIT)?))
+    }
+}
+
+impl State {
+    /// Whether it was read lately; from now on it was.
+    fn is_seen(&mut self, key: Key) -> bool {
+        if self.seen.iter().any(|seen| seen.contains(&key)) {
+            return true;
+        }
+        if self.seen[0].len() >= SEEN_MAX {
+            self.seen.swap(0, 1);
+            self.seen[0].clear();
+        }
+        self.seen[0].insert(key);
+        false
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.order.remove(&entry.used);
+            self.used -= entry.cost;
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.used > self.bytes_max {
+            let Some((_, key)) = self.order.first_key_value() else { return };
+            self.remove(*key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Version;
+
+    use super::*;
+
+    fn strip(inode: u64) -> StripId {
+        let mut strip = StripId::default();
+        strip.stripe.inode = base::InodeNo(inode);
+        strip
+    }
+
+    fn info(seq: u64) -> VersionInfo {
+        let version = Version { seq, ..Version::default() };
+        VersionInfo { version, len: 65536, ..VersionInfo::default() }
+    }
+
+    fn adopted(inode: u64, seq: u64) -> StripState {
+        StripState { strip: strip(inode), adopted: Some(info(seq)), ..StripState::default() }
+    }
+
+    fn ask(inode: u64, offset: u32, len: u32) -> ReadStrip {
+        ReadStrip { strip: strip(inode), version: ReadVersion::Adopted, ranges: vec![Range { offset, len }] }
+    }
+
+    /// What a pdisk would give: the unit's number as its bytes and as its CRC.
+    fn given(seq: u64, offset: u32, len: u32) -> (StripRead, Bytes) {
+        let units = offset / 4096..(offset + len) / 4096;
+        let bytes: Vec<u8> = units.clone().flat_map(|u| [u as u8; 4096]).collect();
+        (
+            StripRead { info: info(seq), ranges: vec![Range { offset, len }], crcs: units.collect() },
+            bytes.into(),
+        )
+    }
+
+    const PDISK: PdiskId = PdiskId(1);
+
+    fn put(cache: &Cache, inode: u64, seq: u64, offset: u32, len: u32) {
+        let (read, payload) = given(seq, offset, len);
+        (0..2).for_each(|_| cache.put(PDISK, strip(inode), &read, &payload));
+    }
+
+    fn filled(bytes_max: u64) -> Cache {
+        let cache = Cache::default();
+        cache.resize(bytes_max);
+        put(&cache, 1, 1, 0, 65536);
+        cache
+    }
+
+    #[test]
+    fn what_is_read_once_is_not_kept() {
+        let cache = filled(1 << 20);
+        for inode in 100..1000 {
+            let (read, payload) = given(1, 0, 65536);
+            cache.put(PDISK, strip(inode), &read, &payload);
+        }
+        assert_eq!(cache.usage().strips, 1);
+        assert!(cache.get(PDISK, &ask(1, 0, 65536), &adopted(1, 1)).is_some());
+    }
+
+    #[test]
+    fn a_part_comes_with_its_crcs_and_cut_to_the_strip() {
+        let cache = filled(1 << 20);
+        let (read, payload) = cache.get(PDISK, &ask(1, 8192, 8192), &adopted(1, 1)).unwrap();
+        assert_eq!((read.crcs, payload[0], payload[8191]), (vec![2, 3], 2, 3));
+        let (read, payload) = cache.get(PDISK, &ask(1, 61440, 65536), &adopted(1, 1)).unwrap();
+        assert_eq!((read.ranges[0].len, payload.len()), (4096, 4096));
+        assert_eq!(cache.usage().hit_bytes, 8192 + 4096);
+    }
+
+    #[test]
+    fn only_the_version_the_pdisk_names_and_only_if_it_is_whole() {
+        let cache = filled(1 << 20);
+        let wanted = ask(1, 0, 4096);
+        assert!(cache.get(PDISK, &wanted, &adopted(1, 2)).is_none(), "overwritten");
+        assert!(cache.get(PDISK, &wanted, &StripState { lost: true, ..adopted(1, 1) }).is_none());
+        assert!(cache.get(PDISK, &wanted, &StripState::default()).is_none(), "deleted");
+        assert!(cache.get(PdiskId(2), &wanted, &adopted(1, 1)).is_none());
+        let other = ReadStrip { version: ReadVersion::Exactly(info(2).version), ..wanted.clone() };
+        assert!(cache.get(PDISK, &other, &adopted(1, 1)).is_none());
+        put(&cache, 1, 2, 0, 4096);
+        assert!(cache.get(PDISK, &wanted, &adopted(1, 2)).is_some());
+        assert!(cache.get(PDISK, &ask(1, 4096, 4096), &adopted(1, 2)).is_none(), "of the old version");
+    }
+
+    #[test]
+    fn it_is_bounded_and_what_is_used_stays() {
+        let cache = filled(1 << 20);
+        for inode in 2..200 {
+            put(&cache, inode, 1, 0, 65536);
+            assert!(cache.get(PDISK, &ask(1, 0, 4096), &adopted(1, 1)).is_some(), "after {inode}");
+            assert!(cache.usage().used <= 1 << 20);
+        }
+        assert_eq!(cache.usage().strips, 15);
+        cache.resize(0);
+        assert_eq!((cache.usage().used, cache.usage().strips), (0, 0));
+    }
+
+    #[test]
+    fn small_parts_of_a_strip_do_not_pile_up() {
+        let cache = filled(1 << 20);
+        for _ in 0..100 {
+            (0..16).for_each(|unit| put(&cache, 2, 1, unit * 4096, 4096));
+        }
+        assert_eq!(cache.usage().used, 65536 + 256 + 16 * (4096 + 256));
+    }
+
+    #[test]
+    fn what_gave_wrong_bytes_is_forgotten() {
+        let cache = filled(1 << 20);
+        cache.forget(PDISK, strip(1));
+        assert!(cache.get(PDISK, &ask(1, 0, 4096), &adopted(1, 1)).is_none());
+        assert_eq!(cache.usage().used, 0);
+    }
+}
