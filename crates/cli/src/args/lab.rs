@@ -166,7 +166,7 @@ pub struct NetperfTest {
     /// Check the data that arrives
     #[arg(long)]
     pub verify: bool,
-    /// How messages are given to connections: shortest_queue, round_robin
+    /// How messages are given to connections: shortest_queue, round_robin, pinned (each thread to one)
     #[arg(long, default_value = "shortest_queue")]
     pub dispatch: lab::netperf::Dispatching,
     /// Leave the choice of links to chance instead of placing connections on them
