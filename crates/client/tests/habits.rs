@@ -223,7 +223,7 @@ async fn writers_wait_when_too_much_is_dirty_and_give_up_at_the_deadline() {
 async fn the_pool_is_bounded_while_far_more_is_read() {
     let mut world = World::new(4, 1);
     let tunables = small();
-    let client = world.mount(tunables.clone());
+    let client = world.mount(tunables);
     let (ino, handle) = new_file(&client, b"big", RW).await;
     let size = 5 * tunables.pagepool;
     for offset in (0..size).step_by(1 << 20) {
