@@ -178,8 +178,25 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
     running
 }
 
+/// How long a manager waits for the store of one that was killed.
+const STORE_WAIT: Duration = Duration::from_secs(5);
+
+/// Opens the manager's store. The process that had it may be dead for all to see and still have threads that
+/// hold the file: who restarts a killed manager at once waits for them.
+async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager, manager::ManagerError> {
+    let until = Instant::now() + STORE_WAIT;
+    loop {
+        match manager::Manager::open(&dir.manager_dir()) {
+            Err(error) if error.is_in_use() && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
-    let manager = manager::Manager::open(&dir.manager_dir()).context("open the manager's store")?;
+    let manager = open_manager(dir).await.context("open the manager's store")?;
     let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
     let about = serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;

@@ -72,3 +72,10 @@ pub enum ManagerError {
         reason: String,
     },
 }
+
+impl ManagerError {
+    /// Another process has the store open.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, ManagerError::Store(StoreError::InUse { .. }))
+    }
+}
