@@ -199,13 +199,13 @@ mod tests {
         let lock_bytes = "0002cdd702ac0264ffffffffffffffff7f";
         assert_eq!(
             request(LockRequest::Set { ino, seq: 7, lock, wait: true }),
-            format!("26000507{lock_bytes}01")
+            format!("25000507{lock_bytes}01")
         );
-        assert_eq!(request(LockRequest::Cancel { ino, seq: 8, wait: 7 }), "2601050807");
-        assert_eq!(request(LockRequest::Test { ino, lock }), format!("260205{lock_bytes}"));
+        assert_eq!(request(LockRequest::Cancel { ino, seq: 8, wait: 7 }), "2501050807");
+        assert_eq!(request(LockRequest::Test { ino, lock }), format!("250205{lock_bytes}"));
         assert_eq!(
             request(LockRequest::Claim { life: 9, locks: vec![(ino, lock)], last: true }),
-            format!("2603090105{lock_bytes}01")
+            format!("2503090105{lock_bytes}01")
         );
         assert_eq!(hex(frame::encode(&MgrReply::Lock(LockAnswer::Done))), "1a00");
         assert_eq!(
