@@ -37,7 +37,7 @@ impl Model {
     }
 
     /// Whether `found` can be after a crash: every 4 KiB of it is of one of the states between the last
-    /// fsync and the last change, and its length of one of them.
+    /// fsync and the last change, and its length of one of them, or of a part of one write.
     pub fn may_be(&self, found: &[u8]) -> Result<(), String> {
         let mut states = vec![self.synced.clone()];
         for change in &self.since {
@@ -45,11 +45,23 @@ impl Model {
             apply(&mut next, change);
             states.push(next);
         }
-        // The kernel hands a long write on in parts that end with pages: some of them may have come.
-        let in_parts = |step: &[Vec<u8>]| {
-            found.len().is_multiple_of(4096) && (step[0].len()..=step[1].len()).contains(&found.len())
+        // The kernel hands a long write on in parts that end with pages: some of them may have come. What they
+        // added is of that write or a later one, not zeros.
+        let in_parts = |i: usize| {
+            let (old, new) = (states[i].len(), states[i + 1].len());
+            let tail = found.get(old..).unwrap_or_default();
+            let written = |at: usize, part: &[u8]| {
+                states[i + 1..].iter().any(|s| s.get(at..at + part.len()) == Some(part))
+            };
+            let head = tail.len().min(old.next_multiple_of(4096) - old);
+            let (first, rest) = tail.split_at(head);
+            found.len().is_multiple_of(4096)
+                && (old..=new).contains(&found.len())
+                && written(old, first)
+                && rest.chunks(4096).enumerate().all(|(n, unit)| written(old + head + n * 4096, unit))
         };
-        if !states.iter().any(|s| s.len() == found.len()) && !states.windows(2).any(in_parts) {
+        let last = states.len() - 1;
+        if !states.iter().any(|s| s.len() == found.len()) && !(0..last).any(in_parts) {
             let lens: Vec<usize> = states.iter().map(Vec::len).collect();
             return Err(format!("{} bytes, never one of {lens:?}", found.len()));
         }
