@@ -326,14 +326,15 @@ impl Inner {
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
-        let wanted = match &message {
-            NsdRequest::Read { read, .. } if !rebuild => Some(read.clone()),
-            _ => None,
-        };
         if let NsdRequest::Suspect { strip, .. } = &message {
             self.cache.forget(pdisk, *strip);
         }
-        let cached = match &wanted {
+        let wanted = match &message {
+            NsdRequest::Read { read, .. } if !rebuild => Some(read),
+            _ => None,
+        };
+        let strip = wanted.map(|read| read.strip);
+        let cached = match wanted {
             Some(read) => self.cached(served, read).await,
             None => None,
         };
@@ -342,8 +343,8 @@ impl Inner {
             Some((read, payload)) => (NsdReply::Read(read), payload, Found::Nothing),
             None => ops::carry_out(&served.pdisk, message, request.payload.clone()).await,
         };
-        if let (Some(wanted), NsdReply::Read(read), false) = (&wanted, &reply, was_cached) {
-            self.cache.put(pdisk, wanted.strip, read, &payload);
+        if let (Some(strip), NsdReply::Read(read), false) = (strip, &reply, was_cached) {
+            self.cache.put(pdisk, strip, read, &payload);
         }
         drop(pass);
         if let Found::Lost(strip) = found {
