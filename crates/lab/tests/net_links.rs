@@ -121,6 +121,20 @@ impl Load {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+    /// The longest time without an answer during `time`.
+    fn longest_pause(&self, time: Duration) -> Duration {
+        let (began, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+        let mut done = self.done.load(Ordering::Relaxed);
+        while began.elapsed() < time {
+            std::thread::sleep(Duration::from_millis(2));
+            let now = self.done.load(Ordering::Relaxed);
+            if now != done {
+                (done, last) = (now, Instant::now());
+            }
+            longest = longest.max(last.elapsed());
+        }
+        longest
+    }
     fn end(self, pair: &Pair) {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -214,6 +228,31 @@ fn a_link_of_several_is_lost_and_returns_and_no_request_fails() {
             }
             assert!(began.elapsed() < SOON, "{state:?}: {out:?} {:#?}", pair.status());
         }
+        load.end(&pair);
+    }
+}
+
+#[test]
+fn one_way_of_a_route_is_cut_silently_and_calls_go_on_by_the_other() {
+    // With two connections one of them never was on that way; one alone must be made anew until it is on the other.
+    for conns in [2, 1] {
+        let pair = Pair::new(Spec { rate: BitRate(300_000_000), ..Spec::default() }, conns);
+        let load = pair.load(WRITE);
+        pair.until("made", |peer| {
+            let bulk = |c: &&net::ConnStatus| c.lane == Lane::Bulk && c.state == net::ConnState::Active;
+            peer.connections.iter().filter(bulk).count() == usize::from(conns)
+        });
+        load.more(40);
+        let shares = pair.shares(&load, 40);
+        let busiest = if shares[0].0 > shares[1].0 { 1 } else { 2 };
+        let before: Vec<u64> = pair.status().connections.iter().map(|c| c.id).collect();
+        let host = pair.bed.hosts[0].name.clone();
+        pair.bed.set_link(&host, busiest, LinkState::Cut).unwrap();
+        let longest = load.longest_pause(Duration::from_secs(4));
+        let stayed = pair.status().connections.iter().filter(|c| before.contains(&c.id)).count();
+        let text = format!("{conns} connections: {longest:?} without an answer, {stayed} stayed");
+        println!("{text}; seed {}", pair.bed.spec.seed);
+        assert!(longest < Duration::from_secs(3), "{text}: {:#?}", pair.status());
         load.end(&pair);
     }
 }

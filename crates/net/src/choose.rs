@@ -4,12 +4,15 @@
 //! A connection's path has four sides: the links it leaves by and arrives by, here and at the peer. A switch
 //! between may choose anew, so each side is balanced for itself. The links of a side are the different
 //! classes seen on it; how many there are is not known before, so trying goes on until a further one is
-//! improbable.
+//! improbable. Among sets that are equally balanced one is preferred whose connections come back by the links they leave
+//! by: a lost link then takes few of them with it.
 
 use serde::Serialize;
 
 /// Tried connections at most, for one placement.
 pub(crate) const TRIED_MAX: usize = 64;
+/// Members of a set, fewer than this: balance comes first.
+const CROSSED_MAX: usize = 1024;
 /// A link not seen by then may be missed with this probability at most.
 const MISSED_MAX: f64 = 0.0005;
 
@@ -28,6 +31,12 @@ pub struct Path {
 }
 
 impl Path {
+    /// Whether it uses different links of a node for its two directions.
+    fn is_crossed(&self) -> bool {
+        let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+        differ(&self.out, &self.back) || differ(&self.out_at_peer, &self.back_from_peer)
+    }
+
     fn sides(&self) -> [&str; 4] {
         [&self.out, &self.out_at_peer, &self.back_from_peer, &self.back]
     }
@@ -37,13 +46,15 @@ impl Path {
 struct Classes {
     counts: [usize; 4],
     of: Vec<[usize; 4]>,
+    crossed: Vec<bool>,
 }
 
 impl Classes {
     fn new<'a>(paths: impl Iterator<Item = &'a Path>) -> Classes {
         let mut names: [Vec<&str>; 4] = Default::default();
-        let mut of = Vec::new();
+        let (mut of, mut crossed) = (Vec::new(), Vec::new());
         for path in paths {
+            crossed.push(path.is_crossed());
             let mut classes = [0; 4];
             for ((class, known), name) in classes.iter_mut().zip(&mut names).zip(path.sides()) {
                 *class = known.iter().position(|k| *k == name).unwrap_or_else(|| {
@@ -53,7 +64,7 @@ impl Classes {
             }
             of.push(classes);
         }
-        Classes { counts: names.map(|n| n.len()), of }
+        Classes { counts: names.map(|n| n.len()), of, crossed }
     }
 
     /// Connections on each class of each side.
@@ -67,7 +78,7 @@ impl Classes {
 }
 
 /// Connections on the classes, kept while members come and go. Its cost, the sum of squared loads, is least
-/// where they are equal.
+/// where they are equal; what is crossed decides among those.
 struct Loads<'a> {
     classes: &'a Classes,
     of: [Vec<usize>; 4],
@@ -76,7 +87,8 @@ struct Loads<'a> {
 
 impl Loads<'_> {
     fn adding(&self, member: usize) -> usize {
-        self.of.iter().zip(self.classes.of[member]).map(|(side, class)| 2 * side[class] + 1).sum()
+        let squares = self.of.iter().zip(self.classes.of[member]).map(|(side, class)| 2 * side[class] + 1);
+        squares.sum::<usize>() * CROSSED_MAX + usize::from(self.classes.crossed[member])
     }
     fn add(&mut self, member: usize) {
         self.cost += self.adding(member);
@@ -123,7 +135,10 @@ pub(crate) fn choose(staying: &[Path], tried: &[Path], n: usize) -> Choice {
     let mut keep = best.map(|(_, chosen)| chosen).unwrap_or_default();
     keep.sort_unstable();
     let loads = classes.loads((0..kept).chain(keep.iter().map(|i| kept + i)));
-    let enough = tried.len() >= TRIED_MAX || loads.iter().all(|side| settled(side, kept + tried.len()));
+    let seen = kept + tried.len();
+    let links = classes.counts.into_iter().max().unwrap_or(0);
+    let crossed = keep.iter().any(|i| classes.crossed[kept + i]) && seen < tries_for(links);
+    let enough = tried.len() >= TRIED_MAX || !crossed && loads.iter().all(|side| settled(side, seen));
     Choice { keep, enough }
 }
 
@@ -251,6 +266,16 @@ mod tests {
     }
 
     #[test]
+    fn each_comes_back_by_the_link_it_leaves_by_where_that_can_be_had() {
+        let mut crossed = 0;
+        for seed in 0..50 {
+            let mut network = Network { seed, out: 2, back: 2, seen: Default::default() };
+            crossed += network.place(&[], 2).iter().filter(|p| p.is_crossed()).count();
+        }
+        assert!(crossed <= 2, "{crossed} of 100");
+    }
+
+    #[test]
     fn a_new_connection_goes_where_the_others_are_not() {
         let path = |out: &str, back: &str| Path {
             out: out.into(),
@@ -260,7 +285,8 @@ mod tests {
         };
         let staying = [path("x", "y"), path("x", "x")];
         let tried = [path("x", "x"), path("y", "x"), path("y", "y")];
-        assert_eq!(choose(&staying, &tried, 1).keep, [1]);
+        // Two are equally good: the one that comes back by the link it leaves by.
+        assert_eq!(choose(&staying, &tried, 1).keep, [2]);
         assert_eq!(choose(&staying, &tried[..1], 1).keep, [0]);
         assert_eq!(choose(&staying, &tried, 2).keep, [1, 2]);
         assert_eq!(choose(&[], &[], 2).keep, [0usize; 0]);

@@ -21,12 +21,13 @@ use crate::{
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After these pauses so many further attempts begin beside those that hang: on other ports, which may take another way. Where
-/// one of two ways is dead one in four gets through, there and back; all twelve hang in 3 cases of 100.
-const BESIDE: [(Duration, usize); 4] = [
+/// one of two ways is dead one in four gets through, there and back; all twenty hang in 3 cases of 1000.
+const BESIDE: [(Duration, usize); 5] = [
     (Duration::from_millis(250), 1),
     (Duration::from_millis(150), 2),
     (Duration::from_millis(150), 4),
     (Duration::from_millis(150), 4),
+    (Duration::from_millis(150), 8),
 ];
 
 /// Why a connection could not be made.

@@ -86,7 +86,7 @@ fn steps(group: &Arc<Group>, now: Instant) {
     let mut plan = group.lock_plan();
     let conns = group.lock().conns.clone();
     let have: Vec<Have> = conns.iter().map(|c| c.have()).collect();
-    place_those_made_alone(group, &mut plan, &conns, bulk.into());
+    place_those_not_placed(group, &mut plan, &conns, bulk.into(), now);
     let steps = plan.steps(now, &have, bulk.into());
     let rails: Vec<_> = plan.rails().iter().map(|r| (r.addr, r.down)).collect();
     drop(plan);
@@ -117,19 +117,21 @@ fn can_place(group: &Group, addr: SocketAddr) -> bool {
     group.core.config.placement == Placement::Probe && !addr.ip().is_loopback()
 }
 
-/// A connection that was the only one on its rail was not placed; when more are wanted it is made anew with
-/// them, so that all are.
-fn place_those_made_alone(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], bulk: usize) {
-    let alone = |rail: usize, r: &crate::plan::Rail| {
-        let mut there = conns.iter().filter(|c| c.lane == Lane::Bulk && c.rail == rail && !c.have().leaving);
-        let first = there.next().filter(|c| c.path.is_none() && there.next().is_none())?;
-        (r.placement.is_none() && can_place(group, r.addr)).then_some(first.id)
-    };
+/// A connection that was the only one on its rail, or was made in haste, was not placed; where several are wanted it is made
+/// anew with them, so that all are.
+fn place_those_not_placed(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], bulk: usize, now: Instant) {
     let rails = plan.rails();
-    if bulk > rails.iter().filter(|r| !r.down).count() {
-        let alone: Vec<u64> = rails.iter().enumerate().filter_map(|(i, r)| alone(i, r)).collect();
-        plan.replace(&alone);
+    if bulk <= rails.iter().filter(|r| !r.down).count() {
+        return;
     }
+    let to_place = |rail: usize| {
+        let r = &rails[rail];
+        r.placement.is_none() && !plan.in_haste(rail, now) && can_place(group, r.addr)
+    };
+    let to_place: Vec<bool> = (0..rails.len()).map(to_place).collect();
+    let unplaced = |c: &&Arc<Conn>| c.lane == Lane::Bulk && c.path.is_none() && !c.have().leaving;
+    let these = conns.iter().filter(unplaced).filter(|c| to_place.get(c.rail) == Some(&true));
+    plan.replace(&these.map(|c| c.id).collect::<Vec<_>>());
 }
 
 fn drain(group: &Group, conn: u64) {
@@ -248,7 +250,10 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
     }
     if !stuck.is_empty() && group.dials() {
         // Once any of them gets through, the others are known as dead.
-        group.lock_plan().replace(&stuck);
+        let mut plan = group.lock_plan();
+        stuck.iter().filter_map(|&id| find(id)).for_each(|c| plan.path_lost(c.rail, now));
+        plan.replace(&stuck);
+        drop(plan);
         group.keeper.notify_one();
     }
 }

@@ -2,9 +2,9 @@
 //! kept that together use all links equally, in both directions.
 //!
 //! Where a bond's formula is known the ports are computed (`hash.rs`); in any case the counters of both
-//! nodes say what came of it (`probe.rs`), and `choose.rs` decides. Bulk calls of the group wait meanwhile,
-//! so that they do not hide the bursts; the whole is bounded by `PLACE_FOR`. What fails leaves connections
-//! unplaced, never missing.
+//! nodes say what came of it (`probe.rs`), and `choose.rs` decides. Bulk calls of the group wait while bursts
+//! are sent, so that they do not hide them, and go on while connections are made: on a dead way an attempt hangs. The
+//! whole is bounded by `PLACE_FOR`. What fails leaves connections unplaced, never missing.
 
 use std::{
     fs,
@@ -34,9 +34,8 @@ const PLACE_FOR: Duration = Duration::from_secs(2);
 const PROBE_FOR: Duration = Duration::from_millis(400);
 /// The same for an attempt to connect.
 const CONNECT_FOR: Duration = Duration::from_millis(250);
-/// Attempts under way while a connection is probed; twice as many after each that hangs on a dead way, so that they hang beside
-/// each other.
-const AHEAD: std::ops::RangeInclusive<usize> = 4..=16;
+/// Attempts to connect at once; twice as many next time where some hang on a dead way.
+const AT_ONCE: std::ops::RangeInclusive<usize> = 8..=32;
 /// How long the placements of other groups are waited for; more peers than that are many flows, which chance
 /// spreads well (`sizing.rs`).
 const TURN_WITHIN: Duration = Duration::from_secs(1);
@@ -72,6 +71,11 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
     let trip = asked.elapsed();
     let task = Task { trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    if task.group.lock_plan().in_haste(rail, Instant::now()) {
+        // Without a placement the keeper has it done when the haste is over.
+        task.group.lock_plan().forget_placement(rail);
+        return task.take_any(stream, accepted, n);
+    }
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
         return task.by_chance(stream, accepted, n, "one link on each side: there is nothing to choose");
     }
@@ -101,53 +105,86 @@ impl Task {
             return self.by_chance(stream, accepted, n, why);
         };
         self.deadline = Instant::now() + PLACE_FOR;
-        let group = Arc::clone(&self.group);
-        let hold = Hold::new(&group);
-        hold.quiet().await;
         let local = stream.local_addr().map(|a| a.ip()).ok();
-        self.try_out(stream, accepted).await;
-        let mut ports = local.map(|ip| self.ports(ip)).unwrap_or_default().into_iter();
+        let ports = local.map(|ip| self.ports(ip)).unwrap_or_default();
+        let mut ports = ports.into_iter().filter_map(|port| Some(SocketAddr::new(local?, port)));
         let staying = self.staying();
-        let mut choice = self.choose(&staying, n);
-        let (mut attempts, mut ahead) = (JoinSet::new(), *AHEAD.start());
-        while (self.tried.len() < n || !choice.enough)
-            && self.tried.len() < TRIED_MAX
-            && Instant::now() < self.deadline
-        {
-            self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
-            while attempts.len() < ahead {
-                let from = ports.next().and_then(|port| Some(SocketAddr::new(local?, port)));
-                let left = self.deadline.saturating_duration_since(Instant::now());
-                let limit = CONNECT_FOR.max(self.trip * 8).min(left);
-                let (group, addr) = (Arc::clone(&self.group), self.addr);
-                attempts
-                    .spawn(async move { (from, dial::connect(&group, Lane::Bulk, addr, from, limit).await) });
+        let mut made = vec![(stream, accepted)];
+        let mut at_once = *AT_ONCE.start();
+        loop {
+            let choice = self.try_out(made, &staying, n).await;
+            let over = self.failed.is_some() || Instant::now() >= self.deadline;
+            if over || self.tried.len() >= n && choice.enough {
+                return self.finish(&staying, choice, n);
             }
-            // Never empty here; an attempt that was aborted: the runtime ends.
-            let Some(Ok((from, made))) = attempts.join_next().await else { break };
-            match made {
-                Ok((stream, accepted)) => self.try_out(stream, accepted).await,
-                // It took a way that is dead in one direction: others are not.
-                Err(DialError::Timeout { .. } | DialError::Handshake { .. }) => {
-                    ahead = (ahead * 2).min(*AHEAD.end());
-                    continue;
-                }
-                // A port that somebody has: another will do.
-                Err(_) if from.is_some() => continue,
-                Err(error) => {
-                    self.failed = Some(error);
-                    break;
-                }
+            let hung;
+            (made, hung) = self.connect(at_once, &mut ports).await;
+            if hung {
+                at_once = (at_once * 2).min(*AT_ONCE.end());
             }
-            choice = self.choose(&staying, n);
         }
-        self.finish(&staying, choice, n);
-        drop(hold);
+    }
+
+    /// Makes connections side by side; whether some of the attempts took a way that is dead.
+    async fn connect(
+        &mut self,
+        count: usize,
+        ports: &mut impl Iterator<Item = SocketAddr>,
+    ) -> (Vec<(TcpStream, Accepted)>, bool) {
+        self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let limit = CONNECT_FOR.max(self.trip * 8).min(left);
+        let mut attempts = JoinSet::new();
+        for _ in 0..count {
+            let (from, group, addr) = (ports.next(), Arc::clone(&self.group), self.addr);
+            attempts.spawn(async move { (from, dial::connect(&group, Lane::Bulk, addr, from, limit).await) });
+        }
+        let (mut made, mut hung) = (Vec::new(), false);
         while let Some(ended) = attempts.join_next().await {
-            if let Ok((_, Ok((stream, _)))) = ended {
-                core.runtime.spawn(probe::part(stream));
+            match ended {
+                Ok((_, Ok(connection))) => made.push(connection),
+                // It took a way that is dead in one direction: others are not.
+                Ok((_, Err(DialError::Timeout { .. } | DialError::Handshake { .. }))) => hung = true,
+                // A port that somebody has: another will do.
+                Ok((Some(_), Err(_))) => {}
+                Ok((None, Err(error))) => self.failed = Some(error),
+                // An attempt that was aborted: the runtime ends.
+                Err(_) => break,
             }
         }
+        (made, hung)
+    }
+
+    /// Tries connections one after the other until a good set is there, while bulk calls wait.
+    async fn try_out(
+        &mut self,
+        made: Vec<(TcpStream, Accepted)>,
+        staying: &[Path],
+        n: usize,
+    ) -> choose::Choice {
+        let (group, towards) = (Arc::clone(&self.group), self.addr.ip());
+        let mut choice = self.choose(staying, n);
+        let hold = Hold::new(&group);
+        let mut good = !made.is_empty();
+        if good {
+            hold.quiet().await;
+        }
+        for (mut stream, accepted) in made {
+            if good && (self.tried.len() < n || !choice.enough) && self.tried.len() < TRIED_MAX {
+                let until = self.deadline.min(Instant::now() + PROBE_FOR.max(self.trip * 8));
+                // A burst that was cut off may still be on its way: such a connection carries nothing else. And calls
+                // have waited long for it: the others of this round are let go.
+                let path = within(until, Probe::new(&mut stream).path(towards)).await;
+                good = path.is_some();
+                if let Some(path) = path {
+                    self.tried.push(Candidate { stream, accepted, path });
+                    choice = self.choose(staying, n);
+                }
+            } else {
+                group.core.runtime.spawn(probe::part(stream));
+            }
+        }
+        choice
     }
 
     async fn turn<'a>(&self, core: &'a Core) -> Option<SemaphorePermit<'a>> {
@@ -159,9 +196,14 @@ impl Task {
         }
     }
 
-    /// Takes the connection as it is, and makes the others as they come.
+    /// The same, and says why.
     fn by_chance(&self, stream: TcpStream, accepted: Accepted, n: usize, why: &str) {
         self.report(0, [1; 2], why.to_owned());
+        self.take_any(stream, accepted, n);
+    }
+
+    /// Takes the connection as it is, and makes the others as they come.
+    fn take_any(&self, stream: TcpStream, accepted: Accepted, n: usize) {
         self.hand_over(stream, accepted, None);
         for _ in 1..n {
             let group = Arc::clone(&self.group);
@@ -183,16 +225,6 @@ impl Task {
     fn choose(&self, staying: &[Path], n: usize) -> choose::Choice {
         let paths: Vec<Path> = self.tried.iter().map(|c| c.path.clone()).collect();
         choose::choose(staying, &paths, n)
-    }
-
-    async fn try_out(&mut self, mut stream: TcpStream, accepted: Accepted) {
-        let towards = self.addr.ip();
-        let until = self.deadline.min(Instant::now() + PROBE_FOR.max(self.trip * 8));
-        let path = within(until, Probe::new(&mut stream).path(towards)).await;
-        // A burst that was cut off may still be on its way: such a connection carries nothing else.
-        if let Some(path) = path {
-            self.tried.push(Candidate { stream, accepted, path });
-        }
     }
 
     /// Source ports for a bond whose formula is known.

@@ -19,6 +19,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(200);
 const SUSPECT_AFTER: Duration = Duration::from_millis(250);
 /// After this it is given up if others get through.
 const DEAD_AFTER: Duration = Duration::from_millis(600);
+/// After this without progress anywhere, others are tried beside those that are there.
+const STUCK_AFTER: Duration = Duration::from_millis(400);
 /// A connection that got something this recently gets through.
 const LIVE_WITHIN: Duration = Duration::from_millis(500);
 /// A silent one that is waited for is asked for a sign of life, this often at most.
@@ -158,7 +160,7 @@ impl Watch {
                 advice.push(Advice::PathDead(s.conn, stalled));
                 continue;
             }
-            if stalled >= DEAD_AFTER && live.is_empty() {
+            if stalled >= STUCK_AFTER && live.is_empty() {
                 advice.push(Advice::Stuck(s.conn));
             }
             let silent = since(h.progress).is_none_or(|t| t >= TICK);
