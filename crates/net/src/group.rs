@@ -1,8 +1,7 @@
-//! A connection group: all connections to one other process, and the calls that use them.
+//! A connection group: all connections to one other process, as they come and go. The calls that use them: `calling.rs`.
 //!
 //! A dialed group (made by `Endpoint::peer`) connects by itself while it is used (`keeper.rs`); an accepted
-//! one (a peer that connected to us) waits for the peer to come back. A call takes the connection of its
-//! lane with the least work under way; none free or none at all, it waits, within deadline and patience.
+//! one (a peer that connected to us) waits for the peer to come back.
 //! Locks: `plan`, then `state`; never held across an await, nor while a connection's outbox is used.
 
 use std::{
@@ -15,82 +14,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::NodeId;
-use bytes::Bytes;
-use tokio::sync::{Notify, oneshot};
-use wire::{
-    crc::crc32c,
-    frame::{FrameKind, Header, Status},
-    hello::Lane,
-};
+use tokio::sync::Notify;
+use wire::hello::Lane;
 
 use crate::{
-    Call, CallError, Destination, Payload, Reply, ReplyPayload, auto,
+    Payload, auto,
     conn::{Accepted, Conn, DrainState, Identity},
     dial::{DialError, Dialed},
     endpoint::Core,
     error::CloseReason,
     keeper,
     once::Once,
-    outbox::OutFrame,
-    pending::{Failure, Outcome, Pending, ReplyTo, Table, Unassigned},
+    pending::{Failure, Table},
     plan::{Ended, Failed, Have, Plan},
 };
-
-/// Requests on a connection above which small ones are left to the writer task, which sends many at once.
-const COALESCE_ABOVE: u32 = 4;
-/// Longest frame that is worth waiting for others.
-const COALESCE_LEN_MAX: usize = 8 << 10;
-/// Pauses between repetitions of a call that was answered `Busy`.
-const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-
-/// Another process, reached over one connection group. Cheap to clone; clones share the group.
-#[derive(Clone)]
-pub struct Peer {
-    group: Arc<Group>,
-}
-
-impl Peer {
-    pub(crate) fn from_group(group: Arc<Group>) -> Peer {
-        Peer { group }
-    }
-
-    /// Sends one request and waits for its reply, until the call's deadline at most. A reply whose status
-    /// is not `Ok` is an error, but `Busy` is tried again until the deadline. Dropping the future tells
-    /// the peer that nobody waits.
-    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
-        call.check_lengths()?;
-        let (deadline, now) = (call.deadline, Instant::now());
-        if deadline <= now {
-            return Err(CallError::Deadline);
-        }
-        match tokio::time::timeout_at(deadline.into(), self.group.call(call, now)).await {
-            Ok(result) => result,
-            Err(_) => Err(CallError::Deadline),
-        }
-    }
-
-    /// Node and process number, once a handshake has told them.
-    pub fn identity(&self) -> Option<(NodeId, u64)> {
-        self.group.lock().identity.as_ref().map(|i| (i.node, i.process))
-    }
-
-    /// Whether a connection stands now.
-    pub fn is_connected(&self) -> bool {
-        !self.group.lock().conns.is_empty()
-    }
-
-    /// The addresses this peer is connected to; empty for a peer that connected to us.
-    pub fn addrs(&self) -> &[SocketAddr] {
-        &self.group.addrs
-    }
-}
-
-impl std::fmt::Debug for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Peer({})", self.group.name())
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct State {
@@ -101,7 +38,7 @@ pub(crate) struct State {
     pub last_error: Option<String>,
     /// The peer refuses the handshake.
     pub refused: Option<String>,
-    shut: bool,
+    pub shut: bool,
 }
 
 pub(crate) struct Group {
@@ -112,9 +49,9 @@ pub(crate) struct Group {
     /// What is remembered of the peer's requests that must take effect once.
     pub once: Mutex<Once<Arc<Conn>>>,
     /// Payloads of calls under way that the peer fetches, by request id. Bounded as the calls are.
-    offers: Mutex<HashMap<u64, Payload>>,
+    pub offers: Mutex<HashMap<u64, Payload>>,
     /// A connection came, or room on one, by lane.
-    changed: [Notify; 2],
+    pub changed: [Notify; 2],
     plan: Mutex<Plan>,
     /// The peer's `conns_max`; 0 until the first handshake.
     peer_conns_max: AtomicU8,
@@ -129,10 +66,10 @@ pub(crate) struct Group {
     keeper_started: AtomicBool,
     /// Connections replaced because they were slow.
     pub replaced: AtomicU32,
-    used_us: AtomicU64,
+    pub used_us: AtomicU64,
 }
 
-fn lane_index(lane: Lane) -> usize {
+pub(crate) fn lane_index(lane: Lane) -> usize {
     match lane {
         Lane::Control => 0,
         Lane::Bulk => 1,
@@ -223,247 +160,17 @@ impl Group {
         Duration::from_micros(idle)
     }
 
-    /// `now` is the call's beginning: the clock is read seldom, because small calls feel each reading.
-    async fn call(self: &Arc<Self>, mut call: Call, mut now: Instant) -> Result<Reply, CallError> {
-        let core = &self.core;
-        let once = !call.idempotent;
-        let id = if once { core.next_unsettled() } else { core.next_id() };
-        let body = Bytes::from(std::mem::take(&mut call.body));
-        let payload = std::mem::take(&mut call.payload);
-        let body_crc = crc32c(&body);
-        let mut destination = call.into.take();
-        let mut busy_pause = BUSY_PAUSE.0;
-        let patience = call.patience.unwrap_or(core.config.patience_default);
-        let offered = self.offer(id, &call, &payload);
-        let sent = if offered.is_some() { Payload::new() } else { payload };
-        let _kept = Kept { group: self, id, once, offered: offered.is_some() };
-        // The process that may have carried it out already, and how its connection was lost.
-        let mut tried: Option<(u64, String)> = None;
-        loop {
-            let mut guard = Guard { group: self, id, armed: true };
-            let pending = self.pending(&call, now, body.len() + sent.len(), destination.take());
-            let expects = pending.destination.is_some();
-            self.lock().table.insert(id, pending);
-            self.used_us.store(core.us_of(now), Ordering::Relaxed);
-            self.wake_keeper();
-            let (conn, rx, load) = match self.try_assign(id, call.lane) {
-                Ok(Ok(assigned)) => assigned,
-                _ => {
-                    let assigned = self.assign(id, call.lane, patience).await;
-                    now = Instant::now();
-                    assigned.map_err(|e| if tried.is_some() { perhaps(e) } else { e })?
-                }
-            };
-            if let Some((process, lost)) = &tried
-                && once
-                && *process != conn.peer.process
-            {
-                let reason = format!("{lost}; the peer has started anew since the request was sent");
-                return Err(CallError::Disconnected { maybe_executed: true, reason });
-            }
-            let header = Header {
-                kind: FrameKind::Request,
-                service: call.service,
-                class: call.class,
-                op: call.op,
-                status: Status::Ok,
-                body_len: body.len() as u32,
-                payload_len: sent.len() as u32,
-                body_crc,
-                deadline_us: remaining_us(call.deadline, now),
-                server_us: 0,
-                request_id: id,
-                session: call.session,
-                inode: call.inode,
-                epoch: call.epoch,
-                sent_us: core.us_of(now),
-                offered: offered.unwrap_or(0),
-                once,
-                settled: if once { core.settled(id) } else { 0 },
-            };
-            let frame = OutFrame {
-                header: header.encode(),
-                body: body.clone(),
-                payload: sent.clone(),
-                request: Some(id),
-            };
-            let later = load >= COALESCE_ABOVE && frame.len() <= COALESCE_LEN_MAX;
-            let expecting = Expecting::new(&conn, expects);
-            let process = conn.peer.process;
-            if conn.send(frame, later).is_err() {
-                // It has ended meanwhile; its end tells the call, or has no longer seen it.
-                drop(expecting);
-                guard.armed = false;
-                let taken = self.lock().table.take_back(id);
-                destination = match taken {
-                    Some(pending) => pending.destination,
-                    None => match rx.await {
-                        Ok(Err(Failure::Lost { destination, .. })) => destination,
-                        _ => return Err(CallError::Shutdown),
-                    },
-                };
-                now = Instant::now();
-                continue;
-            }
-            let outcome = rx.await;
-            drop(expecting);
-            guard.armed = false;
-            match outcome {
-                Ok(Ok(reply)) => match reply.header.status {
-                    Status::Ok => return Ok(reply),
-                    Status::Busy => {
-                        tokio::time::sleep(core.jitter(busy_pause)).await;
-                        busy_pause = (busy_pause * 2).min(BUSY_PAUSE.1);
-                        if let ReplyPayload::Received { destination: d, .. } = reply.payload {
-                            destination = Some(d);
-                        }
-                    }
-                    status => return Err(CallError::Status { status, body: reply.body }),
-                },
-                Ok(Err(Failure::TooLong { len, room })) => {
-                    return Err(CallError::PayloadTooLong { len, room });
-                }
-                Ok(Err(Failure::Lost { maybe_executed, reason, destination: d })) => {
-                    tracing::debug!(id, maybe_executed, "sending a request again: {reason}");
-                    if maybe_executed {
-                        tried.get_or_insert((process, reason));
-                    }
-                    destination = d;
-                }
-                Err(_) => return Err(CallError::Shutdown),
-            }
-            now = Instant::now();
-        }
-    }
-
-    /// Keeps a payload for the peer to fetch, where that is how it travels. Returns its bytes.
-    fn offer(&self, id: u64, call: &Call, payload: &Payload) -> Option<u32> {
-        let fetched = call.lane == Lane::Bulk && self.core.is_fetched(payload.len());
-        fetched.then(|| {
-            self.lock_offers().insert(id, payload.clone());
-            payload.len() as u32
-        })
-    }
-
-    /// The payload offered with request `id`, if that call has not ended.
-    pub(crate) fn offered(&self, id: u64) -> Option<Payload> {
-        self.lock_offers().get(&id).cloned()
-    }
-
-    fn lock_offers(&self) -> MutexGuard<'_, HashMap<u64, Payload>> {
-        self.offers.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     pub(crate) fn lock_once(&self) -> MutexGuard<'_, Once<Arc<Conn>>> {
         self.once.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn pending(&self, call: &Call, since: Instant, cost: usize, destination: Option<Destination>) -> Pending {
-        Pending {
-            service: call.service,
-            class: call.class,
-            op: call.op,
-            inode: call.inode,
-            since,
-            deadline: call.deadline,
-            cost: cost as u64,
-            expected: destination.as_ref().map_or(0, |d| d.room() as u64),
-            destination,
-            conn: None,
-            tx: None,
-            receiving: false,
-        }
-    }
-
-    /// Waits for a connection with room.
-    async fn assign(
-        self: &Arc<Self>,
-        id: u64,
-        lane: Lane,
-        patience: Duration,
-    ) -> Result<Assigned, CallError> {
-        let mut waited = false;
-        let mut patience_ends = None;
-        loop {
-            // Made before looking: what happens between looking and waiting is not missed.
-            let changed = self.changed[lane_index(lane)].notified();
-            match self.try_assign(id, lane)? {
-                Ok(assigned) => {
-                    if waited {
-                        // The room may suffice for the next in line as well.
-                        self.changed[lane_index(lane)].notify_one();
-                    }
-                    return Ok(assigned);
-                }
-                Err(Unassigned::NoRoom) => {
-                    // There are connections: patience is for when there are none.
-                    (waited, patience_ends) = (true, None);
-                    changed.await;
-                }
-                Err(Unassigned::NoConnection) => {
-                    waited = true;
-                    self.want(lane);
-                    let ends = *patience_ends.get_or_insert_with(|| Instant::now() + patience);
-                    if tokio::time::timeout_at(ends.into(), changed).await.is_err() {
-                        let reason = self.lock().last_error.clone();
-                        return Err(CallError::Disconnected {
-                            maybe_executed: false,
-                            reason: reason.unwrap_or_else(|| format!("no connection to {}", self.name())),
-                        });
-                    }
-                }
-                Err(Unassigned::Gone) => return Err(CallError::Shutdown),
-            }
-        }
-    }
-
-    fn try_assign(&self, id: u64, lane: Lane) -> Result<Result<Assigned, Unassigned>, CallError> {
-        let mut state = self.lock();
-        if state.shut {
-            return Err(CallError::Shutdown);
-        }
-        let dispatch = self.core.config.dispatch;
-        let mut given = state.table.assign(id, lane, dispatch);
-        if matches!(given, Err(Unassigned::NoConnection)) {
-            if let Some(reason) = &state.refused {
-                return Err(CallError::Refused(reason.clone()));
-            }
-            if !self.dials() {
-                // The peer decides which lanes it opens.
-                let other = if lane == Lane::Control { Lane::Bulk } else { Lane::Control };
-                given = state.table.assign(id, other, dispatch);
-            }
-        }
-        Ok(given.and_then(|(conn, rx, load)| {
-            let conn = state.conns.iter().find(|c| c.id == conn).cloned().ok_or(Unassigned::Gone)?;
-            Ok((conn, rx, load))
-        }))
-    }
-
-    /// Somebody waits for a connection of `lane`.
-    fn want(self: &Arc<Self>, lane: Lane) {
-        if lane == Lane::Bulk {
-            self.bulk_wanted.store(true, Ordering::Relaxed);
-        }
-        if self.dials() {
-            self.start_keeper();
-            self.keeper.notify_one();
-        }
-    }
-
-    fn start_keeper(self: &Arc<Self>) {
+    pub(crate) fn start_keeper(self: &Arc<Self>) {
         if !self.keeper_started.swap(true, Ordering::AcqRel) {
             self.core.runtime.spawn(keeper::run(Arc::downgrade(self)));
         }
     }
 
-    fn wake_keeper(&self) {
-        if self.keeper_sleeps.load(Ordering::Relaxed) && self.keeper_sleeps.swap(false, Ordering::SeqCst) {
-            self.keeper.notify_one();
-        }
-    }
-
-    fn notify(&self, lane: Lane) {
+    pub(crate) fn notify(&self, lane: Lane) {
         self.changed[lane_index(lane)].notify_one();
         if !self.dials() {
             self.changed[1 - lane_index(lane)].notify_one();
@@ -579,47 +286,6 @@ impl Group {
         self.notify_all();
     }
 
-    pub(crate) fn begin_reply(&self, conn: &Conn, id: u64) -> Option<ReplyTo> {
-        self.lock().table.begin_reply(conn.id, id)
-    }
-
-    pub(crate) fn put_back(&self, id: u64, destination: Destination) {
-        self.lock().table.put_back(id, destination);
-    }
-
-    pub(crate) fn end_reply(
-        &self,
-        conn: &Conn,
-        header: Header,
-        body: Vec<u8>,
-        payload: ReplyPayload,
-        failure: Option<Failure>,
-    ) {
-        let Some(call) = self.lock().table.end_reply(conn.id, header.request_id) else { return };
-        self.notify(conn.lane);
-        let now = Instant::now();
-        self.core.call_times.of(call.service).record(now.saturating_duration_since(call.since));
-        let Some(tx) = call.tx else { return };
-        let elapsed = self.core.us_of(now).saturating_sub(header.sent_us);
-        let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
-        let outcome = match failure {
-            Some(failure) => Err(failure),
-            None => Ok(Reply { header, body: Bytes::from(body), payload, rtt, connection: conn.id }),
-        };
-        let _ = tx.send(outcome);
-    }
-
-    fn abandon(&self, id: u64) {
-        let conn = {
-            let mut state = self.lock();
-            let conn = state.table.abandon(id);
-            conn.and_then(|conn| state.conns.iter().find(|c| c.id == conn).cloned())
-        };
-        if let Some(conn) = conn {
-            let _ = conn.send(conn.bare(FrameKind::Cancel, id), false);
-        }
-    }
-
     /// Ends all connections and calls.
     pub(crate) fn shut(&self) {
         let (conns, calls) = {
@@ -636,79 +302,5 @@ impl Group {
 
     pub(crate) fn is_shut(&self) -> bool {
         self.lock().shut
-    }
-}
-
-/// A connection for a call, the receiver of its outcome, and the requests the connection had already.
-type Assigned = (Arc<Conn>, oneshot::Receiver<Outcome>, u32);
-
-/// Microseconds from `now` until `deadline`, as the header carries them.
-fn remaining_us(deadline: Instant, now: Instant) -> u32 {
-    let left = deadline.saturating_duration_since(now).as_micros();
-    u32::try_from(left).unwrap_or(u32::MAX).max(1)
-}
-
-/// The error of a call that was sent before: it may have been carried out.
-fn perhaps(error: CallError) -> CallError {
-    match error {
-        CallError::Disconnected { reason, .. } | CallError::Refused(reason) => {
-            CallError::Disconnected { maybe_executed: true, reason }
-        }
-        other => other,
-    }
-}
-
-/// Forgets what is kept for a call, when it ends in whatever way.
-struct Kept<'a> {
-    group: &'a Group,
-    id: u64,
-    once: bool,
-    offered: bool,
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        if self.once {
-            self.group.core.settle(self.id);
-        }
-        if self.offered {
-            self.group.lock_offers().remove(&self.id);
-        }
-    }
-}
-
-/// Tells table and peer if the call ends without an outcome: its future was dropped.
-struct Guard<'a> {
-    group: &'a Group,
-    id: u64,
-    armed: bool,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.group.abandon(self.id);
-        }
-    }
-}
-
-/// Counts the calls of a connection whose payloads have a destination.
-struct Expecting<'a>(Option<&'a Conn>);
-
-impl<'a> Expecting<'a> {
-    fn new(conn: &'a Conn, expects: bool) -> Expecting<'a> {
-        let conn = expects.then_some(conn);
-        if let Some(conn) = conn {
-            conn.expecting.fetch_add(1, Ordering::Relaxed);
-        }
-        Expecting(conn)
-    }
-}
-
-impl Drop for Expecting<'_> {
-    fn drop(&mut self) {
-        if let Some(conn) = self.0 {
-            conn.expecting.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }

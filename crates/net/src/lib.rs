@@ -16,6 +16,7 @@
 mod accept;
 mod auto;
 mod call;
+mod calling;
 mod choose;
 mod config;
 mod conn;
@@ -33,6 +34,7 @@ mod links;
 mod once;
 mod outbox;
 mod payload;
+mod peer;
 mod pending;
 mod place;
 mod plan;
@@ -52,9 +54,9 @@ pub use choose::Path;
 pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
-pub use group::Peer;
 pub use handler::{BoxFuture, Handler, PeerId, Request, Response, handler_fn};
 pub use payload::{Destination, Payload, ReceiveInto, ReplyPayload};
+pub use peer::Peer;
 pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, PlacementStatus, RailStatus, Serving, Waiter};
 pub use tcp_info::TcpInfo;
 pub use wire::{
