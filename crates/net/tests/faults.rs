@@ -22,6 +22,8 @@ use wire::frame::{Header, PAYLOAD_LEN_MAX};
 
 /// Says that this process is a server, and where it shall listen.
 const SERVER: &str = "ROPEWALK_TEST_SERVER";
+/// Says that it is a client, and of whom.
+const CLIENT: &str = "ROPEWALK_TEST_CLIENT";
 
 /// Not a test of its own: what the other process of the tests below runs.
 #[test]
@@ -38,6 +40,23 @@ fn server_process() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
+/// Not a test of its own: a client that asks without pause, whoever is at the address.
+#[test]
+fn client_process() {
+    let Ok(addr) = std::env::var(CLIENT) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Endpoint::start(quick(2)).unwrap();
+        let peer = client.peer(&[addr.parse().unwrap()]);
+        println!("\nlistening {addr}");
+        loop {
+            let payload = Bytes::from_static(&[7; 100_000]);
+            let asked = Call { patience: Some(SOON), idempotent: true, ..bulk(ECHO, b"", payload) };
+            peer.call(asked).await.unwrap();
+        }
+    });
+}
+
 struct Process {
     child: Child,
     addr: SocketAddr,
@@ -45,9 +64,12 @@ struct Process {
 
 impl Process {
     fn start(listen: &str) -> Process {
+        Process::run("server_process", SERVER, listen)
+    }
+    fn run(role: &str, variable: &str, addr: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process", "--nocapture"])
-            .env(SERVER, listen)
+            .args(["--exact", role, "--nocapture"])
+            .env(variable, addr)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -84,6 +106,30 @@ impl Process {
             line.split_whitespace().next().unwrap().parse().unwrap()
         };
         (value("Threads:"), fs::read_dir(self.proc("fd")).unwrap().count(), value("VmRSS:"))
+    }
+}
+
+impl Process {
+    /// CPU time it has used.
+    fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(self.proc("stat")).unwrap();
+        (base::proc_stat::cpu_seconds(&stat).unwrap() * 100.0) as u64
+    }
+    /// Its counts when threads and descriptors are no more than `before`, or, without that, stay the same.
+    async fn settled(&self, before: Option<(usize, usize, usize)>) -> (usize, usize, usize) {
+        let mut last = self.counts();
+        let settled = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let now = self.counts();
+                let limit = before.unwrap_or(last);
+                if now.0 <= limit.0 && now.1 <= limit.1 + 2 {
+                    return now;
+                }
+                last = now;
+            }
+        };
+        timeout(SOON, settled).await.unwrap_or_else(|_| panic!("{before:?}, now {:?}", self.counts()))
     }
 }
 
@@ -221,6 +267,57 @@ async fn a_storm_of_connects_keeps_nobody_out_and_leaves_nothing_behind() {
     assert_eq!(after.0, threads);
     assert!(after.2 < memory + (64 << 10), "resident KiB: {memory}, then {}", after.2);
     peer.call(call(ECHO, b"still")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_come_and_go_leave_nothing_behind() {
+    let mut server = Process::start("127.0.0.1:0");
+    let addr = server.addr;
+    // One after the other, each a new process to the server; every second one leaves without a word.
+    let newcomer = |i: u32| async move {
+        let mut gone = Vec::new();
+        if i.is_multiple_of(2) {
+            let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+            stream.write_all(&hello_of(CLUSTER, Lane::Bulk, u64::from(i) + 1000)).await.unwrap();
+            read_frame(&mut stream).await.unwrap();
+            let half = frame(Header { op: SINK, ..request(1) }, b"", &[1; 5000]);
+            stream.write_all(&half[..3000]).await.unwrap();
+            gone.push(stream);
+        } else {
+            let client = Endpoint::start(config(100 + i)).unwrap();
+            let payload = Bytes::from(vec![1; 200_000]);
+            // Not one whose reply is remembered until its deadline.
+            let asked = Call { idempotent: true, ..bulk(ECHO, b"", payload) };
+            client.peer(&[addr]).call(asked).await.unwrap();
+            client.shutdown();
+        }
+    };
+    for i in 0..40 {
+        newcomer(i).await;
+    }
+    let before = server.settled(None).await;
+    for i in 40..400 {
+        newcomer(i).await;
+    }
+    let after = server.settled(Some(before)).await;
+    assert!(after.2 < before.2 + (24 << 10), "resident KiB: {before:?}, then {after:?}");
+
+    // The same client through many lives of its server.
+    let client = Process::run("client_process", CLIENT, &addr.to_string());
+    let mut before = None;
+    for life in 0..12 {
+        drop(server);
+        server = Process::start(&addr.to_string());
+        let began = Instant::now();
+        while server.cpu_ticks() < 1 && began.elapsed() < SOON {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        if life == 3 {
+            before = Some(client.settled(None).await);
+        }
+    }
+    let (before, after) = (before.unwrap(), client.settled(before).await);
+    assert!(after.2 < before.2 + (24 << 10), "resident KiB: {before:?}, then {after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -251,6 +251,38 @@ async fn the_window_bounds_what_is_under_way() {
 }
 
 #[tokio::test]
+async fn patience_is_for_a_missing_connection_and_not_for_missing_room() {
+    let window = Window { requests: 1, bytes: 1 << 20 };
+    let (server, addr) = server_with(EndpointConfig { window, ..listening(1) });
+    server.serve(
+        Service::Lab,
+        handler_fn(|_| async move {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            Response::ok(vec![])
+        }),
+    );
+    let client = Endpoint::start(config(2)).unwrap();
+    let peer = client.peer(&[addr]);
+    // The last of them waits ten times as long as its patience for room on the one connection.
+    let calls: Vec<_> = (0..5)
+        .map(|_| {
+            let (peer, patience) = (peer.clone(), Some(Duration::from_millis(60)));
+            tokio::spawn(async move { peer.call(Call { patience, ..call(ECHO, b"") }).await })
+        })
+        .collect();
+    for call in calls {
+        timeout(SOON, call).await.unwrap().unwrap().unwrap();
+    }
+    // When the connection is gone and none can be made, patience begins with the loss, and ends the call long before its
+    // deadline.
+    server.shutdown();
+    let patience = Some(Duration::from_millis(60));
+    let error =
+        timeout(SOON / 2, peer.call(Call { patience, ..call(ECHO, b"") })).await.unwrap().unwrap_err();
+    assert!(matches!(error, CallError::Disconnected { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn requests_beyond_the_shared_memory_are_tried_again_until_they_fit() {
     let (server, addr) = server_with(EndpointConfig { inbound_bytes_max: 24 << 20, ..listening(1) });
     server.serve(

@@ -97,10 +97,14 @@ pub fn frame(header: Header, body: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 pub fn hello(cluster: ClusterId, lane: Lane) -> Vec<u8> {
+    hello_of(cluster, lane, 99)
+}
+
+pub fn hello_of(cluster: ClusterId, lane: Lane, process: u64) -> Vec<u8> {
     let body = wire::frame::encode(&Hello {
         cluster,
         node: NodeId(9),
-        process: 99,
+        process,
         session: base::SessionId(0),
         lane,
         conns_max: 2,
