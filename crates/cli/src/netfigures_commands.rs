@@ -52,8 +52,8 @@ fn show(figure: &Figure) {
     output::line(format!("  raw:    {}", figure.raw));
     for run in figure.runs.iter().filter(|r| figure.reached == Some(false) || r.errors > 0) {
         output::line(format!(
-            "    {}: {:.2} (raw {:.2}), {} links used, {} failed {}",
-            run.drawn, run.seen, run.raw, run.links_used, run.errors, run.says
+            "    {}: {:.2} (raw {:.2}), {} links used, {} failed, {:.1} % CPU stolen {}",
+            run.drawn, run.seen, run.raw, run.links_used, run.errors, run.stolen_percent, run.says
         ));
     }
 }

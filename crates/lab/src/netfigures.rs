@@ -9,6 +9,7 @@ mod loopback;
 mod process;
 mod rails;
 mod sizing;
+mod transfer;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -33,13 +34,15 @@ pub enum Group {
     Loopback,
     /// Requests of one byte over loopback against a raw echo.
     Rr,
+    /// Payloads pushed by the client against payloads fetched by the server.
+    Transfer,
     /// Connections proposed by cluster size.
     Sizing,
 }
 
 impl Group {
     /// All of them, in the order in which they run.
-    pub const ALL: [Group; 8] = [
+    pub const ALL: [Group; 9] = [
         Group::Links2,
         Group::Links4,
         Group::Drawn,
@@ -47,6 +50,7 @@ impl Group {
         Group::Policy0,
         Group::Loopback,
         Group::Rr,
+        Group::Transfer,
         Group::Sizing,
     ];
 
@@ -60,6 +64,7 @@ impl Group {
             Group::Policy0 => "policy0",
             Group::Loopback => "loopback",
             Group::Rr => "rr",
+            Group::Transfer => "transfer",
             Group::Sizing => "sizing",
         }
     }
@@ -118,6 +123,8 @@ pub struct Run {
     pub links_used: usize,
     /// Messages that failed.
     pub errors: u64,
+    /// CPU time of the machine that its hypervisor gave to others meanwhile, percent.
+    pub stolen_percent: f64,
     /// What the transport says of its placement.
     pub says: String,
 }
@@ -158,6 +165,7 @@ pub fn measure(
         Group::Policy0 => links::policy0(settings, tell),
         Group::Loopback => loopback::bulk(settings, tell),
         Group::Rr => loopback::rr(settings, tell),
+        Group::Transfer => transfer::transfer(settings, tell),
         Group::Sizing => Ok(sizing::sizing()),
     }
 }

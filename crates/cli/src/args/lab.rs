@@ -84,7 +84,7 @@ pub struct NetFigures {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// Seconds of one run
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
     /// For scripts
     #[arg(long)]

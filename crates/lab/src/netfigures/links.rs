@@ -17,6 +17,26 @@ struct Load {
     place: bool,
 }
 
+/// CPU time that a hypervisor gave to others: links then stand idle, whoever sends.
+struct Stolen(u64, u64);
+
+impl Stolen {
+    /// Ticks stolen, and all, of all CPUs since boot; zeros where the kernel does not say.
+    fn now() -> Stolen {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = stat.lines().next().unwrap_or_default();
+        // user nice system idle iowait irq softirq steal; guests are in user.
+        let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).map_while(|t| t.parse().ok()).collect();
+        Stolen(ticks.get(7).copied().unwrap_or(0), ticks.iter().sum())
+    }
+
+    /// Since then.
+    fn percent(&self) -> f64 {
+        let now = Stolen::now();
+        100.0 * now.0.saturating_sub(self.0) as f64 / now.1.saturating_sub(self.1).max(1) as f64
+    }
+}
+
 fn name_of(spec: &Spec) -> String {
     let join = match spec.join {
         Join::Ecmp { policy } => format!("policy {policy}"),
@@ -34,7 +54,7 @@ fn name_of(spec: &Spec) -> String {
 fn run(bed: &Testbed, load: &Load, settings: &Settings) -> Result<Run, FigureError> {
     let [near, far] = [&bed.hosts[0], &bed.hosts[1]];
     let (_server, addrs) = server(&settings.program, Some(far), &far.addrs)?;
-    let mut args: Vec<String> = ["write", "--buffsize", "256k", "--ttime"].map(str::to_owned).into();
+    let mut args: Vec<String> = ["write", "--buffsize", "1m", "--ttime"].map(str::to_owned).into();
     args.push(settings.seconds.to_string());
     args.extend(["--parallel".to_owned(), load.connections.to_string()]);
     args.extend(["--threads".to_owned(), (load.connections * THREADS_EACH).to_string()]);
@@ -42,7 +62,9 @@ fn run(bed: &Testbed, load: &Load, settings: &Settings) -> Result<Run, FigureErr
         args.push("--no-placement".to_owned());
     }
     let before = bed.link_bytes(near)?;
+    let cpu = Stolen::now();
     let report = client(&settings.program, Some(near), &addrs, &args)?.report(settings.seconds)?;
+    let stolen = cpu.percent();
     let after = bed.link_bytes(near)?;
     let sent: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a.sent - b.sent).collect();
     let share = sent.iter().sum::<u64>() / sent.len().max(1) as u64;
@@ -52,6 +74,7 @@ fn run(bed: &Testbed, load: &Load, settings: &Settings) -> Result<Run, FigureErr
         raw: 0.0,
         links_used: sent.iter().filter(|&&b| b >= share / 2).count(),
         errors: report.errors,
+        stolen_percent: stolen,
         says: report.by_client.iter().flat_map(|c| c.placement.clone()).collect::<Vec<_>>().join("; "),
     })
 }
