@@ -1,5 +1,5 @@
 //! `ropewalk pdisk bench`: the strip store against fio: same block size, depth, file size and disk, turn by
-//! turn in one run. Every figure is the median of the rounds; each ratio stands beside its goal.
+//! turn in one run. Every figure is the median of the rounds, each ratio that of the rounds' ratios, beside its goal.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,7 +33,10 @@ struct Compared {
     p50_us: f64,
     p99_us: f64,
     fio: Option<Rate>,
+    /// The median of the rounds' ratios: the rates of a shared disk change from round to round.
     ratio: Option<f64>,
+    /// Of each round, rising.
+    ratios: Vec<f64>,
     /// The least ratio that is good enough; `None`: no goal is set for this load here.
     goal: Option<f64>,
 }
@@ -130,7 +133,12 @@ fn compare(
         (Load::Write { depth: 8 }, "--rw=write --bs=1m --iodepth=8", Some(0.9)),
         (Load::Read { depth: 8 }, "--rw=read --bs=1m --iodepth=8", Some(0.9)),
         (Load::RandomRead { depth: 32, batch: 1 }, "--rw=randread --bs=4k --iodepth=32", random),
-        (Load::RandomRead { depth: 32, batch: 8 }, "--rw=randread --bs=4k --iodepth=32", random),
+        // In batches fio submits and awaits as many at once as well.
+        (
+            Load::RandomRead { depth: 32, batch: 8 },
+            "--rw=randread --bs=4k --iodepth=32 --iodepth_batch_submit=8 --iodepth_batch_complete_min=8",
+            random,
+        ),
         (Load::SyncWrite { writers: 1 }, "--rw=randwrite --bs=4k --iodepth=1 --fdatasync=1", None),
         (Load::SyncWrite { writers: 32 }, "--rw=randwrite --bs=4k --iodepth=32 --fdatasync=32", sync),
     ];
@@ -138,13 +146,20 @@ fn compare(
     let mut compared = Vec::new();
     for (load, job, goal) in loads {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut ratios = Vec::new();
         for round in 0..args.rounds {
             bar.set_message(format!("{load:?}, round {}", round + 1));
-            if with_fio {
-                theirs.push(fio.run(job)?);
+            // Who begins changes, so that a disk that grows slower or faster favours nobody.
+            let fio_first = if with_fio && round % 2 == 0 { Some(fio.run(job)?) } else { None };
+            let row = bench.run(load)?;
+            let raw = if with_fio && fio_first.is_none() { Some(fio.run(job)?) } else { fio_first };
+            if let Some(raw) = raw {
+                ratios.push(row.iops() / raw.iops);
+                theirs.push(raw);
             }
-            ours.push(bench.run(load)?);
+            ours.push(row);
         }
+        ratios.sort_by(f64::total_cmp);
         ours.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
         theirs.sort_by(|a, b| a.iops.total_cmp(&b.iops));
         let row = &ours[ours.len() / 2];
@@ -155,7 +170,8 @@ fn compare(
             store,
             p50_us: row.p50_us,
             p99_us: row.p99_us,
-            ratio: fio.map(|f| store.iops / f.iops),
+            ratio: ratios.get(ratios.len() / 2).copied(),
+            ratios,
             fio,
             goal,
         });
@@ -285,7 +301,10 @@ fn show(report: &Report) {
             of(&|f| format!("{:.0}", f.iops)),
             of(&|f| format!("{:.0}", f.mb)),
             of(&|f| format!("{:.1}", f.cpu_us)),
-            c.ratio.map_or_else(dash, |r| format!("{r:.2}")),
+            c.ratio.map_or_else(dash, |r| {
+                let (least, most) = (c.ratios.first().unwrap_or(&r), c.ratios.last().unwrap_or(&r));
+                format!("{r:.2} ({least:.2}-{most:.2})")
+            }),
             c.goal.map_or_else(dash, |g| format!("{g:.2}")),
             c.ratio.zip(c.goal).map_or_else(dash, |(r, g)| verdict(r >= g)),
         ]

@@ -7,6 +7,7 @@ mod common;
 use std::{
     fs,
     io::Write,
+    os::unix::fs::MetadataExt,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -82,6 +83,46 @@ fn a_pdisk_fails_and_another_is_slow_under_load() {
     same_tree(local.path(), &cluster.mnt().join("during"));
 }
 
+/// Reads fail now and then on one pdisk: nobody sees it, it stays in use. The flush of a log fails on another: told once, it
+/// counts no more, and nothing that was acknowledged is lost.
+#[test]
+fn reads_fail_here_and_a_flush_fails_there() {
+    let mut random = Random(seed());
+    let cluster = Cluster::up(&["--pdisk-size", "256m"]);
+    let local = tempfile::tempdir().unwrap();
+    write_tree(local.path(), 40, &mut random);
+    copy(&cluster, local.path(), "before");
+    // Everything down: what is read afterwards comes from the disks.
+    cluster.down();
+    cluster.set_env(
+        FAULT,
+        "eio on=read file=data path=n2/pdisk1 p=0.3 times=40; eio on=flush file=log path=n3/pdisk1 after=80",
+    );
+    cluster.start();
+    cluster.wait_all_but(PATIENCE, &["n3p1"]);
+    same_tree(local.path(), &cluster.mnt().join("before"));
+    let said = fs::read_to_string(cluster.dir().join("log/n2.log")).unwrap();
+    assert!(said.contains("read error: the strip counts as lost"), "reads did fail");
+    for copies in 0..6 {
+        copy(&cluster, local.path(), &format!("during{copies}"));
+        if !events(&cluster, "pdisk_failed").is_empty() {
+            break;
+        }
+    }
+    let failed = events(&cluster, "pdisk_failed");
+    assert_eq!(failed.len(), 1, "told once: {failed:?}");
+    assert_eq!(failed[0]["process"].as_str(), Some("n3"));
+    assert!(failed[0]["text"].as_str().unwrap().contains("flush log"), "{failed:?}");
+    for tree in ["before", "during0"] {
+        same_tree(local.path(), &cluster.mnt().join(tree));
+    }
+    let bad = || -> Vec<Value> { pdisks(&cluster).into_iter().filter(|p| p["state"] != "ok").collect() };
+    until("that one counts no more, the one with bad reads does", &cluster, || {
+        let bad = bad();
+        bad.len() == 1 && bad[0]["name"] == "n3p1"
+    });
+}
+
 /// A file of `len` bytes that follow from `n`, durable; or why not.
 fn store(path: &Path, n: u64, len: usize) -> std::io::Result<()> {
     let mut bytes = vec![0; len];
@@ -135,11 +176,47 @@ fn full_pdisks_refuse_lose_nothing_and_tell() {
     assert!(holds(&path(stored), stored, FILE));
 }
 
+/// A file system of its own, mounted here while this lives.
+struct Device {
+    dir: tempfile::TempDir,
+    _image: tempfile::NamedTempFile,
+}
+
+impl Device {
+    /// On a loop device; in memory where there is none to be had.
+    fn new(bytes: u64) -> Device {
+        let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        image.as_file().set_len(bytes).unwrap();
+        let run = |program: &str, args: &[&str]| {
+            Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+        };
+        let (at, from) = (dir.path().to_str().unwrap(), image.path().to_str().unwrap());
+        let mounted = run("mkfs.ext4", &["-q", from]) && run("mount", &["-o", "loop", from, at])
+            || run("mount", &["-t", "tmpfs", "tmpfs", at]);
+        assert!(mounted, "no file system of its own can be mounted");
+        Device { dir, _image: image }
+    }
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Lazily: a server that a failed test left behind may still hold a file.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+fn device_of(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().dev()
+}
+
 /// Logs on another device: used, found again, in use by one process only; without them a pdisk does not serve,
 /// and says which file it misses.
 #[test]
 fn logs_elsewhere_and_a_second_process() {
-    let logs = tempfile::tempdir().unwrap();
+    let logs = Device::new(640 << 20);
     let log_dir = logs.path().to_str().unwrap();
     let cluster = Cluster::up(&[
         "--nodes",
@@ -157,6 +234,9 @@ fn logs_elsewhere_and_a_second_process() {
     let made = walk(logs.path());
     assert_eq!(made.len(), 3, "{made:?}");
     let pdisk = cluster.dir().join("nodes/n1/pdisk1");
+    assert!(made.iter().all(|log| device_of(log) != device_of(&pdisk)), "logs and data are on one device");
+    let opened = events(&cluster, "pdisk_opened");
+    assert_eq!(opened.len(), 3, "{opened:?}");
     assert!(!pdisk.join("log").exists());
     let words = refused(&["pdisk", "verify", pdisk.to_str().unwrap()]);
     assert!(words.contains("open in another process") && words.contains("n1/pdisk1"), "{words}");
@@ -179,6 +259,12 @@ fn logs_elsewhere_and_a_second_process() {
     cluster.start_server("n1");
     cluster.wait_all_ok(PATIENCE);
     assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
+    // It was killed: the open says what it went through again, and which life of the pdisk this is.
+    let opened = events(&cluster, "pdisk_opened");
+    let last = opened.iter().rfind(|e| e["process"] == "n1").unwrap();
+    let text = last["text"].as_str().unwrap();
+    assert_eq!(last["severity"], "info", "{last}");
+    assert!(text.contains("for the 2. time") && text.contains("of log replayed, ready after"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The strip store on one disk: strips in and out at the device's speed, whole after every crash.
 //!
-//! Top-down: [`Pdisk`] (`pdisk`) takes batches; `put` and `read` carry out the two that move bytes;
+//! Top-down: [`Pdisk`] (`pdisk`) is opened and closed, and takes batches (`operations`); `put` and `read` carry out the two that move bytes;
 //! [`rules`] decide; `store` holds the state, `index` the strips (`strip`), `extent`, `space` and `crcmap` where
 //! their bytes and CRCs are; `record` and `log` make changes durable in groups (`commit`); `checkpoint`
 //! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk.
@@ -20,6 +20,7 @@ mod index;
 mod io;
 mod keeper;
 mod log;
+mod operations;
 mod options;
 mod pdisk;
 mod put;

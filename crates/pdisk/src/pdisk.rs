@@ -1,6 +1,4 @@
-//! A pdisk to its users: open it, then batches of operations, each answered when it is durable.
-//! All methods may be called from any number of tasks; dropping a future forgets the answer, not the
-//! operation.
+//! A pdisk's life: made, opened (recovered, its incarnation raised), closed. What is done with it: `operations.rs`.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,31 +7,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{ClusterId, Grant, GroupId, Incarnation, PdiskId, PoolId, StripId, Version, units::UNIT};
+use base::{ClusterId, Incarnation, PdiskId, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use wire::strip::{
-    DeleteStrips, PrepareStrip, Range, ReadStrip, ReadVersion, StripRead, StripRefusal, StripState,
-};
 
 use crate::{
     checkpoint::Head,
     commit,
-    deletes::DeletesSeen,
     error::PdiskError,
     files,
     io::{self, IoNode, Request},
     keeper,
     log::ReadAt,
     options::{CreateOptions, OpenOptions},
-    put, read,
     record::Record,
     recover::{Image, recover},
-    report::{OpenReport, PdiskStats, VerifyReport},
-    rules::{self, Action},
-    stats::Op,
-    store::{State, Store, log_cost},
-    strip::Strip,
+    report::{OpenReport, PdiskStats},
+    store::Store,
 };
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.
@@ -59,8 +49,6 @@ impl ReadAt for Through<'_> {
         self.0.size(self.1)
     }
 }
-
-type Refused<T> = Result<T, StripRefusal>;
 
 impl Pdisk {
     /// Makes a new pdisk in `dir`, which must be empty or absent.
@@ -149,253 +137,8 @@ impl Pdisk {
         &self.store().node
     }
 
-    fn store(&self) -> &Arc<Store> {
+    pub(crate) fn store(&self) -> &Arc<Store> {
         &self.0.store
-    }
-
-    /// Stores new versions beside the adopted ones. Answered when all of them are durable.
-    pub async fn prepare(&self, batch: Vec<(PrepareStrip, Bytes)>) -> Vec<Refused<()>> {
-        let (start, strips) = (Instant::now(), batch.len());
-        let bytes = batch.iter().map(|(_, payload)| payload.len()).sum();
-        let answers = put::put(self.store(), batch, None).await;
-        self.store().stats.done(Op::Prepare, start, strips, bytes);
-        answers
-    }
-
-    /// Stores a version that exists elsewhere, adopted at once (repair, catch-up): only over something
-    /// older, or over a lost copy of the same version, and not over a delete of late.
-    pub async fn install(&self, request: PrepareStrip, payload: Bytes) -> Refused<()> {
-        self.install_since(request, payload, DeletesSeen::UNKNOWN).await
-    }
-
-    /// Deletes carried out so far: to be taken before asking for what will be installed.
-    pub fn deletes_seen(&self) -> DeletesSeen {
-        self.store().lock().deletes.seen()
-    }
-
-    /// [`Pdisk::install`] of what was asked for after `since`: no delete that came in between is undone.
-    pub async fn install_since(
-        &self,
-        request: PrepareStrip,
-        payload: Bytes,
-        since: DeletesSeen,
-    ) -> Refused<()> {
-        let (start, bytes) = (Instant::now(), payload.len());
-        let answer = put::put(self.store(), vec![(request, payload)], Some(since)).await.pop();
-        self.store().stats.done(Op::Install, start, 1, bytes);
-        answer.unwrap_or(Err(StripRefusal::Failed))
-    }
-
-    /// Makes prepared versions the current ones. `Ok` also where the version is adopted already.
-    pub async fn adopt(&self, batch: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
-        self.by_version(Op::Adopt, batch, rules::adopt, |strip, version| Record::Adopt { strip, version })
-            .await
-    }
-
-    /// Drops prepared versions. `Ok` also where it is gone already.
-    pub async fn discard(&self, batch: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
-        self.by_version(Op::Discard, batch, rules::discard, |strip, version| Record::Discard {
-            strip,
-            version,
-        })
-        .await
-    }
-
-    /// Drops a prepared version that nothing has asked for or touched since the pdisk was opened: one that
-    /// an earlier life left. False, and nothing is changed, if it is not that.
-    pub async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
-        let change = |store: &Store, state: &mut State| {
-            let here = state.index.get(strip).filter(|s| s.rsn <= store.inherited);
-            if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
-                return (0, Ok(false));
-            }
-            match store.append(state, &Record::Discard { strip, version }, Bytes::new(), false) {
-                Ok((rsn, _)) => (rsn, Ok(true)),
-                Err(e) => (0, Err(e)),
-            }
-        };
-        self.logged(None, 1, change).await?
-    }
-
-    async fn by_version(
-        &self,
-        op: Op,
-        batch: Vec<(StripId, Version)>,
-        rule: fn(&StripState, Version) -> Refused<Action>,
-        record: fn(StripId, Version) -> Record,
-    ) -> Vec<Refused<()>> {
-        let n = batch.len();
-        let change = |store: &Store, state: &mut State| {
-            let mut last = 0;
-            let results = batch
-                .iter()
-                .map(|(id, version)| {
-                    let strip = state.index.get(*id).ok_or(StripRefusal::Absent);
-                    // Nothing is here to discard: that is what the caller wants.
-                    let (now, rsn) = match strip {
-                        Ok(s) => (s.state(*id), s.rsn),
-                        Err(_) => (StripState { strip: *id, ..StripState::default() }, 0),
-                    };
-                    last = last.max(rsn);
-                    if rule(&now, *version)? == Action::Apply {
-                        last = store.append(state, &record(*id, *version), Bytes::new(), false)?.0;
-                    }
-                    Ok(())
-                })
-                .collect();
-            (last, results)
-        };
-        self.logged(Some(op), n, change).await.unwrap_or_else(|e| vec![Err(e); n])
-    }
-
-    /// Refuses, durably, all versions with a grant below `below` on these strips, those included that are
-    /// not here. Returns their states, durable as well.
-    pub async fn seal(&self, batch: Vec<StripId>, below: Grant) -> Refused<Vec<StripState>> {
-        let change = |store: &Store, state: &mut State| {
-            let mut last = 0;
-            let mut states = Vec::with_capacity(batch.len());
-            for id in &batch {
-                let now = state_of(state, *id);
-                if rules::seal(&now, below) == Action::Apply {
-                    let record = Record::Seal { strip: *id, below };
-                    if let Err(e) = store.append(state, &record, Bytes::new(), false) {
-                        return (0, Err(e));
-                    }
-                }
-                last = last.max(state.index.get(*id).map_or(0, |s| s.rsn));
-                states.push(state_of(state, *id));
-            }
-            (last, Ok(states))
-        };
-        self.logged(Some(Op::Seal), batch.len(), change).await?
-    }
-
-    /// Removes versions of a file's strips. Durable. Returns how many strips lost a version.
-    pub async fn delete(&self, batch: Vec<DeleteStrips>) -> Refused<u64> {
-        self.remove(batch, true).await
-    }
-
-    /// The same for strips that are elsewhere now: they were not deleted, and may be made here again.
-    pub async fn remove_leftovers(&self, batch: Vec<DeleteStrips>) -> Refused<u64> {
-        self.remove(batch, false).await
-    }
-
-    async fn remove(&self, batch: Vec<DeleteStrips>, deleted_everywhere: bool) -> Refused<u64> {
-        let change = |store: &Store, state: &mut State| {
-            let mut deleted = 0;
-            for d in &batch {
-                match store.append(state, &Record::Delete(*d), Bytes::new(), false) {
-                    Ok((_, n)) => {
-                        if deleted_everywhere {
-                            state.deletes.note(*d);
-                        }
-                        deleted += n;
-                    }
-                    Err(e) => return (0, Err(e)),
-                }
-            }
-            (state.rsn, Ok(deleted))
-        };
-        self.logged(Some(Op::Delete), batch.len(), change).await?
-    }
-
-    /// The states of strips, each as it durably is. An absent strip has neither version.
-    pub async fn state(&self, batch: Vec<StripId>) -> Refused<Vec<StripState>> {
-        self.listed(|state| {
-            let rsn = |id: &StripId| state.index.get(*id).map_or(0, |s| s.rsn);
-            let last = batch.iter().map(rsn).max().unwrap_or(0);
-            (last, batch.iter().map(|id| state_of(state, *id)).collect())
-        })
-        .await
-    }
-
-    /// Strips of a group, rising by identity, after `after`.
-    pub async fn list_group(
-        &self,
-        pool: PoolId,
-        group: GroupId,
-        after: Option<StripId>,
-        limit: usize,
-    ) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.group_after(pool, group, after), limit)).await
-    }
-
-    /// Strips with a prepared version, rising by identity, after `after`.
-    pub async fn list_prepared(&self, after: Option<StripId>, limit: usize) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.prepared_after(after), limit)).await
-    }
-
-    /// Strips of every kind, rising by identity, after `after`.
-    pub async fn list(&self, after: Option<StripId>, limit: usize) -> Refused<Vec<StripState>> {
-        self.listed(|state| states(state.index.iter_after(after), limit)).await
-    }
-
-    /// Reads ranges of strips.
-    pub async fn read(&self, batch: Vec<ReadStrip>) -> Vec<Refused<(StripRead, Bytes)>> {
-        let (start, n) = (Instant::now(), batch.len());
-        let verify = self.store().options.verify_reads;
-        let answer = read::read(self.store(), batch, verify).await;
-        let ok = answer.iter().flatten();
-        self.store().stats.done(Op::Read, start, n, ok.map(|(_, payload)| payload.len()).sum());
-        answer
-    }
-
-    /// A reader found bad bytes: reads the strip's adopted version and marks it lost, durably, if they do
-    /// not verify here. Returns whether the strip is lost.
-    pub async fn mark_lost(&self, strip: StripId) -> Refused<bool> {
-        let Some(version) = self.adopted_of(strip) else { return Err(StripRefusal::Absent) };
-        if self.reads_well(strip, version).await? {
-            return Ok(false);
-        }
-        let change = |store: &Store, state: &mut State| {
-            let adopted = state.index.get(strip).and_then(|s| s.adopted.as_ref());
-            // Replaced meanwhile: what was bad is gone.
-            let Some(v) = adopted.filter(|v| v.version == version) else { return (0, Ok(false)) };
-            if v.damaged {
-                return (state.index.get(strip).map_or(0, |s| s.rsn), Ok(true));
-            }
-            match store.append(state, &Record::Lost { strip, version }, Bytes::new(), false) {
-                Ok((rsn, _)) => (rsn, Ok(true)),
-                Err(e) => (0, Err(e)),
-            }
-        };
-        self.logged(None, 1, change).await?
-    }
-
-    fn adopted_of(&self, strip: StripId) -> Option<Version> {
-        self.store().lock().index.get(strip)?.adopted.as_ref().map(|v| v.version)
-    }
-
-    /// Whether a version's bytes match their CRCs. A version that is gone reads well.
-    async fn reads_well(&self, strip: StripId, version: Version) -> Refused<bool> {
-        let whole = Range { offset: 0, len: wire::strip::STRIP_LEN_MAX };
-        let request = ReadStrip { strip, version: ReadVersion::Exactly(version), ranges: vec![whole] };
-        match read::read(self.store(), vec![request], true).await.pop() {
-            Some(Ok(_)) | Some(Err(StripRefusal::Absent)) => Ok(true),
-            Some(Err(StripRefusal::Lost)) => Ok(false),
-            Some(Err(e)) => Err(e),
-            None => Err(StripRefusal::Failed),
-        }
-    }
-
-    /// Reads every version and compares it with its CRCs. Changes nothing.
-    pub async fn verify(&self) -> Refused<VerifyReport> {
-        let mut report = VerifyReport::default();
-        let mut after = None;
-        loop {
-            let page = self.list(after, 256).await?;
-            let Some(last) = page.last() else { return Ok(report) };
-            after = Some(last.strip);
-            for s in page {
-                report.strips += 1;
-                for info in s.adopted.iter().chain(&s.prepared) {
-                    report.bytes += u64::from(info.len);
-                    if !self.reads_well(s.strip, info.version).await? {
-                        report.damaged.push((s.strip, info.version));
-                    }
-                }
-            }
-        }
     }
 
     /// Figures as of now.
@@ -444,53 +187,6 @@ impl Pdisk {
         std::thread::Builder::new().name("close".into()).spawn(end).map_err(PdiskError::io("close", dir))?;
         rx.await.unwrap_or(Err(PdiskError::Failed { reason: "closing was cut off".into() }))
     }
-
-    /// Applies a change under the lock; its result, when the record it names is durable.
-    async fn logged<T>(
-        &self,
-        op: Option<Op>,
-        records: usize,
-        change: impl FnOnce(&Store, &mut State) -> (u64, T),
-    ) -> Refused<T> {
-        let (start, store) = (Instant::now(), self.store());
-        let reserve = store.reserve_log(records as u64 * log_cost(64, 0)).await?;
-        let (durable, result) = {
-            let mut state = store.lock();
-            let (rsn, result) = change(store, &mut state);
-            (store.durable(state, rsn), result)
-        };
-        drop(reserve);
-        let durable = durable.await;
-        if let Some(op) = op {
-            store.stats.done(op, start, records, 0);
-        }
-        if durable == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
-    }
-
-    async fn listed<T>(&self, list: impl FnOnce(&State) -> (u64, T)) -> Refused<T> {
-        let (durable, result) = {
-            let state = self.store().lock();
-            let (rsn, result) = list(&state);
-            (self.store().durable(state, rsn), result)
-        };
-        if durable.await == Ok(true) { Ok(result) } else { Err(StripRefusal::Failed) }
-    }
-}
-
-fn state_of(state: &State, id: StripId) -> StripState {
-    state.index.get(id).map_or_else(|| StripState { strip: id, ..StripState::default() }, |s| s.state(id))
-}
-
-fn states<'a>(strips: impl Iterator<Item = (StripId, &'a Strip)>, limit: usize) -> (u64, Vec<StripState>) {
-    let mut last = 0;
-    let list = strips
-        .take(limit)
-        .map(|(id, s)| {
-            last = last.max(s.rsn);
-            s.state(id)
-        })
-        .collect();
-    (last, list)
 }
 
 impl Running {

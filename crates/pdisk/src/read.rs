@@ -40,7 +40,6 @@ struct Plan {
 /// Reads a batch; results in request order. The queue's thread only says that all is read: what is left to
 /// do is done here, by who asked.
 pub(crate) async fn read(store: &Arc<Store>, batch: Vec<ReadStrip>, verify: bool) -> Vec<ReadResult> {
-    let (tx, rx) = oneshot::channel();
     let mut plans = Vec::with_capacity(batch.len());
     let token = {
         let state = store.lock();
@@ -66,15 +65,26 @@ pub(crate) async fn read(store: &Arc<Store>, batch: Vec<ReadStrip>, verify: bool
             (plan, holder)
         }));
     }
-    let owner = Arc::clone(store);
-    store.node.submit_queues(requests, move |errors| {
-        drop(token);
-        owner.after_io();
-        // Who waited may be gone.
-        let _ = tx.send(errors);
-    });
-    // The queues answer every batch; their end answers those that are left.
-    let Ok(errors) = rx.await else { return vec![Err(StripRefusal::Failed); batch.len()] };
+    let errors = match store.node.try_now(&mut requests) {
+        Some(errors) => {
+            drop(token);
+            store.after_io();
+            errors
+        }
+        None => {
+            let (tx, rx) = oneshot::channel();
+            let owner = Arc::clone(store);
+            store.node.submit_queues(requests, move |errors| {
+                drop(token);
+                owner.after_io();
+                // Who waited may be gone.
+                let _ = tx.send(errors);
+            });
+            // The queues answer every batch; their end answers those that are left.
+            let Ok(errors) = rx.await else { return vec![Err(StripRefusal::Failed); batch.len()] };
+            errors
+        }
+    };
     let results = buffers.into_iter().enumerate().map(|(tag, entry)| {
         let (plan, holder) = entry?;
         let buf = holder.take().ok_or(StripRefusal::Lost)?;

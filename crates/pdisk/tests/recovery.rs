@@ -5,6 +5,7 @@ mod common;
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
+use base::events::Severity;
 use common::*;
 use pdisk::{EngineChoice, IoNode, Pdisk, PdiskError, tools};
 use wire::strip::{ReadVersion, StripRefusal};
@@ -123,6 +124,17 @@ async fn a_damaged_checkpoint_falls_back_to_the_older_one() {
         let (p, report) = open(copy.path(), &psync());
         assert!(report.log_bytes_replayed > 0);
         assert_eq!(report.damaged.checkpoint.is_some(), offset > 4096);
+        // Told as an event, as a warning where something was damaged.
+        let told = base::events::events().after(0);
+        let path = copy.path().to_str().unwrap();
+        let opened: Vec<_> =
+            told.iter().filter(|e| e.name == "pdisk_opened" && e.text.contains(path)).collect();
+        assert_eq!(opened.len(), 1, "{opened:?}");
+        assert!(
+            opened[0].text.contains("4 strips") && opened[0].text.contains("of log replayed, ready after")
+        );
+        let damaged = opened[0].text.contains("the older checkpoint was used");
+        assert_eq!((damaged, opened[0].severity == Severity::Warning), (offset > 4096, offset > 4096));
         for i in 0..4 {
             assert_eq!(read(&p, strip(i), ADOPTED).await.unwrap(), content(i, 30));
         }

@@ -49,6 +49,9 @@ pub(crate) struct IoFile {
     in_memory: bool,
 }
 
+/// Bytes of files in memory that are copied where they are asked for.
+const NOW_BYTES_MAX: usize = 64 << 10;
+
 /// What statfs says of a tmpfs.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
@@ -327,6 +330,25 @@ impl IoNode {
             let same = std::iter::from_fn(|| rest.next_if(|(q, _)| *q == queue).map(|(_, r)| r));
             self.0.queues[queue].inbox.push(std::iter::once(first).chain(same).map(job));
         }
+    }
+
+    /// Does requests here and now, if that costs less than to hand them to a queue's thread: few bytes of files in
+    /// memory. The errors, if it was done.
+    pub(crate) fn try_now(&self, requests: &mut Vec<(usize, Request)>) -> Option<Errors> {
+        let len = |op: &Op| match op {
+            Op::Read(window) => window.len(),
+            Op::Write(bytes) => bytes.len(),
+            Op::Flush => 0,
+        };
+        let small = requests.iter().map(|(_, r)| len(&r.op)).sum::<usize>() <= NOW_BYTES_MAX;
+        if !small || self.0.fault.is_some() || !requests.iter().all(|(_, r)| r.file.in_memory) {
+            return None;
+        }
+        let done = requests.drain(..).filter_map(|(queue, mut r)| {
+            self.0.queues[queue].inbox.done.fetch_add(1, Ordering::Relaxed);
+            psync::perform(&r.file, &mut r.op, r.offset).err().map(|error| (r.tag, error))
+        });
+        Some(done.collect())
     }
 
     /// Submits and waits, on a thread that may wait. One request alone is done here and now: handing it to

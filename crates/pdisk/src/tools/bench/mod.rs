@@ -168,7 +168,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes the pdisks and fills half of each.
+    /// Makes the pdisks and fills half of each, twice: the other half holds the next versions then, and no measurement
+    /// writes where nothing was written before.
     pub fn start(options: Options) -> Result<Bench, PdiskError> {
         let dir = options.dir.join(NAME);
         let node = IoNode::start(options.io.clone())?;
@@ -200,6 +201,7 @@ impl Bench {
             };
             bench.pdisks.push(Pdisk::open(&dir, open, &node)?.0);
         }
+        bench.load()?;
         bench.load()?;
         Ok(bench)
     }
