@@ -151,7 +151,9 @@ async fn frames_in_any_pieces_are_the_same_frames() {
 #[tokio::test]
 async fn a_peer_beyond_its_window_is_closed() {
     let window = net::Window { requests: 3, bytes: 10_000 };
-    let (server, addr) = server_with(EndpointConfig { window, ..listening(1) });
+    // Not closed because it is silent.
+    let patient = EndpointConfig { heartbeat_interval: SOON, heartbeat_timeout: SOON * 2, ..listening(1) };
+    let (server, addr) = server_with(EndpointConfig { window, ..patient });
     for (op, payload, n) in [(NEVER, 0, 4), (NEVER, 6000, 2)] {
         let mut stream = raw_connection(addr, Lane::Bulk).await;
         for id in 1..=n {
@@ -490,12 +492,18 @@ async fn a_connection_lost_within_a_payload_gives_the_pages_to_the_retry() {
 
 #[tokio::test]
 async fn silent_connects_do_not_keep_a_peer_out() {
-    let (_server, addr) = server_with(EndpointConfig { handshakes_max: 8, ..listening(1) });
+    let patient = EndpointConfig { connect_timeout: SOON * 2, ..listening(1) };
+    let (_server, addr) = server_with(EndpointConfig { handshakes_max: 8, ..patient });
     let mut silent = Vec::new();
     for _ in 0..100 {
         silent.push(TcpStream::connect(addr).await.unwrap());
     }
     still_serves(addr).await;
+    // The oldest have made way.
+    for stream in &mut silent[..80] {
+        let closed = timeout(SOON, stream.read(&mut [0])).await.expect("closed");
+        assert!(matches!(closed, Ok(0) | Err(_)));
+    }
 }
 
 #[tokio::test]
