@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::{
     calibrate::Machine,
     cell::{Record, Role},
+    engine,
     observe::median,
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
@@ -111,14 +112,18 @@ pub fn analyse(
         .iter()
         .filter(|r| r.cell.plan == planned.plan.name && r.cell.series == series.name && r.figures.is_some())
         .collect();
-    let (noise, noise_measured) = noise(&own, series.figure);
     let mut steps = points(&own, series.figure, planned.plan.seconds);
     steps.sort_by_key(|(step, _)| *step);
     let parts = alone(planned, series, &own);
+    let (noise, noise_measured) = noise(&own, series.figure, &parts);
     // The first of a rising load is often the coldest: the best of the first few counts.
     let each = steps.iter().take(SINGLES).map(|(step, m)| m.value / f64::from((*step).max(1)));
     let single = each.fold(0.0, f64::max);
-    let bounds = bounds(&own, series, machine, others);
+    let mut bounds = bounds(&own, series, machine, others);
+    if !planned.targets.agents.addrs.is_empty() {
+        // This machine's CPUs and memory are not theirs.
+        bounds.retain(|bound| !matches!(bound.layer.as_str(), "CPU" | "memory"));
+    }
     let sum = |step: u32| match parts.len() {
         0 => single * f64::from(step),
         _ => parts.iter().take(step as usize).map(|part| part.best_of_kind).sum(),
@@ -158,8 +163,15 @@ pub fn knee(points: &[Point], noise: f64) -> Option<u32> {
     points.windows(2).find(|pair| falls(&pair[0], &pair[1]) && falls(&pair[0], last)).map(|pair| pair[0].step)
 }
 
-fn noise(own: &[&Record], figure: Figure) -> (f64, bool) {
+/// How much equal things differ: repeated cells, files on one disk each measured alone, the periods of a load that
+/// has levelled off.
+fn noise(own: &[&Record], figure: Figure, parts: &[Alone]) -> (f64, bool) {
     let mut cells: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for part in parts {
+        if let (Some(on), Some(value)) = (&part.on, part.alone) {
+            cells.entry(format!("file on {on}")).or_default().push(value);
+        }
+    }
     for record in own {
         let mut cell = record.cell.clone();
         cell.repeat = 0;
@@ -169,8 +181,22 @@ fn noise(own: &[&Record], figure: Figure) -> (f64, bool) {
         let (low, high) = values.iter().fold((f64::MAX, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));
         (high - low) / median(values).max(f64::MIN_POSITIVE)
     };
-    let spreads: Vec<f64> = cells.values().filter(|values| values.len() > 1).map(spread).collect();
+    let mut spreads: Vec<f64> = cells.values().filter(|values| values.len() > 1).map(spread).collect();
+    spreads.extend(own.iter().filter_map(|record| plateau(record)));
     if spreads.is_empty() { (NOISE_ASSUMED, false) } else { (median(&spreads).clamp(0.01, 0.5), true) }
+}
+
+/// The spread of the middle half of the periods after which a growing load was called level.
+fn plateau(record: &Record) -> Option<f64> {
+    let rates: Vec<f64> = record.figures.as_ref()?.timeline.iter().map(|s| s.operations as f64).collect();
+    let patience = engine::patience(&record.cell);
+    if !engine::level(&rates, patience) {
+        return None;
+    }
+    let mut last = rates[rates.len() - patience..].to_vec();
+    last.sort_by(f64::total_cmp);
+    let quarter = last.len() / 4;
+    Some((last[last.len() - 1 - quarter] - last[quarter]) / median(&last).max(f64::MIN_POSITIVE))
 }
 
 /// The best combination of every step.
