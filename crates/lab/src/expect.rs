@@ -354,6 +354,23 @@ mod tests {
         assert_eq!(knee(&[], 0.05), None);
     }
 
+    #[test]
+    fn noise_is_what_equal_things_differ_by() {
+        assert_eq!(noise(&[], Figure::Bytes, &[]), (NOISE_ASSUMED, false));
+        let file = |alone| {
+            let (name, kind, on) = (String::new(), String::new(), Some("sda".to_owned()));
+            Alone { name, kind, on, alone: Some(alone), best_of_kind: 100.0 }
+        };
+        assert_eq!(noise(&[], Figure::Bytes, &[file(60.0), file(100.0), file(80.0)]), (0.5, true));
+        // Disks of their own may differ because they do.
+        let disk = |alone| Alone { on: None, ..file(alone) };
+        assert_eq!(noise(&[], Figure::Bytes, &[disk(60.0), disk(100.0)]), (NOISE_ASSUMED, false));
+        let mut level = record("s", Step::Writers, Role::Point, 7, 0, 104.0);
+        let second = |operations| crate::cell::Second { operations, ..Default::default() };
+        level.figures.as_mut().unwrap().timeline = [50, 100, 104, 100, 98, 96, 102].map(second).to_vec();
+        assert_eq!(noise(&[&level], Figure::Operations, &[]), (0.04, true));
+    }
+
     fn planned(text: &str) -> PlannedRun {
         let plan = crate::plan::Plan::parse("t", text, false).unwrap();
         let device = |n: u32, kind: &str| crate::targets::Device {
