@@ -113,20 +113,26 @@ pub fn judge(e: &Evidence) -> Verdict {
         (Limit::NotKnown, Vec::new(), text)
     });
     let allowed = e.allowed().count().max(1) as f64;
-    let foreign = e.foreign_cpus / allowed;
+    let stolen = e.allowed().map(|cpu| cpu.steal).sum::<f64>();
+    let foreign = (e.foreign_cpus + stolen) / allowed;
     let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
     let confidence = match limit {
+        // A link that carries all it can is full, whoever is busy beside it.
+        Limit::Link if filled(e, full).is_some() && e.intervals >= 2 => Confidence::High,
         _ if foreign > FOREIGN || e.intervals < 2 => Confidence::Low,
         Limit::NotKnown => Confidence::Low,
-        Limit::Link if filled(e, full).is_some() => Confidence::High,
         // Found by elimination: sure only if CPUs were far from full.
         Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
         Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
         _ => Confidence::High,
     };
     if foreign > FOREIGN {
+        let host = match stolen > 0.05 {
+            true => format!(", and the host of this virtual machine took {stolen:.1}"),
+            false => String::new(),
+        };
         evidence.push(format!(
-            "other programs used {:.1} of {allowed} CPUs meanwhile; measure again on a quiet machine",
+            "other programs used {:.1} of {allowed} CPUs meanwhile{host}; measure again on a quiet machine",
             e.foreign_cpus
         ));
     }

@@ -21,11 +21,11 @@ pub(super) fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
 fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Finding> {
     let own: Vec<&CpuUse> = e.cpus.iter().filter(|cpu| cpu.node() == node).collect();
     let allowed: Vec<&&CpuUse> = own.iter().filter(|cpu| cpu.allowed).collect();
-    let busy = |cpu: &&&CpuUse| cpu.busy + cpu.steal >= full * e.cpu_full;
+    // Together: which of them is busier is the scheduler's affair.
+    let busy = allowed.iter().map(|cpu| cpu.busy + cpu.steal).sum::<f64>() / allowed.len().max(1) as f64;
     // What hardly uses a CPU itself is not limited by CPUs that others fill.
     let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
-    if allowed.is_empty() || !allowed.iter().all(busy) || (others && e.own_cpus < OWN * allowed.len() as f64)
-    {
+    if busy < full * e.cpu_full || (others && e.own_cpus < OWN * allowed.len() as f64) {
         return None;
     }
     let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.name())).collect();
@@ -38,12 +38,13 @@ fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Fin
         let text = format!("the CPUs{of}: the load may use only {}, full{idle}", names.join(", "));
         return Some((Limit::PinnedCpu, names, text));
     }
-    let busy = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
-    let share = |part: f64| percent((part / busy).min(1.0));
+    let worked = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
+    let share = |part: f64| percent((part / worked).min(1.0));
     let others = if others { format!(", {} other programs'", share(e.foreign_cpus)) } else { String::new() };
     let text = format!(
-        "the CPUs{of}: all {} are full; {} of their work is the load generators' own{others}",
+        "the CPUs{of}: all {} are full, {} busy; {} of their work is the load generators' own{others}",
         allowed.len(),
+        percent(busy.min(1.0)),
         share(e.load_cpus)
     );
     Some((Limit::Cpu, names, text))

@@ -66,6 +66,17 @@ fn full_cpus_and_threads() {
     let mut stolen = e.clone();
     stolen.cpus[1] = CpuUse { busy: 0.6, steal: 0.35, ..stolen.cpus[1].clone() };
     assert_eq!(limit(&stolen), Limit::Cpu);
+    // And what it takes makes every verdict doubtful but a full link's.
+    stolen.cpus[1].steal = 0.6;
+    stolen.cpus[1].busy = 0.1;
+    stolen.cpus[0].busy = 0.1;
+    let verdict = judge(&stolen);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::NotKnown, Confidence::Low));
+    assert!(verdict.evidence.iter().any(|line| line.contains("host of this virtual machine took 0.6")));
+    assert_eq!(judge(&Evidence { efficiency: 0.97, knee: None, ..stolen }).confidence, Confidence::Low);
+    // One a little less busy than the other: both are full together.
+    let uneven = Evidence { cpus: cpus(&[0.99, 0.85]), ..e.clone() };
+    assert_eq!(limit(&uneven), Limit::Cpu);
     let mut pinned = e.clone();
     pinned.cpus[1] = CpuUse { busy: 0.1, allowed: false, ..pinned.cpus[1].clone() };
     let verdict = judge(&pinned);
