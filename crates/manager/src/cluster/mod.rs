@@ -38,7 +38,11 @@ use wire::{
 };
 
 pub(crate) use self::moves::needed;
-pub use self::{holders::Holders, pools::NewPool, space::data_strips};
+pub use self::{
+    holders::Holders,
+    pools::{NewPool, Unmake, closed_name},
+    space::data_strips,
+};
 use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
@@ -292,6 +296,13 @@ pub enum Event {
         /// When its root is made.
         now: Timestamp,
     },
+    /// A pool or file system goes.
+    Unmake {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which, and how far.
+        what: Unmake,
+    },
 }
 
 /// Something to store.
@@ -299,6 +310,8 @@ pub enum Event {
 pub enum StoreOp {
     /// Set a key.
     Put(Vec<u8>, Vec<u8>),
+    /// Remove a key.
+    Delete(Vec<u8>),
     /// A client session is over: its record and replies go.
     EndSession(SessionId),
 }
@@ -414,6 +427,8 @@ pub struct Cluster {
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     rebuild_delay: Duration,
     moving: BTreeMap<PoolId, Moving>,
+    /// The last file system that was removed.
+    removed_fs: FsId,
 }
 
 impl Cluster {
@@ -437,6 +452,7 @@ impl Cluster {
             space: Space::default(),
             rebuild_delay: Tunables::default().missing_rebuild_delay(),
             moving: BTreeMap::new(),
+            removed_fs: last_removed_fs(from)?,
             map,
         };
         for node in &cluster.map.nodes {
@@ -535,6 +551,10 @@ impl Cluster {
             }
             Event::MakeFs { ticket, name, pool, now } => {
                 let outcome = self.make_fs(name, pool, now, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::Unmake { ticket, what } => {
+                let outcome = self.unmake(what, &mut step);
                 step.answer(ticket, outcome);
             }
             Event::Lock { ticket, expires, session, request } => {
@@ -671,6 +691,16 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             clients: head.clients,
         }),
     }
+}
+
+/// The highest number of a file system that was removed.
+fn last_removed_fs(from: &dyn Read) -> Result<FsId, ReadError> {
+    let mut last = FsId(0);
+    from.scan(b"z", &prefix_end(b"z"), &mut |key, _| {
+        last = last.max(FsId(key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()));
+        std::ops::ControlFlow::Continue(())
+    })?;
+    Ok(last)
 }
 
 /// Refusal of a request whose arguments contradict themselves.
