@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
-use wire::mgr::{Change, Extent, MgrReply};
+use wire::{
+    mgr::{Change, Extent, MgrReply},
+    token::TokenMode,
+};
 
 use crate::{
     calls::{MANY_MAX, unexpected},
@@ -179,6 +182,7 @@ impl Core {
             ctime: state.attr.ctime,
             // The kernel asks for the removal of setuid and setgid itself, before the write.
             clear_mode: 0,
+            shared: state.token.mode() == TokenMode::Part,
         };
         let times_count = state.times_count;
         Commit { inode: inode.clone(), size, allocated, times_count, inline, change: Some(change) }

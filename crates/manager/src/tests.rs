@@ -363,6 +363,7 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         mtime: now,
         ctime: now,
         clear_mode: 0,
+        shared: false,
     };
     let unlink = Change::Unlink {
         parent: InodeNo::ROOT,

@@ -27,6 +27,7 @@ pub(super) struct Written {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub clear_mode: u16,
+    pub shared: bool,
 }
 
 /// A run of blocks `first..end`.
@@ -189,8 +190,13 @@ impl Editor<'_, '_> {
         }
     }
 
-    pub(super) fn commit_write(&mut self, ino: InodeNo, written: Written) -> Op<MgrReply> {
+    pub(super) fn commit_write(&mut self, ino: InodeNo, mut written: Written) -> Op<MgrReply> {
         let mut inode = self.get_file(ino)?;
+        if written.shared {
+            written.size = written.size.max(inode.size);
+            written.mtime = written.mtime.max(inode.mtime);
+            written.ctime = written.ctime.max(inode.ctime);
+        }
         if written.size > FILE_SIZE_MAX {
             return errno(EFBIG);
         }

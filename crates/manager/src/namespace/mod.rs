@@ -159,8 +159,8 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, change: Change)
             let new = inode::NewAttr { mode, uid, gid, size, atime, mtime, ctime };
             ns.set_attr(ino, new, highest)
         }
-        Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, clear_mode } => {
-            let written = extents::Written { size, allocated, inline, mtime, ctime, clear_mode };
+        Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, clear_mode, shared } => {
+            let written = extents::Written { size, allocated, inline, mtime, ctime, clear_mode, shared };
             ns.commit_write(ino, written)
         }
         Change::Deallocate { ino, blocks, highest, now } => ns.deallocate(ino, blocks, highest, now),
