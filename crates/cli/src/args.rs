@@ -259,6 +259,17 @@ pub enum Fs {
         #[arg(long)]
         pool: String,
     },
+    /// Remove a file system that nobody has mounted, with everything in it
+    #[command(after_help = "Example:\n  ropewalk fs delete --dir /data/rope fs2 --yes")]
+    Delete {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name
+        name: String,
+        /// Everything in it is to be lost
+        #[arg(long)]
+        yes: bool,
+    },
     /// Direct what is made in a mounted directory, and below, to a pool; what exists stays where it is
     #[command(after_help = "Examples:
   ropewalk fs set-pool /mnt/rope/work work
@@ -526,13 +537,24 @@ pub enum Pool {
   ropewalk pool create --dir /data/rope work --code 1way --block-size 1m
   ropewalk pool create --dir /data/rope data --code 8+2p --block-size 8m")]
     Create(PoolCreate),
+    /// Remove a pool that no file is in and no directory directs to
+    #[command(after_help = "Example:\n  ropewalk pool delete --dir /data/rope work --yes")]
+    Delete {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name
+        name: String,
+        /// It is to go
+        #[arg(long)]
+        yes: bool,
+    },
     /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
     #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
     Lost(Listing),
     /// How many groups lack how many strips, spare space, what is to move
     Status(Listing),
-    /// Read everything and prove every stripe: data against CRCs, parity against data, versions; exit status
-    /// 0 only if all is proved
+    /// Read everything and prove every stripe: data against CRCs, parity against data, versions, and what is
+    /// there against what files name; exit status 0 only if all is proved
     #[command(after_help = "Examples:
   ropewalk pool verify --dir /data/rope
   ropewalk pool verify --dir /data/rope pool1 --repair --json")]

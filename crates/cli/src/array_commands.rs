@@ -1,32 +1,26 @@
-//! `pdisk fail|drain|keep|add|replace|remove`, `rebuild`, `pool status|verify`, `health`, `events`.
+//! `pdisk fail|drain|keep|add|replace|remove`, `rebuild`, `pool status`, `health`, `events`.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsStr,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, GroupId, NodeId, PdiskId, PoolId, StripeId, units::human_size};
-use serde::{Deserialize, Serialize};
+use base::{ByteSize, NodeId, PdiskId, PoolId, units::human_size};
+use serde::Serialize;
 use wire::{
-    admin::{AdminReply, AdminRequest},
     map::{ClusterMap, PdiskState, PoolEntry},
     mgr::{ClusterReport, MgrReply, MgrRequest, PdiskWish},
 };
 
 use crate::{
-    args::{Events, Listing, PdiskAdd, PdiskName, PoolVerify, RebuildStatus},
+    args::{Events, Listing, PdiskAdd, PdiskName, RebuildStatus},
     directory::{ClusterDir, PdiskFile},
     link::{self, Link},
     output, process,
 };
 
-/// How long a page of stripes may take to prove.
-const PROVE_PATIENCE: Duration = Duration::from_secs(300);
-/// Stripes proved in one request.
-const PROVE_PAGE: u32 = 16;
 /// How long a node may take to stop and to serve again.
 const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -208,8 +202,13 @@ struct RebuildRow {
     running_s: f64,
     eta_s: Option<f64>,
     moved_bytes: u64,
+    /// Mean time of client requests at the slowest server: now, and when the moves began.
     client_us: u64,
+    client_us_before: u64,
     hindered: String,
+    /// Of `left`, strips that wait for pdisks of their groups, and these pdisks.
+    waiting: u32,
+    waits_for: Vec<String>,
     waits: Vec<String>,
 }
 
@@ -220,6 +219,8 @@ fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
         let eta_s = (moving.left > 0 && moving.done > 0)
             .then(|| running_s * f64::from(moving.left) / f64::from(moving.done));
         let name = |id| report.map.pdisk(id).map(|p| p.name.clone()).unwrap_or_default();
+        let members = pool.pdisks.iter().filter_map(|p| report.map.pdisk(p.id));
+        let gone = || members.clone().filter(|p| p.state != PdiskState::Ok && !p.given_up());
         RebuildRow {
             pool: pool.name.clone(),
             left: moving.left,
@@ -229,7 +230,13 @@ fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
             eta_s,
             moved_bytes: of_pool().map(|u| u.moved).sum(),
             client_us: of_pool().map(|u| u.client_us).max().unwrap_or(0),
+            client_us_before: moving.client_us_before,
             hindered: moving.hindered.clone(),
+            waiting: moving.waiting,
+            waits_for: match moving.waiting {
+                0 => Vec::new(),
+                _ => gone().map(|p| p.name.clone()).collect(),
+            },
             waits: of_pool()
                 .filter(|u| !u.waits.is_empty())
                 .map(|u| format!("{}: {}", name(u.id), u.waits))
@@ -239,7 +246,25 @@ fn rebuild_rows(report: &ClusterReport) -> Vec<RebuildRow> {
     report.map.pools.iter().zip(&report.moving).map(row).collect()
 }
 
-/// `ropewalk rebuild status`.
+/// Why `left` does not become less, and what to do.
+fn waiting(row: &RebuildRow) -> String {
+    format!(
+        "{} strips cannot be made before {} is back; `ropewalk pdisk fail` gives up what it holds",
+        row.waiting,
+        row.waits_for.join(", ")
+    )
+}
+
+/// How long clients wait beside how long they waited before the moves.
+fn effect(now_us: u64, before_us: u64) -> String {
+    let ms = |us: u64| us as f64 / 1000.0;
+    match before_us {
+        0 => format!("{:.1} ms", ms(now_us)),
+        _ => format!("{:.1} ms (before: {:.1})", ms(now_us), ms(before_us)),
+    }
+}
+
+/// `ropewalk rebuild status`. With `--watch` it ends when nothing is left that can be made now.
 pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
     let dir = ClusterDir::open(&args.listing.dir.dir)?;
     link::run(async {
@@ -249,12 +274,13 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             let bar = output::progress("moving", 0);
             loop {
                 let rows = rebuild_rows(&report);
-                let left: u32 = rows.iter().map(|r| r.left).sum();
+                let left: u32 = rows.iter().map(|r| r.left - r.waiting.min(r.left)).sum();
                 let done: u32 = rows.iter().filter(|r| r.left > 0).map(|r| r.done).sum();
                 let slowest = rows.iter().map(|r| r.client_us).max().unwrap_or(0);
                 bar.set_length(u64::from(left + done));
                 bar.set_position(done.into());
-                bar.set_message(format!("moving; clients wait {:.1} ms", slowest as f64 / 1000.0));
+                let before = rows.iter().map(|r| r.client_us_before).max().unwrap_or(0);
+                bar.set_message(format!("moving; clients wait {}", effect(slowest, before)));
                 if left == 0 {
                     break;
                 }
@@ -275,6 +301,9 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
             if !row.hindered.is_empty() {
                 output::line(format!("pool {}: {}", row.pool, row.hindered));
             }
+            if row.waiting > 0 {
+                output::line(format!("pool {}: {}", row.pool, waiting(row)));
+            }
             row.waits.iter().for_each(|w| output::line(format!("waits: {w}")));
         }
         let seconds = |s: f64| format!("{s:.0} s");
@@ -291,7 +320,7 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
                 human_size(r.moved_bytes),
                 seconds(r.running_s),
                 r.eta_s.map_or("-".to_owned(), seconds),
-                format!("{:.1} ms", r.client_us as f64 / 1000.0),
+                effect(r.client_us, r.client_us_before),
             ]
         };
         output::table(
@@ -374,67 +403,6 @@ pub fn pool_status(listing: &Listing) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct LostRow {
-    file_system: String,
-    path: String,
-    inode: u64,
-    size_bytes: u64,
-    lost_blocks: u64,
-    lost_bytes_at_most: u64,
-    first_lost_byte: u64,
-}
-
-/// `ropewalk pool lost`: exit status 0 only if everything can be read.
-pub fn pool_lost(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
-    let rows = link::run(async {
-        let link = Link::new(&dir)?;
-        let map = link.cluster().await?.map;
-        let mut rows = Vec::new();
-        for fs in &map.filesystems {
-            let mut after = base::InodeNo(0);
-            loop {
-                let request = MgrRequest::LostFiles { fs: fs.id, after };
-                let MgrReply::LostFiles(files) = link.manager(&request).await? else {
-                    bail!("unexpected answer from the manager to LostFiles");
-                };
-                let Some(last) = files.last() else { break };
-                after = last.ino;
-                rows.extend(files.into_iter().map(|f| LostRow {
-                    file_system: fs.name.clone(),
-                    path: String::from_utf8_lossy(&f.path).into_owned(),
-                    inode: f.ino.0,
-                    size_bytes: f.size,
-                    lost_blocks: f.blocks,
-                    lost_bytes_at_most: f.blocks * u64::from(f.block_size),
-                    first_lost_byte: f.first.0 * u64::from(f.block_size),
-                }));
-            }
-        }
-        Ok(rows)
-    })?;
-    let count = rows.len();
-    if listing.json {
-        output::json(&rows)?;
-    } else if rows.is_empty() {
-        output::line("every file can be read");
-    } else {
-        let cells = |r: LostRow| {
-            vec![
-                r.file_system,
-                r.path,
-                human_size(r.size_bytes),
-                r.lost_blocks.to_string(),
-                r.first_lost_byte.to_string(),
-            ]
-        };
-        let header = ["FILE SYSTEM", "FILE", "SIZE", "LOST BLOCKS", "FIRST LOST BYTE"];
-        output::table(&header, rows.into_iter().map(cells).collect());
-    }
-    if count == 0 { Ok(()) } else { bail!("{count} files cannot be read as a whole") }
-}
-
-#[derive(Serialize)]
 struct Health {
     healthy: bool,
     /// What is wrong, what follows from it, what to do.
@@ -488,6 +456,9 @@ pub fn health(listing: &Listing) -> Result<()> {
         if !row.hindered.is_empty() {
             remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));
         }
+        if row.waiting > 0 {
+            remarks.push(format!("pool {}: {}", row.pool, waiting(&row)));
+        }
         remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
     }
     let health = Health { healthy: remarks.is_empty(), remarks };
@@ -533,137 +504,4 @@ pub fn events(args: &Events) -> Result<()> {
 fn utc(seconds: i64) -> String {
     let of_day = seconds.rem_euclid(86_400);
     format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
-}
-
-/// What `nsd::Page` says.
-#[derive(Deserialize)]
-struct Page {
-    stripes: u64,
-    bytes: u64,
-    away: u64,
-    findings: Vec<Found>,
-    found: u64,
-    repaired: u64,
-    next: Option<StripeId>,
-}
-
-#[derive(Deserialize, Serialize, Clone)]
-struct Found {
-    stripe: StripeId,
-    finding: serde_json::Value,
-}
-
-#[derive(Serialize, Default)]
-struct Verified {
-    pools: Vec<String>,
-    groups: u64,
-    stripes: u64,
-    bytes: u64,
-    /// Strips that were not looked at, because their pdisk does not count.
-    away: u64,
-    found: u64,
-    repaired: u64,
-    seconds: f64,
-    findings: Vec<Found>,
-    /// Groups that could not be asked, and why.
-    unproved: BTreeMap<String, String>,
-}
-
-/// Findings listed by name; further ones are counted.
-const LISTED_MAX: usize = 1000;
-
-/// `ropewalk pool verify`: exit status 0 only if everything is proved.
-pub fn pool_verify(args: &PoolVerify) -> Result<()> {
-    let dir = ClusterDir::open(&args.listing.dir.dir)?;
-    let begun = Instant::now();
-    let mut verified = link::run(async {
-        let link = Link::new(&dir)?;
-        let map = link.cluster().await?.map;
-        let pools: Vec<&PoolEntry> = match &args.pool {
-            Some(name) => {
-                let pool = map.pools.iter().find(|p| p.name == *name);
-                vec![pool.with_context(|| format!("there is no pool {name}"))?]
-            }
-            None => map.pools.iter().collect(),
-        };
-        let mut verified =
-            Verified { pools: pools.iter().map(|p| p.name.clone()).collect(), ..Verified::default() };
-        let groups = |p: &&PoolEntry| (p.table.len() / usize::from(p.width.max(1))) as u64;
-        let bar = output::progress("proving groups", pools.iter().map(groups).sum());
-        for pool in &pools {
-            for g in 0..groups(pool) as u32 {
-                // Interrupting it changes nothing: it only reads, and what is repaired is repaired.
-                tokio::select! {
-                    signal = link::stop_signal() => { signal?; bail!("interrupted"); }
-                    outcome = verify_group(&link, &map, pool.id, GroupId(g), args.repair, &mut verified) => {
-                        if let Err(error) = outcome {
-                            verified.unproved.insert(format!("{} group {g}", pool.name), format!("{error:#}"));
-                        }
-                    }
-                }
-                verified.groups += 1;
-                bar.inc(1);
-            }
-        }
-        bar.finish_and_clear();
-        Ok(verified)
-    })?;
-    verified.seconds = begun.elapsed().as_secs_f64();
-    if args.listing.json {
-        output::json(&verified)?;
-    } else {
-        for found in &verified.findings {
-            output::line(format!("{}: {}", found.stripe, found.finding));
-        }
-        verified.unproved.iter().for_each(|(group, why)| output::line(format!("{group}: {why}")));
-        output::line(format!(
-            "{} stripes in {} groups, {} read and compared in {:.1} s; {} wrong, {} strips made anew, {} strips away",
-            verified.stripes,
-            verified.groups,
-            human_size(verified.bytes),
-            verified.seconds,
-            verified.found,
-            verified.repaired,
-            verified.away,
-        ));
-    }
-    match (verified.found, verified.unproved.len()) {
-        (0, 0) => Ok(()),
-        (found, unproved) => bail!("{found} findings, {unproved} groups not proved"),
-    }
-}
-
-async fn verify_group(
-    link: &Link,
-    map: &ClusterMap,
-    pool: PoolId,
-    group: GroupId,
-    repair: bool,
-    verified: &mut Verified,
-) -> Result<()> {
-    let counts = |id: &&PdiskId| map.pdisk(**id).is_some_and(|p| p.state == PdiskState::Ok);
-    let first = map.group_members(pool, group).iter().find(counts).context("no pdisk of it counts")?;
-    let nodes = map.pdisk(*first).map(|p| p.nodes.as_slice()).unwrap_or_default();
-    let node = nodes.iter().filter_map(|&n| map.node(n)).find(|n| n.session.is_some());
-    let addr = node.and_then(|n| n.addrs.iter().find_map(|a| a.parse().ok())).context("no server")?;
-    let mut after = None;
-    loop {
-        let request = AdminRequest::Prove { pool, group, after, limit: PROVE_PAGE, repair };
-        let AdminReply::Json(text) = link.admin(addr, &request, PROVE_PATIENCE).await? else {
-            bail!("unexpected answer");
-        };
-        let answer: Result<Page, String> = serde_json::from_str(&text).context("the server's answer")?;
-        let page = answer.map_err(anyhow::Error::msg)?;
-        verified.stripes += page.stripes;
-        verified.bytes += page.bytes;
-        verified.away += page.away;
-        verified.found += page.found;
-        verified.repaired += page.repaired;
-        let room = LISTED_MAX.saturating_sub(verified.findings.len());
-        verified.findings.extend(page.findings.into_iter().take(room));
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
-        }
-    }
 }

@@ -25,11 +25,13 @@ mod pdisk_commands;
 mod perf;
 mod pool_commands;
 mod process;
+mod resolver;
 mod server;
 mod share_commands;
 mod testbed_commands;
 mod tuning;
 mod up;
+mod verify_commands;
 
 use std::process::ExitCode;
 
@@ -72,6 +74,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Fs(args::Fs::Create { dir, name, pool }) => pool_commands::fs_create(dir, name, pool),
+        Command::Fs(args::Fs::Delete { dir, name, yes }) => pool_commands::fs_delete(dir, name, *yes),
         Command::Fs(args::Fs::SetPool { directory, pool }) => pool_commands::fs_set_pool(directory, pool),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
@@ -86,15 +89,16 @@ fn run(command: &Command) -> Result<()> {
         Command::Pdisk(args::Pdisk::Events(listing)) => events::list(listing),
         Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
         Command::Pool(args::Pool::Create(args)) => pool_commands::pool_create(args),
+        Command::Pool(args::Pool::Delete { dir, name, yes }) => pool_commands::pool_delete(dir, name, *yes),
         Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
         Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
         Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
         Command::Tokens(args) => share_commands::tokens(&args.listing, args.waiting),
         Command::Locks(args) => lock_commands::locks(&args.listing, args.waiting),
-        Command::Pool(args::Pool::Lost(listing)) => array_commands::pool_lost(listing),
+        Command::Pool(args::Pool::Lost(listing)) => verify_commands::pool_lost(listing),
         Command::Pool(args::Pool::Status(listing)) => array_commands::pool_status(listing),
-        Command::Pool(args::Pool::Verify(args)) => array_commands::pool_verify(args),
+        Command::Pool(args::Pool::Verify(args)) => verify_commands::pool_verify(args),
         Command::Rebuild(args::Rebuild::Status(args)) => array_commands::rebuild_status(args),
         Command::Health(listing) => array_commands::health(listing),
         Command::Events(args) => array_commands::events(args),

@@ -20,7 +20,7 @@ use crate::{
     args::{self, Serve},
     config,
     directory::{ClusterDir, NodeFile},
-    link, metrics, mount, pdisk_commands, process, tuning,
+    link, metrics, mount, pdisk_commands, process, resolver, tuning,
 };
 
 /// `ropewalk serve`.
@@ -166,6 +166,15 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             Err(error) => Response::error(Status::BadRequest, error),
                         }
                     }
+                    Ok(AdminRequest::Readable { pool, stripes }) => {
+                        let Some(server) = running.nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        match serde_json::to_string(&server.readable(pool, &stripes).await) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
+                    }
                     Ok(AdminRequest::Shutdown) => {
                         process::terminate(std::process::id());
                         Response::ok(frame::encode(&AdminReply::Done))
@@ -207,6 +216,8 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
         // Neither arm holds state: the signal ends the process, and so does the store's failure.
         signal = link::stop_signal() => signal?,
         error = running.failed() => bail!("the manager stops: {error}"),
+        // What it is at is bounded by its session, which lapses.
+        end = resolver::run(dir, running.manager()) => end?,
     }
     running.stop().await;
     Ok(())

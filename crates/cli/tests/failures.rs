@@ -20,7 +20,7 @@ use std::{
 };
 
 use common::{Cluster, Random, ropewalk, seed};
-use load::{Load, same};
+use load::{Load, same, survived};
 use story::{PATIENCE, command, proved, set, small, soak, whole};
 
 /// Files of random bytes, fsynced, until one cannot be written or there are enough.
@@ -170,6 +170,30 @@ fn a_full_array_while_a_pdisk_fails() {
     whole(&cluster);
     unchanged(&kept);
     proved(&cluster);
+}
+
+/// A mount dies in the middle of stripes and nobody mounts again: they are resolved all the same, so that their
+/// groups can move.
+#[test]
+fn what_a_dead_mount_left_holds_up_no_rebuild() {
+    let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
+    set(&cluster, &["leaseRenewInterval=500ms", "leaseDuration=3s"]);
+    let load = Load::start(&cluster.mnt(), 2, seed(), true);
+    load.goes_on();
+    std::thread::sleep(Duration::from_secs(1));
+    cluster.kill(|name| name.starts_with("mount"));
+    let models = load.end();
+    command(&cluster, &["pdisk", "fail", "n1p1"]);
+    whole(&cluster);
+    let end = Instant::now() + PATIENCE;
+    let dir = cluster.dir();
+    while !ropewalk(&["pool", "verify", "--dir", dir.to_str().unwrap()]).status.success() {
+        assert!(Instant::now() < end, "stripes are left: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(cluster.json(&["clients", "list"]).as_array().unwrap().len(), 0);
+    cluster.start();
+    survived(&models).unwrap();
 }
 
 /// `8+3p` on 16 pdisks: any three at once.

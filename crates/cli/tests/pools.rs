@@ -1,5 +1,6 @@
-//! Story: several pools and file systems in one cluster. Directories directed to pools with other codes and
-//! block sizes; a pool without redundancy that is drained, and that holds up nobody while its pdisk is gone.
+//! Stories: several pools and file systems in one cluster. Directories directed to pools with other codes and
+//! block sizes; a pool without redundancy that is drained, and that holds up nobody while its pdisk is gone;
+//! both removed again. What `pool verify` says when the manager and the pdisks do not agree.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 #[path = "arrays/load.rs"]
@@ -131,11 +132,25 @@ fn directories_go_to_pools_and_one_without_redundancy_holds_up_nobody() {
     cluster.kill(|name| name == "n2");
     cluster.wait_all_but(PATIENCE, &["n2p1", "n2p2"]);
     [&in_data, &in_pool1, &in_fs2].into_iter().for_each(Load::goes_on);
+    // Nobody who watches the others being rebuilt waits for it.
+    ok(&["config", "set", "--dir", dir, "missingRebuildDelay=0s"]);
+    let end = Instant::now() + PATIENCE;
+    while cluster.json(&["rebuild", "status"])[1]["waiting"] == 0 {
+        assert!(Instant::now() < end, "{:#}", cluster.json(&["rebuild", "status"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let watched = ok(&["rebuild", "status", "--dir", dir, "--watch"]);
+    println!("{watched}");
+    assert!(watched.contains("cannot be made before n2p1 is back"), "{watched}");
+    ok(&["config", "set", "--dir", dir, "missingRebuildDelay=1h"]);
     cluster.start_server("n2");
     cluster.wait_all_ok(PATIENCE);
     same(&kept);
     [in_data, in_pool1, in_fs2].into_iter().for_each(|load| same(&load.end()));
     ok(&["umount", other.path().to_str().unwrap()]);
+    until("all is where it belongs again", || {
+        cluster.json(&["pool", "status"]).as_array().unwrap().iter().all(|p| p["moving"] == 0)
+    });
     cluster.down();
     cluster.start();
     same(&kept);
@@ -144,4 +159,107 @@ fn directories_go_to_pools_and_one_without_redundancy_holds_up_nobody() {
         verified["stripes"].as_u64().unwrap() > 0 && verified["pools"].as_array().unwrap().len() == 3,
         "{verified:#}"
     );
+}
+
+/// Waits until something holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn what_is_removed_gives_its_room_back() {
+    let cluster =
+        Cluster::up(&["--nodes", "4", "--pdisks", "2", "--pdisk-size", "96m", "--block-size", "256k"]);
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let dir = dir.to_str().unwrap();
+    let mut bytes = vec![0; 6 << 20];
+    Random(seed()).fill(&mut bytes);
+    let before = used(&cluster);
+    let work = mnt.join("work");
+    fs::create_dir(&work).unwrap();
+    ok(&["pool", "create", "--dir", dir, "work", "--code", "2way", "--block-size", "512k"]);
+    ok(&["fs", "create", "--dir", dir, "fs2", "--pool", "work"]);
+    ok(&["fs", "set-pool", work.to_str().unwrap(), "work"]);
+    fs::write(work.join("file"), &bytes).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    ok(&["mount", "--dir", dir, "fs2", other.path().to_str().unwrap()]);
+    for i in 0..300 {
+        fs::write(other.path().join(format!("small{i}")), &bytes[..i * 30]).unwrap();
+    }
+    fs::create_dir(other.path().join("d")).unwrap();
+    fs::hard_link(other.path().join("small1"), other.path().join("d/link")).unwrap();
+    fs::write(other.path().join("d/large"), &bytes).unwrap();
+
+    // What is in use stays, and is named.
+    let delete = |what, name| [what, "delete", "--dir", dir, name, "--yes"];
+    assert!(refused(&delete("fs", "fs2")).contains("is mounted at"));
+    assert!(refused(&delete("fs", "fs3")).contains("there are fs1, fs2"));
+    assert!(refused(&delete("pool", "none")).contains("there are pool1, work"));
+    assert!(refused(&delete("pool", "work")).contains("fs2 begins in pool work"));
+    ok(&["umount", other.path().to_str().unwrap()]);
+    let said = refused(&["fs", "delete", "--dir", dir, "fs2"]);
+    assert!(said.contains("--yes") && said.contains("303 files and directories"), "{said}");
+
+    ok(&delete("fs", "fs2"));
+    // What is under way goes on after a crash of the manager.
+    cluster.kill(|name| name == "manager");
+    cluster.start_server("manager");
+    until("the manager serves", || common::ropewalk(&["fs", "list", "--dir", dir]).status.success());
+    assert_eq!(cluster.json(&["fs", "list"]).as_array().unwrap().len(), 1);
+    assert!(refused(&["mount", "--dir", dir, "fs2", other.path().to_str().unwrap()]).contains("fs2"));
+    cluster.wait_all_ok(PATIENCE);
+    until("fs2's files leave the pool", || {
+        let said = refused(&delete("pool", "work"));
+        assert!(said.contains("pool work"), "{said}");
+        said.contains("2 files and directories are in pool work, the first of them /work in fs1")
+    });
+    assert_eq!(pool_of(&work.join("file")), "work");
+    fs::remove_dir_all(&work).unwrap();
+    until("the pool is empty", || common::ropewalk(&delete("pool", "work")).status.success());
+    assert_eq!(cluster.json(&["pool", "list"]).as_array().unwrap().len(), 1);
+    until("the room comes back", || used(&cluster) <= before + (1 << 20));
+    fs::write(mnt.join("file"), &bytes).unwrap();
+    fs::File::open(mnt.join("file")).unwrap().sync_all().unwrap();
+    let verified = cluster.json(&["pool", "verify"]);
+    assert!(verified["recorded"] == 24 && verified["unowned"] == 0, "{verified:#}");
+    cluster.down();
+    cluster.start();
+    assert!(fs::read(mnt.join("file")).unwrap() == bytes);
+}
+
+/// A manager whose store is from an old dump: blocks of files made since belong to nobody, and those of files
+/// removed since are missed.
+#[test]
+fn what_manager_and_pdisks_disagree_about_is_named() {
+    let cluster =
+        Cluster::up(&["--nodes", "4", "--pdisks", "2", "--pdisk-size", "96m", "--block-size", "256k"]);
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let name = dir.to_str().unwrap();
+    let bytes = vec![7; 1 << 20];
+    for file in ["kept", "removed"] {
+        fs::write(mnt.join(file), &bytes).unwrap();
+    }
+    cluster.down();
+    let dump = cluster.dir().join("old.dump");
+    ok(&["manager", "dump", "--dir", name, dump.to_str().unwrap()]);
+    cluster.start();
+    let verified = cluster.json(&["pool", "verify"]);
+    assert!(verified["recorded"] == 8 && verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
+    fs::remove_file(mnt.join("removed")).unwrap();
+    fs::write(mnt.join("made"), &bytes).unwrap();
+    until("strips are deleted", || cluster.json(&["status"])["deletes_pending"] == 0);
+    cluster.down();
+    fs::rename(dir.join("manager"), dir.join("manager.new")).unwrap();
+    ok(&["manager", "restore", "--dir", name, dump.to_str().unwrap()]);
+    cluster.start();
+    let verified = common::ropewalk(&["pool", "verify", "--dir", name, "--json"]);
+    assert!(!verified.status.success());
+    let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!((&verified["absent"], &verified["unowned"]), (&4.into(), &4.into()), "{verified:#}");
+    assert_eq!(verified["found"], 0, "{verified:#}");
+    assert!(fs::read(mnt.join("kept")).unwrap() == bytes);
 }

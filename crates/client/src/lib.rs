@@ -40,7 +40,7 @@ pub use config::Tunables;
 pub use core::SessionInfo;
 pub use error::{BlockError, CallError, Errno, MountError};
 pub use handle::{Handle, OpenFlags, ReadData};
-pub use mount::ClientConfig;
+pub use mount::{ClientConfig, resolve_unmounted};
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
 pub use resize::Fallocate;
 pub use share::KernelCache;

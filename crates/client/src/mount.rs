@@ -46,28 +46,12 @@ pub struct ClientConfig {
 impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
-        let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
-        let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None) });
-        let membership =
-            Membership::start(link, Arc::new(Opener(Arc::clone(&registrar))), MembershipConfig::default())
-                .await
-                .map_err(|error| registrar.refusal(error))?;
-        let Some(granted) = registrar.granted() else {
-            return Err(MountError::Manager(CallError::Unexpected("OpenSession")));
-        };
+        let (membership, granted) = open_session(endpoint, &config).await?;
         let mut tunables = config.tunables;
         tunables.adopt_cluster_values(&granted.config)?;
         tunables.validate()?;
 
-        let transport = Arc::new(NetTransport::new(endpoint.clone()));
-        let io_config = IoConfig { deadline: tunables.deadline, ..IoConfig::default() };
-        let io = StripeIo::new(
-            transport,
-            membership.views(),
-            membership.session_cell(),
-            membership.reporter(),
-            io_config,
-        );
+        let io = stripe_io(endpoint, &membership, tunables.deadline);
         if granted.resolve {
             resolve(&membership, &io, &granted, tunables.deadline).await?;
         }
@@ -93,6 +77,43 @@ impl Client {
         });
         Ok(client)
     }
+}
+
+/// Opens a session, resolves what unclean sessions left, if nobody else is there, and ends it again: for a file
+/// system that nobody mounts. `config.tunables.deadline` bounds the waits. What could not be resolved is left to
+/// the next one.
+pub async fn resolve_unmounted(endpoint: &Endpoint, config: ClientConfig) -> Result<(), MountError> {
+    let patience = config.tunables.deadline;
+    let (membership, granted) = open_session(endpoint, &config).await?;
+    let outcome = match granted.whole && granted.resolve {
+        true => resolve(&membership, &stripe_io(endpoint, &membership, patience), &granted, patience).await,
+        false => Ok(()),
+    };
+    let closed = membership.call(MgrRequest::CloseSession, Instant::now() + patience).await;
+    membership.stop();
+    outcome?;
+    closed.map(drop).map_err(|error| MountError::Manager(CallError::Deadline(error.to_string())))
+}
+
+async fn open_session(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+) -> Result<(Membership, Granted), MountError> {
+    let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
+    let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None) });
+    let opener = Arc::new(Opener(Arc::clone(&registrar)));
+    let started = Membership::start(link, opener, MembershipConfig::default()).await;
+    let membership = started.map_err(|error| registrar.refusal(error))?;
+    match registrar.granted() {
+        Some(granted) => Ok((membership, granted)),
+        None => Err(MountError::Manager(CallError::Unexpected("OpenSession"))),
+    }
+}
+
+fn stripe_io(endpoint: &Endpoint, membership: &Membership, deadline: Duration) -> StripeIo {
+    let transport = Arc::new(NetTransport::new(endpoint.clone()));
+    let config = IoConfig { deadline, ..IoConfig::default() };
+    StripeIo::new(transport, membership.views(), membership.session_cell(), membership.reporter(), config)
 }
 
 /// Brings every stripe that the last session left half done to its old or its new version.

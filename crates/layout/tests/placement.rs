@@ -339,12 +339,22 @@ fn golden_vectors() {
     let changed =
         ["4+2p", "2way", "8+3p"].map(|text| build(text, &mixed).change(&change).unwrap().0.digest());
     assert_eq!(changed.map(|d| format!("{d:016x}")), GOLDEN_CHANGES);
+    // Only levelling: a pdisk grows, others come, and shares follow (`Array::settle`).
+    let add = vec![pdisk(2, 1, 3 << 40), pdisk(98, 6, 1 << 40), pdisk(99, 6, 1 << 41)];
+    let level = Change { add, level: true, ..Change::default() };
+    let levelled = ["4+2p", "2way", "8+3p"].map(|text| {
+        let (table, moves) = build(text, &mixed).change(&level).unwrap();
+        format!("{} {:016x}", moves.len(), table.digest())
+    });
+    assert_eq!(levelled, GOLDEN_LEVELS);
 }
 
 const GOLDEN_GROUPS: [u32; 8] = [60, 157, 158, 156, 276, 302, 157, 78];
 const GOLDEN_MEMBERS: [[u32; 6]; 3] = [[3, 8, 2, 6, 4, 1], [7, 1, 5, 4, 2, 3], [1, 8, 2, 5, 7, 3]];
 const GOLDEN_BUILDS: [&str; 3] = ["5379f0096cab0e84", "89a7ce041a4f36c5", "b40d525501f1055f"];
 const GOLDEN_CHANGES: [&str; 3] = ["06639ef63f67d521", "50c295a4170ca70c", "0303f4c91cf543db"];
+
+const GOLDEN_LEVELS: [&str; 3] = ["796 3a6f180a25d8c5ac", "754 3d7f08c993cb17ac", "672 4716ec232af18c5a"];
 
 fn shapes() -> impl Strategy<Value = Vec<PdiskDesc>> {
     proptest::collection::vec((0u32..7, 0u32..4, 1u64..20), 1..40).prop_map(|list| {

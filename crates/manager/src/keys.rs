@@ -237,6 +237,18 @@ pub fn fs_key(fs: FsId) -> Vec<u8> {
     Key::new(b'f').u32(fs.0).done()
 }
 
+/// `z FS`: a file system that was removed. It stays, so that its number is never given again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RemovedFsRecord {
+    /// Nothing of it is left in the store.
+    pub emptied: bool,
+}
+record!(RemovedFsRecord, "removed file system", 1);
+/// `z FS`
+pub fn removed_fs_key(fs: FsId) -> Vec<u8> {
+    Key::new(b'z').u32(fs.0).done()
+}
+
 /// `i FS INODE`: an inode.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Inode {

@@ -30,8 +30,10 @@ pub mod locks;
 mod lost;
 mod manager;
 pub mod namespace;
+mod owned;
 mod paths;
 mod reaper;
+mod removal;
 mod serve;
 pub mod store;
 #[cfg(test)]

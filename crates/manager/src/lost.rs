@@ -1,6 +1,6 @@
 //! Which files have blocks that cannot be read now: for people who must know what is lost, file by file.
 //! Goes over all extents of a file system; every other file is whole. A short block that is named may be readable
-//! all the same, from parity.
+//! all the same, from parity: the servers of its group can say.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use std::{
 use base::{BlockIndex, FsId, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId};
 use wire::{
     map::PdiskState,
-    mgr::{ClusterReport, LostFile},
+    mgr::{ClusterReport, Extent, LOST_RUNS_MAX, LostFile},
 };
 
 use crate::{
@@ -22,6 +22,8 @@ use crate::{
 
 /// Most files named in one answer.
 pub const LOST_MAX: usize = 1000;
+/// Runs of blocks after which an answer ends with the file it is at.
+const RUNS_MAX: usize = 1 << 16;
 
 /// The groups of a pool that have fewer strips in reach than it takes to read them, and which these are.
 fn unreadable(report: &ClusterReport, pool: PoolId) -> HashMap<GroupId, StripSet> {
@@ -56,6 +58,7 @@ pub fn lost_files(
 ) -> Result<Vec<LostFile>, ReadError> {
     let mut files: BTreeMap<InodeNo, LostFile> = BTreeMap::new();
     let mut groups: HashMap<PoolId, HashMap<GroupId, StripSet>> = HashMap::new();
+    let mut named = 0;
     let (mut bad, mut current): (Option<ReadError>, Option<(InodeNo, Inode)>) = (None, None);
     let all = Key::new(b'e').u32(fs.0).done();
     let start = keys::extent_prefix(fs, InodeNo(after.0.saturating_add(1)));
@@ -63,7 +66,7 @@ pub fn lost_files(
         let outcome = (|| -> Result<bool, ReadError> {
             let ino = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
             if current.as_ref().is_none_or(|(of, _)| *of != ino) {
-                if files.len() >= LOST_MAX {
+                if files.len() >= LOST_MAX || named >= RUNS_MAX {
                     return Ok(false);
                 }
                 let inode = keys::read::<Inode>(from, &keys::inode_key(fs, ino))?.unwrap_or_default();
@@ -85,9 +88,19 @@ pub fn lost_files(
                         size: inode.size,
                         block_size: inode.block_size,
                         first: BlockIndex(block),
+                        pool: inode.pool,
                         ..LostFile::default()
                     });
                     file.blocks += 1;
+                    let full = file.runs.len() >= LOST_RUNS_MAX;
+                    match file.runs.last_mut() {
+                        Some(run) if run.first.0 + run.count == block => run.count += 1,
+                        _ if full => {}
+                        _ => {
+                            named += 1;
+                            file.runs.push(Extent { first: BlockIndex(block), count: 1 });
+                        }
+                    }
                 }
             }
             Ok(true)

@@ -31,22 +31,24 @@ use wire::{
 use crate::{
     ManagerError,
     apply::{Outcome, Writer},
-    cluster::{Cluster, Event, Holders, NewPool, Step, StoreOp, Ticket},
+    cluster::{Cluster, Event, Holders, NewPool, Step, StoreOp, Ticket, Unmake},
     event_log::EventLog,
     format,
-    keys::{self, ConfigRecord, ReadError, SessionRecord},
+    keys::{self, ConfigRecord, EndingRecord, ReadError, SessionRecord},
     namespace::{self, DirHash, Fault, FsContext},
-    store::{JournaledStore, Snapshot, Store, StoreError, open_record, prefix_end},
+    store::{JournaledStore, Snapshot, Store, StoreError, Txn, open_record, prefix_end},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
 const EVENTS_MAX: usize = 1024;
 /// How often the cluster looks at the clock.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Questions that wait are answered this long before their deadline.
-const ANSWER_BEFORE: Duration = Duration::from_millis(300);
+pub(crate) const ANSWER_BEFORE: Duration = Duration::from_millis(300);
 /// Orphans removed in one transaction.
 const COLLECT_MAX: usize = 64;
+/// Records of removed file systems removed in one transaction.
+const EMPTY_MAX: usize = 256;
 
 /// How a manager runs.
 #[derive(Debug, Clone)]
@@ -171,6 +173,25 @@ impl Manager {
     /// The last committed state of the store, for a dump.
     pub fn snapshot(&self) -> Snapshot {
         self.inner.writer.snapshot()
+    }
+
+    /// File systems that nobody has mounted and that have stripes left by unclean sessions, all of which could be
+    /// asked about now: every pdisk that counts is served.
+    pub fn unresolved(&self) -> Result<Vec<String>, MgrError> {
+        let (snapshot, map) = (self.snapshot(), self.inner.map.borrow().clone());
+        let served = |node: &base::NodeId| map.node(*node).is_some_and(|node| node.session.is_some());
+        if !map.pdisks.iter().filter(|p| p.state.written()).all(|p| p.nodes.iter().any(served)) {
+            return Ok(Vec::new());
+        }
+        let mut names = Vec::new();
+        for fs in map.filesystems.iter().filter(|fs| map.clients.iter().all(|client| client.fs != fs.id)) {
+            let ending = keys::read::<EndingRecord>(&*snapshot, &keys::ending_key(fs.id));
+            let ending = ending.map_err(read_refusal)?.unwrap_or_default();
+            if ending.unresolved && ending.fence.is_none() {
+                names.push(fs.name.clone());
+            }
+        }
+        Ok(names)
     }
 
     /// Resolves when the store has failed: nothing can be done any more.
@@ -316,13 +337,32 @@ impl Manager {
                 let found = found.map_err(|error| refusal(Fault::from(error).into_reply()))?;
                 Ok(MgrReply::LostFiles(found))
             }
+            MgrRequest::PoolDelete { name } => self.pool_delete(caller, name).await,
+            MgrRequest::FsDelete { name } => self.unmake(caller, Unmake::DropFs(name)).await,
+            MgrRequest::Owned { fs, ino, block } => {
+                let snapshot = self.snapshot();
+                let look = move || crate::owned::runs(&*snapshot, fs, ino, block);
+                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let (runs, more) = found.map_err(read_refusal)?;
+                Ok(MgrReply::Owned { runs, more })
+            }
+            MgrRequest::Owners { blocks } => {
+                let snapshot = self.snapshot();
+                let look = move || crate::owned::owners(&*snapshot, &blocks);
+                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                Ok(MgrReply::Owners(found.map_err(read_refusal)?))
+            }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             read => self.read(session, read).await,
         }
     }
 
     /// Asks the cluster's task.
-    async fn ask(&self, caller: Caller, event: impl FnOnce(Ticket) -> Event) -> Result<MgrReply, MgrError> {
+    pub(crate) async fn ask(
+        &self,
+        caller: Caller,
+        event: impl FnOnce(Ticket) -> Event,
+    ) -> Result<MgrReply, MgrError> {
         let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.inner.tell(event(ticket), Some((ticket, answer))).await?;
@@ -574,12 +614,17 @@ fn answer_from(
     namespace::query(&**snapshot, fs, request)
 }
 
-fn stopping() -> MgrError {
+pub(crate) fn stopping() -> MgrError {
     MgrError::Store("the manager is stopping".into())
 }
 
 fn refusal(outcome: Result<MgrError, StoreError>) -> MgrError {
     outcome.unwrap_or_else(|error| MgrError::Store(error.to_string()))
+}
+
+/// A question that could not be answered.
+pub(crate) fn read_refusal(error: ReadError) -> MgrError {
+    refusal(Fault::from(error).into_reply())
 }
 
 fn read_error(error: ReadError) -> ManagerError {
@@ -657,6 +702,7 @@ async fn take_step(
             for op in ops {
                 match op {
                     StoreOp::Put(key, value) => txn.put(key, value),
+                    StoreOp::Delete(key) => txn.delete(key),
                     StoreOp::EndSession(session) => namespace::end_session(txn, session)?,
                 }
             }
@@ -688,27 +734,39 @@ async fn take_step(
     true
 }
 
-/// The task that removes orphans of ended sessions.
+/// The task that removes orphans of ended sessions, and what removed file systems leave.
 async fn run_collector(inner: Arc<Inner>) {
     loop {
         inner.collect.notified().await;
-        loop {
-            let contexts = inner.writer.contexts();
-            let (told, heard) = oneshot::channel();
-            let outcome = inner.writer.run(move |txn| {
-                let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
-                let more = namespace::collect_orphans(txn, context, COLLECT_MAX)?;
-                let _ = told.send(more);
-                Ok(())
-            });
-            if let Err(error) = outcome.await {
-                tracing::error!(%error, "orphans cannot be removed");
-                break;
-            }
-            inner.deletes.notify_one();
-            if heard.await != Ok(true) {
-                break;
-            }
+        let hash = inner.hash;
+        let of_orphans = collect(&inner, |txn, contexts| {
+            let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
+            namespace::collect_orphans(txn, context, COLLECT_MAX)
+        });
+        of_orphans.await;
+        collect(&inner, move |txn, _| namespace::empty_removed(txn, hash, EMPTY_MAX)).await;
+    }
+}
+
+/// Does `some` in transactions of its own until it says that nothing is left.
+async fn collect(
+    inner: &Arc<Inner>,
+    some: impl Fn(&mut Txn<'_>, &[FsContext]) -> Result<bool, Fault> + Copy + Send + 'static,
+) {
+    loop {
+        let contexts = inner.writer.contexts();
+        let (told, heard) = oneshot::channel();
+        let outcome = inner.writer.run(move |txn| {
+            let _ = told.send(some(txn, &contexts)?);
+            Ok(())
+        });
+        if let Err(error) = outcome.await {
+            tracing::error!(%error, "what ended sessions and removed file systems leave cannot be removed");
+            return;
+        }
+        inner.deletes.notify_one();
+        if heard.await != Ok(true) {
+            return;
         }
     }
 }

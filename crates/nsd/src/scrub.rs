@@ -24,6 +24,9 @@ use crate::pace::Pace;
 const PAGE: u32 = 64;
 /// Findings named in one page; further ones are counted.
 const NAMED_MAX: usize = 200;
+/// Blocks of one question whether they can be read, and how many of them are looked at at once.
+const READABLE_MAX: usize = 256;
+const READABLE_AT_ONCE: usize = 32;
 /// How often it is looked whether a group is due.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -36,6 +39,8 @@ pub struct Page {
     pub bytes: u64,
     /// Strips on pdisks that do not count: nothing is said of them.
     pub away: u64,
+    /// The stripes looked at that are (still) there.
+    pub there: Vec<StripeId>,
     /// What is wrong, at most 200 of them.
     pub findings: Vec<Found>,
     /// How many in all.
@@ -89,6 +94,7 @@ impl Scrub {
                 continue;
             }
             page.stripes += 1;
+            page.there.push(stripe);
             page.bytes += proof.bytes;
             page.away += u64::from(proof.away);
             page.found += proof.findings.len() as u64;
@@ -105,6 +111,32 @@ impl Scrub {
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
         Ok(page)
+    }
+
+    /// Whether blocks of a pool can be read from the strips in reach; the first [`READABLE_MAX`] of them.
+    pub async fn readable(&self, pool: PoolId, stripes: &[StripeId]) -> Result<Vec<bool>, String> {
+        let stripes = &stripes[..stripes.len().min(READABLE_MAX)];
+        let mut asked = tokio::task::JoinSet::new();
+        let mut readable = vec![false; stripes.len()];
+        let mut outcome = |joined: Result<(usize, Result<bool, stripe::StripeError>), _>| {
+            if let Ok((at, answer)) = joined {
+                readable[at] = answer.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        };
+        for (at, &stripe) in stripes.iter().enumerate() {
+            if asked.len() >= READABLE_AT_ONCE
+                && let Some(joined) = asked.join_next().await
+            {
+                outcome(joined)?;
+            }
+            let io = self.io.clone();
+            asked.spawn(async move { (at, io.readable(stripe, pool, OpClass::Scrub).await) });
+        }
+        while let Some(joined) = asked.join_next().await {
+            outcome(joined)?;
+        }
+        Ok(readable)
     }
 
     /// The next stripes of a group, as any of its pdisks that count knows them; whether there are more.

@@ -274,6 +274,11 @@ impl Server {
         self.inner.scrub.page(pool, group, after, limit, repair).await
     }
 
+    /// Whether blocks of a pool can be read from the strips in reach; the first 256 of them.
+    pub async fn readable(&self, pool: PoolId, stripes: &[StripeId]) -> Result<Vec<bool>, String> {
+        self.inner.scrub.readable(pool, stripes).await
+    }
+
     /// Ends catch-up, repair and renewing. The pdisks stay open: they are the owner's to close.
     pub fn stop(&self) {
         self.tasks.0.iter().for_each(JoinHandle::abort);

@@ -32,7 +32,7 @@ pub use membership::{
 };
 pub use meta::BlockMeta;
 pub use pieces::Pieces;
-pub use prove::{Finding, Proof, compare, compare_content};
+pub use prove::{Finding, Proof, compare, compare_content, readable};
 pub use read::BlockRead;
 pub use repair::StripeTarget;
 pub use resolve_fs::{ResolveProgress, ResolveReport, resolve_fs, resolve_inode, unresolved_inodes};

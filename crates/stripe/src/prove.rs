@@ -141,6 +141,19 @@ pub fn compare(geometry: Geometry, states: &[Option<StripState>]) -> (Option<Str
     (Some(target), findings)
 }
 
+/// Whether the strips in reach are enough to read a block; bytes may be damaged all the same. Without parity in
+/// reach nobody knows what the others should hold: then it is not.
+pub fn readable(geometry: Geometry, states: &[Option<StripState>]) -> bool {
+    let (Some(target), _) = compare(geometry, states) else { return false };
+    let fits = |i: &usize| {
+        let wanted = target.version_of(StripIndex(*i as u8));
+        let held = states.get(*i).and_then(Option::as_ref).filter(|s| !s.lost);
+        // What was never written is zeros, wherever its pdisk is.
+        wanted.is_none() || held.and_then(|s| s.adopted.as_ref()).map(|info| info.version) == wanted
+    };
+    (0..geometry.width()).filter(fits).count() >= usize::from(geometry.code.data())
+}
+
 /// Strips whose content is not what the others give, of a stripe that is all there.
 pub fn compare_content(geometry: Geometry, codec: &layout::Codec, strips: &[Vec<u8>]) -> Vec<Finding> {
     if geometry.replicated() {
@@ -179,6 +192,20 @@ impl StripeIo {
         }
     }
 
+    /// Whether a block can be read from the strips in reach, as these say.
+    pub async fn readable(
+        &self,
+        stripe: StripeId,
+        pool: PoolId,
+        class: OpClass,
+    ) -> Result<bool, StripeError> {
+        let geometry = self.shared.pool(&self.view(), pool)?.geometry;
+        let until = Instant::now() + self.config().attempt;
+        let answers = self.states(stripe, pool, class, |s| s == PdiskState::Ok, until).await?;
+        let states: Vec<Option<StripState>> = answers.into_iter().map(|a| a.and_then(Result::ok)).collect();
+        Ok(readable(geometry, &states))
+    }
+
     async fn look(
         &self,
         stripe: StripeId,
@@ -208,7 +235,8 @@ impl StripeIo {
             let wanted = target.version_of(index);
             let (Some(info), Some(&pdisk)) = (held.filter(|h| Some(h.version) == wanted), members.get(i))
             else {
-                let empty = state.is_some() && wanted.is_none() && held.is_none();
+                // What was never written is zeros, wherever its pdisk is.
+                let empty = wanted.is_none() && held.is_none();
                 strips.push(empty.then(|| vec![0; target.len as usize]));
                 continue;
             };

@@ -26,6 +26,13 @@ pub enum AdminRequest {
     Shutdown,
     /// Peers, rails and connections.
     Net,
+    /// NSD servers: whether blocks can be read from the strips that are in reach, without reading them.
+    Readable {
+        /// Their pool.
+        pool: base::PoolId,
+        /// At most 256.
+        stripes: Vec<base::StripeId>,
+    },
 }
 
 /// The answer.

@@ -15,5 +15,6 @@ pub mod lock_set;
 pub mod map;
 pub mod mgr;
 pub mod nsd;
+pub mod owned;
 pub mod strip;
 pub mod token;

@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::{
     lock::{LockAnswer, LockReport, LockRequest},
     map::{ClusterMap, FsEntry, PdiskState},
+    owned::{OwnedRun, Owner},
     token::{Need, Recall, Token},
 };
 
@@ -452,6 +453,31 @@ pub enum MgrRequest {
         /// The number of the question.
         number: Grant,
     },
+    /// Removes a pool that nothing is in. Asking again goes on.
+    PoolDelete {
+        /// Its name.
+        name: String,
+    },
+    /// Removes a file system that nobody has mounted, with everything in it; its blocks are given back in the
+    /// background.
+    FsDelete {
+        /// Its name.
+        name: String,
+    },
+    /// Blocks that the inodes of a file system name, by rising inode and block.
+    Owned {
+        /// Which file system.
+        fs: FsId,
+        /// From this inode on ...
+        ino: InodeNo,
+        /// ... and of it from this block on.
+        block: BlockIndex,
+    },
+    /// Whose blocks are.
+    Owners {
+        /// At most [`crate::owned::OWNERS_MAX`].
+        blocks: Vec<base::StripeId>,
+    },
 }
 
 /// What to do to the namespace.
@@ -763,6 +789,15 @@ pub enum MgrReply {
         /// Whether there are more.
         more: bool,
     },
+    /// Runs of blocks, by rising inode and block.
+    Owned {
+        /// Disjoint.
+        runs: Vec<OwnedRun>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// Whose blocks are, in the order of the question.
+    Owners(Vec<Owner>),
 }
 
 /// Why the manager did not do it.
@@ -825,6 +860,11 @@ pub struct PoolMoving {
     pub running_ms: u64,
     /// Why nothing can be planned, for people; empty if it can.
     pub hindered: String,
+    /// Of `left`, strips that nothing can be made from until pdisks of their groups are back or given up.
+    pub waiting: u32,
+    /// Mean time that requests of clients took at the slowest server when the moves began, microseconds; 0 if
+    /// there were none.
+    pub client_us_before: u64,
 }
 
 /// A file with blocks that cannot be read now.
@@ -842,7 +882,15 @@ pub struct LostFile {
     pub first: BlockIndex,
     /// How many cannot.
     pub blocks: u64,
+    /// The pool they are in.
+    pub pool: base::PoolId,
+    /// Which they are: the first [`LOST_RUNS_MAX`] runs. Only their strips say whether one can be decoded after
+    /// all.
+    pub runs: Vec<Extent>,
 }
+
+/// Most runs of blocks named for one file in [`LostFile`].
+pub const LOST_RUNS_MAX: usize = 4096;
 
 /// Something that happened in the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -71,5 +71,6 @@ pub fn whole(cluster: &Cluster) {
 pub fn proved(cluster: &Cluster) -> u64 {
     let verified = cluster.json(&["pool", "verify"]);
     assert_eq!(verified["away"], 0, "{verified:#}");
+    assert!(verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
     verified["stripes"].as_u64().unwrap()
 }

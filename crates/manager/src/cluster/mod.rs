@@ -38,7 +38,11 @@ use wire::{
 };
 
 pub(crate) use self::moves::needed;
-pub use self::{holders::Holders, pools::NewPool, space::data_strips};
+pub use self::{
+    holders::Holders,
+    pools::{NewPool, Unmake, closed_name},
+    space::data_strips,
+};
 use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
@@ -303,6 +307,13 @@ pub enum Event {
         /// When its root is made.
         now: Timestamp,
     },
+    /// A pool or file system goes.
+    Unmake {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which, and how far.
+        what: Unmake,
+    },
 }
 
 /// Something to store.
@@ -310,6 +321,8 @@ pub enum Event {
 pub enum StoreOp {
     /// Set a key.
     Put(Vec<u8>, Vec<u8>),
+    /// Remove a key.
+    Delete(Vec<u8>),
     /// A client session is over: its record and replies go.
     EndSession(SessionId),
 }
@@ -425,6 +438,8 @@ pub struct Cluster {
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     rebuild_delay: Duration,
     moving: BTreeMap<PoolId, Moving>,
+    /// The last file system that was removed.
+    removed_fs: FsId,
 }
 
 impl Cluster {
@@ -448,6 +463,7 @@ impl Cluster {
             space: Space::default(),
             rebuild_delay: Tunables::default().missing_rebuild_delay(),
             moving: BTreeMap::new(),
+            removed_fs: last_removed_fs(from)?,
             map,
         };
         for node in &cluster.map.nodes {
@@ -546,6 +562,10 @@ impl Cluster {
             }
             Event::MakeFs { ticket, name, pool, now } => {
                 let outcome = self.make_fs(name, pool, now, &mut step);
+                step.answer(ticket, outcome);
+            }
+            Event::Unmake { ticket, what } => {
+                let outcome = self.unmake(what, &mut step);
                 step.answer(ticket, outcome);
             }
             Event::Lock { ticket, expires, session, request } => {
@@ -682,6 +702,16 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             clients: head.clients,
         }),
     }
+}
+
+/// The highest number of a file system that was removed.
+fn last_removed_fs(from: &dyn Read) -> Result<FsId, ReadError> {
+    let mut last = FsId(0);
+    from.scan(b"z", &prefix_end(b"z"), &mut |key, _| {
+        last = last.max(FsId(key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()));
+        std::ops::ControlFlow::Continue(())
+    })?;
+    Ok(last)
 }
 
 /// Refusal of a request whose arguments contradict themselves.

@@ -49,6 +49,8 @@ pub(super) struct Moving {
     stepped: Duration,
     /// Since when something moves.
     began: Option<Duration>,
+    /// How long clients' requests took at the slowest server then, microseconds.
+    client_us_before: u64,
     done: u32,
 }
 
@@ -241,12 +243,23 @@ impl Cluster {
             }
         } else if moving.began.is_none() {
             moving.began = Some(now);
+            let disks = pool.pdisks.iter().filter_map(|p| self.disks.get(&p.id));
+            moving.client_us_before = disks.map(|d| d.client_us).max().unwrap_or_default();
             moving.done = 0;
         }
         if pool != self.map.pools[at] {
             step.put(crate::keys::pool_key(pool.id), &pool);
             self.map.pools[at] = pool;
         }
+    }
+
+    /// Whether there is something to make a group's strips from, or nothing left to wait for: a pdisk that may
+    /// be back, and is not given up.
+    fn can_make(&self, pool: &PoolEntry, row: &[PdiskId]) -> bool {
+        let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+        let given_up = |id: &PdiskId| self.map.pdisk(*id).is_some_and(PdiskEntry::given_up);
+        row.iter().filter(|id| counts(id)).count() >= needed(pool)
+            || row.iter().all(|id| counts(id) || given_up(id))
     }
 
     /// What may start now, by urgency.
@@ -264,10 +277,8 @@ impl Cluster {
         differ.sort_by_key(|(g, (row, _))| (row.iter().filter(|id| counts(id)).count(), *g));
         let mut started = Vec::new();
         for (g, (row, want)) in differ {
-            let here = row.iter().filter(|id| counts(id)).count();
-            let given_up = |id: &PdiskId| self.map.pdisk(*id).is_some_and(PdiskEntry::given_up);
-            if here < needed(pool) && !row.iter().all(|id| counts(id) || given_up(id)) {
-                continue; // nothing to make its strips from, until a pdisk is back or is given up
+            if !self.can_make(pool, row) {
+                continue;
             }
             let under_way = taken.entry(GroupId(g)).or_default();
             let mut blocked = Vec::new();
@@ -317,9 +328,15 @@ impl Cluster {
             let Some((_, target)) = &moving.plan else { return PoolMoving::default() };
             let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state.written());
             let differ = || pool.table.iter().zip(target).filter(|(a, b)| a != b);
+            let width = usize::from(pool.width.max(1));
+            let rows = pool.table.chunks_exact(width).zip(target.chunks_exact(width));
+            let stuck = rows.filter(|(row, want)| row != want && !self.can_make(pool, row));
+            let waiting = stuck.map(|(row, want)| row.iter().zip(want).filter(|(a, b)| a != b).count());
             PoolMoving {
                 left: moving.work_left(pool) as u32,
                 lost: differ().filter(|(a, _)| !counts(a)).count() as u32,
+                waiting: waiting.sum::<usize>() as u32,
+                client_us_before: moving.client_us_before,
                 done: moving.done,
                 running_ms: moving.began.map_or(0, |began| now.saturating_sub(began).as_millis() as u64),
                 hindered: moving.hindered.clone(),

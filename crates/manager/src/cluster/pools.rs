@@ -1,17 +1,21 @@
-//! New pools and new file systems.
+//! New pools and file systems, and their removal.
 //!
 //! Several pools may lie over the same pdisks: each has its own table, and all share the room.
+//!
+//! A pool is removed in two steps: it is closed, so that nothing can be directed to it any more, and goes when
+//! what is there has been looked at (`crate::removal`). Closing is a name that no name can be, so that a crash
+//! in between leaves a pool that is listed and can be removed again.
 
 use std::time::Duration;
 
 use base::{Epoch, FsId, InodeNo, PdiskId, PoolId};
 use layout::{Code, LayoutTable, PdiskDesc};
 use wire::{
-    map::{FsEntry, PoolEntry, PoolPdisk},
+    map::{FsEntry, PdiskState, PoolEntry, PoolPdisk},
     mgr::{MgrError, Timestamp},
 };
 
-use super::{Cluster, Step};
+use super::{Cluster, Step, StoreOp};
 use crate::{keys, namespace::new_root, tokens::Tokens};
 
 /// Most pools, and most file systems, of a cluster: every process holds all of them.
@@ -32,6 +36,27 @@ pub struct NewPool {
     pub pdisks: Vec<PdiskId>,
     /// Seed of its table.
     pub seed: u64,
+}
+
+/// Behind the name of a pool that is being removed.
+const CLOSED: &str = " (being removed)";
+
+/// The name that a closed pool had.
+pub fn closed_name(name: &str) -> Option<&str> {
+    name.strip_suffix(CLOSED)
+}
+
+/// What is to be removed.
+#[derive(Debug, Clone)]
+pub enum Unmake {
+    /// From now on nothing is directed to the pool of this name.
+    ClosePool(String),
+    /// The pool stays after all.
+    OpenPool(PoolId),
+    /// The closed pool goes: nothing is in it.
+    DropPool(PoolId),
+    /// The file system of this name goes, with everything in it.
+    DropFs(String),
 }
 
 fn no(text: String) -> MgrError {
@@ -113,6 +138,9 @@ impl Cluster {
     ) -> Result<(), MgrError> {
         let Some(entry) = self.map.pool(pool) else { return Err(no(format!("there is no {pool}"))) };
         let block_size = entry.block_size;
+        if let Some(name) = closed_name(&entry.name) {
+            return Err(no(format!("pool {name} is being removed")));
+        }
         if let Some(fs) = self.map.fs_by_name(&name) {
             let same = fs.pool == pool;
             return if same { Ok(()) } else { Err(no(format!("there is a file system {name} already"))) };
@@ -121,7 +149,8 @@ impl Cluster {
         if self.map.filesystems.len() >= MANY_MAX {
             return Err(no(format!("there are {MANY_MAX} file systems already")));
         }
-        let id = FsId(self.map.filesystems.iter().map(|fs| fs.id.0).max().unwrap_or(0) + 1);
+        let last = self.map.filesystems.iter().map(|fs| fs.id).max().unwrap_or_default();
+        let id = FsId(last.max(self.removed_fs).0 + 1);
         let (root, counts) = new_root(pool, block_size, now);
         step.put(keys::inode_key(id, InodeNo::ROOT), &root);
         step.put(keys::fs_key(id), &counts);
@@ -130,6 +159,96 @@ impl Cluster {
         self.map.filesystems.push(FsEntry { id, name, pool });
         self.tokens.insert(id, Tokens::new(false));
         self.endings.insert(id, keys::EndingRecord::default());
+        Ok(())
+    }
+
+    pub(super) fn unmake(&mut self, what: Unmake, step: &mut Step) -> Result<(), MgrError> {
+        match what {
+            Unmake::ClosePool(name) => self.close_pool(&name, step),
+            Unmake::OpenPool(id) => self.rename_pool(id, |name| closed_name(name).map(str::to_owned), step),
+            Unmake::DropPool(id) => self.drop_pool(id, step),
+            Unmake::DropFs(name) => self.drop_fs(&name, step),
+        }
+    }
+
+    fn close_pool(&mut self, name: &str, step: &mut Step) -> Result<(), MgrError> {
+        let named = |p: &&PoolEntry| p.name == name || closed_name(&p.name) == Some(name);
+        let Some(pool) = self.map.pools.iter().find(named) else {
+            let names: Vec<&str> = self.map.pools.iter().map(|p| p.name.as_str()).collect();
+            return Err(no(format!("there is no pool {name}; there are {}", names.join(", "))));
+        };
+        if let Some(fs) = self.map.filesystems.iter().find(|fs| fs.pool == pool.id) {
+            return Err(no(format!("file system {} begins in pool {name}; remove it first", fs.name)));
+        }
+        let away = |p: &&wire::map::PdiskEntry| {
+            pool.table.contains(&p.id) && matches!(p.state, PdiskState::Missing | PdiskState::Returning)
+        };
+        if let Some(pdisk) = self.map.pdisks.iter().find(away) {
+            return Err(no(format!(
+                "{} is {}: what it holds of pool {name} could not be removed; bring it back, or give it up \
+                 (`ropewalk pdisk fail`)",
+                pdisk.name,
+                pdisk.state.name()
+            )));
+        }
+        self.rename_pool(pool.id, |name| closed_name(name).is_none().then(|| format!("{name}{CLOSED}")), step)
+    }
+
+    fn rename_pool(
+        &mut self,
+        id: PoolId,
+        new: impl Fn(&str) -> Option<String>,
+        step: &mut Step,
+    ) -> Result<(), MgrError> {
+        let Some(at) = self.map.pools.iter().position(|p| p.id == id) else {
+            return Err(no(format!("there is no {id}")));
+        };
+        if let Some(name) = new(&self.map.pools[at].name) {
+            self.bump();
+            self.map.pools[at].name = name;
+            step.put(keys::pool_key(id), &self.map.pools[at]);
+        }
+        Ok(())
+    }
+
+    fn drop_pool(&mut self, id: PoolId, step: &mut Step) -> Result<(), MgrError> {
+        let closed = |p: &PoolEntry| p.id == id && closed_name(&p.name).is_some();
+        let Some(at) = self.map.pools.iter().position(closed) else {
+            return Err(no(format!("{id} is not being removed")));
+        };
+        let pool = self.map.pools.remove(at);
+        self.bump();
+        self.moving.remove(&id);
+        self.space.forget_pool(id);
+        step.store.push(StoreOp::Delete(keys::pool_key(id)));
+        step.notes.push(format!("pool {} is removed", closed_name(&pool.name).unwrap_or(&pool.name)));
+        Ok(())
+    }
+
+    fn drop_fs(&mut self, name: &str, step: &mut Step) -> Result<(), MgrError> {
+        let Some(id) = self.map.fs_by_name(name).map(|fs| fs.id) else {
+            let names: Vec<&str> = self.map.filesystems.iter().map(|fs| fs.name.as_str()).collect();
+            return Err(no(format!("there is no file system {name}; there are {}", names.join(", "))));
+        };
+        if let Some(client) = self.clients.values().find(|client| client.record.fs == id) {
+            let (host, mount) = (&client.record.process.host, &client.record.mount);
+            return Err(no(format!("{name} is mounted at {host}:{mount}; unmount it first")));
+        }
+        let fenced = self.endings.get(&id).is_some_and(|ending| ending.fence.is_some());
+        if fenced || self.opens.iter().any(|open| open.fs == id) {
+            return Err(no(format!(
+                "a mount of {name} begins or is being fenced; try again in some seconds"
+            )));
+        }
+        self.bump();
+        self.map.filesystems.retain(|fs| fs.id != id);
+        self.tokens.remove(&id);
+        self.locks.remove(&id);
+        self.endings.remove(&id);
+        self.removed_fs = self.removed_fs.max(id);
+        step.put(keys::removed_fs_key(id), &keys::RemovedFsRecord { emptied: false });
+        step.notes.push(format!("file system {name} is removed"));
+        step.collect = true;
         Ok(())
     }
 }

@@ -55,6 +55,12 @@ impl Space {
         self.take(session);
     }
 
+    /// A pool is gone.
+    pub fn forget_pool(&mut self, pool: PoolId) {
+        self.held.retain(|(_, of), _| *of != pool);
+        self.uses.retain(|used| used.pool != pool);
+    }
+
     /// A session ended: what it held may have been used last.
     pub fn close(&mut self, session: SessionId, now: Duration) {
         for (pool, bytes) in self.take(session) {

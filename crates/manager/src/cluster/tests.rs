@@ -103,6 +103,7 @@ impl Stage {
         for op in step.store {
             match op {
                 StoreOp::Put(key, value) => drop(changes.insert(key, Some(value))),
+                StoreOp::Delete(key) => drop(changes.insert(key, None)),
                 StoreOp::EndSession(session) => drop(changes.insert(keys::session_key(session), None)),
             }
         }

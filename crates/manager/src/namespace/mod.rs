@@ -13,6 +13,7 @@ mod inode;
 mod model;
 mod names;
 mod query;
+mod removed;
 mod rename;
 mod session;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use self::{
     hash::DirHash,
     inode::new_root,
     query::query,
+    removed::empty_removed,
     session::{collect_orphans, drop_orphan, end_session, mutate},
 };
 use crate::{

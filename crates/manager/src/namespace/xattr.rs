@@ -11,6 +11,7 @@ use wire::{
 
 use super::{Editor, Op, errno, inode};
 use crate::{
+    cluster::closed_name,
     keys::{BYTES_VERSION, XATTR_KEY_HEAD, xattr_key},
     store::{Read, open_bytes, open_record, prefix_end, seal_bytes},
 };
@@ -90,7 +91,8 @@ impl Editor<'_, '_> {
         if inode.kind != FileKind::Directory {
             return errno(ENOTDIR); // the blocks of a file stay where they are
         }
-        let Some(pool) = pool(self.txn, |pool| pool.name.as_bytes() == name)? else { return errno(EINVAL) };
+        let open = |pool: &PoolEntry| pool.name.as_bytes() == name && closed_name(&pool.name).is_none();
+        let Some(pool) = pool(self.txn, open)? else { return errno(EINVAL) };
         (inode.pool, inode.block_size, inode.ctime) = (pool.id, pool.block_size, now);
         self.put(ino, &inode);
         Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
