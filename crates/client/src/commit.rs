@@ -16,6 +16,7 @@ use crate::{
     core::Core,
     error::Errno,
     inode::{Inode, Locked},
+    table::SetAttrs,
 };
 
 /// Most extents in one commit.
@@ -114,12 +115,9 @@ impl Core {
             return Plan::Nothing;
         }
         if state.fits_inode(self.tunables.inline_data_max) {
-            if state.hold > 0 {
-                return Plan::Nothing;
-            }
             let content_new = state.dirty.contains(&0) || state.attr.size != state.size_committed;
             if content_new && (state.attr.size > 0 || state.inline) {
-                return self.plan_inline(inode, &mut state);
+                return if state.hold > 0 { Plan::Nothing } else { self.plan_inline(inode, &mut state) };
             }
         }
         let allocated = state.pending.extents(EXTENTS_MAX);
@@ -170,6 +168,7 @@ impl Core {
         content: Option<Vec<u8>>,
         inline: Option<(u64, u64)>,
     ) -> Commit {
+        let unsent = state.unsent;
         let change = Change::CommitWrite {
             ino: inode.ino,
             size,
@@ -177,8 +176,10 @@ impl Core {
             inline: content,
             mtime: state.attr.mtime,
             ctime: state.attr.ctime,
-            // The kernel asks for the removal of setuid and setgid itself, before the write.
-            clear_mode: 0,
+            mode: unsent.mode,
+            uid: unsent.uid,
+            gid: unsent.gid,
+            atime: unsent.atime,
         };
         let times_count = state.times_count;
         Commit { inode: inode.clone(), size, allocated, times_count, inline, change: Some(change) }
@@ -227,6 +228,7 @@ impl Core {
                 }
                 if state.times_count == commit.times_count {
                     state.times_dirty = false;
+                    state.unsent = SetAttrs::default();
                 }
                 if grown && state.must_leave_inode() {
                     state.leave_inode();

@@ -24,9 +24,7 @@ pub(super) struct Written {
     pub size: u64,
     pub allocated: Vec<Extent>,
     pub inline: Option<Vec<u8>>,
-    pub mtime: Timestamp,
-    pub ctime: Timestamp,
-    pub clear_mode: u16,
+    pub set: inode::NewAttr,
 }
 
 /// A run of blocks `first..end`.
@@ -219,9 +217,7 @@ impl Editor<'_, '_> {
             None => {}
         }
         inode.size = written.size;
-        inode.mode &= !written.clear_mode;
-        inode.mtime = written.mtime;
-        inode.ctime = written.ctime;
+        written.set.apply(&mut inode);
         self.recount(ino, &mut inode)?;
         self.put(ino, &inode);
         Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))
