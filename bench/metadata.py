@@ -149,11 +149,19 @@ def large_directory(system, entries):
     return result
 
 
+def made(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        return True
+    except OSError:
+        return False
+
+
 def first_operation(system):
     path = os.path.join(system.mounts[0], "first")
     began = time.monotonic()
     system.restart()
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+    systems.wait_for("the first operation", lambda: made(path), 120)
     took = time.monotonic() - began
     os.unlink(path)
     return {"kill of the server to the next create, s": took}
@@ -178,12 +186,15 @@ def measure(system, args, tar):
     return rows
 
 
+def figure(value):
+    return f"{'-':>20}" if value is None else f"{value:20.{0 if value >= 100 else 3}f}"
+
+
 def show(results):
     names = list(results)
     print(f"{'':48}" + "".join(f"{name:>20}" for name in names))
     for row in max(results.values(), key=len):
-        values = [results[name].get(row) for name in names]
-        print(f"{row:48}" + "".join(f"{value:20.3f}" if value is not None and value < 100 else f"{value or 0:20.0f}" for value in values))
+        print(f"{row:48}" + "".join(figure(results[name].get(row)) for name in names))
 
 
 def main():
@@ -215,7 +226,7 @@ def main():
             results[system.name] = measure(system, args, tar)
         finally:
             system.stop()
-    os.unlink(tar)
+    shutil.rmtree(args.dir)
     show(results)
     for name, promise in durability.items():
         print(f"{name}: {promise}")

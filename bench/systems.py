@@ -10,7 +10,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def run(*command, timeout=120):
-    return subprocess.run(command, check=True, timeout=timeout, text=True, capture_output=True).stdout
+    done = subprocess.run(command, timeout=timeout, text=True, capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+    return done.stdout
 
 
 def wait_for(what, ready, seconds=30):
@@ -72,8 +75,10 @@ class Ropewalk:
     def only(self, count):
         """Leaves so many mounts in place; alone, a mount has its caches to itself."""
         for index, mount in enumerate(self.mounts):
-            if os.path.ismount(mount) != (index < count):
-                self.ropewalk("umount" if index >= count else "mount", *([mount] if index >= count else ["fs1", mount]))
+            if index < count and not os.path.ismount(mount):
+                self.ropewalk("mount", "fs1", mount)
+            elif index >= count and os.path.ismount(mount):
+                run(self.binary, "umount", mount)
 
     def servers(self):
         with open(os.path.join(self.base, "c/run/manager.pid")) as pid:
@@ -95,7 +100,7 @@ GLUSTERD = """volume management
     option run-directory {base}/run
     option glusterd-sockfile {base}/glusterd.sock
     option transport-type socket
-    option transport.socket.bind-address 127.0.0.2
+    option transport.socket.bind-address 127.0.0.3
     option transport.address-family inet
     option max-port 60999
 end-volume
@@ -120,7 +125,7 @@ class Gluster:
             config.write(GLUSTERD.format(base=self.base))
         self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
         wait_for("glusterd", lambda: self.answers("volume", "list"))
-        self.gluster("volume", "create", "v", *layout, *[f"127.0.0.2:{self.base}/b{i}" for i in range(bricks)], "force")
+        self.gluster("volume", "create", "v", *layout, *[f"127.0.0.3:{self.base}/b{i}" for i in range(bricks)], "force")
         self.gluster("volume", "start", "v")
         self.clients = {}
         self.only(mounts)
@@ -135,14 +140,15 @@ class Gluster:
 
     def answers(self, *args):
         try:
-            return bool(self.gluster(*args)) or True
-        except subprocess.CalledProcessError:
+            self.gluster(*args)
+            return True
+        except RuntimeError:
             return False
 
     def only(self, count):
         for index, mount in enumerate(self.mounts):
             if index < count and mount not in self.clients:
-                arguments = ["--volfile-server=127.0.0.2", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
+                arguments = ["--volfile-server=127.0.0.3", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
                 self.clients[mount] = self.spawn("glusterfs", "-N", *arguments)
                 wait_for(mount, lambda: os.path.ismount(mount))
                 os.listdir(mount)
@@ -164,9 +170,11 @@ class Gluster:
         return pids
 
     def restart(self):
-        for pid in self.servers():
+        killed = self.servers()
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        self.gluster("volume", "start", "v", "force")
+        # It may take a moment until glusterd believes that they are gone.
+        wait_for("bricks", lambda: self.answers("volume", "start", "v", "force") and len(self.servers()) == len(killed))
 
     def stop(self):
         self.only(0)

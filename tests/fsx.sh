@@ -1,6 +1,7 @@
 #!/bin/bash
 # fsx: random reads, writes, truncations, mappings, holes and copies on one file, each checked.
-# usage: tests/fsx.sh DIRECTORY [OPERATIONS [SEED]]
+# With OTHER, DIRECTORY as another mount shows it, somebody there has the file open, and reads and looks at it all the time.
+# usage: [OTHER=DIRECTORY] tests/fsx.sh DIRECTORY [OPERATIONS [SEED]]
 
 . "$(dirname "$0")/lib.sh"
 need cargo cargo
@@ -33,7 +34,16 @@ sendfile = 2
 posix_fadvise = 2
 copy_file_range = 4
 END
+if [ -n "${OTHER:-}" ]; then
+    other=$OTHER/$(basename "$WORK")/file
+    touch "$WORK/file"
+    exec 9<"$other" || fail "$other cannot be opened"
+    (while [ -e "$WORK" ]; do cat "$other" && stat "$other"; sleep 0.02; done >/dev/null 2>&1) &
+    watcher=$!
+    trap 'kill $watcher; cleanup' EXIT
+fi
 say "seed $seed, $operations operations"
 "$TOOL/bin/fsx" -f "$WORK/fsx.toml" -P "$WORK" -S "$seed" -N "$operations" "$WORK/file" \
-    || fail "seed $seed; again with: $0 $1 $operations $seed"
+    || fail "seed $seed; again with: ${OTHER:+OTHER=$OTHER }$0 $1 $operations $seed"
+[ -z "${OTHER:-}" ] || cmp "$WORK/file" "$other" || fail "the mounts show different bytes"
 say "all held"

@@ -6,6 +6,7 @@ use serde::Serialize;
 use wire::{
     map::FsEntry,
     mgr::{MgrReply, MgrRequest, TokenReport},
+    token::{Run, Token, Use},
 };
 
 use crate::{
@@ -98,16 +99,30 @@ pub fn detach(dir: &Dir, session: u64) -> Result<()> {
     })
 }
 
+/// Runs of blocks of one token in the table; of more only the number. JSON has all.
+const RUNS_SHOWN: usize = 6;
+
 #[derive(Serialize)]
 struct TokenRow {
     fs: String,
     inode: u64,
     session: u64,
     mode: &'static str,
+    /// Which blocks, of a token for a part: `r` to read, `w` to write.
+    blocks: String,
     /// Number of the grant; none for one that waits.
     serial: Option<u64>,
     /// Milliseconds it has been waited for; none for one that is held.
     waits_ms: Option<u64>,
+}
+
+/// Such as "0-4w 5-r": the last run has no end.
+fn runs_of(token: &Token) -> String {
+    let run = |run: &Run| {
+        let last = if run.span.end == u64::MAX { String::new() } else { (run.span.end - 1).to_string() };
+        format!("{}-{last}{}", run.span.first, if run.what == Use::Write { "w" } else { "r" })
+    };
+    token.blocks.runs().iter().map(run).collect::<Vec<_>>().join(" ")
 }
 
 fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
@@ -116,17 +131,19 @@ fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
         inode: report.ino.0,
         session: session.0,
         mode,
+        blocks: String::new(),
         serial: None,
         waits_ms: None,
     };
     let held = report.holders.iter().map(|(session, token)| TokenRow {
         serial: Some(token.serial.0),
+        blocks: runs_of(token),
         ..row(*session, token.mode.name())
     });
     let waiting = report
         .waiting
         .iter()
-        .map(|(session, mode, since)| TokenRow { waits_ms: Some(*since), ..row(*session, mode.name()) });
+        .map(|(session, need, since)| TokenRow { waits_ms: Some(*since), ..row(*session, need.name()) });
     held.chain(waiting).collect()
 }
 
@@ -160,9 +177,14 @@ pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
                 Some(ms) => format!("waits for {ms} ms"),
                 None => "held".to_owned(),
             };
-            vec![row.fs, row.inode.to_string(), row.session.to_string(), row.mode.to_owned(), state]
+            let blocks = match row.blocks.split(' ').count() {
+                runs if runs > RUNS_SHOWN => format!("{runs} runs"),
+                _ => row.blocks,
+            };
+            vec![row.fs, row.inode.to_string(), row.session.to_string(), row.mode.to_owned(), blocks, state]
         };
-        output::table(&["FS", "INODE", "SESSION", "TOKEN", "STATE"], rows.into_iter().map(cells).collect());
+        let head = ["FS", "INODE", "SESSION", "TOKEN", "BLOCKS", "STATE"];
+        output::table(&head, rows.into_iter().map(cells).collect());
         Ok(())
     })
 }

@@ -362,6 +362,106 @@ fn the_manager_is_killed_under_two_mounts() {
     }
 }
 
+fn writer(path: &Path) -> File {
+    OpenOptions::new().write(true).open(path).unwrap()
+}
+
+/// The tokens of a file, as far as blocks can be used by them.
+fn tokens_of(mounts: &Mounts, inode: u64) -> Vec<serde_json::Value> {
+    let tokens = mounts.cluster.json(&["tokens"]);
+    tokens
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["inode"] == inode && t["mode"] != "open")
+        .cloned()
+        .collect()
+}
+
+/// Two mounts write every other block of one file at the same time: when the blocks are divided neither grants nor
+/// releases follow, times are seen by the other, and the death of one takes nothing from the other.
+#[test]
+fn writers_of_different_blocks_do_not_disturb_each_other() {
+    const BLOCKS: u64 = 12;
+    let mounts = Mounts::new(2);
+    let block = 1 << 20;
+    fs::write(mounts.at(0, "shared"), vec![b'0'; BLOCKS as usize * block]).unwrap();
+    let files = [writer(&mounts.at(0, "shared")), writer(&mounts.at(1, "shared"))];
+    let inode = files[0].metadata().unwrap().ino();
+    let round = |round: u8| {
+        thread::scope(|scope| {
+            for (mount, file) in files.iter().enumerate() {
+                scope.spawn(move || {
+                    for number in (mount as u64..BLOCKS).step_by(2) {
+                        let bytes = vec![
+                            b'a' + 2 * round + mount as u8;
+                            if round.is_multiple_of(2) { block } else { 8192 }
+                        ];
+                        file.write_all_at(&bytes, number * block as u64).unwrap();
+                    }
+                });
+            }
+        });
+        tokens_of(&mounts, inode)
+    };
+    let (mut rounds, mut tokens) = (0, Vec::new());
+    loop {
+        let now = round(rounds % 2);
+        let same = now == tokens;
+        tokens = now;
+        rounds += 1;
+        if same {
+            break;
+        }
+        assert!(rounds < 8, "the blocks are not divided yet: {tokens:?}");
+    }
+    assert!(tokens.iter().all(|token| token["mode"] == "part"), "{tokens:?}");
+    for number in 2..6 {
+        assert_eq!(round(number), tokens, "a token moved");
+    }
+    println!("divided after {} rounds", rounds - 1);
+    files[0].sync_all().unwrap();
+    // Who looks at times or content sees what was written last.
+    for turn in 0..4 {
+        let before = fs::metadata(mounts.at(1 - turn % 2, "shared")).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        files[turn % 2].write_all_at(b"turn", (turn % 2 * block + 4096) as u64).unwrap();
+        let after = fs::metadata(mounts.at(1 - turn % 2, "shared")).unwrap();
+        let times = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec());
+        assert!(times(&after) > times(&before), "turn {turn}: {before:?} {after:?}");
+        assert_eq!(after.len(), BLOCKS * block as u64);
+    }
+    let expect = |content: &[u8], what: &str| {
+        for (number, bytes) in content.chunks(block).enumerate() {
+            let (head, rest) = (b'a' + 10 + (number % 2) as u8, b'a' + 8 + (number % 2) as u8);
+            let turn = number < 2;
+            let fits = |(at, byte): (usize, &u8)| match at {
+                4096..4100 if turn => *byte == b"turn"[at - 4096],
+                _ => *byte == if at < 8192 { head } else { rest },
+            };
+            let wrong = bytes.iter().enumerate().position(|at| !fits(at));
+            assert_eq!(wrong, None, "{what}, block {number}");
+        }
+    };
+    expect(&fs::read(mounts.at(0, "shared")).unwrap(), "mount 0");
+    expect(&fs::read(mounts.at(1, "shared")).unwrap(), "mount 1");
+    // The end is found by who has the file to itself.
+    append(&mounts.at(1, "shared"), "end");
+    assert_eq!(files[0].metadata().unwrap().len(), BLOCKS * block as u64 + 3);
+    (6..9).for_each(|number| drop(round(number)));
+    kill_process(mounts.process(1), Signal::KILL).unwrap();
+    for number in (0..BLOCKS).step_by(2) {
+        files[0].write_all_at(&vec![b'z'; block], number * block as u64).unwrap();
+    }
+    files[0].sync_all().unwrap();
+    let content = fs::read(mounts.at(0, "shared")).unwrap();
+    for (number, bytes) in content.chunks(block).enumerate().take(BLOCKS as usize) {
+        let own = number % 2 == 0;
+        let whole = |unit: &[u8]| unit.iter().all(|b| *b == unit[0]) && (unit[0] == b'z') == own;
+        assert!(bytes.chunks(4096).all(whole), "block {number}");
+    }
+}
+
 /// What the listings say of two mounts, and the forced end of one.
 #[test]
 fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use wire::{
     lock::Lock,
     mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, POOL_XATTR},
-    token::{Token, TokenMode},
+    token::{Need, Token, TokenMode},
 };
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     core::{Core, SessionInfo, now},
     error::Errno,
     handle::{Handle, OpenFile, OpenFlags, ReadData},
-    inode::Inode,
+    inode::{FileState, Inode},
     parts::{Blocks, Manager},
     resize::Fallocate,
     share::{KernelCache, TokenHold},
@@ -110,7 +110,7 @@ impl Client {
         }
         let gives = self.core.gives();
         match self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await? {
-            MgrReply::Attr(attr) if attr.kind == FileKind::File && gives != self.core.gives() => {
+            MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
                 self.core.attr_under_token(attr.ino).await
             }
             MgrReply::Attr(attr) => Ok(self.core.seen_attr(*attr)),
@@ -147,7 +147,7 @@ impl Client {
         files.dedup();
         let mut holds = Vec::new();
         for ino in files {
-            match self.core.hold(&self.core.inode(ino), TokenMode::Write).await {
+            match self.core.hold(&self.core.inode(ino), Need::Write).await {
                 Ok(hold) => holds.push(hold),
                 // Removed meanwhile: the change will find the name changed.
                 Err(Errno::ENOENT) => {}
@@ -228,7 +228,7 @@ impl Client {
         check_name(name)?;
         let inode = self.core.inode(ino);
         let _hold = match self.core.getattr(ino).await?.kind {
-            FileKind::File => Some(self.core.hold(&inode, TokenMode::Write).await?),
+            FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
             _ => None,
         };
         self.core.note_name(parent, name);
@@ -338,10 +338,10 @@ impl Client {
         let gives = self.core.gives();
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
-                let late = gives != self.core.gives();
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
-                    let behind = |attr: &Attr| late && attr.kind == FileKind::File;
+                    let behind =
+                        |attr: &Attr| attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives);
                     if let Some(attr) = entry.attr.take().filter(|attr| !behind(attr)) {
                         entry.attr = Some(self.core.seen_attr(attr));
                     }
@@ -395,7 +395,7 @@ impl Client {
     async fn change_xattr(&self, ino: InodeNo, change: Change) -> Result<(), Errno> {
         let inode = self.core.inode(ino);
         let _hold = match self.core.getattr(ino).await?.kind {
-            FileKind::File => Some(self.core.hold(&inode, TokenMode::Write).await?),
+            FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
             _ => None,
         };
         inode.lock().plain = None;
@@ -428,7 +428,7 @@ impl Client {
         let inode = self.core.inode(ino);
         let shared = self.core.whole().is_none();
         let mappable = flags.read && flags.write;
-        let need = if flags.truncate || mappable { TokenMode::Write } else { TokenMode::Read };
+        let need = if flags.truncate || mappable { Need::Write } else { Need::Size };
         let _hold = self.core.hold(&inode, need).await?;
         let failures_seen = AtomicU64::new(inode.lock().failures);
         let file = OpenFile { inode, flags, shared, failures_seen, reader: Default::default() };
@@ -522,10 +522,9 @@ impl Client {
         if !file.flags.read {
             return Err(Errno::EBADF);
         }
-        // What is read may be changed through a mapping, without a question.
-        let wide = file.inode.lock().wide_opens > 0;
-        let need = if wide { TokenMode::Write } else { TokenMode::Read };
-        let _hold = self.core.hold_range(&file.inode, need, Some((offset, len as u64))).await?;
+        let range = (offset, len as u64);
+        let need = |state: &FileState| state.read_need(range.0, range.1);
+        let _hold = self.core.hold_for(&file.inode, Some(range), need).await?;
         self.core.read(&file, offset, len).await
     }
 
@@ -534,8 +533,7 @@ impl Client {
         let file = self.file(handle).ok().filter(|f| f.flags.read)?;
         {
             let state = file.inode.lock();
-            let need = if state.wide_opens > 0 { TokenMode::Write } else { TokenMode::Read };
-            if state.token.mode() < need || state.token.is_giving() {
+            if !state.token.allows(state.read_need(offset, len as u64)) || state.token.is_giving() {
                 return None;
             }
         }
@@ -546,18 +544,33 @@ impl Client {
     /// after a part).
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        let range = Some((offset, data.len() as u64));
-        let _hold = self.core.hold_range(&file.inode, TokenMode::Write, range).await?;
-        let at = (!self.core.appends(&file)).then_some(offset);
-        self.core.write_at(&file, at, data).await
+        self.write_under_token(&file, offset, data, false).await
     }
 
     /// Writes at `offset`, whatever the handle: a page that the kernel has cached has its place.
     pub async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        let range = Some((offset, data.len() as u64));
-        let _hold = self.core.hold_range(&file.inode, TokenMode::Write, range).await?;
-        self.core.write_at(&file, Some(offset), data).await
+        self.write_under_token(&file, offset, data, true).await
+    }
+
+    /// At `offset` if the data is `placed`, or the handle is none that writes at the end.
+    async fn write_under_token(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        placed: bool,
+    ) -> Result<usize, Errno> {
+        let len = data.len() as u64;
+        loop {
+            let at = (placed || !self.core.appends(file)).then_some(offset);
+            let need = |state: &FileState| state.write_need(at, len);
+            let _hold = self.core.hold_for(&file.inode, Some((offset, len)), need).await?;
+            // Others may have come meanwhile: then the end is found here.
+            if at.is_none() || placed || !self.core.appends(file) {
+                return self.core.write_at(file, at, data).await;
+            }
+        }
     }
 
     /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
@@ -592,7 +605,8 @@ impl Client {
     /// memory or no place among `prefetchThreads` is left out and loaded when it is read.
     pub async fn will_need(&self, handle: Handle, offset: u64, len: u64) -> Result<(), Errno> {
         let file = self.file(handle)?;
-        let _hold = self.core.hold_range(&file.inode, TokenMode::Read, Some((offset, len))).await?;
+        let need = |state: &FileState| state.read_need(offset, len);
+        let _hold = self.core.hold_for(&file.inode, None, need).await?;
         self.core.ensure_alloc(&file.inode).await?;
         let end = offset.saturating_add(len).min(file.inode.lock().attr.size);
         self.core.load_ahead(&file.inode, offset.min(end), end);
@@ -619,21 +633,21 @@ impl Client {
         len: u64,
     ) -> Result<(), Errno> {
         let file = self.file_to_write(handle)?;
-        let _hold = self.core.hold(&file.inode, TokenMode::Write).await?;
+        let _hold = self.core.hold(&file.inode, Need::Write).await?;
         self.core.fallocate(&file.inode, mode, offset, len).await
     }
 
     /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.
     pub async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.file(handle)?;
-        let _hold = self.core.hold(&file.inode, TokenMode::Read).await?;
+        let _hold = self.core.hold(&file.inode, Need::Read).await?;
         self.core.seek_data(&file.inode, offset).await
     }
 
     /// SEEK_HOLE: the first position at or after `offset` in a hole; the end of the file is one.
     pub async fn seek_hole(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.file(handle)?;
-        let _hold = self.core.hold(&file.inode, TokenMode::Read).await?;
+        let _hold = self.core.hold(&file.inode, Need::Read).await?;
         self.core.seek_hole(&file.inode, offset).await
     }
 
@@ -714,8 +728,9 @@ impl Client {
             let left = state.token.token(ino).filter(|_| unused);
             drop(state);
             if unused {
-                self.core
-                    .release_soon(left.map(|t| Token { mode: TokenMode::None, ..t }).into_iter().collect());
+                self.core.release_soon(
+                    left.map(|t| Token::new(ino, TokenMode::None, t.serial)).into_iter().collect(),
+                );
                 self.core.drop_inode(ino);
             }
         }

@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
-use wire::mgr::{Change, Extent, MgrReply};
+use wire::{
+    mgr::{Change, Extent, MgrReply},
+    token::TokenMode,
+};
 
 use crate::{
     calls::{MANY_MAX, unexpected},
@@ -180,6 +183,7 @@ impl Core {
             uid: unsent.uid,
             gid: unsent.gid,
             atime: unsent.atime,
+            shared: state.token.mode() == TokenMode::Part,
         };
         let times_count = state.times_count;
         Commit { inode: inode.clone(), size, allocated, times_count, inline, change: Some(change) }

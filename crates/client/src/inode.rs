@@ -19,7 +19,10 @@ use std::{
 
 use base::{Grant, InodeNo, PoolId, units::UNIT};
 use tokio::sync::Notify;
-use wire::mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges};
+use wire::{
+    mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges},
+    token::{Need, Span, TokenMode, Use},
+};
 
 use crate::{
     block::Block,
@@ -287,6 +290,16 @@ impl Locked<'_> {
         room
     }
 
+    /// Forgets blocks that somebody else may change from now on; the raw room that was set aside is returned.
+    /// Nothing of them is dirty or in flight.
+    pub fn forget_blocks(&mut self, span: Span) -> u64 {
+        let room = self.drop_blocks(span.first, span.end);
+        self.state.committed.remove(span.first, span.end);
+        self.state.pending.remove(span.first, span.end);
+        self.state.born_here = false;
+        room
+    }
+
     /// Drops the clean pages of all blocks; returns their bytes.
     pub fn drop_clean(&mut self) -> u64 {
         let numbers: Vec<u64> = self.state.blocks.keys().copied().collect();
@@ -462,10 +475,45 @@ impl FileState {
         self.attr_known = true;
     }
 
+    /// The same while others write other blocks: their times and ours count.
+    pub fn merge_shared(&mut self, new: Attr) {
+        let times = (self.attr.mtime.max(new.mtime), self.attr.ctime.max(new.ctime));
+        let stored = new.stored;
+        self.merge(new);
+        (self.attr.mtime, self.attr.ctime, self.attr.stored) = (times.0, times.1, stored);
+    }
+
+    /// What a read needs. Pages that can be mapped for writing are changed without a question.
+    pub fn read_need(&self, offset: u64, len: u64) -> Need {
+        let end = offset.saturating_add(len);
+        let end = if self.attr_known { end.min(self.attr.size) } else { end };
+        if self.wide_opens > 0 {
+            Need::Write
+        } else if self.attr.block_size == 0 || offset >= end {
+            Need::Size
+        } else {
+            Need::Blocks(Span::of_bytes(offset, end - offset, self.block_size()), Use::Read)
+        }
+    }
+
+    /// What a write needs, at `offset` or at the end. Where the size is known and stays, some blocks are enough.
+    pub fn write_need(&self, offset: Option<u64>, len: u64) -> Need {
+        let Some(offset) = offset.filter(|_| self.wide_opens == 0) else { return Need::Write };
+        let grows = offset.saturating_add(len) > self.attr.size;
+        if self.attr.block_size == 0 {
+            Need::Size
+        } else if self.attr_known && (grows || self.inline || self.attr.size <= INLINE_LEN_MAX as u64) {
+            Need::Write
+        } else {
+            Need::Blocks(Span::of_bytes(offset, len, self.block_size()), Use::Write)
+        }
+    }
+
     /// Attributes as callers see them.
     pub fn visible(&self) -> Attr {
         let mut attr = self.attr.clone();
-        if self.alloc_known && attr.kind == wire::mgr::FileKind::File {
+        let all = self.token.mode() != TokenMode::Part;
+        if all && self.alloc_known && attr.kind == wire::mgr::FileKind::File {
             attr.stored = self.stored_bytes();
             attr.inline = self.inline;
         }

@@ -6,12 +6,12 @@
 //! its share is used up). Streams that were read lately have equal shares of it, a block at least.
 //! Never waits; under memory pressure it simply does less.
 
+use base::{OpClass, units::UNIT};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
-
-use base::{OpClass, units::UNIT};
+use wire::token::{Need, Span, Use};
 
 use crate::{core::Core, handle::OpenFile, inode::Inode, streams::AHEAD_MIN};
 
@@ -124,6 +124,9 @@ impl Core {
             pos = end;
             let waits = {
                 let mut state = inode.lock();
+                if !state.token.allows(Need::Blocks(Span { first: block, end: block + 1 }, Use::Read)) {
+                    return false;
+                }
                 if !state.on_disk(block) {
                     continue;
                 }

@@ -14,15 +14,15 @@ use std::{
 use base::{Grant, InodeNo};
 use wire::{
     mgr::{Attr, FileKind, MgrReply, MgrRequest},
-    token::{Recall, TOKENS_MAX, Token, TokenMode},
+    token::{Blocks, Need, Recall, Span, TOKENS_MAX, Token, TokenMode},
 };
 
 use crate::{
     calls::unexpected,
     core::Core,
     error::Errno,
-    inode::Inode,
-    tokens::{Cell, Enter, Recalled},
+    inode::{FileState, Inode},
+    tokens::{Cell, Enter, Losing, Recalled},
 };
 
 /// What the kernel keeps of a mount, as the client takes it away.
@@ -100,20 +100,29 @@ impl Core {
         self.kernel.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Waits for the right to use an inode.
-    pub async fn hold(self: &Arc<Core>, inode: &Arc<Inode>, need: TokenMode) -> Result<TokenHold, Errno> {
-        self.hold_range(inode, need, None).await
+    /// Whether an answer with attributes of a file may be older than what was known here: tokens were given back
+    /// since `gives` was read, or others change the times.
+    pub fn is_behind(&self, ino: InodeNo, gives: u64) -> bool {
+        let part = |inode: Arc<Inode>| inode.lock().token.mode() == TokenMode::Part;
+        gives != self.gives() || self.inode_known(ino).is_some_and(part)
     }
 
-    /// The same for somebody who may have the kernel's pages of a range (offset, length) locked.
-    pub async fn hold_range(
+    /// Waits for the right to use an inode.
+    pub async fn hold(self: &Arc<Core>, inode: &Arc<Inode>, need: Need) -> Result<TokenHold, Errno> {
+        self.hold_for(inode, None, |_| need).await
+    }
+
+    /// The same where what is needed depends on the file's state, for somebody who may have the kernel's pages of
+    /// a range (offset, length) locked.
+    pub async fn hold_for(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
-        need: TokenMode,
         range: Option<(u64, u64)>,
+        need: impl Fn(&FileState) -> Need + Send,
     ) -> Result<TokenHold, Errno> {
         if self.calls.lease_valid() && !self.calls.dead() {
             let mut state = inode.lock();
+            let need = need(&state);
             if state.attr_known && state.token.enter_now(need) {
                 return Ok(TokenHold(inode.clone()));
             }
@@ -126,28 +135,38 @@ impl Core {
             let changed = inode.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (step, dropping) = {
+            let (wanted, step, dropping) = {
                 let mut state = inode.lock();
                 if let Some(grant) = self.whole() {
                     state.token.take_whole(grant);
                 }
-                (state.token.enter(need), state.dropping.is_some())
+                let wanted = need(&state);
+                (wanted, state.token.enter(wanted), state.dropping.is_some())
             };
             match step {
                 Enter::In => {
                     let hold = TokenHold(inode.clone());
                     self.know_attr(inode).await?;
-                    return Ok(hold);
+                    let state = inode.lock();
+                    if state.token.allows(need(&state)) {
+                        return Ok(hold);
+                    }
                 }
                 Enter::Ask => {
-                    if let Some(hold) = self.ask_token(inode, need).await? {
+                    let Some(hold) = self.ask_token(inode, wanted, range).await? else { continue };
+                    self.know_attr(inode).await?;
+                    let state = inode.lock();
+                    let now = need(&state);
+                    // Attributes came with the grant, whatever others do to them afterwards.
+                    if now == Need::Attr || state.token.allows(now) {
                         return Ok(hold);
                     }
                 }
                 Enter::Wait if dropping && range.is_some() => {
                     if tokio::time::timeout(LATE_AFTER, changed).await.is_err() {
                         let mut state = inode.lock();
-                        if state.dropping.is_some() && state.token.enter_late(need) {
+                        let wanted = need(&state);
+                        if state.dropping.is_some() && state.token.enter_late(wanted) {
                             let late = range.unwrap_or_default();
                             state.dropping.get_or_insert_default().push(late);
                             return Ok(TokenHold(inode.clone()));
@@ -189,45 +208,57 @@ impl Core {
     async fn ask_token(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
-        need: TokenMode,
+        need: Need,
+        range: Option<(u64, u64)>,
     ) -> Result<Option<TokenHold>, Errno> {
         let asking = Asking(inode);
         let claims = self.claims.load(SeqCst);
-        let (token, resolve, attr) =
-            match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, mode: need }).await {
-                Ok(MgrReply::Token { token, resolve, attr }) => (token, resolve, attr),
-                Ok(other) => return Err(unexpected("Acquire", &other)),
-                Err(Errno(libc::ETIMEDOUT)) => {
-                    tracing::error!(inode = %inode.ino, "gave up waiting for a token");
-                    return Err(Errno::EIO);
-                }
-                Err(error) => return Err(error),
-            };
-        // What is being given up may not be mixed with what comes.
-        self.wait_inode(inode, "a token being given up", || (!inode.lock().token.is_giving()).then_some(()))
-            .await?;
+        let (token, resolve, attr) = match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, need }).await
+        {
+            Ok(MgrReply::Token { token, resolve, attr }) => (token, resolve, attr),
+            Ok(other) => return Err(unexpected("Acquire", &other)),
+            Err(Errno(libc::ETIMEDOUT)) => {
+                tracing::error!(inode = %inode.ino, "gave up waiting for a token");
+                return Err(Errno::EIO);
+            }
+            Err(error) => return Err(error),
+        };
+        self.wait_given(inode, range).await?;
         let exists = attr.is_some();
         if let Some(attr) = &attr {
             self.set_geometry(inode, attr);
         }
-        // A claim that went out meanwhile does not name this grant.
-        let late = claims != self.claims.load(SeqCst);
         let unused = {
             let mut state = inode.lock();
-            let fresh = state.token.mode() < TokenMode::Read;
-            if late || !state.token.granted(token, resolve) {
-                Some(Token { mode: state.token.mode(), ..token })
+            // A claim that went out meanwhile does not name this grant; attributes that were given up meanwhile are
+            // newer than those that came.
+            let late = claims != self.claims.load(SeqCst) || state.token.is_outdated();
+            let before = state.token.known(inode.ino);
+            let pages = state.dropping.is_some() && range.is_some();
+            if late {
+                Some(Some(state.token.unused(&token)))
+            } else if !state.token.granted(&token, resolve, pages) {
+                Some(None)
             } else {
-                if fresh && let Some(attr) = attr {
-                    state.attr_known = false;
-                    state.merge(*attr);
+                state.dropping.iter_mut().for_each(|late| late.extend(range));
+                if state.token.has_more_than(&before) {
+                    // Others may have allocated there.
+                    state.alloc_known = false;
+                }
+                match attr {
+                    Some(attr) if before.mode < TokenMode::Part => {
+                        state.attr_known = false;
+                        state.merge(*attr);
+                    }
+                    Some(attr) if before.mode == TokenMode::Part => state.merge_shared(*attr),
+                    _ => {}
                 }
                 None
             }
         };
         if let Some(left) = unused {
             drop(asking);
-            if late {
+            if let Some(left) = left {
                 self.release(vec![left]).await;
             }
             return Ok(None);
@@ -236,7 +267,7 @@ impl Core {
         inode.changed.notify_waiters();
         let hold = TokenHold(inode.clone());
         if resolve {
-            self.resolve_inode(inode, token).await?;
+            self.resolve_inode(inode, &token).await?;
         }
         if exists {
             return Ok(Some(hold));
@@ -252,8 +283,30 @@ impl Core {
         Err(Errno::ENOENT)
     }
 
+    /// What is being given up may not be mixed with what comes; but who holds pages locked that this waits for
+    /// goes in between.
+    async fn wait_given(&self, inode: &Inode, range: Option<(u64, u64)>) -> Result<(), Errno> {
+        loop {
+            let changed = inode.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (giving, dropping) = {
+                let state = inode.lock();
+                (state.token.is_giving(), state.dropping.is_some() && range.is_some())
+            };
+            if !giving {
+                return Ok(());
+            }
+            if !dropping {
+                crate::core::patient(self.patience(), "a token being given up", changed).await?;
+            } else if tokio::time::timeout(LATE_AFTER, changed).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Brings an inode that an ended session was writing to its old or new content, block by block.
-    async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: Token) -> Result<(), Errno> {
+    async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: &Token) -> Result<(), Errno> {
         let outcome = self.blocks.resolve_inode(self.session.fs.id, inode.ino, token.serial).await;
         let outcome = match outcome {
             Ok(()) => self.calls.ask(MgrRequest::Resolved { ino: inode.ino }).await.map(drop),
@@ -295,7 +348,7 @@ impl Core {
     /// Attributes of a file that another session may be changing.
     pub async fn attr_under_token(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
         let inode = self.inode(ino);
-        let _hold = self.hold(&inode, TokenMode::Read).await?;
+        let _hold = self.hold(&inode, Need::Attr).await?;
         let attr = inode.lock().visible();
         Ok(attr)
     }
@@ -319,6 +372,10 @@ impl Core {
                 Recall::Token(token) => {
                     let core = self.clone();
                     self.runtime.spawn(async move { core.give_back(token).await });
+                }
+                Recall::Publish(ino, number) => {
+                    let core = self.clone();
+                    self.runtime.spawn(async move { core.publish(ino, number).await });
                 }
                 Recall::Share => self.share().await,
                 Recall::Whole(grant) => self.take_whole(grant).await,
@@ -345,8 +402,48 @@ impl Core {
         self.tell_kernel(|kernel| kernel.drop_all()).await;
     }
 
+    /// Somebody wants to know the times of a file that is held in part.
+    async fn publish(self: Arc<Core>, ino: InodeNo, number: Grant) {
+        if let Some(inode) = self.inode_known(ino)
+            && let Err(error) = self.commit(&inode).await
+        {
+            // Asked for again.
+            tracing::warn!(inode = %ino, %error, "times could not be told");
+            return;
+        }
+        if let Err(error) = self.calls.ask(MgrRequest::Published { ino, number }).await {
+            tracing::warn!(inode = %ino, %error, "that times are told could not be told");
+        }
+    }
+
+    async fn learn(&self, inode: &Inode, grant: Grant) -> Result<(), Errno> {
+        let attr = match self.calls.ask(MgrRequest::GetAttr { ino: inode.ino }).await {
+            Ok(MgrReply::Attr(attr)) => attr,
+            Ok(other) => return Err(unexpected("GetAttr", &other)),
+            // Nobody can ask for it any more.
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut state = inode.lock();
+        state.merge_shared(*attr);
+        state.alloc_known = false;
+        state.token.take_whole(grant);
+        Ok(())
+    }
+
     /// Nobody else is there any more.
-    async fn take_whole(&self, grant: Grant) {
+    async fn take_whole(self: &Arc<Core>, grant: Grant) {
+        let part = |inode: &Arc<Inode>| inode.lock().token.mode() == TokenMode::Part;
+        // Of files held in part the others' times and blocks are to be learned, before the whole is used.
+        for inode in self.all_inodes().into_iter().filter(part) {
+            while let Err(error) = self.learn(&inode, grant).await {
+                if self.calls.dead() {
+                    return;
+                }
+                tracing::warn!(inode = %inode.ino, %error, "attributes of a file cannot be learned yet");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
         self.whole.store(grant.0, SeqCst);
         self.tell_kernel(|kernel| kernel.set_shared(false)).await;
         tracing::info!("the file system is ours alone");
@@ -374,7 +471,7 @@ impl Core {
         self.gives.fetch_add(1, SeqCst);
         tracing::info!(tokens = tokens.len(), "the file system is shared");
         loop {
-            let rest = tokens.split_off(tokens.len().min(TOKENS_MAX));
+            let rest = tokens.split_off(message_len(&tokens));
             let last = rest.is_empty();
             let claim = MgrRequest::Claim { tokens: std::mem::replace(&mut tokens, rest), last };
             if let Err(error) = self.calls.ask(claim).await {
@@ -391,7 +488,7 @@ impl Core {
     /// Gives a token up as far as it is wanted.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
         let Some(inode) = self.inode_known(wanted.ino) else {
-            return self.release(vec![Token { mode: TokenMode::None, ..wanted }]).await;
+            return self.release(vec![Token::new(wanted.ino, TokenMode::None, wanted.serial)]).await;
         };
         let step = {
             let mut state = inode.lock();
@@ -399,7 +496,7 @@ impl Core {
             // before it changes a page.
             let keep = if state.wide_opens > 0 { TokenMode::Open } else { TokenMode::Read };
             let open = state.opens > 0;
-            state.token.recalled(wanted, keep, open)
+            state.token.recalled(&wanted, keep, open)
         };
         match step {
             Recalled::UnderWay => {}
@@ -412,7 +509,7 @@ impl Core {
         }
     }
 
-    /// Makes everything of the inode clean, so that its token may go; none if the session has ended.
+    /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
     async fn clean(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Token> {
         while self.wait_unused(inode).await.is_err() {
             if self.calls.dead() {
@@ -423,17 +520,24 @@ impl Core {
         loop {
             let cleaned = async {
                 self.wait_unused(inode).await?;
-                if inode.lock().token.mode() == TokenMode::Write {
-                    self.make_durable(inode, 0, u64::MAX, false).await?;
-                    let hold = self.hold_flushes(inode).await?;
-                    let commit =
-                        crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
-                    let commit = commit.await?;
-                    let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
-                    drop((commit, hold));
-                    settled.map_err(|error| self.block_error("adopt", inode, 0, &error))?;
+                let (losing, was, block_size, unsettled) = {
+                    let state = inode.lock();
+                    (state.token.losing(), state.token.mode(), state.block_size(), state.unsettled())
+                };
+                // Where a part stays only blocks go; otherwise size and times are told.
+                let blocks_only = was == TokenMode::Part && losing.to == TokenMode::Part;
+                if losing.written.is_empty() && (blocks_only || !unsettled) {
+                    return Ok(());
                 }
-                Ok::<(), Errno>(())
+                let span = if blocks_only { hull(&losing.written) } else { Span::ALL };
+                let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
+                self.make_durable(inode, from, to, blocks_only).await?;
+                let hold = self.hold_flushes(inode).await?;
+                let commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
+                let commit = commit.await?;
+                let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
+                drop((commit, hold));
+                settled.map_err(|error| self.block_error("adopt", inode, 0, &error))
             };
             match cleaned.await {
                 Ok(()) => break,
@@ -446,8 +550,10 @@ impl Core {
         }
         let (token, room) = {
             let mut state = inode.lock();
-            let room = match state.token.giving_to() {
-                Some(TokenMode::Read) => 0,
+            let Losing { to, gone, .. } = state.token.losing();
+            let room = match to {
+                TokenMode::Part => gone.runs().iter().map(|run| state.forget_blocks(run.span)).sum(),
+                to if to > TokenMode::Part => 0,
                 _ => state.forget_content(),
             };
             let open = state.opens > 0;
@@ -467,8 +573,26 @@ impl Core {
     /// dropped once more.
     async fn drop_kernel_pages(self: &Arc<Core>, inode: &Arc<Inode>) {
         let Some(kernel) = self.kernel() else { return };
-        let mut ranges = vec![(0, 0)];
-        inode.lock().dropping = Some(Vec::new());
+        let mut ranges = {
+            let mut state = inode.lock();
+            let Losing { to, gone, .. } = state.token.losing();
+            let size = state.block_size();
+            let bytes = |span: Span| match span.end {
+                u64::MAX => (span.first.saturating_mul(size), 0),
+                end => (span.first * size, (end - span.first) * size),
+            };
+            let ranges: Vec<(u64, u64)> = match to {
+                TokenMode::Part => gone.runs().iter().map(|run| bytes(run.span)).collect(),
+                // Nothing can have been changed in the kernel's pages: these stay true.
+                TokenMode::Read => Vec::new(),
+                _ => vec![(0, 0)],
+            };
+            if ranges.is_empty() {
+                return;
+            }
+            state.dropping = Some(Vec::new());
+            ranges
+        };
         inode.changed.notify_waiters();
         while !ranges.is_empty() {
             let (kernel, ino) = (kernel.clone(), inode.ino);
@@ -497,7 +621,7 @@ impl Core {
                 Errno::EIO
             })?;
             for ino in left {
-                match self.hold(&self.inode(ino), TokenMode::Read).await {
+                match self.hold(&self.inode(ino), Need::Attr).await {
                     // Removed since.
                     Ok(_) | Err(Errno::ENOENT) => {}
                     Err(error) => return Err(error),
@@ -511,4 +635,21 @@ impl Core {
             self.resolving.store(0, SeqCst);
         }
     }
+}
+
+fn hull(blocks: &Blocks) -> Span {
+    let (first, last) = (blocks.runs().first(), blocks.runs().last());
+    Span { first: first.map_or(0, |run| run.span.first), end: last.map_or(0, |run| run.span.end) }
+}
+
+/// How many of these tokens fit into one message.
+fn message_len(tokens: &[Token]) -> usize {
+    let mut room = TOKENS_MAX;
+    let fits = |token: &&Token| {
+        let size = 1 + token.blocks.runs().len();
+        let fits = size <= room;
+        room = room.saturating_sub(size);
+        fits
+    };
+    tokens.iter().take_while(fits).count()
 }

@@ -11,7 +11,7 @@ use std::{
 use base::InodeNo;
 use wire::{
     mgr::{Attr, Change, FileKind, MgrReply, MgrRequest, Timestamp},
-    token::{Token, TokenMode},
+    token::{Need, Token, TokenMode},
 };
 
 use crate::{
@@ -77,8 +77,7 @@ impl Core {
         let max = self.tunables.files_to_cache_max as usize;
         if table.entries.len() >= max.max(table.sweep_at) {
             for inode in table.sweep(max / 8 + 1, self.whole().is_some()) {
-                let token =
-                    Token { ino: inode.ino, mode: TokenMode::None, serial: inode.lock().token.serial() };
+                let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
                 self.runtime.spawn(self.clone().give_back(token));
             }
         }
@@ -154,7 +153,7 @@ impl Core {
             state.attr_generation
         };
         match self.calls.ask(MgrRequest::GetAttr { ino }).await {
-            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && gives != self.gives() => {
+            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && self.is_behind(ino, gives) => {
                 self.attr_under_token(ino).await
             }
             Ok(MgrReply::Attr(attr)) => {
@@ -180,7 +179,7 @@ impl Core {
         let kind = self.getattr(ino).await?.kind;
         let inode = self.inode(ino);
         let _hold = match kind {
-            FileKind::File => Some(self.hold(&inode, TokenMode::Write).await?),
+            FileKind::File => Some(self.hold(&inode, Need::Write).await?),
             _ => None,
         };
         if let Some(size) = set.size {

@@ -5,7 +5,7 @@
 //! left after a recall is all that is left.
 
 use base::{Grant, InodeNo};
-use wire::token::{Token, TokenMode};
+use wire::token::{Blocks, Need, Token, TokenMode, Use};
 
 /// What becomes of somebody who wants to use the inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub enum Enter {
 }
 
 /// What a recall leads to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recalled {
     /// This is answered at once.
     Answer(Token),
@@ -29,37 +29,58 @@ pub enum Recalled {
     Begin,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Giving {
-    to: TokenMode,
+    to: Token,
     serial: Grant,
 }
 
+/// What a token that is being given up takes with it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Losing {
+    /// What stays.
+    pub to: TokenMode,
+    /// Blocks of which nothing may be kept.
+    pub gone: Blocks,
+    /// Blocks that may have been changed and may not be any more.
+    pub written: Blocks,
+}
+
 /// See the module.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Cell {
-    mode: TokenMode,
-    serial: Grant,
+    /// Its inode number means nothing here.
+    held: Token,
     /// Grants up to this one were recalled: they mean nothing when they come.
     void: Grant,
     giving: Option<Giving>,
     resolving: bool,
     asking: bool,
+    /// Attributes were given up while a grant was asked for: what comes with that may be older than they were.
+    outdated: bool,
     users: u32,
 }
 
 impl Cell {
     /// With a token of the whole file system's.
     pub fn whole(grant: Grant) -> Cell {
-        Cell { mode: TokenMode::Write, serial: grant, ..Cell::default() }
+        Cell { held: Token::new(InodeNo(0), TokenMode::Write, grant), ..Cell::default() }
     }
     /// What is held; true also while it is being given up.
     pub fn mode(&self) -> TokenMode {
-        self.mode
+        self.held.mode
+    }
+    /// Whether what is held is enough; true also while it is being given up.
+    pub fn allows(&self, need: Need) -> bool {
+        self.held.allows(need)
+    }
+    /// Whether blocks may be used beyond those that `other` allows.
+    pub fn has_more_than(&self, other: &Token) -> bool {
+        !self.held.usable().without(&other.usable()).is_empty()
     }
     /// The grant of what is written.
     pub fn serial(&self) -> Grant {
-        self.serial
+        self.held.serial
     }
     /// How many use it now.
     pub fn users(&self) -> u32 {
@@ -69,37 +90,51 @@ impl Cell {
     pub fn is_giving(&self) -> bool {
         self.giving.is_some()
     }
-    /// What it is given up to.
-    pub fn giving_to(&self) -> Option<TokenMode> {
-        self.giving.map(|giving| giving.to)
+    /// What goes when it is given up.
+    pub fn losing(&self) -> Losing {
+        let Some(giving) = &self.giving else { return Losing { to: self.held.mode, ..Losing::default() } };
+        let kept = self.held.meet(&giving.to);
+        let (before, after) = (self.held.usable(), kept.usable());
+        let mut written = Blocks::default();
+        for run in before.runs().iter().filter(|run| run.what == Use::Write) {
+            written = written.with(run.span, Use::Write);
+        }
+        for run in after.runs().iter().filter(|run| run.what == Use::Write) {
+            written = written.limited(run.span, Use::None);
+        }
+        Losing { to: kept.mode, gone: before.without(&after), written }
     }
-    /// As the manager knows it, if anything is held.
+    /// As the manager knows it.
+    pub fn known(&self, ino: InodeNo) -> Token {
+        Token { ino, ..self.held.clone() }
+    }
+    /// The same, if anything is held.
     pub fn token(&self, ino: InodeNo) -> Option<Token> {
-        (self.mode > TokenMode::None).then_some(Token { ino, mode: self.mode, serial: self.serial })
+        (self.held.mode > TokenMode::None).then(|| self.known(ino))
     }
 
     /// Lets somebody in if that needs neither waiting nor asking.
-    pub fn enter_now(&mut self, need: TokenMode) -> bool {
-        let may = self.giving.is_none() && !self.resolving && self.mode >= need;
+    pub fn enter_now(&mut self, need: Need) -> bool {
+        let may = self.giving.is_none() && !self.resolving && self.held.allows(need);
         self.users += u32::from(may);
         may
     }
 
     /// Somebody wants to use the inode.
-    pub fn enter(&mut self, need: TokenMode) -> Enter {
+    pub fn enter(&mut self, need: Need) -> Enter {
         if self.enter_now(need) {
             Enter::In
         } else if self.giving.is_some() || self.resolving || self.asking {
             Enter::Wait
         } else {
-            self.asking = true;
+            (self.asking, self.outdated) = (true, false);
             Enter::Ask
         }
     }
 
     /// Lets somebody in whom the giving up waits for (through pages that the kernel has locked).
-    pub fn enter_late(&mut self, need: TokenMode) -> bool {
-        let may = self.giving.is_some() && !self.resolving && self.mode >= need;
+    pub fn enter_late(&mut self, need: Need) -> bool {
+        let may = self.giving.is_some() && !self.resolving && self.held.allows(need);
         self.users += u32::from(may);
         may
     }
@@ -114,14 +149,26 @@ impl Cell {
         self.asking = false;
     }
 
-    /// A grant came; the asker is in. False if it was recalled meanwhile: it is as if it had not come. Not
-    /// to be called while the token is being given up.
-    pub fn granted(&mut self, token: Token, resolve: bool) -> bool {
+    /// Whether what was given up meanwhile may be newer than what a grant that comes now says.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
+    /// A grant came that is not used, though nobody has recalled it; what to tell the manager.
+    pub fn unused(&mut self, token: &Token) -> Token {
         self.asking = false;
-        if token.serial <= self.void || token.serial <= self.serial || self.giving.is_some() {
+        self.held.serial = self.held.serial.max(token.serial);
+        self.known(token.ino)
+    }
+
+    /// A grant came; the asker is in. False if it was recalled meanwhile: it is as if it had not come. While
+    /// the token is being given up only somebody may take it whom that waits for (`late`).
+    pub fn granted(&mut self, token: &Token, resolve: bool, late: bool) -> bool {
+        self.asking = false;
+        if token.serial <= self.void || token.serial <= self.held.serial || self.giving.is_some() && !late {
             return false;
         }
-        (self.mode, self.serial, self.resolving) = (token.mode, token.serial, resolve);
+        (self.held, self.resolving) = (token.clone(), resolve);
         self.users += 1;
         true
     }
@@ -133,48 +180,52 @@ impl Cell {
 
     /// All tokens of the file system are held (again).
     pub fn take_whole(&mut self, grant: Grant) {
-        if self.giving.is_none() && self.mode < TokenMode::Write {
-            (self.mode, self.serial) = (TokenMode::Write, self.serial.max(grant));
+        if self.giving.is_none() && self.held.mode < TokenMode::Write {
+            self.held = Token::new(InodeNo(0), TokenMode::Write, self.held.serial.max(grant));
         }
     }
 
-    /// The manager wants the token back down to `wanted.mode`, or at most `keep`. `open`: there are handles.
-    pub fn recalled(&mut self, wanted: Token, keep: TokenMode, open: bool) -> Recalled {
+    /// The manager wants the token back down to `wanted`, or at most `keep`. `open`: there are handles.
+    pub fn recalled(&mut self, wanted: &Token, keep: TokenMode, open: bool) -> Recalled {
         self.void = self.void.max(wanted.serial);
         if let Some(giving) = &mut self.giving {
             giving.serial = giving.serial.max(wanted.serial);
             return Recalled::UnderWay;
         }
-        let to = wanted.mode.min(keep);
-        if self.mode <= to {
-            self.serial = self.serial.max(wanted.serial);
-            self.mode = left(self.mode.max(if open { TokenMode::Open } else { TokenMode::None }), open);
-            return Recalled::Answer(Token { ino: wanted.ino, mode: self.mode, serial: self.serial });
+        let to =
+            if wanted.mode > keep { Token::new(wanted.ino, keep, wanted.serial) } else { wanted.clone() };
+        if self.held.is_within(&to) {
+            self.held.serial = self.held.serial.max(wanted.serial);
+            let least = if open { TokenMode::Open } else { TokenMode::None };
+            self.held.mode = left(self.held.mode.max(least), open);
+            return Recalled::Answer(self.known(wanted.ino));
         }
-        self.giving = Some(Giving { to, serial: wanted.serial.max(self.serial) });
+        self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
         Recalled::Begin
     }
 
     /// Everything is clean: it is given up.
     pub fn gave(&mut self, ino: InodeNo, open: bool) -> Token {
         if let Some(giving) = self.giving.take() {
-            self.serial = self.serial.max(giving.serial);
-            self.mode = left(self.mode.min(giving.to), open);
+            self.held = self.held.meet(&giving.to);
+            self.held.serial = self.held.serial.max(giving.serial);
+            self.held.mode = left(self.held.mode, open);
+            self.outdated |= self.held.mode < TokenMode::Part;
         }
         self.resolving = false;
-        Token { ino, mode: self.mode, serial: self.serial }
+        self.known(ino)
     }
 
     /// The last handle is closed; what to tell the manager, if anything.
     pub fn closed(&mut self, ino: InodeNo) -> Option<Token> {
-        let idle = self.mode == TokenMode::Open && self.giving.is_none();
+        let idle = self.held.mode == TokenMode::Open && self.giving.is_none();
         idle.then(|| self.forget(ino))
     }
 
     /// Everything goes, without anything to clean.
     pub fn forget(&mut self, ino: InodeNo) -> Token {
-        self.mode = TokenMode::None;
-        Token { ino, mode: TokenMode::None, serial: self.serial }
+        self.held = Token::new(InodeNo(0), TokenMode::None, self.held.serial);
+        self.known(ino)
     }
 }
 
@@ -189,63 +240,105 @@ fn left(mode: TokenMode, open: bool) -> TokenMode {
 
 #[cfg(test)]
 mod tests {
+    use wire::token::Span;
+
     use super::*;
 
     const INO: InodeNo = InodeNo(7);
 
     fn token(mode: TokenMode, serial: u64) -> Token {
-        Token { ino: INO, mode, serial: Grant(serial) }
+        Token::new(INO, mode, Grant(serial))
     }
 
     #[test]
     fn a_grant_that_comes_after_its_recall_is_not_used() {
         let mut cell = Cell::default();
-        assert_eq!(cell.enter(TokenMode::Write), Enter::Ask);
-        let answer = cell.recalled(token(TokenMode::Open, 5), TokenMode::Write, false);
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        let answer = cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false);
         assert_eq!(answer, Recalled::Answer(token(TokenMode::None, 5)));
-        assert!(!cell.granted(token(TokenMode::Write, 5), false));
+        assert!(!cell.granted(&token(TokenMode::Write, 5), false, false));
         assert_eq!((cell.mode(), cell.users()), (TokenMode::None, 0));
-        assert_eq!(cell.enter(TokenMode::Read), Enter::Ask, "it asks anew");
-        assert!(cell.granted(token(TokenMode::Read, 6), false));
+        assert_eq!(cell.enter(Need::Read), Enter::Ask, "it asks anew");
+        assert!(cell.granted(&token(TokenMode::Read, 6), false, false));
     }
 
     #[test]
     fn while_it_is_given_up_only_those_enter_it_waits_for() {
         let mut cell = Cell::whole(Grant(3));
-        assert_eq!(cell.enter(TokenMode::Write), Enter::In);
-        let recall = cell.recalled(token(TokenMode::Open, 3), TokenMode::Write, true);
+        assert_eq!(cell.enter(Need::Write), Enter::In);
+        let recall = cell.recalled(&token(TokenMode::Open, 3), TokenMode::Write, true);
         assert_eq!(recall, Recalled::Begin);
-        assert_eq!(cell.enter(TokenMode::Read), Enter::Wait);
-        assert!(cell.enter_late(TokenMode::Read));
+        assert_eq!(cell.enter(Need::Read), Enter::Wait);
+        assert!(cell.enter_late(Need::Read));
         cell.leave();
         cell.leave();
         assert_eq!(cell.users(), 0);
         assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 3));
-        assert!(!cell.enter_late(TokenMode::Read));
+        assert!(!cell.enter_late(Need::Read));
         assert_eq!(cell.closed(INO), Some(token(TokenMode::None, 3)));
     }
 
     #[test]
     fn a_recall_of_a_newer_grant_ends_the_older_one_too() {
         let mut cell = Cell::default();
-        cell.enter(TokenMode::Read);
-        cell.granted(token(TokenMode::Read, 5), false);
+        cell.enter(Need::Read);
+        cell.granted(&token(TokenMode::Read, 5), false, false);
         cell.leave();
-        assert_eq!(cell.enter(TokenMode::Write), Enter::Ask);
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
         // Grant 9 is on its way, its recall came first.
-        let recall = cell.recalled(token(TokenMode::Open, 9), TokenMode::Write, false);
+        let recall = cell.recalled(&token(TokenMode::Open, 9), TokenMode::Write, false);
         assert_eq!(recall, Recalled::Begin);
         assert_eq!(cell.gave(INO, false), token(TokenMode::None, 9));
-        assert!(!cell.granted(token(TokenMode::Write, 9), false));
+        assert!(!cell.granted(&token(TokenMode::Write, 9), false, false));
     }
 
     #[test]
     fn nobody_enters_before_resolution_is_over() {
         let mut cell = Cell::default();
-        cell.enter(TokenMode::Read);
-        assert!(cell.granted(token(TokenMode::Write, 4), true));
-        assert_eq!(cell.enter(TokenMode::Read), Enter::Wait);
+        cell.enter(Need::Read);
+        assert!(cell.granted(&token(TokenMode::Write, 4), true, false));
+        assert_eq!(cell.enter(Need::Read), Enter::Wait);
         cell.resolved();
-        assert_eq!(cell.enter(TokenMode::Read), Enter::In);
+        assert_eq!(cell.enter(Need::Read), Enter::In);
+    }
+
+    #[test]
+    fn what_is_given_up_while_more_is_asked_for_outdates_the_grant() {
+        let mut cell = Cell::default();
+        let part = token(TokenMode::Part, 5);
+        cell.enter(Need::Size);
+        assert!(cell.granted(&part, false, false));
+        cell.leave();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false), Recalled::Begin);
+        cell.gave(INO, false);
+        assert!(cell.is_outdated());
+        assert_eq!(cell.unused(&token(TokenMode::Write, 6)), token(TokenMode::None, 6));
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert!(!cell.is_outdated(), "the next grant says what is");
+    }
+
+    #[test]
+    fn a_part_is_given_up_and_the_rest_stays() {
+        let span = |first, end| Span { first, end };
+        let write = |first, end| Need::Blocks(span(first, end), Use::Write);
+        let part = |first, end, serial| Token {
+            blocks: Blocks::of(span(first, end), Use::Write),
+            ..token(TokenMode::Part, serial)
+        };
+        let mut cell = Cell::whole(Grant(3));
+        assert_eq!(cell.recalled(&part(0, 5, 3), TokenMode::Read, true), Recalled::Begin);
+        let losing = cell.losing();
+        let rest = Blocks::of(span(5, u64::MAX), Use::Write);
+        assert_eq!((losing.to, &losing.gone, &losing.written), (TokenMode::Part, &rest, &rest));
+        assert_eq!(cell.gave(INO, true), part(0, 5, 3));
+        assert_eq!(cell.enter(write(0, 5)), Enter::In);
+        assert_eq!(cell.enter(write(4, 6)), Enter::Ask);
+        assert!(!cell.allows(Need::Attr) && cell.allows(Need::Size));
+        // What can be mapped for writing is held whole or not at all.
+        assert!(cell.granted(&part(0, 9, 7), false, false));
+        assert_eq!(cell.recalled(&part(0, 1, 7), TokenMode::Open, true), Recalled::Begin);
+        assert_eq!(cell.losing().to, TokenMode::Open);
+        assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 7));
     }
 }

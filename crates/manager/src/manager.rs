@@ -25,7 +25,7 @@ use tokio::{
 use wire::{
     map::{ClusterMap, PdiskEntry},
     mgr::{Attr, Change, FileKind, MgrError, MgrReply, MgrRequest, OpId},
-    token::TokenMode,
+    token::Need,
 };
 
 use crate::{
@@ -251,7 +251,7 @@ impl Manager {
             MgrRequest::Cluster => self.cluster_report(caller).await,
             MgrRequest::ConfigSet { pairs } => self.config_set(pairs).await,
             MgrRequest::ConfigGet => Ok(MgrReply::Config(self.config()?)),
-            MgrRequest::Acquire { ino, mode } => self.acquire(caller, ino, mode).await,
+            MgrRequest::Acquire { ino, need } => self.acquire(caller, ino, need).await,
             MgrRequest::Release { tokens } => {
                 self.ask(caller, |ticket| Event::Release { ticket, session, tokens }).await
             }
@@ -264,6 +264,9 @@ impl Manager {
             }
             MgrRequest::Resolved { ino } => {
                 self.ask(caller, |ticket| Event::Resolved { ticket, session, ino }).await
+            }
+            MgrRequest::Published { ino, number } => {
+                self.ask(caller, |ticket| Event::Published { ticket, session, ino, number }).await
             }
             MgrRequest::ResolvePassDone { pass } => {
                 self.ask(caller, |ticket| Event::ResolvePassDone { ticket, session, pass }).await
@@ -384,9 +387,9 @@ impl Manager {
     }
 
     /// A token, with the inode's attributes as they are after it was given.
-    async fn acquire(&self, caller: Caller, ino: InodeNo, mode: TokenMode) -> Result<MgrReply, MgrError> {
+    async fn acquire(&self, caller: Caller, ino: InodeNo, need: Need) -> Result<MgrReply, MgrError> {
         let (session, expires) = (caller.session, self.expiry(caller).saturating_sub(ANSWER_BEFORE));
-        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, mode };
+        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
         let MgrReply::Token { token, resolve, .. } = self.ask(caller, ask).await? else {
             return Err(MgrError::Errno(EIO));
         };

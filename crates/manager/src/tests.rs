@@ -366,6 +366,7 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         uid: None,
         gid: None,
         atime: None,
+        shared: false,
     };
     let unlink = Change::Unlink {
         parent: InodeNo::ROOT,

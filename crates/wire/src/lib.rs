@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod blocks;
 pub mod crc;
 pub mod frame;
 pub mod hello;

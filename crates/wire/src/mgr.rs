@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::{
     lock::{LockAnswer, LockReport, LockRequest},
     map::{ClusterMap, FsEntry, PdiskState},
-    token::{Recall, Token, TokenMode},
+    token::{Need, Recall, Token},
 };
 
 /// Longest name in a directory, bytes.
@@ -348,12 +348,12 @@ pub enum MgrRequest {
     /// Tunables that differ from their defaults.
     ConfigGet,
 
-    /// A token of at least this mode, as soon as it can be had. Asking again is harmless.
+    /// A token that is enough for this, as soon as it can be had. Asking again is harmless.
     Acquire {
         /// Inode.
         ino: InodeNo,
-        /// Read or write.
-        mode: TokenMode,
+        /// What for.
+        need: Need,
     },
     /// Tokens as they are now held, after a recall or by the client's own will: `serial` is that of the
     /// recall or of the grant, `mode` what is left.
@@ -450,6 +450,13 @@ pub enum MgrRequest {
         fs: FsId,
         /// Inodes above this one.
         after: InodeNo,
+    },
+    /// After [`Recall::Publish`]: the manager knows the times.
+    Published {
+        /// Inode.
+        ino: InodeNo,
+        /// The number of the question.
+        number: Grant,
     },
 }
 
@@ -581,6 +588,8 @@ pub enum Change {
         gid: Option<u32>,
         /// Access time.
         atime: Option<Timestamp>,
+        /// Others write other blocks: size and times only grow by this.
+        shared: bool,
     },
     /// Blocks become holes (punch).
     Deallocate {
@@ -889,7 +898,7 @@ pub struct TokenReport {
     /// Who holds which token.
     pub holders: Vec<(SessionId, Token)>,
     /// Who waits for which, first first, for how many milliseconds.
-    pub waiting: Vec<(SessionId, TokenMode, u64)>,
+    pub waiting: Vec<(SessionId, Need, u64)>,
 }
 
 /// One client.

@@ -69,7 +69,7 @@ impl Holders {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         table.unclear.contains(&fs)
-            || holders.iter().any(|&(holder, mode)| holder != session && mode == TokenMode::Write)
+            || holders.iter().any(|&(holder, mode)| holder != session && is_writing(mode))
     }
 
     /// The sessions that have the inode open, or hold more of it.
@@ -78,4 +78,8 @@ impl Holders {
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         holders.iter().map(|(session, _)| *session).collect()
     }
+}
+
+fn is_writing(mode: TokenMode) -> bool {
+    matches!(mode, TokenMode::Write | TokenMode::Part)
 }

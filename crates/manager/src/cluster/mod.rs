@@ -25,7 +25,7 @@ mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
+use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
 use libc::{EINVAL, ENOENT};
 use wire::{
     lock::LockRequest,
@@ -34,7 +34,7 @@ use wire::{
         ClientReport, ClusterReport, MgrError, MgrReply, PdiskReport, PdiskUse, PdiskWish, ProcessIdent,
         Timestamp,
     },
-    token::{Token, TokenMode},
+    token::{Need, Token},
 };
 
 pub(crate) use self::moves::needed;
@@ -169,7 +169,7 @@ pub enum Event {
         /// Which inode.
         ino: InodeNo,
         /// What for.
-        mode: TokenMode,
+        need: Need,
     },
     /// A client gives tokens up.
     Release {
@@ -208,6 +208,17 @@ pub enum Event {
         session: SessionId,
         /// Which.
         ino: InodeNo,
+    },
+    /// A client has committed the times of an inode.
+    Published {
+        /// Answer to.
+        ticket: Ticket,
+        /// Whose.
+        session: SessionId,
+        /// Which inode.
+        ino: InodeNo,
+        /// The question's number.
+        number: Grant,
     },
     /// A client has resolved everything.
     ResolvePassDone {

@@ -6,7 +6,7 @@ use base::{ClusterId, Grant, Incarnation, PoolId};
 use wire::{
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::MgrError,
-    token::Recall,
+    token::{Recall, TokenMode},
 };
 
 use super::*;
@@ -486,9 +486,9 @@ impl Stage {
         assert_eq!(reply, MgrReply::Done);
     }
 
-    fn acquire(&mut self, session: SessionId, ino: u64, mode: TokenMode) -> Ticket {
+    fn acquire(&mut self, session: SessionId, ino: u64, need: Need) -> Ticket {
         let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), mode })
+        self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), need })
     }
 
     fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
@@ -536,37 +536,37 @@ impl Stage {
 
 #[test]
 fn what_the_first_client_claims_is_recalled_for_the_second() {
-    let claimed = Token { ino: InodeNo(7), mode: TokenMode::Write, serial: Grant(1) };
-    let (mut stage, first, second) = Stage::two(vec![claimed]);
+    let claimed = Token::new(InodeNo(7), TokenMode::Write, Grant(1));
+    let (mut stage, first, second) = Stage::two(vec![claimed.clone()]);
     // What nobody holds is given at once, under a grant above all others.
-    let ticket = stage.acquire(second, 8, TokenMode::Write);
+    let ticket = stage.acquire(second, 8, Need::Write);
     let (other, resolve) = stage.granted(ticket);
     assert!(other.serial > claimed.serial && !resolve);
     // What is held is recalled first.
     let poll = stage.poll(first);
-    let ticket = stage.acquire(second, 7, TokenMode::Read);
-    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..claimed })]);
+    let ticket = stage.acquire(second, 7, Need::Read);
+    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..claimed.clone() })]);
     assert!(!stage.replies.contains_key(&ticket));
-    stage.release(first, Token { mode: TokenMode::Read, ..claimed });
+    stage.release(first, Token { mode: TokenMode::Read, ..claimed.clone() });
     assert_eq!(stage.granted(ticket).0.mode, TokenMode::Read);
     // Both read now; the first to write has the other give it up.
     let poll = stage.poll(second);
-    let write = stage.acquire(first, 7, TokenMode::Write);
-    let [Recall::Token(wanted)] = stage.told(poll)[..] else { panic!() };
+    let write = stage.acquire(first, 7, Need::Write);
+    let [Recall::Token(wanted)] = &stage.told(poll)[..] else { panic!() };
     assert_eq!(wanted.mode, TokenMode::Open);
     // An answer about an older grant is late.
-    stage.release(second, Token { mode: TokenMode::None, serial: Grant(1), ..wanted });
+    stage.release(second, Token { mode: TokenMode::None, serial: Grant(1), ..wanted.clone() });
     assert!(!stage.replies.contains_key(&write));
-    stage.release(second, wanted);
+    stage.release(second, wanted.clone());
     assert!(stage.granted(write).0.serial > wanted.serial);
 }
 
 #[test]
 fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve() {
-    let claimed = Token { ino: InodeNo(7), mode: TokenMode::Write, serial: Grant(1) };
-    let (mut stage, first, second) = Stage::two(vec![claimed]);
-    let ticket = stage.acquire(second, 7, TokenMode::Read);
-    let own = stage.acquire(second, 9, TokenMode::Write);
+    let claimed = Token::new(InodeNo(7), TokenMode::Write, Grant(1));
+    let (mut stage, first, second) = Stage::two(vec![claimed.clone()]);
+    let ticket = stage.acquire(second, 7, Need::Read);
+    let own = stage.acquire(second, 9, Need::Write);
     stage.granted(own);
     // The first one is silent: nothing happens before its lease has run out.
     for _ in 0..9 {
@@ -582,44 +582,43 @@ fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve(
     let (token, resolve) = stage.granted(ticket);
     assert!(resolve && token.mode == TokenMode::Write, "only who may write can resolve");
     // What the second one held itself was never the first one's.
-    let again = stage.acquire(second, 9, TokenMode::Write);
+    let again = stage.acquire(second, 9, Need::Write);
     assert!(!stage.granted(again).1);
     // Nor is anything to be resolved twice.
     stage.ask(|ticket| Event::Resolved { ticket, session: second, ino: InodeNo(7) });
-    stage.release(second, Token { mode: TokenMode::None, ..token });
-    let again = stage.acquire(second, 7, TokenMode::Read);
+    stage.release(second, Token { mode: TokenMode::None, ..token.clone() });
+    let again = stage.acquire(second, 7, Need::Read);
     assert!(!stage.granted(again).1);
     // A pass over everything ends it.
     let poll = stage.poll(second);
     stage.tell(|_| Event::Tick);
     let [Recall::Resolve(pass)] = stage.told(poll)[..] else { panic!() };
-    let other = stage.acquire(second, 100, TokenMode::Read);
+    let other = stage.acquire(second, 100, Need::Read);
     assert!(stage.granted(other).1, "unknown until the pass is done");
     stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass: pass + 1 });
-    let other = stage.acquire(second, 101, TokenMode::Read);
+    let other = stage.acquire(second, 101, Need::Read);
     assert!(stage.granted(other).1, "that was not the pass");
     stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass });
-    let other = stage.acquire(second, 102, TokenMode::Read);
+    let other = stage.acquire(second, 102, Need::Read);
     assert!(!stage.granted(other).1);
 }
 
 #[test]
 fn after_a_restart_nothing_is_given_before_all_have_claimed() {
     let (mut stage, first, second) = Stage::two(Vec::new());
-    let ticket = stage.acquire(first, 7, TokenMode::Write);
+    let ticket = stage.acquire(first, 7, Need::Write);
     let held = stage.granted(ticket).0;
     stage.restart();
-    let (polls, ticket) =
-        ([stage.poll(first), stage.poll(second)], stage.acquire(second, 7, TokenMode::Read));
+    let (polls, ticket) = ([stage.poll(first), stage.poll(second)], stage.acquire(second, 7, Need::Read));
     for poll in polls {
         assert_eq!(stage.told(poll), [Recall::Share]);
     }
     stage.claim(second, Vec::new());
     assert!(!stage.replies.contains_key(&ticket));
     let poll = stage.poll(first);
-    stage.claim(first, vec![held]);
-    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..held })]);
-    stage.release(first, Token { mode: TokenMode::Read, ..held });
+    stage.claim(first, vec![held.clone()]);
+    assert_eq!(stage.told(poll), [Recall::Token(Token { mode: TokenMode::Read, ..held.clone() })]);
+    stage.release(first, Token { mode: TokenMode::Read, ..held.clone() });
     assert!(stage.granted(ticket).0.serial > held.serial, "numbers of grants only grow");
 }
 
@@ -634,9 +633,9 @@ fn who_is_left_alone_gets_everything_back_until_the_next_one_comes() {
     let ticket = stage.open_beside(3);
     assert_eq!(stage.told(poll), [Recall::Share]);
     assert!(!stage.replies.contains_key(&ticket));
-    stage.claim(first, vec![Token { ino: InodeNo(5), mode: TokenMode::Write, serial: grant }]);
+    stage.claim(first, vec![Token::new(InodeNo(5), TokenMode::Write, grant)]);
     stage.tell(|_| Event::Tick);
     let third = stage.opened(ticket).0;
-    let ticket = stage.acquire(third, 5, TokenMode::Read);
+    let ticket = stage.acquire(third, 5, Need::Read);
     assert!(!stage.replies.contains_key(&ticket));
 }

@@ -6,7 +6,7 @@ use base::{FsId, Grant, SessionId};
 use libc::{EINVAL, ETIMEDOUT};
 use wire::{
     mgr::{MgrError, MgrReply},
-    token::{TOKENS_MAX, TokenMode},
+    token::{Need, Span, TOKENS_MAX, Token, Use},
 };
 
 use super::{Cluster, Event, Step};
@@ -37,6 +37,12 @@ impl Grants {
         self.last.0 += 1;
         self.last
     }
+}
+
+/// Whether a message names tokens as it must.
+fn are_valid(tokens: &[Token]) -> bool {
+    let count: usize = tokens.iter().map(|token| 1 + token.blocks.runs().len()).sum();
+    count <= TOKENS_MAX && tokens.iter().all(Token::is_valid)
 }
 
 impl Cluster {
@@ -101,6 +107,7 @@ impl Cluster {
             | Event::WaitRecalls { ticket, session, .. }
             | Event::Claim { ticket, session, .. }
             | Event::Resolved { ticket, session, .. }
+            | Event::Published { ticket, session, .. }
             | Event::ResolvePassDone { ticket, session, .. } => (*ticket, *session),
             Event::ListTokens { ticket, fs, after } => {
                 let list = self.tokens.get(fs).map(|tokens| tokens.list(*after, LIST_MAX, now));
@@ -115,12 +122,14 @@ impl Cluster {
         {
             return step.reply(ticket, recall);
         }
-        let too_many = match &event {
-            Event::Release { tokens, .. } | Event::Claim { tokens, .. } => tokens.len() > TOKENS_MAX,
-            Event::Acquire { mode, .. } => *mode < TokenMode::Read,
+        let bad = match &event {
+            Event::Release { tokens, .. } | Event::Claim { tokens, .. } => !are_valid(tokens),
+            Event::Acquire { need: Need::Blocks(Span { first, end }, what), .. } => {
+                first >= end || *what == Use::None
+            }
             _ => false,
         };
-        if too_many {
+        if bad {
             return step.refuse(ticket, MgrError::Errno(EINVAL));
         }
         let pass = match &event {
@@ -129,9 +138,9 @@ impl Cluster {
         };
         let mut done = true;
         self.with_tokens(fs, step, |tokens, next| match event {
-            Event::Acquire { ticket, expires, session, ino, mode } => {
+            Event::Acquire { ticket, expires, session, ino, need } => {
                 done = false;
-                tokens.acquire(session, ino, mode, ticket, expires, now, next)
+                tokens.acquire(session, ino, need, ticket, expires, now, next)
             }
             Event::WaitRecalls { ticket, expires, session } => {
                 done = false;
@@ -139,6 +148,9 @@ impl Cluster {
             }
             Event::Release { session, tokens: left, .. } => tokens.release(session, &left, now, next),
             Event::Claim { session, tokens: held, last, .. } => tokens.claim(session, &held, last, now, next),
+            Event::Published { session, ino, number, .. } => {
+                tokens.published(session, ino, number, now, next)
+            }
             Event::Resolved { session, ino, .. } => {
                 tokens.resolved(session, ino);
                 Acts::default()

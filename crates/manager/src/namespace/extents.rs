@@ -25,6 +25,7 @@ pub(super) struct Written {
     pub allocated: Vec<Extent>,
     pub inline: Option<Vec<u8>>,
     pub set: inode::NewAttr,
+    pub shared: bool,
 }
 
 /// A run of blocks `first..end`.
@@ -187,8 +188,13 @@ impl Editor<'_, '_> {
         }
     }
 
-    pub(super) fn commit_write(&mut self, ino: InodeNo, written: Written) -> Op<MgrReply> {
+    pub(super) fn commit_write(&mut self, ino: InodeNo, mut written: Written) -> Op<MgrReply> {
         let mut inode = self.get_file(ino)?;
+        if written.shared {
+            written.size = written.size.max(inode.size);
+            written.set.mtime = written.set.mtime.max(Some(inode.mtime));
+            written.set.ctime = written.set.ctime.max(inode.ctime);
+        }
         if written.size > FILE_SIZE_MAX {
             return errno(EFBIG);
         }

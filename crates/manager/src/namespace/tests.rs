@@ -178,8 +178,8 @@ fn write_inline(ino: InodeNo, size: u64, content: &[u8]) -> Change {
 
 fn written(ino: InodeNo, size: u64, allocated: Vec<Extent>, inline: Option<Vec<u8>>) -> Change {
     let (mtime, ctime) = (NOW, NOW);
-    let (mode, uid, gid, atime) = Default::default();
-    Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, mode, uid, gid, atime }
+    let (mode, uid, gid, atime, shared) = Default::default();
+    Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, mode, uid, gid, atime, shared }
 }
 
 pub fn truncate(ino: InodeNo, size: u64) -> Change {

@@ -4,9 +4,14 @@
 //! restart: sessions claim what they hold ([`Recall::Share`]), and until all have claimed or are gone
 //! nothing is granted.
 //!
-//! Invariants: of one inode either one session holds `Write`, or any number hold `Read`. A session's tokens
-//! stay, whatever it does, until it gives them up or [`Tokens::drop_session`] says that it is fenced or
-//! ended cleanly. After an unclean end an inode that nobody held is granted only with the duty to resolve.
+//! Invariants: of one inode one session holds `Write`, or any number hold `Read`, or any number hold `Part` with
+//! blocks that exclude each other ([`rules`]). A session's tokens stay, whatever it does, until it gives them up
+//! or [`Tokens::drop_session`] says that it is fenced or ended cleanly. After an unclean end an inode that the
+//! ended session may have written is granted only with the duty to resolve, and whole.
+
+mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -16,13 +21,17 @@ use std::{
 use base::{Grant, InodeNo, SessionId};
 use wire::{
     mgr::TokenReport,
-    token::{Recall, TOKENS_MAX, Token, TokenMode},
+    token::{Need, RUNS_MAX, Recall, TOKENS_MAX, Token, TokenMode},
 };
 
+use self::rules::{Way, give, way, widened};
 use crate::cluster::Ticket;
 
 /// A recall that was told and not obeyed is told again after this.
 const RETELL: Duration = Duration::from_secs(2);
+
+/// Runs that one grant may add to a token.
+const RUNS_SPLIT: usize = 4;
 
 /// What follows from a call.
 #[derive(Debug, Default, PartialEq)]
@@ -43,7 +52,7 @@ pub struct Acts {
 pub type NextGrant<'a> = &'a mut dyn FnMut() -> Grant;
 
 /// Something a session is to be told until it obeys.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Wish<T> {
     what: T,
     since: Duration,
@@ -75,24 +84,30 @@ struct Member {
     gift: Option<Grant>,
     pass: Option<Wish<u64>>,
     recalls: BTreeMap<InodeNo, Wish<Token>>,
+    publish: BTreeMap<InodeNo, Wish<Grant>>,
     /// A waiting question for what is wanted.
     poll: Option<(Ticket, Duration)>,
     held: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Holder {
     session: SessionId,
     token: Token,
+    /// The block for which it was granted last.
+    at: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Wait {
     ticket: Ticket,
     session: SessionId,
-    mode: TokenMode,
+    need: Need,
     since: Duration,
     expires: Duration,
+    /// Number of the question for times, once it was put, and who has answered.
+    publish: Option<Grant>,
+    published: Vec<SessionId>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -166,7 +181,7 @@ impl Tokens {
         &mut self,
         session: SessionId,
         ino: InodeNo,
-        mode: TokenMode,
+        need: Need,
         ticket: Ticket,
         expires: Duration,
         now: Duration,
@@ -177,7 +192,8 @@ impl Tokens {
         if let Some(old) = entry.waiting.iter().position(|wait| wait.session == session) {
             entry.waiting.remove(old);
         }
-        entry.waiting.push_back(Wait { ticket, session, mode, since: now, expires });
+        let (publish, published) = (None, Vec::new());
+        entry.waiting.push_back(Wait { ticket, session, need, since: now, expires, publish, published });
         self.settle(ino, now, next, &mut acts);
         self.tell(now, &mut acts);
         acts
@@ -194,35 +210,63 @@ impl Tokens {
     ) -> Acts {
         let mut acts = Acts::default();
         for token in tokens {
-            self.give_up(session, *token, &mut acts);
+            self.give_up(session, token, &mut acts);
             self.settle(token.ino, now, next, &mut acts);
         }
         self.tell(now, &mut acts);
         acts
     }
 
-    fn give_up(&mut self, session: SessionId, left: Token, acts: &mut Acts) {
+    fn give_up(&mut self, session: SessionId, left: &Token, acts: &mut Acts) {
         let Some(entry) = self.inodes.get_mut(&left.ino) else { return };
         let Some(at) = entry.holders.iter().position(|holder| holder.session == session) else { return };
         let holder = &mut entry.holders[at];
-        if left.serial < holder.token.serial {
-            return;
+        let late = left.serial < holder.token.serial;
+        if !late {
+            holder.token = holder.token.meet(left);
         }
-        holder.token.mode = holder.token.mode.min(left.mode);
-        let mode = holder.token.mode;
         if let Some(member) = self.members.get_mut(&session) {
-            if member.recalls.get(&left.ino).is_some_and(|wish| mode <= wish.what.mode) {
-                member.recalls.remove(&left.ino);
+            match member.recalls.get_mut(&left.ino) {
+                Some(wish) if holder.token.is_within(&wish.what) => drop(member.recalls.remove(&left.ino)),
+                // It answered something else: it is told again at once.
+                Some(wish) => {
+                    wish.what.serial = holder.token.serial;
+                    wish.told = None;
+                }
+                None => {}
             }
-            if mode == TokenMode::None {
+            if holder.token.mode == TokenMode::None {
                 member.held = member.held.saturating_sub(1);
             }
         }
-        if mode == TokenMode::None {
+        if holder.token.mode == TokenMode::None {
             entry.holders.swap_remove(at);
             acts.left.push((session, left.ino));
         }
         acts.touched.insert(left.ino);
+    }
+
+    /// A session has committed the times of an inode, as question `number` wanted.
+    pub fn published(
+        &mut self,
+        session: SessionId,
+        ino: InodeNo,
+        number: Grant,
+        now: Duration,
+        next: NextGrant<'_>,
+    ) -> Acts {
+        let mut acts = Acts::default();
+        if let Some(member) = self.members.get_mut(&session)
+            && member.publish.get(&ino).is_some_and(|wish| wish.what == number)
+        {
+            member.publish.remove(&ino);
+        }
+        let waiting = self.inodes.get_mut(&ino).map(|entry| &mut entry.waiting);
+        let asked = waiting.into_iter().flatten().filter(|wait| wait.publish == Some(number));
+        asked.for_each(|wait| wait.published.push(session));
+        self.settle(ino, now, next, &mut acts);
+        self.tell(now, &mut acts);
+        acts
     }
 
     /// A session that is asked to share says what it holds. Claims of others are late and mean nothing.
@@ -243,9 +287,9 @@ impl Tokens {
             let before = entry.holders.len();
             entry.holders.retain(|holder| holder.session != session);
             member.held += u64::from(before == entry.holders.len());
-            entry.holders.push(Holder { session, token: *token });
+            entry.holders.push(Holder { session, token: token.clone(), at: 0 });
             // What it holds was resolved when it got it.
-            entry.resolved |= token.mode >= TokenMode::Read;
+            entry.resolved |= token.mode >= TokenMode::Part;
             acts.touched.insert(token.ino);
         }
         if last {
@@ -269,7 +313,7 @@ impl Tokens {
     /// A pass over everything has ended; true if nothing is unresolved now.
     pub fn pass_done(&mut self, session: SessionId, pass: u64) -> bool {
         let Some(member) = self.members.get_mut(&session) else { return false };
-        if member.pass.is_none_or(|wish| wish.what != pass) || pass != self.pass {
+        if member.pass.as_ref().is_none_or(|wish| wish.what != pass) || pass != self.pass {
             return false;
         }
         member.pass = None;
@@ -286,11 +330,17 @@ impl Tokens {
     /// A session ends uncleanly: its tokens stay until it is fenced.
     pub fn end(&mut self, session: SessionId) {
         let Some(member) = self.members.get_mut(&session) else { return };
-        *member = Member { whole: member.whole, held: member.held, ending: true, ..Member::default() };
+        let (whole, unresolved) = (member.whole, self.unresolved);
+        *member = Member { whole, held: member.held, ending: true, ..Member::default() };
         for entry in self.inodes.values_mut() {
             entry.waiting.retain(|wait| wait.session != session);
-            let live = |h: &Holder| h.session != session && h.token.mode >= TokenMode::Read;
-            entry.resolved = entry.holders.iter().any(live);
+            let held = |mode| move |h: &Holder| h.session != session && h.token.mode >= mode;
+            let part = |h: &Holder| h.session == session && h.token.mode == TokenMode::Part;
+            // Beside a reader or a writer it has written nothing; beside others who held a part it may have.
+            let partly = whole || entry.holders.iter().any(part);
+            let known = !partly && (entry.resolved || !unresolved);
+            let least = if known { TokenMode::Part } else { TokenMode::Read };
+            entry.resolved = entry.holders.iter().any(held(least));
         }
         self.unresolved = true;
         self.pass += 1;
@@ -375,6 +425,7 @@ impl Tokens {
             member.whole = true;
             member.held = 0;
             member.recalls.clear();
+            member.publish.clear();
             member.gift = Some(next());
             acts.touched.extend(self.inodes.drain().map(|(ino, _)| ino));
         }
@@ -416,8 +467,8 @@ impl Tokens {
         self.inodes.retain(|_, e| !e.holders.is_empty() || !e.waiting.is_empty() || e.resolved && unresolved);
     }
 
-    /// Gives what can be given on one inode, in the order in which it was asked for, and recalls what stands
-    /// in the way of the first that cannot be.
+    /// Gives what can be given on one inode, and recalls what stands in the way of the rest. Nobody is given
+    /// what somebody before it waits for.
     fn settle(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         if !self.ready() {
             if self.inodes.get(&ino).is_some_and(|entry| !entry.waiting.is_empty()) {
@@ -428,49 +479,62 @@ impl Tokens {
             }
             return;
         }
+        while self.settle_once(ino, now, next, acts) {}
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
-        while let Some(wait) = entry.waiting.front().copied() {
-            let resolve = self.unresolved && !entry.resolved;
-            let mode = if resolve { TokenMode::Write } else { wait.mode };
-            let leaves = mode.leaves();
-            let mut blocked = false;
-            for holder in &entry.holders {
-                if holder.session == wait.session || holder.token.mode <= leaves {
-                    continue;
-                }
-                blocked = true;
-                let Some(member) = self.members.get_mut(&holder.session).filter(|m| !m.ending) else {
-                    continue;
-                };
-                let wanted = Token { ino, mode: leaves, serial: holder.token.serial };
-                let wish = member.recalls.entry(ino).or_insert(Wish::new(wanted, now));
-                if wish.what.mode > leaves || wish.what.serial < wanted.serial {
-                    *wish = Wish { since: wish.since, ..Wish::new(wanted, now) };
-                }
+        for holder in &entry.holders {
+            if let Some(member) = self.members.get_mut(&holder.session)
+                && member.recalls.get(&ino).is_some_and(|wish| holder.token.is_within(&wish.what))
+            {
+                member.recalls.remove(&ino);
             }
-            if blocked {
-                break;
-            }
-            entry.waiting.pop_front();
-            let Some(member) = self.members.get_mut(&wait.session).filter(|m| !m.ending) else { continue };
-            let mut token = Token { ino, mode, serial: next() };
-            match entry.holders.iter_mut().find(|holder| holder.session == wait.session) {
-                Some(holder) => {
-                    token.mode = mode.max(holder.token.mode);
-                    holder.token = token;
-                }
-                None => {
-                    entry.holders.push(Holder { session: wait.session, token });
-                    member.held += 1;
-                }
-            }
-            member.recalls.remove(&ino);
-            acts.granted.push((wait.ticket, token, resolve));
-            acts.touched.insert(ino);
         }
         if entry.holders.is_empty() && entry.waiting.is_empty() && !(entry.resolved && self.unresolved) {
             self.inodes.remove(&ino);
         }
+    }
+
+    /// One look at all who wait; true if somebody was given something.
+    fn settle_once(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) -> bool {
+        let Some(Entry { holders, waiting, resolved }) = self.inodes.get_mut(&ino) else { return false };
+        let resolve = self.unresolved && !*resolved;
+        let before = waiting.len();
+        let mut ahead: Vec<Need> = Vec::new();
+        waiting.retain_mut(|wait| {
+            let runs: usize = holders.iter().map(|holder| holder.token.blocks.runs().len()).sum();
+            let need = match wait.need {
+                _ if resolve => Need::Write,
+                need if runs + RUNS_SPLIT > RUNS_MAX => widened(need),
+                need => need,
+            };
+            let behind = ahead.iter().any(|before| before.excludes(need));
+            if behind || !clear(&mut self.members, holders, ino, wait, need, resolve, now, next) {
+                ahead.push(need);
+                return true;
+            }
+            let Some(member) = self.members.get_mut(&wait.session).filter(|m| !m.ending) else {
+                return false;
+            };
+            let others = holders.iter().filter(|holder| holder.session != wait.session);
+            let others: Vec<Token> = others.map(|holder| holder.token.clone()).collect();
+            if !holders.iter().any(|holder| holder.session == wait.session) {
+                let token = Token::new(ino, TokenMode::None, Grant(0));
+                holders.push(Holder { session: wait.session, token, at: 0 });
+                member.held += 1;
+            }
+            for holder in holders.iter_mut().filter(|holder| holder.session == wait.session) {
+                holder.token = Token { serial: next(), ..give(&holder.token, &others, need) };
+                if let Need::Blocks(span, _) = wait.need {
+                    holder.at = span.first;
+                }
+                if let Some(wish) = member.recalls.get_mut(&ino) {
+                    wish.what = holder.token.clone();
+                }
+                acts.granted.push((wait.ticket, holder.token.clone(), resolve));
+            }
+            acts.touched.insert(ino);
+            false
+        });
+        waiting.len() < before
     }
 
     /// Answers waiting questions.
@@ -491,8 +555,19 @@ impl Tokens {
             {
                 list.push(Recall::Resolve(wish.what));
             }
-            let due = member.recalls.values_mut().filter_map(|wish| wish.tell(now).then_some(wish.what));
-            list.extend(due.take(TOKENS_MAX).map(Recall::Token));
+            let mut room = TOKENS_MAX;
+            for wish in member.recalls.values_mut() {
+                let size = 1 + wish.what.blocks.runs().len();
+                if size <= room && wish.tell(now) {
+                    room -= size;
+                    list.push(Recall::Token(wish.what.clone()));
+                }
+            }
+            let due = member
+                .publish
+                .iter_mut()
+                .filter_map(|(&ino, wish)| wish.tell(now).then_some(Recall::Publish(ino, wish.what)));
+            list.extend(due.take(room));
             if !list.is_empty()
                 && let Some((ticket, _)) = member.poll.take()
             {
@@ -504,7 +579,7 @@ impl Tokens {
     /// Who holds an inode.
     pub fn holders(&self, ino: InodeNo) -> Vec<(SessionId, Token)> {
         let entry = self.inodes.get(&ino);
-        entry.map(|e| e.holders.iter().map(|h| (h.session, h.token)).collect()).unwrap_or_default()
+        entry.map(|e| e.holders.iter().map(|h| (h.session, h.token.clone())).collect()).unwrap_or_default()
     }
 
     /// Tokens of inodes above `after`, at most `limit`, and whether there are more.
@@ -517,8 +592,8 @@ impl Tokens {
             let age = |wait: &Wait| now.saturating_sub(wait.since).as_millis() as u64;
             Some(TokenReport {
                 ino,
-                holders: entry.holders.iter().map(|h| (h.session, h.token)).collect(),
-                waiting: entry.waiting.iter().map(|w| (w.session, w.mode, age(w))).collect(),
+                holders: entry.holders.iter().map(|h| (h.session, h.token.clone())).collect(),
+                waiting: entry.waiting.iter().map(|w| (w.session, w.need, age(w))).collect(),
             })
         });
         (reports.collect(), more)
@@ -527,12 +602,59 @@ impl Tokens {
     /// What is known of a session.
     pub fn member(&self, session: SessionId) -> MemberReport {
         let Some(member) = self.members.get(&session) else { return MemberReport::default() };
-        let count = member.recalls.len() as u64 + u64::from(member.share.is_some());
+        let count = member.recalls.len() + member.publish.len() + usize::from(member.share.is_some());
+        let count = count as u64;
         MemberReport { whole: member.whole, tokens: member.held, recalls: (count, oldest_wish(member)) }
     }
 }
 
+/// Whether nobody stands in the way of a wait; who does is asked to make room. Who resolves gives up the part
+/// it holds first, so that nothing of it is under way meanwhile.
+#[expect(clippy::too_many_arguments, reason = "parts of the table")]
+fn clear(
+    members: &mut BTreeMap<SessionId, Member>,
+    holders: &[Holder],
+    ino: InodeNo,
+    wait: &mut Wait,
+    need: Need,
+    resolve: bool,
+    now: Duration,
+    next: NextGrant<'_>,
+) -> bool {
+    let own = holders.iter().find(|holder| holder.session == wait.session).map(|holder| holder.token.clone());
+    let own = own.unwrap_or_default();
+    let mut free = true;
+    for holder in holders {
+        if holder.session == wait.session && !(resolve && holder.token.mode == TokenMode::Part) {
+            continue;
+        }
+        let member = members.get_mut(&holder.session).filter(|member| !member.ending);
+        match way(&holder.token, holder.at, &own, need) {
+            Way::Free => {}
+            Way::Publish if wait.published.contains(&holder.session) => {}
+            Way::Publish => {
+                free = false;
+                let number = *wait.publish.get_or_insert_with(&mut *next);
+                if let Some(member) = member {
+                    member.publish.entry(ino).or_insert(Wish::new(number, now));
+                }
+            }
+            Way::Keep(wanted) => {
+                free = false;
+                let Some(member) = member else { continue };
+                let wish = member.recalls.entry(ino).or_insert_with(|| Wish::new(wanted.clone(), now));
+                let both = wanted.meet(&wish.what);
+                if both != wish.what {
+                    *wish = Wish { since: wish.since, ..Wish::new(both, now) };
+                }
+            }
+        }
+    }
+    free
+}
+
 fn oldest_wish(member: &Member) -> Option<Duration> {
     let recalls = member.recalls.values().map(|wish| wish.since);
-    recalls.chain(member.share.map(|wish| wish.since)).min()
+    let publish = member.publish.values().map(|wish| wish.since);
+    recalls.chain(publish).chain(member.share.iter().map(|wish| wish.since)).min()
 }

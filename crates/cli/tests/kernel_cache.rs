@@ -1,0 +1,205 @@
+//! The rules of DESIGN section 4 about pages, names and sizes that the kernel of one mount keeps while another mount
+//! changes the file: a giving up that would wait for itself hangs here, a page that outlives its token is read.
+//! One mount is over `/dev/fuse`, the other over io_uring where the kernel has it.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Random, ok, seed};
+use mounts::Mounts;
+
+const BLOCK: usize = 1 << 20;
+/// A token that waits for itself is given up after 60 s only.
+const HANGS: Duration = Duration::from_secs(20);
+
+fn two() -> Mounts {
+    let mut mounts = Mounts::new(1);
+    let path = mounts.more.path().join("uring");
+    fs::create_dir(&path).unwrap();
+    mounts.mount_by(&path, "auto");
+    mounts.all.push(path);
+    mounts
+}
+
+fn in_time<T>(what: &str, act: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = act();
+    assert!(began.elapsed() < HANGS, "{what} took {:?}", began.elapsed());
+    result
+}
+
+fn python(script: &str, paths: &[&Path]) {
+    let run = Command::new("python3").args(["-c", script]).args(paths).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// Readers through the page cache have pages locked while they wait for tokens that a writer on the other mount keeps
+/// taking: pages of several blocks each, so that they wait for one while another is recalled. What is read in order is
+/// never older than what was read before.
+#[test]
+fn a_recall_does_not_wait_for_pages_that_wait_for_a_token() {
+    const BLOCKS: u64 = 4;
+    let mounts = two();
+    for writer in 0..2 {
+        let name = format!("hot{writer}");
+        fs::write(mounts.at(0, &name), vec![0; BLOCKS as usize * BLOCK]).unwrap();
+        let stop = AtomicBool::new(false);
+        let file = OpenOptions::new().write(true).open(mounts.at(writer, &name)).unwrap();
+        thread::scope(|scope| {
+            for shift in [0, BLOCK as u64 / 2] {
+                let (path, stop) = (mounts.at(1 - writer, &name), &stop);
+                scope.spawn(move || {
+                    let file = File::open(path).unwrap();
+                    let (mut seen, mut bytes) = (vec![0; BLOCKS as usize], vec![0; BLOCK]);
+                    while !stop.load(SeqCst) {
+                        for number in 0..BLOCKS - 1 {
+                            in_time("a read", || {
+                                file.read_exact_at(&mut bytes, number * BLOCK as u64 + shift).unwrap();
+                            });
+                            let block = number as usize + usize::from(shift > 0);
+                            let byte = bytes[if shift > 0 { BLOCK / 2 } else { 0 }];
+                            assert!(byte >= seen[block], "block {block}: {byte} after {}", seen[block]);
+                            seen[block] = byte;
+                        }
+                    }
+                });
+            }
+            let mut random = Random(seed());
+            for round in 1..=120u8 {
+                let block = random.below(BLOCKS) * BLOCK as u64;
+                in_time("a write", || file.write_all_at(&[round; 4096], block).unwrap());
+            }
+            stop.store(true, SeqCst);
+        });
+    }
+}
+
+/// What is stored through a mapping needs no question, so its pages must go with the token: written out while that is
+/// being given up, dropped, and filled again only under a token to write. The other side reads through its page cache,
+/// and has the page cached each time.
+#[test]
+fn stores_through_a_mapping_are_seen_by_readers_elsewhere() {
+    let mounts = two();
+    fs::write(mounts.at(0, "map"), vec![0; 3 * BLOCK]).unwrap();
+    for writer in 0..2 {
+        let (there, here) = (mounts.at(writer, "map"), mounts.at(1 - writer, "map"));
+        let script = r#"
+import mmap, os, sys
+before = os.open(sys.argv[1], os.O_RDONLY)
+os.pread(before, 9000, 0)
+writer, reader = os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[2], os.O_RDONLY)
+mapped = mmap.mmap(writer, 3 << 20)
+for turn in range(1, 40):
+    for place in (100, (1 << 20) + 5000):
+        mapped[place] = turn
+        assert os.pread(reader, 1, place)[0] == turn, (turn, place)
+        assert os.pread(before, 1, place)[0] == turn, (turn, place)
+        mapped[place + 1] = turn
+"#;
+        in_time("all stores", || python(script, &[&there, &here]));
+    }
+}
+
+/// Two mounts make, move and remove the same few names while both hold the files' tokens: who changes a name has the
+/// kernel's lock of the directory, and waits for tokens under it.
+#[test]
+fn a_recall_does_not_wait_for_names() {
+    let mounts = two();
+    fs::create_dir(mounts.at(0, "names")).unwrap();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for worker in 0..4u64 {
+            let mounts = &mounts;
+            scope.spawn(move || {
+                let mut random = Random(seed() ^ worker);
+                let mount = worker as usize % 2;
+                for turn in 0..80u8 {
+                    let path = mounts.at(mount, &format!("names/{}", random.below(3)));
+                    in_time("a change of names", || match random.below(4) {
+                        0 => drop(fs::remove_file(&path)),
+                        1 => drop(fs::rename(&path, mounts.at(mount, &format!("names/{}", random.below(3))))),
+                        2 => drop(fs::read(&path)),
+                        _ => drop(fs::write(&path, [turn; 5000])),
+                    });
+                }
+            });
+        }
+    });
+    assert!(began.elapsed() < HANGS);
+    let list = |mount: usize| {
+        let mut names: Vec<_> = fs::read_dir(mounts.at(mount, "names"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list(0), list(1));
+}
+
+/// A file grows from two mounts at once, each writing records of its own beyond the end: no size is ever below what is
+/// written, nobody's bytes are lost to the other's zeros.
+#[test]
+fn a_file_grows_from_two_mounts() {
+    const RECORD: u64 = 70_000;
+    const RECORDS: u64 = 60;
+    let mounts = two();
+    fs::write(mounts.at(0, "grows"), "").unwrap();
+    thread::scope(|scope| {
+        for mount in 0..2u64 {
+            let path = mounts.at(mount as usize, "grows");
+            scope.spawn(move || {
+                let file = OpenOptions::new().write(true).open(&path).unwrap();
+                for number in (mount..RECORDS).step_by(2) {
+                    file.write_all_at(&vec![1 + number as u8; RECORD as usize], number * RECORD).unwrap();
+                    assert!(fs::metadata(&path).unwrap().len() >= (number + 1) * RECORD);
+                }
+            });
+        }
+    });
+    for mount in 0..2 {
+        let bytes = fs::read(mounts.at(mount, "grows")).unwrap();
+        assert_eq!(bytes.len() as u64, RECORDS * RECORD);
+        let wrong = bytes.iter().enumerate().find(|(at, byte)| **byte != 1 + (*at as u64 / RECORD) as u8);
+        assert_eq!(wrong, None, "mount {mount}");
+    }
+}
+
+/// Open files that were removed outlive the manager: both mounts go on with theirs, and nothing is left in the end.
+#[test]
+fn removed_files_outlive_the_managers_death() {
+    let mounts = two();
+    let files: Vec<File> = (0..2)
+        .map(|mount| {
+            let path = mounts.at(mount, &format!("gone{mount}"));
+            fs::write(&path, vec![7; BLOCK]).unwrap();
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            fs::remove_file(mounts.at(1 - mount, &format!("gone{mount}"))).unwrap();
+            file
+        })
+        .collect();
+    mounts.cluster.kill(|name| name == "manager");
+    mounts.cluster.start_server("manager");
+    thread::sleep(Duration::from_secs(3)); // longer than what is removed waits for
+    for file in &files {
+        let mut bytes = vec![0; BLOCK];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, vec![7; BLOCK]);
+        file.write_all_at(b"still here", 10).unwrap();
+        file.sync_all().unwrap();
+    }
+    let dir = mounts.cluster.dir();
+    ok(&["status", "--dir", dir.to_str().unwrap()]);
+}

@@ -1,0 +1,99 @@
+//! Tokens, leases and fencing explored: interleavings of a few acts of two clients on a file of two blocks, with
+//! crashes, sleepers, restarts of the manager and questions that wait too long, by the shipped transition functions: up
+//! to a number of states in order, longer ones at random. A rule taken out must be missed. `ROPEWALK_SOAK=1` explores
+//! more, `ROPEWALK_TEST_SEED` repeats a walk.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+#[path = "token_model/world.rs"]
+mod world;
+
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use common::{Random, seed};
+use world::{Event, Fault, World};
+
+fn digest(text: &str) -> (u64, u64) {
+    let hash = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, text).hash(&mut hasher);
+        hasher.finish()
+    };
+    (hash(0), hash(1))
+}
+
+/// All states that can be reached, at most `max`; how many, or what was broken and how.
+fn explore(start: World, max: usize) -> Result<usize, String> {
+    let mut seen = HashSet::from([digest(&start.canonical())]);
+    let mut open = vec![(start, Vec::new())];
+    while let Some((world, path)) = open.pop() {
+        if world.is_stuck() {
+            return Err(format!("stuck after {path:?}"));
+        }
+        for event in world.events() {
+            let mut next = world.clone();
+            let path: Vec<Event> = path.iter().copied().chain([event]).collect();
+            next.step(event).map_err(|broken| format!("{broken}\nafter {path:?}"))?;
+            if seen.len() < max && seen.insert(digest(&next.canonical())) {
+                open.push((next, path));
+            }
+        }
+    }
+    Ok(seen.len())
+}
+
+/// One walk at random to its end.
+fn walk(mut world: World, random: &mut Random) -> Result<(), String> {
+    let mut path = Vec::new();
+    for _ in 0..200 {
+        if world.is_stuck() {
+            return Err(format!("stuck after {path:?}"));
+        }
+        let events = world.events();
+        let Some(event) = events.get(random.below(events.len().max(1) as u64) as usize) else { break };
+        path.push(*event);
+        world.step(*event).map_err(|broken| format!("{broken}\nafter {path:?}"))?;
+    }
+    Ok(())
+}
+
+fn walks(count: u64, fault: Fault) -> Result<(), String> {
+    let mut random = Random(seed());
+    (0..count).try_for_each(|_| {
+        let mishaps = [(); 3].map(|()| random.below(2) as u8);
+        walk(World::new(4, mishaps, fault), &mut random)
+    })
+}
+
+fn soak() -> bool {
+    std::env::var("ROPEWALK_SOAK").is_ok_and(|soak| soak == "1")
+}
+
+#[test]
+fn every_order_of_a_few_acts_keeps_the_promises() {
+    let max = if soak() { 20_000_000 } else { 5_000 };
+    for (acts, mishaps) in [(1, [0; 3]), (2, [0; 3]), (1, [1, 0, 0]), (1, [0, 1, 0]), (1, [0, 0, 1])] {
+        let states = explore(World::new(acts, mishaps, Fault::None), max);
+        let states = states.unwrap_or_else(|broken| panic!("{broken}"));
+        let all = if states < max { "all" } else { "the first" };
+        println!("{acts} acts each, {mishaps:?} deaths, restarts, questions too late: {all} {states} states");
+    }
+}
+
+#[test]
+fn longer_walks_keep_the_promises() {
+    walks(if soak() { 5_000_000 } else { 10_000 }, Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn a_rule_taken_out_is_missed() {
+    use Fault::*;
+    for fault in [ReleaseFirst, KeepPages, NoFence, NoCommit, UseVoid, NoResolve, LateRelease, OldTimes] {
+        let found = walks(200_000, fault);
+        assert!(found.is_err(), "{fault:?} is not found");
+        println!("{fault:?}: {}", found.unwrap_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! Stories of parts of one file, told to the table, by sessions that obey.
+
+use wire::token::{Span, Use};
+
+use super::*;
+
+const INO: InodeNo = InodeNo(7);
+const NEVER: Duration = Duration::MAX;
+
+struct Stage {
+    tokens: Tokens,
+    grants: u64,
+    /// Grants, recalls and releases so far.
+    messages: u64,
+    now: Duration,
+}
+
+impl Stage {
+    fn new(sessions: u64) -> Stage {
+        let mut stage = Stage { tokens: Tokens::new(false), grants: 0, messages: 0, now: Duration::ZERO };
+        (1..=sessions).for_each(|session| stage.tokens.begin(SessionId(session), false));
+        stage
+    }
+
+    fn with(&mut self, call: impl FnOnce(&mut Tokens, NextGrant<'_>) -> Acts) -> Acts {
+        let grants = &mut self.grants;
+        call(&mut self.tokens, &mut || {
+            *grants += 1;
+            Grant(*grants)
+        })
+    }
+
+    fn held(&self, session: u64) -> Token {
+        let holders = self.tokens.holders(INO);
+        let own = holders.into_iter().find(|(holder, _)| *holder == SessionId(session));
+        own.map(|(_, token)| token).unwrap_or_default()
+    }
+
+    /// What a client does that wants something: nothing if it has it; all others obey at once.
+    fn want(&mut self, session: u64, need: Need) -> Token {
+        if self.held(session).allows(need) {
+            return self.held(session);
+        }
+        let now = self.now;
+        let Acts { mut granted, mut told, .. } = self
+            .with(|tokens, next| tokens.acquire(SessionId(session), INO, need, session, NEVER, now, next));
+        while granted.is_empty() || !told.is_empty() {
+            for other in 1..=2 {
+                told.extend(self.tokens.poll(SessionId(other), 10 + other, NEVER, now).told);
+            }
+            assert!(!told.is_empty(), "{session} waits for {need:?}, and nobody is told to do anything");
+            for (ticket, recalls) in std::mem::take(&mut told) {
+                for recall in recalls {
+                    let session = SessionId(ticket - 10);
+                    self.messages += 2;
+                    let more = self.with(|tokens, next| match recall {
+                        Recall::Token(left) => tokens.release(session, &[left], now, next),
+                        Recall::Publish(ino, number) => tokens.published(session, ino, number, now, next),
+                        other => panic!("{other:?}"),
+                    });
+                    granted.extend(more.granted);
+                    told.extend(more.told);
+                }
+            }
+        }
+        self.messages += 2;
+        self.held(session)
+    }
+
+    fn write(&mut self, session: u64, block: u64) {
+        self.want(session, Need::Blocks(Span { first: block, end: block + 1 }, Use::Write));
+    }
+
+    fn runs(&self) -> usize {
+        self.tokens.holders(INO).iter().map(|(_, token)| token.blocks.runs().len()).sum()
+    }
+}
+
+#[test]
+fn every_other_block_costs_no_message_once_it_is_divided() {
+    let mut stage = Stage::new(2);
+    let pass = |stage: &mut Stage| (0..200).for_each(|block| stage.write(1 + block % 2, block));
+    pass(&mut stage);
+    let (messages, runs) = (stage.messages, stage.runs());
+    assert!(messages <= 4 * 201 && runs <= 201, "{messages} messages, {runs} runs");
+    pass(&mut stage);
+    assert_eq!(stage.messages, messages);
+    // Times are asked for, and nobody loses anything.
+    let before = stage.held(2);
+    stage.want(1, Need::Attr);
+    assert_eq!((stage.messages, stage.held(2)), (messages + 4, before));
+    pass(&mut stage);
+    assert_eq!(stage.messages, messages + 4);
+    // All of it: the other keeps nothing.
+    assert_eq!(stage.want(1, Need::Write).mode, TokenMode::Write);
+    assert_eq!(stage.held(2).mode, TokenMode::Open);
+}
+
+#[test]
+fn two_writers_far_apart_have_one_conflict() {
+    let mut stage = Stage::new(2);
+    stage.write(1, 0);
+    stage.write(2, 1000);
+    let messages = stage.messages;
+    for block in 0..1000 {
+        stage.write(1, block);
+        stage.write(2, 1000 + block);
+    }
+    assert_eq!((stage.messages, stage.runs()), (messages, 2));
+}
+
+#[test]
+fn a_file_is_not_divided_without_bound() {
+    let mut stage = Stage::new(2);
+    let mut most = 0;
+    for block in 0..5000 {
+        stage.write(1 + block % 2, block);
+        most = most.max(stage.runs());
+        assert!(stage.tokens.holders(INO).iter().all(|(_, token)| token.is_valid()));
+    }
+    assert!((RUNS_MAX / 2..=RUNS_MAX).contains(&most), "{most} runs");
+}
+
+#[test]
+fn who_wants_other_blocks_goes_past_who_waits() {
+    let mut stage = Stage::new(3);
+    stage.write(1, 0);
+    stage.write(2, 10);
+    let need = |block| Need::Blocks(Span { first: block, end: block + 1 }, Use::Write);
+    let acts = stage.with(|tokens, next| tokens.acquire(SessionId(3), INO, need(10), 3, NEVER, NEVER, next));
+    assert!(acts.granted.is_empty(), "the second one holds it");
+    stage.with(|tokens, next| {
+        tokens.release(SessionId(1), &[Token::new(INO, TokenMode::Open, Grant(u64::MAX))], NEVER, next)
+    });
+    let acts = stage.with(|tokens, next| tokens.acquire(SessionId(1), INO, need(3), 1, NEVER, NEVER, next));
+    assert_eq!(acts.granted.len(), 1);
+    let acts =
+        stage.with(|tokens, next| tokens.acquire(SessionId(1), INO, Need::Write, 1, NEVER, NEVER, next));
+    assert!(acts.granted.is_empty());
+}
