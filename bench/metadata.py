@@ -1,18 +1,27 @@
 #!/usr/bin/env python3
-"""create, stat, readdir and unlink of small files: on one mount, on several, and on a local directory as the
-raw ceiling of the same run. Each worker is a process with a directory of its own; --shared puts all of them into one.
+"""Names and small files: Ropewalk, GlusterFS and a local directory (the raw ceiling) in one run, on this machine.
 
-usage: bench/metadata.py [--files N] [--workers 1,4,16] [--shared] [--json] --local DIR MOUNT...
-example: bench/metadata.py --local /var/tmp /mnt/rope /mnt/rope2
+create, stat, readdir, unlink of 4 KiB files, each worker a process with a directory of its own, on one mount and on
+two; a source tree unpacked, `git status` in it; `ls -l` of large directories; what a million inodes cost the server in
+memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir, `git status` and
+`ls -l` the kernel's names and attributes are dropped. Needs root.
+
+usage: bench/metadata.py [options]
+example: bench/metadata.py --files 4000 --tree 20000 --entries 100000,1000000
 """
 import argparse
 import json
 import multiprocessing
 import os
 import shutil
+import subprocess
+import tarfile
 import time
 
+import systems
+
 CONTENT = bytes(range(256)) * 16
+WAIT = 1800
 
 
 def create(paths):
@@ -40,64 +49,190 @@ def unlink(paths):
 PHASES = [create, stat, readdir, unlink]
 
 
+def drop_names():
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w") as drop:
+        drop.write("2")
+
+
 def work(paths, barrier, times):
     for phase in PHASES:
-        barrier.wait()
+        barrier.wait(WAIT)
         began = time.monotonic()
         phase(paths)
         times.put((phase.__name__, began, time.monotonic()))
-        barrier.wait()
+        barrier.wait(WAIT)
 
 
-def measure(directories, workers, files, shared):
-    """Files per second of each phase; worker i uses directory i mod n (all lead to the same file system)."""
-    name = f"metadata-{os.getpid()}"
-    base = os.path.join(directories[0], name)
+def small_files(mounts, workers, files):
+    """Files per second of each phase; worker i uses mount i mod n."""
+    base = os.path.join(mounts[0], "small")
     os.mkdir(base)
+    jobs, barrier, times = [], multiprocessing.Barrier(workers + 1), multiprocessing.Queue()
+    for worker in range(workers):
+        os.mkdir(os.path.join(base, f"w{worker}"))
+        directory = os.path.join(mounts[worker % len(mounts)], "small", f"w{worker}")
+        paths = [os.path.join(directory, str(i)) for i in range(files // workers)]
+        jobs.append(multiprocessing.Process(target=work, args=(paths, barrier, times), daemon=True))
+    for job in jobs:
+        job.start()
+    rates = {}
+    for phase in PHASES:
+        if phase in (stat, readdir):
+            drop_names()
+        barrier.wait(WAIT)
+        spans = [times.get(timeout=WAIT)[1:] for _ in jobs]
+        barrier.wait(WAIT)
+        rates[phase.__name__] = files // workers * workers / (max(end for _, end in spans) - min(begun for begun, _ in spans))
+    for job in jobs:
+        job.join()
+    shutil.rmtree(base)
+    return rates
+
+
+def seconds(*command, cwd=None):
+    began = time.monotonic()
+    subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def make_tree(base, files):
+    """A tar file of a tree as sources are, with a git index in it."""
+    tree = os.path.join(base, "tree")
+    for i in range(files):
+        directory = os.path.join(tree, f"part{i // 400}", f"module{i // 20}")
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, f"source{i}.c"), "w") as source:
+            # Half of them below 4 KiB, the largest some 40 KiB.
+            source.write(f"/* {i} */\n" * (30 << i * 7919 % 100 // 12))
+    subprocess.run("git init -q . && git add -A", shell=True, cwd=tree, check=True, capture_output=True)
+    with tarfile.open(os.path.join(base, "tree.tar"), "w") as tar:
+        tar.add(tree, "tree")
+    shutil.rmtree(tree)
+    return os.path.join(base, "tree.tar")
+
+
+def tree(mount, tar, files):
+    unpack = seconds("tar", "xf", tar, "-C", mount)
+    drop_names()
+    where = os.path.join(mount, "tree")
+    subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=where, check=True)
+    drop_names()
+    status = seconds("git", "status", "--porcelain", cwd=where)
+    remove = seconds("rm", "-r", where)
+    return {f"unpack {files} files, s": unpack, "git status, s": status, "rm -r, s": remove}
+
+
+def fill(directory, first, last):
+    for i in range(first, last):
+        os.close(os.open(os.path.join(directory, f"entry-{i:07}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def large_directory(system, entries):
+    directory = os.path.join(system.mounts[0], "large")
+    os.mkdir(directory)
+    memory = systems.resident(system.servers())
+    step = -(-entries // 4)
+    began = time.monotonic()
+    fillers = [multiprocessing.Process(target=fill, args=(directory, i, min(i + step, entries))) for i in range(0, entries, step)]
+    for filler in fillers:
+        filler.start()
+    for filler in fillers:
+        filler.join()
+    made = entries / (time.monotonic() - began)
+    memory = systems.resident(system.servers()) - memory
+    drop_names()
+    result = {f"make {entries} entries, 4 workers, 1/s": made, f"ls -l of {entries}, s": seconds("ls", "-l", directory)}
+    if system.servers():
+        result[f"server memory, MB a million inodes (of {entries})"] = max(0, memory) / entries
+    shutil.rmtree(directory)
+    return result
+
+
+def made(path):
     try:
-        jobs, barrier, times = [], multiprocessing.Barrier(workers), multiprocessing.Queue()
-        for worker in range(workers):
-            own = "all" if shared else f"w{worker}"
-            os.makedirs(os.path.join(base, own), exist_ok=True)
-            directory = os.path.join(directories[worker % len(directories)], name, own)
-            paths = [os.path.join(directory, f"{worker}-{i}") for i in range(files // workers)]
-            jobs.append(multiprocessing.Process(target=work, args=(paths, barrier, times)))
-        for job in jobs:
-            job.start()
-        spans = {}
-        for _ in range(workers * len(PHASES)):
-            phase, began, ended = times.get(timeout=600)
-            first, last = spans.get(phase, (began, ended))
-            spans[phase] = (min(first, began), max(last, ended))
-        for job in jobs:
-            job.join()
-        return {phase: files / (last - first) for phase, (first, last) in spans.items()}
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        return True
+    except OSError:
+        return False
+
+
+def first_operation(system):
+    path = os.path.join(system.mounts[0], "first")
+    began = time.monotonic()
+    system.restart()
+    systems.wait_for("the first operation", lambda: made(path), 120)
+    took = time.monotonic() - began
+    os.unlink(path)
+    return {"kill of the server to the next create, s": took}
+
+
+def measure(system, args, tar):
+    rows = {}
+    for count in range(1, args.mounts + 1):
+        if hasattr(system, "only"):
+            system.only(count)
+        for workers in map(int, args.workers.split(",")):
+            rates = small_files(system.mounts[:count], workers, args.files)
+            for phase, rate in rates.items():
+                rows[f"{phase}, {workers} workers, {count} mount{'s' * (count > 1)}, 1/s"] = rate
+    if hasattr(system, "only"):
+        system.only(1)
+    rows.update(tree(system.mounts[0], tar, args.tree))
+    for entries in filter(None, args.entries.split(",")):
+        rows.update(large_directory(system, int(entries)))
+    if hasattr(system, "restart"):
+        rows.update(first_operation(system))
+    return rows
+
+
+def figure(value):
+    return f"{'-':>20}" if value is None else f"{value:20.{0 if value >= 100 else 3}f}"
+
+
+def show(results):
+    names = list(results)
+    print(f"{'':48}" + "".join(f"{name:>20}" for name in names))
+    for row in max(results.values(), key=len):
+        print(f"{row:48}" + "".join(figure(results[name].get(row)) for name in names))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mounts", nargs="+", metavar="MOUNT", help="mount points of one file system")
-    parser.add_argument("--local", required=True, help="a local directory, for the raw ceiling")
-    parser.add_argument("--files", type=int, default=2000, help="files of each run [2000]")
-    parser.add_argument("--workers", default="1,4,16", help="processes [1,4,16]")
-    parser.add_argument("--shared", action="store_true", help="all workers in one directory")
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--dir", default="/var/tmp/ropewalk-metadata", help="an empty or new directory [%(default)s]")
+    parser.add_argument("--files", type=int, default=4000, help="files of each run [%(default)s]")
+    parser.add_argument("--workers", default="1,4,16", help="[%(default)s]")
+    parser.add_argument("--mounts", type=int, default=2, help="on 1 to so many mounts [%(default)s]")
+    parser.add_argument("--tree", type=int, default=20000, help="files of the source tree [%(default)s]")
+    parser.add_argument("--entries", default="100000,1000000", help="of large directories [%(default)s]")
+    parser.add_argument("--peers", default="disperse", help="GlusterFS volumes: disperse, plain, replica; '' for none [%(default)s]")
+    parser.add_argument("--code", default="4+2p", help="of Ropewalk's pool [%(default)s]")
+    parser.add_argument("--json", help="a file for the figures")
     args = parser.parse_args()
-    places = [("local", [args.local])]
-    places += [(f"{n} mount{'s' * (n > 1)}", args.mounts[:n]) for n in range(1, len(args.mounts) + 1)]
-    rows = []
-    for workers in map(int, args.workers.split(",")):
-        for place, directories in places:
-            files = args.files // workers * workers
-            rates = measure(directories, workers, files, args.shared)
-            rows.append({"place": place, "workers": workers, "files": files, **rates})
-            if not args.json:
-                shown = "  ".join(f"{phase} {rate:9.0f}" for phase, rate in rates.items())
-                print(f"{place:10} {workers:3} workers  {files} files of 4 KiB, files/s: {shown}", flush=True)
+    os.makedirs(args.dir, exist_ok=True)
+    if os.listdir(args.dir):
+        parser.error(f"{args.dir} is not empty")
+    wanted = [(systems.Local, []), (systems.Ropewalk, [args.code])]
+    wanted += [(systems.Gluster, [kind]) for kind in filter(None, args.peers.split(","))]
+    results, durability = {}, {}
+    tar = make_tree(args.dir, args.tree)
+    for kind, options in wanted:
+        if kind.missing:
+            print(f"left out {kind.__name__}: {kind.missing}")
+            continue
+        system = kind(args.dir, args.mounts, *options)
+        try:
+            durability[system.name] = system.durability
+            results[system.name] = measure(system, args, tar)
+        finally:
+            system.stop()
+    shutil.rmtree(args.dir)
+    show(results)
+    for name, promise in durability.items():
+        print(f"{name}: {promise}")
     if args.json:
-        print(json.dumps(rows, indent=1))
+        with open(args.json, "w") as out:
+            json.dump(results, out, indent=1)
 
 
 main()

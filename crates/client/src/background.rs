@@ -14,6 +14,8 @@ use crate::{calls::MANY_MAX, core::Core, inode::Inode};
 
 /// How often age is looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// What is due gathers for so long before it is told.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
@@ -25,6 +27,10 @@ pub(crate) async fn run(core: Weak<Core>) {
         let commits = core.round();
         let committed = core.commit_many(commits).await;
         let forgotten = core.send_forgets().await;
+        if committed.max(forgotten) < MANY_MAX && !core.pool.pressure() {
+            // What is closed or removed meanwhile goes in one message.
+            tokio::time::sleep(GATHER).await;
+        }
         if committed + forgotten == 0 {
             // Either end of the pause leads to the next look.
             let _ = tokio::time::timeout(TICK, core.wake.notified()).await;

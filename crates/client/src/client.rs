@@ -15,7 +15,7 @@ use base::InodeNo;
 use tokio::sync::Notify;
 use wire::{
     lock::Lock,
-    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX},
+    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, POOL_XATTR},
     token::{Need, Token, TokenMode},
 };
 
@@ -105,6 +105,9 @@ impl Client {
     /// The inode a name leads to.
     pub async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
+        if self.core.surely_absent(parent, name) {
+            return Err(Errno::ENOENT);
+        }
         let gives = self.core.gives();
         match self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await? {
             MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
@@ -196,14 +199,20 @@ impl Client {
             now: now(),
             existing_ok,
         };
+        self.core.note_name(parent, name);
+        let before = self.core.before_directory();
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
         match reply? {
             MgrReply::Created { attr, new: true } => {
+                if kind == FileKind::Directory {
+                    self.core.begin_names(attr.ino, &before);
+                }
                 let inode = self.core.inode(attr.ino);
                 let attr = self.core.changed_attr(*attr);
                 let mut state = inode.lock();
                 state.born_here = state.token.mode() == TokenMode::Write;
+                state.plain = state.born_here.then(|| state.token.serial());
                 Ok((attr, true))
             }
             MgrReply::Created { attr, new: false } if self.core.whole().is_none() => {
@@ -222,6 +231,7 @@ impl Client {
             FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
             _ => None,
         };
+        self.core.note_name(parent, name);
         let change = Change::Link { ino, parent, name: name.to_vec(), now: now() };
         let reply = self.core.calls.mutate(change).await;
         self.core.invalidate_attr(parent);
@@ -270,6 +280,10 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(name)?;
         check_name(new_name)?;
+        self.core.note_name(new_parent, new_name);
+        if exchange {
+            self.core.note_name(parent, name);
+        }
         let mut tries = 0..STALE_TRIES;
         let _holds = loop {
             let (holds, inos) = self.hold_names(&[(parent, name), (new_parent, new_name)]).await?;
@@ -342,11 +356,18 @@ impl Client {
 
     /// Value of an extended attribute.
     pub async fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if name != POOL_XATTR && self.core.is_plain(ino) {
+            // The kernel asks for file capabilities before the first write to every file.
+            return Err(Errno(libc::ENODATA));
+        }
         self.bytes("GetXattr", MgrRequest::GetXattr { ino, name: name.to_vec() }).await
     }
 
     /// Names of extended attributes.
     pub async fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>, Errno> {
+        if self.core.is_plain(ino) {
+            return Ok(Vec::new());
+        }
         match self.core.calls.ask(MgrRequest::ListXattr { ino }).await? {
             MgrReply::Names(names) => Ok(names),
             other => Err(unexpected("ListXattr", &other)),
@@ -377,6 +398,7 @@ impl Client {
             FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
             _ => None,
         };
+        inode.lock().plain = None;
         match self.core.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {
                 self.core.changed_attr(*attr);

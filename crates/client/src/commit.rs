@@ -19,6 +19,7 @@ use crate::{
     core::Core,
     error::Errno,
     inode::{Inode, Locked},
+    table::SetAttrs,
 };
 
 /// Most extents in one commit.
@@ -117,12 +118,9 @@ impl Core {
             return Plan::Nothing;
         }
         if state.fits_inode(self.tunables.inline_data_max) {
-            if state.hold > 0 {
-                return Plan::Nothing;
-            }
             let content_new = state.dirty.contains(&0) || state.attr.size != state.size_committed;
             if content_new && (state.attr.size > 0 || state.inline) {
-                return self.plan_inline(inode, &mut state);
+                return if state.hold > 0 { Plan::Nothing } else { self.plan_inline(inode, &mut state) };
             }
         }
         let allocated = state.pending.extents(EXTENTS_MAX);
@@ -173,6 +171,7 @@ impl Core {
         content: Option<Vec<u8>>,
         inline: Option<(u64, u64)>,
     ) -> Commit {
+        let unsent = state.unsent;
         let change = Change::CommitWrite {
             ino: inode.ino,
             size,
@@ -180,8 +179,10 @@ impl Core {
             inline: content,
             mtime: state.attr.mtime,
             ctime: state.attr.ctime,
-            // The kernel asks for the removal of setuid and setgid itself, before the write.
-            clear_mode: 0,
+            mode: unsent.mode,
+            uid: unsent.uid,
+            gid: unsent.gid,
+            atime: unsent.atime,
             shared: state.token.mode() == TokenMode::Part,
         };
         let times_count = state.times_count;
@@ -231,6 +232,7 @@ impl Core {
                 }
                 if state.times_count == commit.times_count {
                     state.times_dirty = false;
+                    state.unsent = SetAttrs::default();
                 }
                 if grown && state.must_leave_inode() {
                     state.leave_inode();

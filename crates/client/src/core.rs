@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -70,6 +70,9 @@ pub(crate) struct Core {
     pub gives: AtomicU64,
     /// Counts claims: a grant asked for before one is not in it.
     pub claims: AtomicU64,
+    /// Names in directories made here; and how often one was made in another directory.
+    pub names_known: Arc<AtomicUsize>,
+    pub names_elsewhere: AtomicU64,
     /// The resolution under way, plus 1.
     pub resolving: AtomicU64,
     pub kernel: RwLock<Option<Arc<dyn KernelCache>>>,
@@ -108,6 +111,8 @@ impl Core {
             whole: AtomicU64::new(session.grant.0),
             gives: AtomicU64::new(0),
             claims: AtomicU64::new(0),
+            names_known: Arc::default(),
+            names_elsewhere: AtomicU64::new(0),
             resolving: AtomicU64::new(0),
             kernel: RwLock::default(),
             locks: Mutex::default(),

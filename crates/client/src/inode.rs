@@ -17,10 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{InodeNo, PoolId, units::UNIT};
+use base::{Grant, InodeNo, PoolId, units::UNIT};
 use tokio::sync::Notify;
 use wire::{
-    mgr::{Attr, INLINE_LEN_MAX, Timestamp},
+    mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges},
     token::{Need, Span, TokenMode, Use},
 };
 
@@ -28,7 +28,9 @@ use crate::{
     block::Block,
     error::Errno,
     extents::BlockSet,
+    names::NewNames,
     pool::{PageOwner, Pool, Tag},
+    table::SetAttrs,
     tokens::Cell,
 };
 
@@ -69,6 +71,10 @@ pub(crate) struct FileState {
     pub inline_len: u64,
     /// Made in this session: nothing of it can be on the pdisks that is not known here.
     pub born_here: bool,
+    /// Made here under this grant, and no extended attribute was ever set.
+    pub plain: Option<Grant>,
+    /// All names of a directory made here.
+    pub names: Option<NewNames>,
     /// Blocks cut off or punched in this session: their strips are deleted some time later.
     pub dropped: BlockSet,
     /// What the manager keeps in the inode is dirty here, on its way to the pdisks.
@@ -91,9 +97,11 @@ pub(crate) struct FileState {
     pub wide_opens: u32,
     /// No name leads to it any more.
     pub gone: bool,
-    /// Times (and size) are newer here than at the manager.
+    /// Times (or what is `unsent`) are newer here than at the manager.
     pub times_dirty: bool,
-    /// Counts changes of times, so that a commit knows whether it carried the newest.
+    /// Mode, owner, group and access time as set here, of which the manager has not been told.
+    pub unsent: SetAttrs,
+    /// Counts changes of times and of `unsent`, so that a commit knows whether it carried the newest.
     pub times_count: u64,
     /// Number of the last write.
     pub seq: u64,
@@ -144,6 +152,8 @@ impl Inode {
             inline: false,
             inline_len: 0,
             born_here: false,
+            plain: None,
+            names: None,
             dropped: BlockSet::default(),
             leaving: false,
             alloc_known: false,
@@ -157,6 +167,7 @@ impl Inode {
             wide_opens: 0,
             gone: false,
             times_dirty: false,
+            unsent: SetAttrs::default(),
             times_count: 0,
             seq: 0,
             dirty_since: None,
@@ -274,7 +285,7 @@ impl Locked<'_> {
         (state.committed, state.pending, state.dropped) = Default::default();
         (state.inline, state.inline_len, state.leaving, state.born_here) = Default::default();
         state.size_committed = state.attr.size;
-        (state.times_dirty, state.dirty_since, state.meta_since) = Default::default();
+        (state.times_dirty, state.unsent, state.dirty_since, state.meta_since) = Default::default();
         state.run = Run::default();
         room
     }
@@ -375,6 +386,27 @@ impl FileState {
         self.note_meta();
     }
 
+    /// Attributes are set, under the write token; returns them as they are then.
+    pub fn set(&mut self, new: &SetAttrs, ctime: Timestamp) -> Attr {
+        let owned = new.uid.is_some() || new.gid.is_some();
+        // Who gives a program away must not give away its rights, unless it says so.
+        let mode =
+            new.mode.unwrap_or(if owned { without_privileges(self.attr.mode) } else { self.attr.mode });
+        let new = SetAttrs { mode: (owned || mode != self.attr.mode).then_some(mode), ..*new };
+        new.overlay(&mut self.attr);
+        self.unsent = SetAttrs {
+            mode: new.mode.or(self.unsent.mode),
+            uid: new.uid.or(self.unsent.uid),
+            gid: new.gid.or(self.unsent.gid),
+            atime: new.atime.or(self.unsent.atime),
+            ..SetAttrs::default()
+        };
+        self.attr.mtime = new.mtime.unwrap_or(self.attr.mtime);
+        self.attr.ctime = ctime;
+        self.note_meta();
+        self.visible()
+    }
+
     /// Something the manager must learn of.
     pub fn note_meta(&mut self) {
         self.times_dirty = true;
@@ -436,6 +468,7 @@ impl FileState {
             if self.times_dirty {
                 self.attr.mtime = old.mtime;
                 self.attr.ctime = self.attr.ctime.max(old.ctime);
+                self.unsent.overlay(&mut self.attr);
             }
         }
         self.gone |= self.attr.nlink == 0;

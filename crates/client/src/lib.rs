@@ -22,6 +22,7 @@ mod inode;
 mod load;
 mod locks;
 mod mount;
+mod names;
 mod parts;
 mod pool;
 mod prefetch;

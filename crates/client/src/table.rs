@@ -40,6 +40,16 @@ pub struct SetAttrs {
     pub ctime: Option<Timestamp>,
 }
 
+impl SetAttrs {
+    /// Attributes as they are with these set; size and modification time are not looked at.
+    pub(crate) fn overlay(&self, attr: &mut Attr) {
+        attr.mode = self.mode.unwrap_or(attr.mode);
+        attr.uid = self.uid.unwrap_or(attr.uid);
+        attr.gid = self.gid.unwrap_or(attr.gid);
+        attr.atime = self.atime.unwrap_or(attr.atime);
+    }
+}
+
 /// The entries, and when to look for idle ones.
 #[derive(Default)]
 pub(crate) struct Table {
@@ -163,7 +173,8 @@ impl Core {
         }
     }
 
-    /// Changes attributes; the size first, by itself.
+    /// Changes attributes; the size first, by itself. Those of files go to the manager with the next commit:
+    /// by age, after the last close, with fsync, or before the token is given up.
     pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
         let kind = self.getattr(ino).await?.kind;
         let inode = self.inode(ino);
@@ -181,8 +192,13 @@ impl Core {
         if others == SetAttrs::default() {
             return Ok(inode.lock().visible());
         }
-        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
         let ctime = set.ctime.unwrap_or_else(now);
+        if kind == FileKind::File {
+            let attr = inode.lock().set(&others, ctime);
+            self.note_unsettled(&inode);
+            return Ok(attr);
+        }
+        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
         let change = Change::SetAttr {
             ino,
             mode: set.mode,
@@ -201,17 +217,19 @@ impl Core {
                     return Ok(*attr);
                 }
                 state.merge(*attr);
-                if let Some(mtime) = set.mtime {
-                    // An explicit time wins over that of writes before it.
-                    state.attr.mtime = mtime;
-                    state.attr.ctime = ctime;
-                    state.times_count += 1;
-                    state.times_dirty = false;
-                }
                 Ok(state.visible())
             }
             other => Err(unexpected("SetAttr", &other)),
         }
+    }
+
+    /// Whether it is known here that a file has no extended attributes.
+    pub fn is_plain(&self, ino: InodeNo) -> bool {
+        let Some(inode) = self.inode_known(ino) else { return false };
+        let state = inode.lock();
+        let file = state.attr_known && state.attr.kind == FileKind::File;
+        let held = state.token.mode() >= TokenMode::Read && state.plain == Some(state.token.serial());
+        file && held && self.calls.lease_valid()
     }
 
     /// What follows when an inode lost a name: without names and handles it is given up.
@@ -241,7 +259,7 @@ impl Core {
                 }
                 let room = state.drop_blocks(0, u64::MAX);
                 state.pending.remove(0, u64::MAX);
-                state.times_dirty = false;
+                (state.times_dirty, state.unsent) = Default::default();
                 state.size_committed = state.attr.size;
                 room
             };

@@ -334,3 +334,43 @@ async fn a_dead_session_stops_everything() {
     assert_eq!(client.write(handle, 0, b"x").await, Err(Errno::EIO));
     assert_eq!(other.getattr(ino).await.unwrap().size, 0);
 }
+
+#[tokio::test]
+async fn attributes_of_a_file_go_with_its_content_in_one_change() {
+    let mut world = World::new(4, 1);
+    let client = world.mount(calm());
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    let told = world.manager.mutations.load(SeqCst);
+    client.write(handle, 0, b"hello").await.unwrap();
+    let then = Timestamp { secs: 77, nanos: 5 };
+    let times = SetAttrs { atime: Some(then), mtime: Some(then), ..SetAttrs::default() };
+    client.setattr(ino, times).await.unwrap();
+    client.setattr(ino, SetAttrs { mode: Some(0o4755), ..SetAttrs::default() }).await.unwrap();
+    // Whoever gives a program away gives no rights with it.
+    let attr = client.setattr(ino, SetAttrs { uid: Some(9), ..SetAttrs::default() }).await.unwrap();
+    assert_eq!((attr.mode, attr.uid, attr.mtime, attr.atime), (0o755, 9, then, then));
+    assert_eq!(world.manager.mutations.load(SeqCst), told, "nothing is told before it must be");
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(world.manager.mutations.load(SeqCst), told + 1);
+    let client = world.mount(calm());
+    let attr = client.getattr(ino).await.unwrap();
+    assert_eq!((attr.mode, attr.mtime, attr.atime, attr.size), (0o755, then, then, 5));
+}
+
+#[tokio::test]
+async fn a_new_directory_and_a_new_file_answer_what_is_not_there() {
+    let mut world = World::new(4, 1);
+    let client = world.mount(calm());
+    let made = client.create(InodeNo::ROOT, b"d", FileKind::Directory, 0o755, 0, 0, 0, b"", false).await;
+    let dir = made.unwrap().0.ino;
+    let asked = world.manager.calls.load(SeqCst);
+    assert_eq!(client.lookup(dir, b"a").await, Err(Errno::ENOENT));
+    assert_eq!(world.manager.calls.load(SeqCst), asked);
+    let made = client.create(dir, b"a", FileKind::File, 0o644, 0, 0, 0, b"", false).await.unwrap();
+    let asked = world.manager.calls.load(SeqCst);
+    assert_eq!(client.getxattr(made.0.ino, b"security.capability").await, Err(Errno(libc::ENODATA)));
+    assert_eq!(client.listxattr(made.0.ino).await, Ok(vec![]));
+    assert_eq!(world.manager.calls.load(SeqCst), asked);
+    assert_eq!(client.lookup(dir, b"a").await.unwrap().ino, made.0.ino, "what was made is asked for");
+    assert_eq!(world.manager.calls.load(SeqCst), asked + 1);
+}

@@ -13,9 +13,6 @@ use base::InodeNo;
 use wire::mgr::{Attr, FileKind};
 
 const SHARDS: usize = 64;
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o0010;
 
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
@@ -190,10 +187,7 @@ impl Inodes {
 /// What of setuid and setgid a write or change of owner takes away, as Linux does: setgid without
 /// group execution is not a privilege (it once meant mandatory locking).
 pub fn without_privileges(mode: u16) -> Option<u16> {
-    let mut left = mode & !SETUID;
-    if mode & GROUP_EXECUTE != 0 {
-        left &= !SETGID;
-    }
+    let left = wire::mgr::without_privileges(mode);
     (left != mode).then_some(left)
 }
 

@@ -362,7 +362,10 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         inline: None,
         mtime: now,
         ctime: now,
-        clear_mode: 0,
+        mode: None,
+        uid: None,
+        gid: None,
+        atime: None,
         shared: false,
     };
     let unlink = Change::Unlink {

@@ -123,6 +123,12 @@ pub struct DirEntry {
     pub attr: Option<Attr>,
 }
 
+/// A file's mode after its owner, or somebody's write, changed: setuid is gone, setgid too where it is one.
+pub fn without_privileges(mode: u16) -> u16 {
+    let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    mode & !(0o4000 | setgid)
+}
+
 /// Identity of a mutation: a session has [`SLOTS`] slots, each holds one mutation at a time and
 /// counts them. Repeating (slot, seq) returns the stored reply; seq + 1 frees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -600,8 +606,14 @@ pub enum Change {
         mtime: Timestamp,
         /// Change time.
         ctime: Timestamp,
-        /// Permission bits to clear because of the write (setuid, setgid).
-        clear_mode: u16,
+        /// What the client has set and not told so far; `None` leaves as is.
+        mode: Option<u16>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
+        /// Access time.
+        atime: Option<Timestamp>,
         /// Others write other blocks: size and times only grow by this.
         shared: bool,
     },

@@ -238,7 +238,7 @@ impl FakeManager {
                 node.attr.ctime = ctime;
                 self.attr(node)
             }
-            Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, .. } => {
+            Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, mode, atime, .. } => {
                 let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
                 for extent in &allocated {
                     for block in extent.first.0..extent.first.0 + extent.count {
@@ -259,6 +259,8 @@ impl FakeManager {
                     return errno(22);
                 }
                 node.attr.size = size;
+                node.attr.mode = mode.unwrap_or(node.attr.mode);
+                node.attr.atime = atime.unwrap_or(node.attr.atime);
                 node.attr.mtime = mtime;
                 node.attr.ctime = ctime;
                 self.attr(node)

@@ -24,9 +24,7 @@ pub(super) struct Written {
     pub size: u64,
     pub allocated: Vec<Extent>,
     pub inline: Option<Vec<u8>>,
-    pub mtime: Timestamp,
-    pub ctime: Timestamp,
-    pub clear_mode: u16,
+    pub set: inode::NewAttr,
     pub shared: bool,
 }
 
@@ -194,8 +192,8 @@ impl Editor<'_, '_> {
         let mut inode = self.get_file(ino)?;
         if written.shared {
             written.size = written.size.max(inode.size);
-            written.mtime = written.mtime.max(inode.mtime);
-            written.ctime = written.ctime.max(inode.ctime);
+            written.set.mtime = written.set.mtime.max(Some(inode.mtime));
+            written.set.ctime = written.set.ctime.max(inode.ctime);
         }
         if written.size > FILE_SIZE_MAX {
             return errno(EFBIG);
@@ -225,9 +223,7 @@ impl Editor<'_, '_> {
             None => {}
         }
         inode.size = written.size;
-        inode.mode &= !written.clear_mode;
-        inode.mtime = written.mtime;
-        inode.ctime = written.ctime;
+        written.set.apply(&mut inode);
         self.recount(ino, &mut inode)?;
         self.put(ino, &inode);
         Ok(MgrReply::Attr(Box::new(inode::attr(ino, &inode))))

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use base::{BlockIndex, FsId, InodeNo, PoolId, Version};
 use libc::{EFBIG, EINVAL, EISDIR, ENOENT};
 use wire::{
-    mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, Timestamp},
+    mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, Timestamp, without_privileges},
     strip::DeleteStrips,
 };
 
@@ -20,9 +20,6 @@ use crate::{
 
 /// What a directory shows as its size, bytes.
 const DIRECTORY_SIZE: u64 = 4096;
-const S_ISUID: u16 = 0o4000;
-const S_ISGID: u16 = 0o2000;
-const S_IXGRP: u16 = 0o010;
 
 /// The inode; ENOENT if there is none.
 pub fn get(from: &dyn Read, fs: FsId, ino: InodeNo) -> Op<Inode> {
@@ -92,6 +89,22 @@ pub(super) struct NewAttr {
     pub ctime: Timestamp,
 }
 
+impl NewAttr {
+    /// Everything but the size.
+    pub fn apply(&self, inode: &mut Inode) {
+        if let Some(mode) = self.mode {
+            inode.mode = mode & 0o7777;
+        } else if (self.uid.is_some() || self.gid.is_some()) && inode.kind != FileKind::Directory {
+            inode.mode = without_privileges(inode.mode);
+        }
+        inode.uid = self.uid.unwrap_or(inode.uid);
+        inode.gid = self.gid.unwrap_or(inode.gid);
+        inode.atime = self.atime.unwrap_or(inode.atime);
+        inode.mtime = self.mtime.unwrap_or(inode.mtime);
+        inode.ctime = self.ctime;
+    }
+}
+
 impl Editor<'_, '_> {
     pub(super) fn get(&self, ino: InodeNo) -> Op<Inode> {
         get(self.txn, self.fs.fs, ino)
@@ -133,25 +146,11 @@ impl Editor<'_, '_> {
 
     pub(super) fn set_attr(&mut self, ino: InodeNo, new: NewAttr, highest: Version) -> Op<MgrReply> {
         let mut inode = self.get(ino)?;
-        if let Some(mode) = new.mode {
-            inode.mode = mode & 0o7777;
-        } else if (new.uid.is_some() || new.gid.is_some()) && inode.kind != FileKind::Directory {
-            // Who gives a program away must not give away its rights. The kernel sends the mode along
-            // when it does this itself.
-            inode.mode &= !S_ISUID;
-            if inode.mode & S_IXGRP != 0 {
-                inode.mode &= !S_ISGID;
-            }
-        }
-        inode.uid = new.uid.unwrap_or(inode.uid);
-        inode.gid = new.gid.unwrap_or(inode.gid);
-        inode.atime = new.atime.unwrap_or(inode.atime);
         if let Some(size) = new.size {
             self.resize(ino, &mut inode, size, highest)?;
             inode.mtime = new.ctime;
         }
-        inode.mtime = new.mtime.unwrap_or(inode.mtime);
-        inode.ctime = new.ctime;
+        new.apply(&mut inode);
         self.put(ino, &inode);
         Ok(MgrReply::Attr(Box::new(attr(ino, &inode))))
     }

@@ -159,8 +159,9 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, change: Change)
             let new = inode::NewAttr { mode, uid, gid, size, atime, mtime, ctime };
             ns.set_attr(ino, new, highest)
         }
-        Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, clear_mode, shared } => {
-            let written = extents::Written { size, allocated, inline, mtime, ctime, clear_mode, shared };
+        Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, mode, uid, gid, atime, shared } => {
+            let set = inode::NewAttr { mode, uid, gid, size: None, atime, mtime: Some(mtime), ctime };
+            let written = extents::Written { size, allocated, inline, set, shared };
             ns.commit_write(ino, written)
         }
         Change::Deallocate { ino, blocks, highest, now } => ns.deallocate(ino, blocks, highest, now),

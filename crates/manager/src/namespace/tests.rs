@@ -168,30 +168,18 @@ pub fn rename(from: (InodeNo, &str), to: (InodeNo, &str)) -> Change {
 
 pub fn write_blocks(ino: InodeNo, size: u64, first: u64, count: u64) -> Change {
     let allocated = vec![Extent { first: BlockIndex(first), count }];
-    Change::CommitWrite {
-        ino,
-        size,
-        allocated,
-        inline: None,
-        mtime: NOW,
-        ctime: NOW,
-        clear_mode: 0,
-        shared: false,
-    }
+    written(ino, size, allocated, None)
 }
 
 fn write_inline(ino: InodeNo, size: u64, content: &[u8]) -> Change {
     let inline = Some(content.to_vec());
-    Change::CommitWrite {
-        ino,
-        size,
-        allocated: vec![],
-        inline,
-        mtime: NOW,
-        ctime: NOW,
-        clear_mode: 0,
-        shared: false,
-    }
+    written(ino, size, vec![], inline)
+}
+
+fn written(ino: InodeNo, size: u64, allocated: Vec<Extent>, inline: Option<Vec<u8>>) -> Change {
+    let (mtime, ctime) = (NOW, NOW);
+    let (mode, uid, gid, atime, shared) = Default::default();
+    Change::CommitWrite { ino, size, allocated, inline, mtime, ctime, mode, uid, gid, atime, shared }
 }
 
 pub fn truncate(ino: InodeNo, size: u64) -> Change {

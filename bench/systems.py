@@ -1,0 +1,186 @@
+"""File systems to measure beside one another: each starts its servers in a directory of its own, mounts itself on as many
+mount points as asked for, and takes everything away again. Only processes that were started here are ended."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run(*command, timeout=120):
+    done = subprocess.run(command, timeout=timeout, text=True, capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def wait_for(what, ready, seconds=30):
+    until = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{what}: not there after {seconds} s")
+        time.sleep(0.01)
+
+
+def resident(pids):
+    """Bytes of memory that processes hold."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/statm") as statm:
+            total += int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+class Local:
+    """A directory of this machine: the raw ceiling."""
+
+    name, durability, missing = "local", "nothing is durable before fsync", None
+
+    def __init__(self, base, mounts):
+        self.mounts = [os.path.join(base, "local")] * mounts
+        os.makedirs(self.mounts[0])
+
+    def stop(self):
+        shutil.rmtree(self.mounts[0])
+
+    def servers(self):
+        return []
+
+
+class Ropewalk:
+    """4 nodes with 2 pdisks each, on this machine."""
+
+    durability = "names durable when the call returns; data and attributes with fsync, else within seconds"
+    binary = os.environ.get("ROPEWALK", os.path.join(HERE, "../target/release/ropewalk"))
+    missing = None if os.access(binary, os.X_OK) else f"{binary} is not built (make build)"
+
+    def __init__(self, base, mounts, code="4+2p"):
+        self.name = f"ropewalk {code}"
+        self.base, self.code = os.path.join(base, "ropewalk"), code
+        self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+        for mount in self.mounts:
+            os.makedirs(mount)
+        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", code, "--block-size", "4m")
+        for mount in self.mounts:
+            self.ropewalk("mount", "fs1", mount)
+
+    def ropewalk(self, command, *args):
+        return run(self.binary, command, "--dir", os.path.join(self.base, "c"), *args)
+
+    def up(self, *args):
+        self.ropewalk("up", "--detach", *args)
+
+    def only(self, count):
+        """Leaves so many mounts in place; alone, a mount has its caches to itself."""
+        for index, mount in enumerate(self.mounts):
+            if index < count and not os.path.ismount(mount):
+                self.ropewalk("mount", "fs1", mount)
+            elif index >= count and os.path.ismount(mount):
+                run(self.binary, "umount", mount)
+
+    def servers(self):
+        with open(os.path.join(self.base, "c/run/manager.pid")) as pid:
+            return [int(pid.readline())]
+
+    def restart(self):
+        """Kills the manager and starts it again."""
+        os.kill(self.servers()[0], signal.SIGKILL)
+        self.up()
+
+    def stop(self):
+        self.ropewalk("down")
+        shutil.rmtree(self.base)
+
+
+GLUSTERD = """volume management
+    type mgmt/glusterd
+    option working-directory {base}/glusterd
+    option run-directory {base}/run
+    option glusterd-sockfile {base}/glusterd.sock
+    option transport-type socket
+    option transport.socket.bind-address 127.0.0.3
+    option transport.address-family inet
+    option max-port 60999
+end-volume
+"""
+
+
+class Gluster:
+    """Bricks on this machine, volume options as they come."""
+
+    durability = "nothing is durable before fsync"
+    missing = None if shutil.which("glusterd") and shutil.which("glusterfs") else "apt-get install glusterfs-server"
+    kinds = {"plain": (1, []), "disperse": (6, ["disperse", "6", "redundancy", "2"]), "replica": (3, ["replica", "3"])}
+
+    def __init__(self, base, mounts, kind="disperse"):
+        self.name = f"gluster {kind}"
+        self.base, self.children = os.path.join(base, "gluster"), []
+        self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+        bricks, layout = self.kinds[kind]
+        for directory in ["glusterd", "run", *[f"b{i}" for i in range(bricks)], *[f"mnt{i}" for i in range(mounts)]]:
+            os.makedirs(os.path.join(self.base, directory))
+        with open(os.path.join(self.base, "glusterd.vol"), "w") as config:
+            config.write(GLUSTERD.format(base=self.base))
+        self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
+        wait_for("glusterd", lambda: self.answers("volume", "list"))
+        self.gluster("volume", "create", "v", *layout, *[f"127.0.0.3:{self.base}/b{i}" for i in range(bricks)], "force")
+        self.gluster("volume", "start", "v")
+        self.clients = {}
+        self.only(mounts)
+
+    def spawn(self, *command):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.children.append(child)
+        return child
+
+    def gluster(self, *args):
+        return run("gluster", "--mode=script", f"--glusterd-sock={self.base}/glusterd.sock", *args)
+
+    def answers(self, *args):
+        try:
+            self.gluster(*args)
+            return True
+        except RuntimeError:
+            return False
+
+    def only(self, count):
+        for index, mount in enumerate(self.mounts):
+            if index < count and mount not in self.clients:
+                arguments = ["--volfile-server=127.0.0.3", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
+                self.clients[mount] = self.spawn("glusterfs", "-N", *arguments)
+                wait_for(mount, lambda: os.path.ismount(mount))
+                os.listdir(mount)
+            elif index >= count and mount in self.clients:
+                run("umount", mount)
+                self.clients.pop(mount).wait(30)
+
+    def servers(self):
+        """The processes of the bricks: those of this machine that name our directory and serve a brick."""
+        pids = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+                    command = cmdline.read().split(b"\0")
+            except OSError:
+                continue
+            if os.path.basename(command[0]) == b"glusterfsd" and any(self.base.encode() in part for part in command):
+                pids.append(int(pid))
+        return pids
+
+    def restart(self):
+        killed = self.servers()
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        # It may take a moment until glusterd believes that they are gone.
+        wait_for("bricks", lambda: self.answers("volume", "start", "v", "force") and len(self.servers()) == len(killed))
+
+    def stop(self):
+        self.only(0)
+        if self.answers("volume", "stop", "v", "force"):
+            self.gluster("volume", "delete", "v")
+        for child in self.children:
+            child.terminate()
+            child.wait(30)
+        shutil.rmtree(self.base)
