@@ -1,6 +1,6 @@
 //! What happens without being asked for: dirty data goes out by age and under memory pressure, what is
 //! stored becomes known to the manager, inodes without names are given up. One loop that only decides;
-//! the work runs in tasks of its own, bounded by the permits of flushes and one batch of commits.
+//! the work runs in tasks of its own, bounded by the permits of cleaners and flushes and one batch of commits.
 
 use std::{
     sync::{Arc, Weak},
@@ -8,6 +8,7 @@ use std::{
 };
 
 use base::InodeNo;
+use tokio::sync::OwnedSemaphorePermit;
 use wire::mgr::Change;
 
 use crate::{calls::MANY_MAX, core::Core, inode::Inode};
@@ -48,11 +49,12 @@ impl Core {
             let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
             unsettled.retain(|_, inode| self.look(inode, pressure, &mut commits, &mut stores));
         }
-        for (inode, filling) in stores {
+        for (inode, filling, cleaner) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
                 // A failure is kept in the inode for its handles, and its data stays dirty.
                 let _ = core.store_but(&inode, 0, u64::MAX, filling).await;
+                drop(cleaner);
                 let mut state = inode.lock();
                 state.storing = false;
                 if !state.dirty.is_empty() {
@@ -73,7 +75,7 @@ impl Core {
         inode: &Arc<Inode>,
         pressure: bool,
         commits: &mut Vec<Arc<Inode>>,
-        stores: &mut Vec<(Arc<Inode>, Option<u64>)>,
+        stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
         let mut state = inode.lock();
         if state.gone && state.opens == 0 || !state.unsettled() {
@@ -87,11 +89,18 @@ impl Core {
         let fits = state.fits_inode(self.tunables.inline_data_max);
         let whole_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon;
         let data_due = whole_due || pressure;
-        if !state.dirty.is_empty() && !fits && data_due && !state.storing && state.hold == 0 {
+        // Without a cleaner it stays due: one that ends wakes the loop.
+        if !state.dirty.is_empty()
+            && !fits
+            && data_due
+            && !state.storing
+            && state.hold == 0
+            && let Ok(cleaner) = self.cleaner_permits.clone().try_acquire_owned()
+        {
             state.storing = true;
             // A block that is being filled goes out when it is full: alone it would cost a second version.
             let filling = (!whole_due).then(|| state.run.end / state.block_size());
-            stores.push((inode.clone(), filling));
+            stores.push((inode.clone(), filling, cleaner));
         }
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.

@@ -26,6 +26,10 @@ pub struct Tunables {
     pub flushes_max: u32,
     /// Blocks being read ahead at once.
     pub prefetches_max: u32,
+    /// Blocks that reads of applications load at once.
+    pub loads_max: u32,
+    /// Files written back at once in the background.
+    pub cleaners_max: u32,
     /// Files written at once by `sync`.
     pub syncs_max: u32,
     /// The rate this node is expected to move, 10^6 bytes a second: sizes read-ahead.
@@ -55,6 +59,8 @@ impl Default for Tunables {
             commit_age: Duration::from_secs(1),
             flushes_max: 64,
             prefetches_max: 32,
+            loads_max: 64,
+            cleaners_max: 64,
             syncs_max: 64,
             mb_per_second_max: 2048,
             seq_discard_threshold: MIB,
@@ -83,8 +89,9 @@ impl Tunables {
         if self.inline_data_max as usize > INLINE_LEN_MAX {
             return bad("inlineDataMax", self.inline_data_max.into(), "at most 16k");
         }
-        if [self.flushes_max, self.prefetches_max, self.syncs_max, self.handles_max].contains(&0) {
-            return bad("flushes, prefetches, syncs, handles", 0, "at least 1 each");
+        let counts = [self.flushes_max, self.prefetches_max, self.loads_max, self.cleaners_max];
+        if counts.contains(&0) || self.syncs_max == 0 || self.handles_max == 0 {
+            return bad("flushes, prefetches, loads, cleaners, syncs, handles", 0, "at least 1 each");
         }
         Ok(())
     }
@@ -108,7 +115,9 @@ impl Tunables {
         self.dirty_pct = cluster.dirty_limit_pct();
         self.prefetch_pct = cluster.prefetch_pct();
         self.prefetches_max = cluster.prefetch_threads();
+        self.loads_max = cluster.worker1_threads();
         self.flushes_max = cluster.max_buffer_cleaners();
+        self.cleaners_max = cluster.max_file_cleaners();
         self.syncs_max = cluster.sync_worker_threads();
         self.mb_per_second_max = cluster.max_mbps();
         self.seq_discard_threshold = cluster.seq_discard_threshold().0;
@@ -169,5 +178,6 @@ mod tests {
         let pairs = [set("workerThreads", "1024"), set("prefetchThreads", "7")];
         tunables.adopt_cluster_values(&pairs).unwrap();
         assert_eq!((tunables.prefetches_max, tunables.flushes_max), (7, 1024));
+        assert_eq!((tunables.loads_max, tunables.cleaners_max), (1024, 1024));
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Core {
     pub wake: Notify,
     pub flush_permits: Arc<Semaphore>,
     pub prefetch_permits: Arc<Semaphore>,
+    pub load_permits: Arc<Semaphore>,
+    pub cleaner_permits: Arc<Semaphore>,
     pub runtime: tokio::runtime::Handle,
     /// The grant under which all tokens are held; 0: they are asked for one by one.
     pub whole: AtomicU64,
@@ -107,6 +109,8 @@ impl Core {
             wake: Notify::new(),
             flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
             prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),
+            load_permits: Arc::new(Semaphore::new(tunables.loads_max as usize)),
+            cleaner_permits: Arc::new(Semaphore::new(tunables.cleaners_max as usize)),
             runtime: tokio::runtime::Handle::current(),
             whole: AtomicU64::new(session.grant.0),
             gives: AtomicU64::new(0),
@@ -144,6 +148,8 @@ impl Core {
         self.pool.resize(new.pagepool, new.dirty_pct);
         self.resize_permits(&self.flush_permits, old.flushes_max, new.flushes_max);
         self.resize_permits(&self.prefetch_permits, old.prefetches_max, new.prefetches_max);
+        self.resize_permits(&self.load_permits, old.loads_max, new.loads_max);
+        self.resize_permits(&self.cleaner_permits, old.cleaners_max, new.cleaners_max);
         tracing::info!(?new, "tunables changed");
         true
     }

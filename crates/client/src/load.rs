@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base::{OpClass, units::UNIT};
 use bytes::Bytes;
 use stripe::BlockMeta;
+use tokio::sync::OwnedSemaphorePermit;
 use wire::{
     mgr::{FileKind, MgrReply, MgrRequest},
     strip::Range,
@@ -116,10 +117,7 @@ impl Core {
         flush_starts: u32,
     ) {
         let bytes = units.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
-        let charge = match class {
-            OpClass::Prefetch => self.pool.charge_evicting(bytes).ok_or(NO_MEMORY),
-            _ => self.pool.charge(bytes, self.patience()).await,
-        };
+        let (permit, charge) = self.admit(bytes, class).await;
         if class == OpClass::Prefetch {
             self.pool.counts().ahead.add(bytes);
         }
@@ -127,6 +125,7 @@ impl Core {
             Ok(charge) => self.fetch(&inode, block, &units, class, charge).await,
             Err(error) => Err(error),
         };
+        drop(permit);
         let (outcome, pieces, meta) = match result {
             Ok((pieces, meta)) => (Ok(()), Some(pieces), meta),
             Err(error) => (Err(error), None, None),
@@ -145,6 +144,27 @@ impl Core {
         // A second outcome cannot come: the load ends once.
         let _ = wait.done.set(outcome);
         wait.notify.notify_waiters();
+    }
+
+    /// What a load needs before it begins: its turn, if an application waits for it, and memory.
+    async fn admit(
+        &self,
+        bytes: u64,
+        class: OpClass,
+    ) -> (Option<OwnedSemaphorePermit>, Result<Charge, Errno>) {
+        if class == OpClass::Prefetch {
+            return (None, self.pool.charge_evicting(bytes).ok_or(NO_MEMORY));
+        }
+        // Loads on behalf of writes free memory in the end: they do not wait for their turn.
+        let turn = self.load_permits.clone().acquire_owned();
+        let permit = match class {
+            OpClass::Read => match crate::core::patient(self.patience(), "a turn to read", turn).await {
+                Ok(permit) => permit.ok(),
+                Err(error) => return (None, Err(error)),
+            },
+            _ => None,
+        };
+        (permit, self.pool.charge(bytes, self.patience()).await)
     }
 
     /// Reads units of a block. The charge travels with the bytes; what turns out to be zeros gives it back.

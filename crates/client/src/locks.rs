@@ -103,14 +103,18 @@ impl Core {
                 let core = self.clone();
                 self.runtime.spawn(async move {
                     if lock.mode != LockMode::None && matches!(task.await, Ok(Ok(()))) {
-                        let back = Lock { mode: LockMode::None, ..lock };
-                        // Ends with the session at the latest.
-                        let _ = core.set_lock(ino, handle, back, None).await;
+                        core.unlock(ino, handle, lock).await;
                     }
                 });
                 Err(Errno::EIO)
             }
         }
+    }
+
+    /// Gives up what a lock covers, however long the manager takes.
+    async fn unlock(self: &Arc<Core>, ino: InodeNo, handle: Handle, lock: Lock) {
+        // If this fails it ends with the session.
+        let _ = self.set_lock(ino, handle, Lock { mode: LockMode::None, ..lock }, None).await;
     }
 
     /// Sets a lock, however long the manager takes.
@@ -276,8 +280,7 @@ impl Core {
             });
             let core = self.clone();
             self.runtime.spawn(async move {
-                // Ends with the session at the latest.
-                let _ = core.set_lock(ino, handle, all_of(by.1, by.2), None).await;
+                core.unlock(ino, handle, all_of(by.1, by.2)).await;
                 let mut locks = core.locks();
                 locks.closed += 1;
                 locks.change(ino, |of| of.closing -= 1);

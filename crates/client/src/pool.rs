@@ -8,7 +8,9 @@
 //!
 //! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
 //! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
-//! What a reader in sequence has gone through is given up before anything else ([`Pool::give_up_first`]).
+//! What a reader or writer in sequence has gone through is given up before anything else, and takes a quarter of the
+//! pool at most ([`Pool::give_up_first`]): memory that was touched is used again before memory that was not, whose first
+//! touch costs as much as all of a byte's checksums and socket calls.
 
 use std::{
     collections::VecDeque,
@@ -35,6 +37,8 @@ const ENTRY_PCT: u64 = 20;
 const DEAD_MIN: usize = 1024;
 /// Freed buffers kept for the next load: at most the pool's size divided by this.
 pub(crate) const IDLE_SHARE: u64 = 4;
+/// What was passed in sequence takes at most the pool's size divided by this.
+const PASSED_SHARE: u64 = 4;
 
 /// Who holds pages, and can be asked to drop them.
 pub(crate) trait PageOwner: Send + Sync {
@@ -145,7 +149,9 @@ struct Inner {
 #[derive(Default)]
 struct Queues {
     /// Given up before all others; each is in one of the other queues too.
-    first: VecDeque<Weak<Tag>>,
+    first: VecDeque<(Weak<Tag>, u64)>,
+    /// Bytes of these, those that are gone or were used again included.
+    first_bytes: u64,
     entry: VecDeque<Arc<Tag>>,
     main: VecDeque<Arc<Tag>>,
     entry_bytes: u64,
@@ -229,6 +235,9 @@ impl Pool {
 
     /// Memory, if need be by giving up clean pages. Never with an inode's state locked.
     pub fn charge_evicting(&self, bytes: u64) -> Option<Charge> {
+        while let Some(victim) = self.passed() {
+            self.drop_pages(victim);
+        }
         if let Some(charge) = self.charge_now(bytes) {
             return Some(charge);
         }
@@ -326,9 +335,30 @@ impl Pool {
     /// inode's state locked.
     pub fn give_up_first(&self, tags: Vec<Arc<Tag>>) {
         let mut queues = self.lock();
-        queues.first.extend(tags.iter().filter(|tag| tag.hits.load(Relaxed) == 0).map(Arc::downgrade));
+        for tag in tags.iter().filter(|tag| tag.hits.load(Relaxed) == 0) {
+            queues.first_bytes += tag.bytes;
+            queues.first.push_back((Arc::downgrade(tag), tag.bytes));
+        }
         if queues.first.len() > queues.entry.len() + queues.main.len() + DEAD_MIN {
-            queues.first.retain(|tag| tag.strong_count() > 1);
+            queues.first.retain(|(tag, _)| tag.strong_count() > 1);
+            queues.first_bytes = queues.first.iter().map(|(_, bytes)| bytes).sum();
+        }
+    }
+
+    /// The next to go of what was passed in sequence, if that is more than it may be.
+    fn passed(&self) -> Option<Victim> {
+        let mut queues = self.lock();
+        (queues.first_bytes > self.bytes_max() / PASSED_SHARE).then(|| queues.first())?
+    }
+
+    /// Gives a victim's pages up. The queues' lock must be free: the owner takes its state.
+    fn drop_pages(&self, victim: Victim) {
+        let Victim::Tag(tag) = victim else { return };
+        if tag.ahead && tag.last_end.load(Relaxed) == 0 {
+            self.0.counts.ahead_unused.add(tag.bytes);
+        }
+        if let Some(owner) = tag.owner.upgrade() {
+            owner.evict(tag.block, &tag);
         }
     }
 
@@ -343,16 +373,8 @@ impl Pool {
             // In a statement of its own: the queues' lock must be free when the owner takes its state.
             let victim = self.lock().victim();
             match victim {
-                Victim::Tag(tag) => {
-                    if tag.ahead && tag.last_end.load(Relaxed) == 0 {
-                        self.0.counts.ahead_unused.add(tag.bytes);
-                    }
-                    if let Some(owner) = tag.owner.upgrade() {
-                        owner.evict(tag.block, &tag);
-                    }
-                }
-                Victim::Again => {}
                 Victim::None => return,
+                victim => self.drop_pages(victim),
             }
         }
     }
@@ -369,11 +391,18 @@ enum Victim {
 }
 
 impl Queues {
+    /// The next of those given up before all others.
+    fn first(&mut self) -> Option<Victim> {
+        let (tag, bytes) = self.first.pop_front()?;
+        self.first_bytes -= bytes;
+        // It leaves the other queue when its turn there comes: without pages it counts as dead.
+        let unused = |tag: &Arc<Tag>| tag.hits.load(Relaxed) == 0;
+        Some(tag.upgrade().filter(unused).map_or(Victim::Again, Victim::Tag))
+    }
+
     fn victim(&mut self) -> Victim {
-        if let Some(tag) = self.first.pop_front() {
-            // It leaves the other queue when its turn there comes: without pages it counts as dead.
-            let unused = |tag: &Arc<Tag>| tag.hits.load(Relaxed) == 0;
-            return tag.upgrade().filter(unused).map_or(Victim::Again, Victim::Tag);
+        if let Some(victim) = self.first() {
+            return victim;
         }
         let from_entry =
             self.main.is_empty() || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
@@ -474,6 +503,20 @@ mod tests {
         (200..209).for_each(|block| add(&pool, &owner, block));
         let left: Vec<u64> = owner.0.lock().unwrap().keys().copied().filter(|b| *b < 100).collect();
         assert_eq!(left, (0..90).chain([95]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_passed_in_sequence_takes_a_quarter_of_the_pool_at_most() {
+        let pool = Pool::new(100 * 4096, 40);
+        let owner = Arc::new(Owner(Mutex::default()));
+        for block in 0..60 {
+            add(&pool, &owner, block);
+            let tag = owner.0.lock().unwrap()[&block].0.clone();
+            pool.give_up_first(vec![tag]);
+        }
+        add(&pool, &owner, 100);
+        let left: Vec<u64> = owner.0.lock().unwrap().keys().copied().collect();
+        assert_eq!(left, (35..60).chain([100]).collect::<Vec<_>>());
     }
 
     #[test]

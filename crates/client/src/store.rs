@@ -141,7 +141,7 @@ impl Core {
             inode.changed.notify_waiters();
             return;
         };
-        let (seq, stored_to) = (job.frozen.seq, job.stored_to);
+        let (seq, stored_to, whole) = (job.frozen.seq, job.stored_to, job.whole);
         let result = self.write_job(&inode, block, job).await;
         drop(permit);
         let mut tagger = inode.tagger(block, false);
@@ -159,6 +159,10 @@ impl Core {
                     stored = std::mem::take(&mut b.reserved);
                 });
                 self.spend_room(&inode, stored);
+                if whole && state.attr.size > self.live().seq_discard_threshold {
+                    let tags = state.block(block).map(|b| b.tags()).unwrap_or_default();
+                    self.pool.give_up_first(tags);
+                }
                 if known.is_some() && !state.committed.contains(block) {
                     state.pending.insert(block, block + 1);
                     state.meta_since.get_or_insert_with(std::time::Instant::now);

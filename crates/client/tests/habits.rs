@@ -11,19 +11,8 @@ use std::{
 
 use base::InodeNo;
 use client::{Client, Errno, Fallocate, Handle, OpenFlags, SetAttrs, Tunables};
-use support::{BLOCK, World, small};
+use support::{BLOCK, RW, World, small, until};
 use wire::mgr::{FileKind, Timestamp};
-
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    direct: false,
-    sync: false,
-    dsync: false,
-    truncate: false,
-    caller_appends: false,
-};
 
 /// Nothing happens by age.
 fn calm() -> Tunables {
@@ -35,14 +24,6 @@ async fn new_file(client: &Client, name: &[u8], flags: OpenFlags) -> (InodeNo, H
     let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
     let ino = made.unwrap().0.ino;
     (ino, client.open(ino, flags).await.unwrap())
-}
-
-async fn until(what: &str, ready: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !ready() {
-        assert!(Instant::now() < end, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]
@@ -124,6 +105,40 @@ async fn an_error_of_writing_behind_reaches_every_handle_once_and_the_data_is_ke
     let handle = client.open(ino, RW).await.unwrap();
     let got = client.read(handle, 0, BLOCK as usize).await.unwrap().to_vec();
     assert!(got.len() == BLOCK as usize && got.iter().all(|&x| x == 3));
+}
+
+#[tokio::test]
+async fn a_block_that_takes_long_holds_up_no_other() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { writebehind_threshold: 0, ..calm() });
+    let (ino, handle) = new_file(&client, b"a", RW).await;
+    world.blocks.stuck_block.store(0, SeqCst);
+    // Far more than may be dirty: the writer goes on only because the other blocks are stored.
+    for block in 0..40 {
+        let bytes = [block as u8; BLOCK as usize];
+        let write = client.write(handle, block * u64::from(BLOCK), &bytes);
+        tokio::time::timeout(Duration::from_secs(10), write).await.expect("the writer stalls").unwrap();
+    }
+    until("all others are stored", || client.pool_use().dirty <= u64::from(BLOCK)).await;
+    world.blocks.stuck_block.store(u64::MAX, SeqCst);
+    client.fsync(ino, false).await.unwrap();
+    assert_eq!(client.pool_use().dirty, 0);
+}
+
+#[tokio::test]
+async fn no_more_files_are_written_back_at_once_than_allowed() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { cleaners_max: 1, ..small() });
+    world.blocks.stuck.store(true, SeqCst);
+    for name in [b"a", b"b", b"c"] {
+        let (_, handle) = new_file(&client, name, RW).await;
+        client.write(handle, 0, &[1; 100_000]).await.unwrap();
+    }
+    until("one is written", || world.blocks.writes.load(SeqCst) > 0).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(world.blocks.writes.load(SeqCst), 1);
+    world.blocks.stuck.store(false, SeqCst);
+    until("all are written", || client.pool_use().dirty == 0).await;
 }
 
 #[tokio::test]

@@ -10,24 +10,13 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, OpenFlags, SetAttrs};
-use support::{BLOCK, Rng, World, small};
+use client::{Client, Errno, Fallocate, Handle, SetAttrs};
+use support::{BLOCK, RW, Rng, World, small};
 use wire::mgr::FileKind;
 
 const FILES: u64 = 3;
 /// Files stay below this size.
 const SIZE_MAX: u64 = 5 * BLOCK as u64;
-
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    direct: false,
-    sync: false,
-    dsync: false,
-    truncate: false,
-    caller_appends: false,
-};
 
 #[derive(Default)]
 struct ModelFile {

@@ -10,20 +10,10 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Access, Client, Handle, OpenFlags, PoolUse, Tunables};
-use support::{BLOCK, Rng, World, small};
+use client::{Access, Client, Handle, PoolUse, Tunables};
+use support::{BLOCK, RW, Rng, World, small, until};
 use wire::mgr::FileKind;
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    direct: false,
-    sync: false,
-    dsync: false,
-    truncate: false,
-    caller_appends: false,
-};
 const FILE: u64 = 64 * BLOCK as u64;
 const STEP: usize = 64 << 10;
 
@@ -44,14 +34,6 @@ async fn stored(world: &mut World, tunables: Tunables) -> (Client, Handle) {
     client.uncache(ino);
     assert_eq!(client.pool_use().used, 0);
     (client, handle)
-}
-
-async fn until(what: &str, ready: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !ready() {
-        assert!(Instant::now() < end, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 async fn read_at(client: &Client, handle: Handle, at: u64) {
@@ -190,4 +172,52 @@ async fn the_page_pool_changes_its_size_while_in_use() {
         read_at(&client, handle, at).await;
     }
     assert!(client.pool_use().used > FILE / 2);
+}
+
+#[tokio::test]
+async fn streams_that_run_at_once_have_equal_shares() {
+    const STREAMS: u64 = 4;
+    let mut world = World::new(1, 11);
+    let client = world.mount(Tunables { prefetch_pct: 60, ..small() });
+    let mut handles = Vec::new();
+    for name in [b"a", b"b", b"c", b"d"] {
+        let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+        let ino = made.unwrap().0.ino;
+        let handle = client.open(ino, RW).await.unwrap();
+        for at in (0..FILE).step_by(STEP) {
+            client.write(handle, at, &[(at / STEP as u64) as u8; STEP]).await.unwrap();
+        }
+        client.fsync(ino, false).await.unwrap();
+        client.uncache(ino);
+        handles.push(handle);
+    }
+    let before = client.pool_use();
+    for at in (0..FILE).step_by(STEP) {
+        for handle in &handles {
+            read_at(&client, *handle, at).await;
+        }
+    }
+    // Each alone would fill the page pool, and push out what the others have ahead.
+    let after = client.pool_use();
+    let missed = after.miss_bytes - before.miss_bytes;
+    assert!(missed <= STREAMS * 2 * u64::from(BLOCK), "{missed} bytes missed: {after:?}");
+    assert_eq!(after.ahead_unused_bytes, before.ahead_unused_bytes);
+}
+
+#[tokio::test]
+async fn no_more_blocks_are_loaded_at_once_than_allowed() {
+    for (allowed, most) in [(2, 2), (64, 3)] {
+        let mut world = World::new(1, 13);
+        let (client, handle) = stored(&mut world, Tunables { loads_max: allowed, ..roomy() }).await;
+        let blocks = [3, 17, 9, 31, 25, 50, 41, 60];
+        let reads = blocks.map(|block| {
+            let client = client.clone();
+            tokio::spawn(async move { read_at(&client, handle, block * u64::from(BLOCK)).await })
+        });
+        for read in reads {
+            read.await.unwrap();
+        }
+        let seen = world.blocks.reading_most.load(SeqCst);
+        assert!(if allowed == 2 { seen <= most } else { seen >= most }, "{seen} at once, {allowed} allowed");
+    }
 }

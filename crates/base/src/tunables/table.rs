@@ -126,24 +126,20 @@ tunables! {
         default: 16, range: 2..=8192, unit: "blocks", scope: Node, change: Live, status: Used,
         derived: "workerThreads / 3, at least 2" = |v| (v.worker_threads / 3).max(2)
     }
-    /// File operations of applications that run at once; further ones wait.
+    /// Blocks that reads of applications load at once; further ones wait. What is read ahead does not count.
     worker1_threads = "worker1Threads": u32 {
-        default: 48, range: 1..=8192, unit: "operations", scope: Node, change: Live, status: Planned,
+        default: 48, range: 1..=8192, unit: "blocks", scope: Node, change: Live, status: Used,
         derived: "workerThreads" = |v| v.worker_threads
-    }
-    /// Inodes fetched at once ahead of a directory walk.
-    worker3_threads = "worker3Threads": u32 {
-        default: 1, range: 1..=8192, unit: "inodes", scope: Node, change: Live, status: Planned,
-        derived: "workerThreads / 32, at least 1" = |v| (v.worker_threads / 32).max(1)
     }
     /// Dirty blocks written at once to make room in the page pool.
     max_buffer_cleaners = "maxBufferCleaners": u32 {
         default: 48, range: 1..=8192, unit: "blocks", scope: Node, change: Live, status: Used,
         derived: "workerThreads" = |v| v.worker_threads
     }
-    /// Files whose attributes are written back at once.
+    /// Files written back at once because of their age or to make room; their blocks count in
+    /// `maxBufferCleaners` as well.
     max_file_cleaners = "maxFileCleaners": u32 {
-        default: 48, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Planned,
+        default: 48, range: 1..=8192, unit: "files", scope: Node, change: Live, status: Used,
         derived: "workerThreads" = |v| v.worker_threads
     }
     /// Files flushed at once by `sync`.
@@ -164,8 +160,8 @@ tunables! {
     dirty_limit_pct = "dirty_limit_pct": u32 {
         default: 50, range: 5..=90, unit: "% of pagepool", scope: Node, change: Live, status: Used
     }
-    /// Blocks of a file above this size are the first to leave a full page pool once they were read in
-    /// sequence. Raise it above the size of files that are read again and again.
+    /// Blocks of a file above this size are the first to leave the page pool once they were read or written in
+    /// sequence, and take a quarter of it at most. Raise it above the size of files that are read again and again.
     seq_discard_threshold = "seqDiscardThreshold" or "seqDiscardThreshhold": ByteSize {
         default: ByteSize(MIB), range: sizes(0, 1024 * TIB),
         unit: "bytes", scope: Node, change: Live, status: Used

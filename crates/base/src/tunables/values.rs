@@ -233,13 +233,13 @@ mod tests {
         let mut tunables = Tunables::default();
         tunables.set("workerThreads", "1024").unwrap();
         let of = |t: &Tunables| {
-            (t.prefetch_threads(), t.worker1_threads(), t.worker3_threads(), t.sync_worker_threads())
+            (t.prefetch_threads(), t.worker1_threads(), t.max_file_cleaners(), t.sync_worker_threads())
         };
-        assert_eq!(of(&tunables), (341, 1024, 32, 256));
-        tunables.set("worker3Threads", "40").unwrap();
+        assert_eq!(of(&tunables), (341, 1024, 1024, 256));
+        tunables.set("maxFileCleaners", "40").unwrap();
         tunables.set("workerThreads", "2").unwrap();
         assert_eq!(of(&tunables), (2, 2, 40, 1));
-        tunables.unset("worker3Threads").unwrap();
+        tunables.unset("maxFileCleaners").unwrap();
         tunables.unset("workerThreads").unwrap();
         assert_eq!(tunables, Tunables::default());
     }

@@ -34,8 +34,13 @@ pub struct FakeBlocks {
     pub failing: AtomicBool,
     /// Writes wait while it is set.
     pub stuck: AtomicBool,
+    /// Writes of this block wait while it is set; none is `u64::MAX`.
+    pub stuck_block: AtomicU64,
     /// Reads so far.
     pub reads: AtomicU64,
+    reading: AtomicU64,
+    /// Most reads that were under way at once.
+    pub reading_most: AtomicU64,
     pub writes: AtomicU64,
     /// Payload sizes of the last write.
     pub last_pieces: Mutex<Vec<usize>>,
@@ -55,7 +60,10 @@ impl FakeBlocks {
             below: AtomicU64::new(0),
             failing: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            stuck_block: AtomicU64::new(u64::MAX),
             reads: AtomicU64::new(0),
+            reading: AtomicU64::new(0),
+            reading_most: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             last_pieces: Mutex::default(),
             deletes: Mutex::default(),
@@ -240,7 +248,7 @@ impl Blocks for FakeBlocks {
                 assert!(self.writing.lock().unwrap().insert(write.stripe), "two versions in flight");
             }
             self.dawdle().await;
-            while self.stuck.load(SeqCst) {
+            while self.stuck.load(SeqCst) || self.stuck_block.load(SeqCst) == write.stripe.block.0 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
             let result = if self.failing.load(SeqCst) {
@@ -266,7 +274,9 @@ impl Blocks for FakeBlocks {
     ) -> BoxFuture<'_, Result<BlockRead, BlockError>> {
         Box::pin(async move {
             self.reads.fetch_add(1, SeqCst);
+            self.reading_most.fetch_max(self.reading.fetch_add(1, SeqCst) + 1, SeqCst);
             self.dawdle().await;
+            self.reading.fetch_sub(1, SeqCst);
             let found = self.stripes.lock().unwrap().get(&stripe).cloned();
             let Some(found) = found else {
                 return Err(BlockError::Unavailable(format!("{stripe} is not here")));

@@ -5,15 +5,39 @@
 pub mod blocks;
 pub mod manager;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::{FsId, Grant, PoolId, SessionId};
-use client::{Client, SessionInfo, Tunables};
+use client::{Client, OpenFlags, SessionInfo, Tunables};
 use wire::map::FsEntry;
 
 pub use self::{blocks::FakeBlocks, manager::FakeManager};
 
 pub const BLOCK: u32 = 256 << 10;
+
+/// A handle that reads and writes, and nothing else.
+pub const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    direct: false,
+    sync: false,
+    dsync: false,
+    truncate: false,
+    caller_appends: false,
+};
+
+/// Waits until `ready`; fails after 20 s.
+pub async fn until(what: &str, ready: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        assert!(Instant::now() < end, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
 
 /// A cluster without a network.
 pub struct World {
