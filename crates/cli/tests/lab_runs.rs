@@ -211,6 +211,24 @@ fn plans_can_be_printed_and_run_from_a_file() {
     shown_by_a_browser(&out.join("report.html"));
 }
 
+#[test]
+fn what_a_killed_run_left_is_in_nobodys_way() {
+    let place = Place::new();
+    let (mine, plan, out) = (place.path("mine"), place.path("plan.toml"), place.path("out"));
+    let left = Path::new(&mine).join(".ropewalk-lab-pdisk-0/pdisk-bench/0");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("data"), "cut off").unwrap();
+    fs::write(Path::new(&mine).join("other"), "not the lab's").unwrap();
+    let text = "name = 'q'\ntitle = 'q'\nstep = 'queues'\nsteps = [1, 2]\nseconds = 0.5\n[[series]]\nname = 'q'\n\
+                engine = 'pdisk'\nfigure = 'operations'\nset = { disks = 2, dma_mib = 8, size = '64m' }\n";
+    fs::write(&plan, text).unwrap();
+    ok(&["lab", "run", &plan, "--out", &out, "--writable", &mine]);
+    let names: Vec<_> = fs::read_dir(&mine).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["other"], "its own is gone, and nothing else");
+    let cells = fs::read_to_string(Path::new(&out).join("cells.jsonl")).unwrap();
+    assert!(cells.contains("2 I/O queues need io_dma_mib=16, there are 8"), "{cells}");
+}
+
 /// The page in a real browser, light and dark: something is drawn, nothing is complained of, nothing is loaded.
 fn shown_by_a_browser(page: &Path) {
     let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];

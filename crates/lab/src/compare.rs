@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::{
-    plan::Figure,
+    plan::{Figure, Step},
     report::{Report, SeriesReport},
 };
 
@@ -75,10 +75,15 @@ type Key = (String, String, u32);
 fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
     let all = report.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
     let of = |(plan, series): (&crate::report::PlanReport, &SeriesReport)| {
-        let (plan, name, figure) =
-            (plan.planned.plan.name.clone(), series.series.name.clone(), series.series.figure);
+        let asked = &plan.planned.plan;
+        let (plan, name, figure) = (asked.name.clone(), series.series.name.clone(), series.series.figure);
         let noise = series.analysis.noise;
         let points = series.analysis.points.iter();
+        // A load that grows ends when it has levelled off, now earlier, now later: its best counts.
+        if asked.step == Step::Writers {
+            let best = points.map(|p| p.measured).fold(0.0, f64::max);
+            return vec![((plan, name, asked.steps.most().unwrap_or(1)), (figure, best, noise))];
+        }
         points
             .map(|p| ((plan.clone(), name.clone(), p.step), (figure, p.measured, noise)))
             .collect::<Vec<_>>()
@@ -134,7 +139,7 @@ mod tests {
         calibrate::Machine,
         cell::{Cell, Figures, Record, Role},
         environment::Environment,
-        plan::{Plan, Step},
+        plan::Plan,
         report::build,
         results::{FORMAT, PlannedRun, Run},
     };
@@ -143,9 +148,15 @@ mod tests {
     type Steps<'a> = &'a [(u32, &'a [f64])];
 
     fn run(steps: Steps<'_>) -> Report {
-        let text = "name='t'\ntitle='t'\nstep='connections'\nsteps=[1,2]\nseconds=1\n[[series]]\nname='s'\n\
-                    engine='iperf3'\nfigure='bytes'\n";
-        let plan = Plan::parse("t", text, false).unwrap();
+        run_of("connections", "iperf3", steps)
+    }
+
+    fn run_of(step: &str, engine: &str, steps: Steps<'_>) -> Report {
+        let text = format!(
+            "name='t'\ntitle='t'\nstep='{step}'\nsteps=[1,2]\nseconds=1\n[[series]]\nname='s'\n\
+             engine='{engine}'\nfigure='bytes'\n"
+        );
+        let plan = Plan::parse("t", &text, false).unwrap();
         let run = Run {
             format: FORMAT,
             started_ms: 0,
@@ -203,5 +214,17 @@ mod tests {
         let two: Steps = &[(1, &[1.0]), (2, &[2.0])];
         assert_eq!(changes(two, one), (vec![Change::Same, Change::Gone], true));
         assert_eq!(changes(one, two), (vec![Change::Same, Change::New], false));
+    }
+
+    #[test]
+    fn a_load_that_levels_off_earlier_is_not_gone() {
+        let writers = |steps: Steps<'_>| run_of("writers", "writers", steps);
+        let later: Steps = &[(1, &[5.0]), (2, &[8.9]), (3, &[9.1])];
+        let earlier: Steps = &[(1, &[5.0]), (2, &[9.0])];
+        let lower: Steps = &[(1, &[5.0]), (2, &[6.0])];
+        let same = compare(&writers(later), &writers(earlier));
+        assert_eq!(same.points.len(), 1);
+        assert!(!same.regressed(), "{:?}", same.points);
+        assert!(compare(&writers(later), &writers(lower)).regressed());
     }
 }

@@ -1,6 +1,10 @@
 //! `ropewalk pdisk bench`: the strip store's own queues, on a directory that may be written.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
@@ -30,9 +34,19 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let Some(program) = context.ropewalk else {
         return Err(EngineError::Target("the program ropewalk cannot be found".into()));
     };
+    let dir = context.targets.dirs.first().map_or(context.work, |dir| dir.as_path());
+    let own = dir.join(format!(".ropewalk-lab-pdisk-{}", context.part));
+    // A run that was stopped may have left something.
+    let _ = fs::remove_dir_all(&own);
+    fs::create_dir(&own).map_err(|e| EngineError::Target(format!("{}: {e}", own.display())))?;
+    let outcome = bench(cell, context, program, &own);
+    let _ = fs::remove_dir_all(&own);
+    outcome
+}
+
+fn bench(cell: &Cell, context: &Context<'_>, program: &Path, dir: &Path) -> Result<Figures, EngineError> {
     let param = |key: &str, default: &str| cell.params.get(key).cloned().unwrap_or(default.to_owned());
     let queues = if cell.of == Step::Queues { cell.step.to_string() } else { param("queues", "1") };
-    let dir = context.targets.dirs.first().map_or(context.work, |dir| dir.as_path());
     let mut bench = command(None, &program.display().to_string());
     bench.args(["pdisk", "bench"]).arg(dir).args(["--json", "--load", &param("load", "random-read")]);
     bench.args(["--seconds", &context.seconds.ceil().to_string(), "--size", &param("size", "256m")]);

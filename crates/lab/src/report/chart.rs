@@ -8,7 +8,10 @@ use super::{
     html::escape,
     numbers::{percent, short, ticks},
 };
-use crate::plan::{Figure, Step};
+use crate::{
+    expect::Point,
+    plan::{Figure, Step},
+};
 
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 300.0;
@@ -53,13 +56,15 @@ pub fn line_chart(of: Step, report: &SeriesReport) -> String {
             values.iter().map(|(x, y)| format!("{:.1},{:.1}", axes.x(*x), axes.y(clip(*y)))).collect();
         let _ = writeln!(svg, "<polyline class=\"{class}\" points=\"{}\"/>", path.join(" "));
     };
-    let at = |value: fn(&crate::expect::Point) -> f64| -> Vec<(f64, f64)> {
+    let at = |value: fn(&Point) -> f64| -> Vec<(f64, f64)> {
         points.iter().map(|p| (f64::from(p.step), value(p))).collect()
     };
     let (measured, sum, bound) = (at(|p| p.measured), at(|p| p.parts_sum), at(|p| p.expected.value));
     // From nothing: the sum of no parts is zero.
     line(&mut svg, "sum", &cut(&sum, axes.top));
-    line(&mut svg, "bound", &bound);
+    if bounded(points) {
+        line(&mut svg, "bound", &bound);
+    }
     line(&mut svg, "measured", &measured);
     if let Some(knee) = report.analysis.knee {
         let x = axes.x(f64::from(knee));
@@ -93,6 +98,11 @@ pub fn line_chart(of: Step, report: &SeriesReport) -> String {
     labels(&mut svg, &axes, report);
     svg.push_str("</svg>\n");
     svg
+}
+
+/// Whether something lies below the sum of the parts.
+fn bounded(points: &[Point]) -> bool {
+    points.iter().any(|p| (p.expected.value - p.parts_sum).abs() >= 1e-9 * p.parts_sum)
 }
 
 /// A rising line up to the top of the picture.
@@ -159,9 +169,7 @@ fn grid(
 fn labels(svg: &mut String, axes: &Axes, report: &SeriesReport) {
     let Some(last) = report.analysis.points.last() else { return };
     let mut names = vec![("measured", "measured".to_owned(), last.measured)];
-    let parts =
-        report.analysis.points.iter().all(|p| (p.expected.value - p.parts_sum).abs() < 1e-9 * p.parts_sum);
-    if !parts {
+    if bounded(&report.analysis.points) {
         names.push(("bound", format!("bound: {}", last.expected.layer), last.expected.value));
     }
     names.push(("sum", "sum of parts".to_owned(), last.parts_sum));
