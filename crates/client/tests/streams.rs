@@ -4,10 +4,7 @@
 
 mod support;
 
-use std::{
-    sync::atomic::Ordering::SeqCst,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use base::InodeNo;
 use client::{Access, Client, Handle, PoolUse, Tunables};

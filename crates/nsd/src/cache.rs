@@ -7,7 +7,7 @@
 //! What was overwritten is thus never found again, and goes like everything else that nobody asks for.
 //! Bounded by bytes; one strip's ranges are one entry. Least recently used goes first. A strip is kept when it
 //! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
-//! which is small) and pushes out nothing. Nor is what is read over and over but does not fit ([`State::is_seen`]).
+//! which is small) and pushes out nothing.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -58,10 +58,8 @@ struct State {
     entries: HashMap<Key, Entry>,
     /// By the time of the last use; times are unique.
     order: BTreeMap<u64, Key>,
-    /// Strips read lately, in two generations of at most the cache's bytes each.
+    /// Strips read lately, in two generations.
     seen: [HashSet<Key>; 2],
-    /// Bytes of the reads in the younger generation.
-    seen_bytes: u64,
     time: u64,
     bytes_max: u64,
     used: u64,
@@ -139,10 +137,7 @@ impl Cache {
         {
             let mut state = self.lock();
             state.misses += payload.len() as u64;
-            if payload.is_empty()
-                || payload.len() as u64 > state.bytes_max / 4
-                || !state.is_seen(key, payload.len() as u64)
-            {
+            if payload.is_empty() || payload.len() as u64 > state.bytes_max / 4 || !state.is_seen(key) {
                 return;
             }
         }
@@ -207,19 +202,16 @@ impl Entry {
 }
 
 impl State {
-    /// Whether it was read lately; from now on it was. "Lately" ends with what would fill the cache twice:
-    /// files far larger than it, read over and over, would each time push out what comes next.
-    fn is_seen(&mut self, key: Key, bytes: u64) -> bool {
+    /// Whether it was read lately; from now on it was.
+    fn is_seen(&mut self, key: Key) -> bool {
         if self.seen.iter().any(|seen| seen.contains(&key)) {
             return true;
         }
-        if self.seen[0].len() >= SEEN_MAX || self.seen_bytes + bytes > self.bytes_max {
+        if self.seen[0].len() >= SEEN_MAX {
             self.seen.swap(0, 1);
             self.seen[0].clear();
-            self.seen_bytes = 0;
         }
         self.seen[0].insert(key);
-        self.seen_bytes += bytes;
         false
     }
 
@@ -296,19 +288,6 @@ mod tests {
         }
         assert_eq!(cache.usage().strips, 1);
         assert!(cache.get(PDISK, &ask(1, 0, 65536), &adopted(1, 1)).is_some());
-    }
-
-    #[test]
-    fn what_fits_is_kept_at_the_second_reading_and_what_does_not_is_never_copied() {
-        for (strips, kept) in [(15, 15), (16 * 3, 0)] {
-            let cache = Cache::default();
-            cache.resize(1 << 20);
-            for inode in (0..strips).chain(0..strips).chain(0..strips) {
-                let (read, payload) = given(1, 0, 65536);
-                cache.put(PDISK, strip(inode), &read, &payload);
-            }
-            assert_eq!(cache.usage().strips, kept, "of {strips}");
-        }
     }
 
     #[test]
