@@ -1,23 +1,38 @@
 #!/usr/bin/env bash
 # The client's figures: ropewalk, the raw ceilings and (if given) other systems, in one run; ratios beside them.
+#   bench/client.sh install            the packages it uses (Debian's names), other systems included; none of them is started
 #   bench/client.sh [OUT]              OUT defaults to target/client-figures
 # env: CODES="1way 4+2p 8+2p"  TRANSPORTS="uring classic"  REPEAT=5  SIZE=1g (a file; four of a quarter for 4 jobs)
-#      ROWS="direct seq rand dsync reread"   which groups of rows
+#      ROWS="raw direct seq rand dsync reread"   which groups of rows
+#      APPEND=1                              adds to what OUT has already: a table filled in several short runs
+#      RW=BINARY PASS=PASSFS BUILD=0         measures these instead of building the tree
 #      DATA=/dev/shm/ropewalk-figures        where servers keep their data (tmpfs)
-#      PEERS=DIR PEER_LIST="gluster:plain ..." scripts peer-X.sh with start/remount/stop, measured with the same loads
+#      PEERS=DIR PEER_LIST="gluster:plain ..." scripts peer-X.sh with start/remount/stop, measured with the same loads;
+#                                            remounted before each reading row, so that their clients' caches are empty too
 #      WARM=0                                do not fill free memory with page cache before sequential jobs
 # The load is `ropewalk perf` on every mount. CPU is the whole machine's while a job runs, per 10^9 bytes.
 # First touch: a virtual machine's host backs free memory anew, at 2 us a KiB; so free memory is turned into
 # clean page cache before each sequential job, and allocations then take pages that are backed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = install ]; then
+  # A daemon that a package starts by itself would be in the way of the figures.
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  fi
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends jq python3 iperf3 fuse3 \
+    glusterfs-server glusterfs-client moosefs-master moosefs-chunkserver moosefs-client
+  exit 0
+fi
 OUT=${1:-target/client-figures}
 CODES=${CODES:-"1way 4+2p 8+2p"} TRANSPORTS=${TRANSPORTS:-"uring classic"} REPEAT=${REPEAT:-5} SIZE=${SIZE:-1g}
-ROWS=${ROWS:-"direct seq rand dsync reread"} DATA=${DATA:-/dev/shm/ropewalk-figures} WARM=${WARM:-1}
-RW=target/release/ropewalk PASS=target/release/examples/passfs
+ROWS=${ROWS:-"raw direct seq rand dsync reread"} DATA=${DATA:-/dev/shm/ropewalk-figures} WARM=${WARM:-1}
+RW=${RW:-target/release/ropewalk} PASS=${PASS:-target/release/examples/passfs}
 [ "${BUILD:-1}" = 0 ] || cargo build --release -q -p ropewalk-cli -p ropewalk-fuse --bins --examples
 mkdir -p "$OUT" "$DATA"
-R=$OUT/results.jsonl; : > "$R"
+R=$OUT/results.jsonl; [ "${APPEND:-0}" = 1 ] || : > "$R"
 MNT=$(mktemp -d /tmp/ropewalk-figures.XXXXXX)
 SPARSE=$OUT/warm.sparse
 PASSPID=
@@ -26,13 +41,14 @@ stop_all() {
   [ -z "$PASSPID" ] || wait "$PASSPID" 2> /dev/null || true
   PASSPID=
   if [ -e "$DATA/c/cluster.toml" ]; then "$RW" down --dir "$DATA/c" --force > /dev/null 2>&1 || true; fi
-  rm -rf "$DATA/c" "$DATA/pass"
+  rm -rf "$DATA/c" "$DATA/pass" "$OUT/local"
 }
 trap 'stop_all; rm -rf "$SPARSE" "$DATA"; rmdir "$MNT"/* "$MNT" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 
 has() { case " $ROWS " in *" $1 "*) return 0 ;; esac; return 1; }
-cold() { sync; echo 3 > /proc/sys/vm/drop_caches; }
+REMOUNT=
+cold() { sync; [ -z "$REMOUNT" ] || $REMOUNT > /dev/null 2>&1; echo 3 > /proc/sys/vm/drop_caches; }
 warm() {
   [ "$WARM" = 0 ] && return 0
   truncate -s "$(awk '/MemTotal/ {print $2}' /proc/meminfo)K" "$SPARSE"
@@ -86,6 +102,7 @@ loads() {
   fi
 }
 
+if has raw; then
 echo "raw ceilings" >&2
 if command -v iperf3 > /dev/null; then
   for n in 1 2 4; do
@@ -100,8 +117,12 @@ for i in $(seq "$REPEAT"); do
   "$RW" lab ceilings --dir "$DATA" --size "$SIZE" --json | jq -c '{system: "raw", row: "pipeline-read", mb_s: (.pipeline_read_gb_per_second * 1000), cpu_s_per_gb: .pipeline_read_cpu_seconds_per_gb},
     {system: "raw", row: "pipeline-write", mb_s: (.pipeline_write_gb_per_second * 1000), cpu_s_per_gb: .pipeline_write_cpu_seconds_per_gb}' >> "$R"
 done
-mkdir -p "$DATA/pass"
+fi
+mkdir -p "$DATA/pass" "$OUT/local"
 loads local "$DATA/pass"
+rm -f "$DATA"/pass/*
+# Read again from the kernel's page cache: tmpfs has none, so a local file system on a disk is the ceiling there.
+if has reread; then (ROWS=reread && loads local-disk "$OUT/local"); fi
 
 for transport in $TRANSPORTS; do
   echo "pass-through over $transport" >&2
@@ -133,9 +154,12 @@ if [ -n "${PEERS:-}" ]; then
   for peer in ${PEER_LIST:-gluster:plain gluster:disp42 moosefs:goal1}; do
     echo "$peer" >&2
     script=$PEERS/peer-${peer%%:*}.sh variant=${peer#*:}
-    PEERS_TMPFS=$DATA/peers MEDIUM=tmpfs "$script" start "$variant" > "$OUT/peer.log" 2>&1 || { tail -3 "$OUT/peer.log" >&2; continue; }
+    export PEERS_TMPFS=$DATA/peers MEDIUM=tmpfs
+    "$script" start "$variant" > "$OUT/peer.log" 2>&1 || { tail -3 "$OUT/peer.log" >&2; continue; }
+    REMOUNT="$script remount $variant"
     loads "$peer" "/mnt/peers/${peer%%:*}"
-    PEERS_TMPFS=$DATA/peers MEDIUM=tmpfs "$script" stop "$variant" > /dev/null 2>&1 || true
+    REMOUNT=
+    "$script" stop "$variant" > /dev/null 2>&1 || true
   done
 fi
 python3 bench/client_table.py "$R" | tee "$OUT/table.md"

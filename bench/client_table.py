@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Medians and ratios of bench/client.sh: client_table.py results.jsonl"""
+"""Medians, ratios and goals of bench/client.sh: client_table.py results.jsonl
+
+Each system's durability and redundancy stand in its row. Against other systems a row counts only where both are
+at least ours: those that are weaker are marked "unequal" and never compared with."""
 import json, sys, statistics as st
 from collections import defaultdict
 
@@ -9,39 +12,107 @@ for line in open(sys.argv[1]):
     if r["row"] != "-":
         rows[r["row"]][r["system"]].append(r)
 
+# Durability, losses survived, and whether its rows count against ours.
+PEERS = {
+    "gluster:plain": ("fsync and O_DSYNC reach the brick's fsync", 0, True),
+    "gluster:dist4": ("fsync and O_DSYNC reach the brick's fsync", 0, True),
+    "gluster:rep3": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
+    "gluster:disp42": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
+    "moosefs:goal1": ("fsync reaches the chunkserver's memory: it syncs nothing", 0, False),
+    "moosefs:goal2": ("fsync reaches the chunkservers' memory: they sync nothing", 1, False),
+}
+LOSSES = {"1way": 0, "4+2p": 2, "8+2p": 2}
+
 
 def mid(row, system, key="mb_s"):
     v = [r[key] for r in rows.get(row, {}).get(system, []) if r.get(key) is not None]
     return st.median(v) if v else None
 
 
+def over(a, b):
+    return a / b if a is not None and b else None
+
+
 def durability(system):
     if system.startswith("ropewalk-"):
-        return "data: every ack after the pdisks' flush; code " + system.split("-")[1]
-    if system == "raw" or system == "local" or system.startswith("pass-"):
-        return "none (memory, or fsync of tmpfs)"
-    return "as it comes, on tmpfs; syncs nothing of its own"
+        code = system.split("-")[1]
+        return f"every ack after the pdisks' flush; survives {LOSSES.get(code, '?')} losses"
+    if system in PEERS:
+        text, losses, counts = PEERS[system]
+        return f"{text}; survives {losses} losses" + ("" if counts else "; **unequal**")
+    if system.startswith("pass-") or system.startswith("local"):
+        return "ceiling: no network, no copies, fsync as its medium has it; **unequal**"
+    return "ceiling" if system == "raw" else "not known; **unequal**"
 
 
-print("| work | system | MB/s | op/s | p99 ms | CPU-s/GB | of ceiling | of 1way | durability |\n|---|---|---|---|---|---|---|---|---|")
+def unit(row):
+    return "mb_s" if "seq" in row or "pipeline" in row or "iperf" in row else "ops_s"
+
+
+def best_peer(row, code):
+    """The best other system that survives as much and promises as much."""
+    equal = [s for s in rows[row] if s in PEERS and PEERS[s][2] and PEERS[s][1] >= LOSSES.get(code, 9)]
+    found = [(mid(row, s, unit(row)), s) for s in equal if mid(row, s, unit(row))]
+    return max(found) if found else (None, None)
+
+
+def ceiling(row, how):
+    """What the row is divided by, and its name."""
+    if how == "library":
+        return mid("pipeline-read" if "read" in row else "pipeline-write", "raw"), "raw pipeline"
+    if row == "reread-kernel":
+        return mid(row, "local-disk", unit(row)), "local file system"
+    return mid(row, "pass-" + how, unit(row)), "pass-through"
+
+
+def goals(row, code, how, of_ceiling, of_1way, of_peer):
+    """Each goal that the row has: its bound, and what was reached."""
+    if how == "library" and code == "1way":
+        yield "0.85 of ceiling", 0.85, of_ceiling
+        return
+    if how == "library":
+        return
+    if "seqread" in row and code == "1way":
+        yield "0.6 of ceiling", 0.6, of_ceiling
+    if row.startswith("reread"):
+        yield "0.9 of ceiling", 0.9, of_ceiling
+    if row.startswith("seq") and code == "1way":
+        yield "2 x peer", 2, of_peer
+    if row.startswith("seq") and code != "1way":
+        yield "3 x peer", 3, of_peer
+        need = 0.9 if "read" in row else 0.6
+        yield f"{need} of 1way", need, of_1way
+    if "randread" in row or "dsync" in row:
+        yield "ahead of peer", 1, of_peer
+
+
+def number(v, digits=2):
+    return "" if v is None else f"{v:,.{digits}f}"
+
+
+print("| work | system | MB/s | op/s | runs | p99 ms | CPU-s/GB | of ceiling | of 1way | of the best equal peer | goals | durability |")
+print("|---|---|---|---|---|---|---|---|---|---|---|---|")
 for row in rows:
     for system in rows[row]:
         mb, ops = mid(row, system), mid(row, system, "ops_s")
-        ceiling, oneway = None, None
+        of_ceiling = of_1way = of_peer = None
+        peer, verdicts, of = "", [], ""
         if system.startswith("ropewalk-"):
             code, how = system.split("-")[1:3]
-            unit = "ops_s"
-            if how == "library":
-                ceiling = mid("pipeline-read" if "read" in row else "pipeline-write", "raw")
-                ceiling = mb / ceiling if ceiling else None
-            elif row == "reread-kernel":
-                base = mid(row, "local", unit)
-                ceiling = ops / base if base else None
-            else:
-                base = mid(row, "pass-" + how, unit)
-                ceiling = ops / base if base else None
-            base = mid(row, "ropewalk-1way-" + how, unit)
-            oneway = ops / base if base and code != "1way" else None
-        f = lambda v, d=2: "" if v is None else f"{v:,.{d}f}"
-        p99, cpu = mid(row, system, "p99_ms"), mid(row, system, "cpu_s_per_gb")
-        print(f"| {row} | {system} | {f(mb, 0)} | {f(ops, 0)} | {f(p99)} | {f(cpu)} | {f(ceiling)} | {f(oneway)} | {durability(system)} |")
+            own = mid(row, system, unit(row))
+            bound, of = ceiling(row, how)
+            of_ceiling = over(own, bound)
+            if code != "1way":
+                of_1way = over(own, mid(row, "ropewalk-1way-" + how, unit(row)))
+            if how != "library":
+                best, peer = best_peer(row, code)
+                of_peer = over(own, best)
+            for name, need, got in goals(row, code, how, of_ceiling, of_1way, of_peer):
+                verdicts.append(f"{name}: " + ("not measured" if got is None else "yes" if got >= need else "**no**"))
+        cells = [
+            row, system, number(mb, 0), number(ops, 0), str(len(rows[row][system])),
+            number(mid(row, system, "p99_ms")), number(mid(row, system, "cpu_s_per_gb")),
+            number(of_ceiling) + (f" ({of})" if of_ceiling is not None else ""), number(of_1way),
+            number(of_peer) + (f" ({peer})" if of_peer is not None else ""), "; ".join(verdicts), durability(system),
+        ]
+        print("| " + " | ".join(cells) + " |")

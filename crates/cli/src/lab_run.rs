@@ -19,7 +19,7 @@ use lab::{
     plan::{Plan, PlanTargets},
     report::{self, Report},
     results::{self, Results},
-    run::{self, Progress},
+    run::{self, Outline, Progress},
     targets::{Agents, Targets},
 };
 
@@ -54,6 +54,9 @@ pub struct RunArgs {
     /// The short form: each plan within two minutes or so
     #[arg(long)]
     pub short: bool,
+    /// Only list what would be measured, on what, and about how long it takes
+    #[arg(long)]
+    pub dry_run: bool,
     /// Results directory, made new [default: ropewalk-lab-DATE here]
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
@@ -199,6 +202,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
         targets.agents.addrs.clone_from(&args.agent);
     }
     targets.add(&named)?;
+    if args.dry_run {
+        return outline(plans, &targets);
+    }
     clusters.extend(targets.dirs.iter().filter_map(|dir| mount::of_file(dir)?.1));
     let out = args.out.clone().unwrap_or_else(|| {
         let ms =
@@ -208,6 +214,28 @@ pub fn run(args: &RunArgs) -> Result<()> {
     });
     let mut results = run::prepare(plans, &targets, changed_tunables(&clusters)?, &out)?;
     execute(&mut results)
+}
+
+/// What a run would measure.
+fn outline(plans: Vec<Plan>, targets: &Targets) -> Result<()> {
+    let here = std::env::current_dir()?.join("ropewalk-lab");
+    let outline = run::outline(plans, targets, &here)?;
+    let row = |one: &Outline| {
+        let steps: Vec<String> = one.steps.iter().map(u32::to_string).collect();
+        vec![
+            one.plan.clone(),
+            one.series.clone(),
+            if steps.is_empty() { "nothing to step over".into() } else { steps.join(" ") },
+            one.cells.to_string(),
+            duration(Duration::from_secs_f64(one.seconds)),
+            one.on.clone(),
+        ]
+    };
+    output::table(&["PLAN", "SERIES", "STEPS", "CELLS", "ABOUT", "ON"], outline.iter().map(row).collect());
+    let cells: usize = outline.iter().map(|one| one.cells).sum();
+    let seconds = outline.iter().map(|one| one.seconds).sum();
+    output::line(format!("{cells} cells, about {}", duration(Duration::from_secs_f64(seconds))));
+    Ok(())
 }
 
 /// Every node of a cluster as an agent, with the directories that may be written on each.
@@ -308,7 +336,10 @@ fn summary(report: &Report) {
                 series.series.name.clone(),
                 report::show(series.series.figure, best),
                 last.map_or(String::new(), |p| format!("{:.0} %", p.efficiency * 100.0)),
-                series.verdict.as_ref().map_or(String::new(), |v| v.text.clone()),
+                series.verdict.as_ref().map_or(String::new(), |v| {
+                    let confidence = format!("{:?}", v.confidence).to_lowercase();
+                    format!("{} ({confidence} confidence)", v.text)
+                }),
             ]
         })
     });

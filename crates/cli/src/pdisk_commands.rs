@@ -68,9 +68,17 @@ pub fn dump(args: &PdiskDir) -> Result<()> {
 
 /// `ropewalk pdisk bench --load`: one load, without a comparison.
 pub fn bench_one(dir: &Path, args: &PdiskBench) -> Result<()> {
-    let rows = measure(dir, args)?;
+    let (rows, one_queue) = measure(dir, args)?;
     if args.json {
-        return output::json(&rows);
+        let rows = rows.iter().map(|row| -> Result<serde_json::Value> {
+            let mut row = serde_json::to_value(row)?;
+            row["one_queue"] = one_queue.clone().into();
+            Ok(row)
+        });
+        return output::json(&rows.collect::<Result<Vec<_>>>()?);
+    }
+    if let Some(why) = one_queue {
+        output::note(&why);
     }
     let show = |row: &bench::Row| {
         vec![
@@ -89,7 +97,8 @@ pub fn bench_one(dir: &Path, args: &PdiskBench) -> Result<()> {
     Ok(())
 }
 
-fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
+/// The rows, and why there is one queue only if more were asked for.
+fn measure(dir: &Path, args: &PdiskBench) -> Result<(Vec<bench::Row>, Option<String>)> {
     let bar = output::spinner("filling");
     let mut options = bench::Options {
         size: args.size.0,
@@ -119,7 +128,7 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<Vec<bench::Row>> {
     bar.set_message("measuring");
     let rows = loads.into_iter().map(|load| bench.run(load)).collect::<Result<_, _>>();
     bar.finish_and_clear();
-    Ok(rows?)
+    Ok((rows?, bench.why_one_queue().map(str::to_owned)))
 }
 
 /// How the node's queues run. `ROPEWALK_PDISK_FAULT` holds a fault plan, or `@FILE` with one: for tests.

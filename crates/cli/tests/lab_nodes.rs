@@ -134,6 +134,64 @@ fn every_node_that_serves_takes_part_on_mounts_only() {
     for record in records.iter().filter(|record| record["cell"]["step"] == 3) {
         parts_are_the_whole(record, "operations", &agents);
     }
+    step_load(&plan_file, &path("steps"), (dir, mnt), &agents);
     let left: Vec<_> = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["link"], "the files of the run are gone");
+}
+
+/// One writer more each period, node after node, as one load; and the same run stopped on its way.
+fn step_load(plan_file: &str, out: &str, (dir, mnt): (&str, &str), agents: &[&str]) {
+    let text = |seconds: f64| {
+        plan(
+            "engine = 'writers'\nfigure = 'operations'\n\
+              set = { bs = '4k', per_client = 2, patience = 50, file = '1m' }\n",
+        )
+        .replace("'nodes'", "'writers'")
+        .replace("[1, 'n']", "[6]")
+        .replace("repeats = 2", "repeats = 1")
+        .replace("seconds = 0.5", &format!("seconds = {seconds}"))
+    };
+    fs::write(plan_file, text(0.4)).unwrap();
+    ok(&["lab", "run", plan_file, "--out", out, "--cluster", dir, "--writable", mnt]);
+    let records = records(out);
+    assert_eq!(records.len(), 1);
+    parts_are_the_whole(&records[0], "operations", agents);
+    let timeline = records[0]["figures"]["timeline"].as_array().unwrap();
+    let writers: Vec<u64> = timeline.iter().map(|second| second["parts"].as_u64().unwrap()).collect();
+    assert_eq!(writers, [1, 2, 3, 4, 5, 6], "{}", records[0]);
+    assert!(timeline.iter().all(|second| second["operations"].as_u64().unwrap() > 0), "{}", records[0]);
+    let parts = records[0]["figures"]["parts"].as_object().unwrap();
+    assert!(parts.values().filter(|part| part.as_f64().unwrap() > 0.0).count() > 1, "{parts:?}");
+    // The three nodes are one machine: its CPUs count once.
+    let cpus = records[0]["usage"]["cpus"].as_array().unwrap().len();
+    assert!(cpus <= std::fs::read_to_string("/proc/stat").unwrap().matches("\ncpu").count(), "{cpus}");
+    let report: Value = serde_json::from_str(&ok(&["lab", "report", out, "--format", "json"])).unwrap();
+    let check = report["plans"][0]["series"][0]["cross_check"].to_string();
+    assert!(check.contains("lo moved") && check.contains("times the payload"), "{check}");
+
+    fs::write(plan_file, text(30.0)).unwrap();
+    let stopped = format!("{out}-stopped");
+    let mut child = Command::new(ROPEWALK)
+        .args(["lab", "run", plan_file, "--out", &stopped, "--cluster", dir, "--writable", mnt])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let writes =
+        || fs::read_dir(mnt).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().contains("writer"));
+    wait_until("files of writers", &writes);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(child.id() as i32).unwrap(),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    assert!(!child.wait().unwrap().success(), "a stopped run is not done");
+    wait_until("the nodes to have removed their files", || !writes());
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !done() {
+        assert!(std::time::Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }

@@ -75,6 +75,12 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert!(run(&["--device", "/dev/nothing-there"]).contains("/dev/nothing-there"));
     assert!(run(&["--writable", "/proc"]).contains("/proc"));
     assert!(run(&["--pair", "10.0.0.1"]).contains("CLIENT=SERVER"));
+    // What would be measured, on what; nothing is made for it.
+    let listed = ok(&["lab", "run", &plan, "--dry-run", "--device", &place.path("read-only")]);
+    for part in ["read-only", "nothing to step over", "cells, about"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    assert_eq!(place.entries(), before);
     for (from, to, parts) in [
         ("rw = 'randread'", "rw = 'rand'", ["line 11", "\"rw\"", "randread"]),
         ("steps = [1, 2]", "steps = []", ["line 4", "\"steps\"", "1..n"]),

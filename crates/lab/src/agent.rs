@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cell::{Cell, Figures},
-    engine::{Context, EngineError, EngineKind},
+    engine::{Context, EngineError, EngineKind, Led},
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
-    plan::Figure,
+    plan::{Figure, Step},
     targets::{Targets, check_dir},
 };
 pub use crew::Crew;
@@ -44,6 +44,8 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// The longest delay of a start, and the longest load, that an agent takes on.
 const DELAY_MS_MAX: u64 = 60_000;
 const SECONDS_MAX: f64 = 86_400.0;
+/// Writers of all nodes at most, as in a plan.
+const STEPS_MAX: u32 = 4096;
 
 #[derive(Serialize, Deserialize)]
 enum Request {
@@ -57,6 +59,10 @@ enum Request {
         delay_ms: u64,
     },
     Ask {
+        id: u64,
+    },
+    /// A load that grows has been seen long enough; it ends with what it gave.
+    Enough {
         id: u64,
     },
     Stop {
@@ -86,6 +92,8 @@ enum Answer {
     Busy,
     /// Prepared, waits for the start.
     Ready,
+    /// A load that grows: operations of each period so far.
+    Growing(Vec<u64>),
     Done(Box<Outcome>),
     Refused(String),
 }
@@ -112,6 +120,43 @@ struct Job {
     id: u64,
     state: Arc<Mutex<State>>,
     stop: Arc<AtomicBool>,
+    led: Arc<Led>,
+}
+
+impl Default for Job {
+    fn default() -> Job {
+        let state = Arc::new(Mutex::new(State::Preparing));
+        Job { id: 0, state, stop: Arc::default(), led: Arc::default() }
+    }
+}
+
+impl Job {
+    /// What the leader asks of the cell that is at work; `None`: nothing to a cell.
+    fn answer(&self, request: &Request) -> Option<Answer> {
+        let mut state = lock(&self.state);
+        match request {
+            Request::Start { delay_ms, .. } if *delay_ms <= DELAY_MS_MAX => {
+                if matches!(*state, State::Ready) {
+                    *state = State::Started(Instant::now() + Duration::from_millis(*delay_ms));
+                }
+            }
+            Request::Ask { .. } => {
+                return Some(match &*state {
+                    State::Preparing => Answer::Busy,
+                    State::Ready => Answer::Ready,
+                    State::Started(_) => match self.led.operations() {
+                        none if none.is_empty() => Answer::Busy,
+                        operations => Answer::Growing(operations),
+                    },
+                    State::Done(outcome) => Answer::Done(outcome.clone()),
+                });
+            }
+            Request::Enough { .. } => self.led.enough(),
+            Request::Stop { .. } => self.stop.store(true, Relaxed),
+            _ => return None,
+        }
+        Some(Answer::Busy)
+    }
 }
 
 /// What an agent may touch.
@@ -216,9 +261,6 @@ impl Agent {
 
     fn answer(self: &Arc<Agent>, request: Request) -> Answer {
         let mut job = lock(&self.job);
-        let current = |job: &Option<Job>, id: u64| {
-            job.as_ref().filter(|job| job.id == id).map(|job| (Arc::clone(&job.state), Arc::clone(&job.stop)))
-        };
         let unknown = || Answer::Refused("this agent has another cell, or none".into());
         match request {
             Request::Hello { writable } => match self.offer.targets(&writable) {
@@ -230,7 +272,9 @@ impl Agent {
                 if busy {
                     return Answer::Refused("this agent is at work for another run".into());
                 }
-                if !(0.1..=SECONDS_MAX).contains(&work.seconds) || work.cell.step != 1 {
+                // Only writers are counted over all nodes.
+                let most = if work.cell.of == Step::Writers { STEPS_MAX } else { 1 };
+                if !(0.1..=SECONDS_MAX).contains(&work.seconds) || !(1..=most).contains(&work.cell.step) {
                     return Answer::Refused("a cell of one part and up to a day is wanted".into());
                 }
                 let bad =
@@ -239,11 +283,11 @@ impl Agent {
                     (None, Ok(targets)) => targets,
                     (Some(why), _) | (_, Err(why)) => return Answer::Refused(why),
                 };
-                let state = Arc::new(Mutex::new(State::Preparing));
-                let stop = Arc::new(AtomicBool::new(false));
-                *job = Some(Job { id: work.id, state: Arc::clone(&state), stop: Arc::clone(&stop) });
+                let new = Job { id: work.id, ..Job::default() };
+                let (state, stop, led) = (new.state.clone(), new.stop.clone(), new.led.clone());
+                *job = Some(new);
                 let agent = Arc::clone(self);
-                let run = move || agent.work_on(&work, &targets, &state, &stop);
+                let run = move || agent.work_on(&work, &targets, &state, &stop, &led);
                 match std::thread::Builder::new().name("lab-agent".into()).spawn(run) {
                     Ok(_) => Answer::Busy,
                     Err(e) => {
@@ -252,36 +296,18 @@ impl Agent {
                     }
                 }
             }
-            Request::Start { id, delay_ms } => match current(&job, id) {
-                Some((state, _)) if delay_ms <= DELAY_MS_MAX => {
-                    let mut state = lock(&state);
-                    if matches!(*state, State::Ready) {
-                        *state = State::Started(Instant::now() + Duration::from_millis(delay_ms));
-                    }
-                    Answer::Busy
-                }
-                _ => unknown(),
-            },
-            Request::Ask { id } => match current(&job, id) {
-                Some((state, _)) => match &*lock(&state) {
-                    State::Preparing | State::Started(_) => Answer::Busy,
-                    State::Ready => Answer::Ready,
-                    State::Done(outcome) => Answer::Done(outcome.clone()),
-                },
-                None => unknown(),
-            },
-            Request::Stop { id } => match current(&job, id) {
-                Some((_, stop)) => {
-                    stop.store(true, Relaxed);
-                    Answer::Busy
-                }
+            Request::Start { id, .. }
+            | Request::Ask { id }
+            | Request::Enough { id }
+            | Request::Stop { id } => match job.as_ref().filter(|job| job.id == id) {
+                Some(job) => job.answer(&request).unwrap_or_else(unknown),
                 None => unknown(),
             },
         }
     }
 
     /// The thread of one cell.
-    fn work_on(&self, work: &Work, targets: &Targets, state: &Mutex<State>, stop: &AtomicBool) {
+    fn work_on(&self, work: &Work, targets: &Targets, state: &Mutex<State>, stop: &AtomicBool, led: &Led) {
         let Work { engine, cell, .. } = work;
         let groups = LoadGroups::default();
         let commands = Arc::default();
@@ -296,6 +322,7 @@ impl Agent {
             ropewalk: self.ropewalk.as_deref(),
             commands: Arc::clone(&commands),
             began: Arc::default(),
+            led: Some(led),
         };
         let ready = engine.present().and_then(|()| engine.prepare(cell, &context));
         let (figures, usage) = match ready {

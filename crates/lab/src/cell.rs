@@ -93,6 +93,9 @@ pub struct Figures {
     /// Second by second, where the load changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Second>,
+    /// Why the store had one submission queue only, whatever was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_queue: Option<String>,
     /// What the engine says beside: placement, fallbacks, remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

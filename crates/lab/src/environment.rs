@@ -15,6 +15,10 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Host name.
     pub host: String,
+    /// Drawn anew by each boot of each machine: agents that have the same are on one machine.
+    pub boot: String,
+    /// The network namespace: agents on one machine that have the same see the same links.
+    pub network: String,
     /// Kernel release and version.
     pub kernel: String,
     /// CPU model.
@@ -93,6 +97,8 @@ impl Environment {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: std::env::args().collect(),
             host: text("/proc/sys/kernel/hostname"),
+            boot: text("/proc/sys/kernel/random/boot_id"),
+            network: fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string(),
             kernel: format!("{} {}", text("/proc/sys/kernel/osrelease"), text("/proc/sys/kernel/version")),
             cpu: value("model name").or_else(|| value("cpu")).unwrap_or_default(),
             cpus: cpuinfo.lines().filter(|line| line.starts_with("processor")).count() as u32,

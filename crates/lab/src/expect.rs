@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::{
     calibrate::Machine,
     cell::{Record, Role},
+    engine,
     observe::median,
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
@@ -111,14 +112,18 @@ pub fn analyse(
         .iter()
         .filter(|r| r.cell.plan == planned.plan.name && r.cell.series == series.name && r.figures.is_some())
         .collect();
-    let (noise, noise_measured) = noise(&own, series.figure);
     let mut steps = points(&own, series.figure, planned.plan.seconds);
     steps.sort_by_key(|(step, _)| *step);
     let parts = alone(planned, series, &own);
+    let (noise, noise_measured) = noise(&own, series.figure, &parts);
     // The first of a rising load is often the coldest: the best of the first few counts.
     let each = steps.iter().take(SINGLES).map(|(step, m)| m.value / f64::from((*step).max(1)));
     let single = each.fold(0.0, f64::max);
-    let bounds = bounds(&own, series, machine, others);
+    let mut bounds = bounds(&own, series, machine, others);
+    if !planned.targets.agents.addrs.is_empty() {
+        // This machine's CPUs and memory are not theirs.
+        bounds.retain(|bound| !matches!(bound.layer.as_str(), "CPU" | "memory"));
+    }
     let sum = |step: u32| match parts.len() {
         0 => single * f64::from(step),
         _ => parts.iter().take(step as usize).map(|part| part.best_of_kind).sum(),
@@ -158,8 +163,15 @@ pub fn knee(points: &[Point], noise: f64) -> Option<u32> {
     points.windows(2).find(|pair| falls(&pair[0], &pair[1]) && falls(&pair[0], last)).map(|pair| pair[0].step)
 }
 
-fn noise(own: &[&Record], figure: Figure) -> (f64, bool) {
+/// How much equal things differ: repeated cells, files on one disk each measured alone, the periods of a load that
+/// has levelled off.
+fn noise(own: &[&Record], figure: Figure, parts: &[Alone]) -> (f64, bool) {
     let mut cells: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for part in parts {
+        if let (Some(on), Some(value)) = (&part.on, part.alone) {
+            cells.entry(format!("file on {on}")).or_default().push(value);
+        }
+    }
     for record in own {
         let mut cell = record.cell.clone();
         cell.repeat = 0;
@@ -169,8 +181,22 @@ fn noise(own: &[&Record], figure: Figure) -> (f64, bool) {
         let (low, high) = values.iter().fold((f64::MAX, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));
         (high - low) / median(values).max(f64::MIN_POSITIVE)
     };
-    let spreads: Vec<f64> = cells.values().filter(|values| values.len() > 1).map(spread).collect();
+    let mut spreads: Vec<f64> = cells.values().filter(|values| values.len() > 1).map(spread).collect();
+    spreads.extend(own.iter().filter_map(|record| plateau(record)));
     if spreads.is_empty() { (NOISE_ASSUMED, false) } else { (median(&spreads).clamp(0.01, 0.5), true) }
+}
+
+/// The spread of the middle half of the periods after which a growing load was called level.
+fn plateau(record: &Record) -> Option<f64> {
+    let rates: Vec<f64> = record.figures.as_ref()?.timeline.iter().map(|s| s.operations as f64).collect();
+    let patience = engine::patience(&record.cell);
+    if !engine::level(&rates, patience) {
+        return None;
+    }
+    let mut last = rates[rates.len() - patience..].to_vec();
+    last.sort_by(f64::total_cmp);
+    let quarter = last.len() / 4;
+    Some((last[last.len() - 1 - quarter] - last[quarter]) / median(&last).max(f64::MIN_POSITIVE))
 }
 
 /// The best combination of every step.
@@ -326,6 +352,23 @@ mod tests {
         let dent = points(&[(1, 1.0), (2, 2.0), (3, 2.1), (4, 4.0), (8, 8.0)], 1.0);
         assert_eq!(knee(&dent, 0.05), None);
         assert_eq!(knee(&[], 0.05), None);
+    }
+
+    #[test]
+    fn noise_is_what_equal_things_differ_by() {
+        assert_eq!(noise(&[], Figure::Bytes, &[]), (NOISE_ASSUMED, false));
+        let file = |alone| {
+            let (name, kind, on) = (String::new(), String::new(), Some("sda".to_owned()));
+            Alone { name, kind, on, alone: Some(alone), best_of_kind: 100.0 }
+        };
+        assert_eq!(noise(&[], Figure::Bytes, &[file(60.0), file(100.0), file(80.0)]), (0.5, true));
+        // Disks of their own may differ because they do.
+        let disk = |alone| Alone { on: None, ..file(alone) };
+        assert_eq!(noise(&[], Figure::Bytes, &[disk(60.0), disk(100.0)]), (NOISE_ASSUMED, false));
+        let mut level = record("s", Step::Writers, Role::Point, 7, 0, 104.0);
+        let second = |operations| crate::cell::Second { operations, ..Default::default() };
+        level.figures.as_mut().unwrap().timeline = [50, 100, 104, 100, 98, 96, 102].map(second).to_vec();
+        assert_eq!(noise(&[&level], Figure::Operations, &[]), (0.04, true));
     }
 
     fn planned(text: &str) -> PlannedRun {

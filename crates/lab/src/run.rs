@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::{
@@ -98,27 +99,11 @@ pub fn prepare(
 ) -> Result<Results, RunError> {
     let dir = std::path::absolute(dir)
         .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
-    let mut planned = Vec::new();
+    let planned = plan_all(plans, named, &dir)?;
     let mut programs = BTreeSet::new();
-    for plan in plans {
-        for series in &plan.series {
-            series.engine.present()?;
-            programs.extend(series.engine.program().map(|(program, _)| program));
-        }
-        let mut targets = named.clone();
-        targets.add(&plan.targets)?;
-        let uses = |engine| plan.series.iter().any(|series| series.engine == engine);
-        if uses(EngineKind::Fio) && targets.devices.is_empty() {
-            targets.devices = standin::files(&dir, files(&plan));
-        }
-        if plan.series.iter().any(|series| series.engine.uses_pairs()) && targets.pairs.is_empty() {
-            targets.pairs = standin::pairs();
-            targets.pairs_stand_in = true;
-        }
-        planned.push(PlannedRun { plan, targets });
-    }
-    if planned.is_empty() {
-        return Err(RunError::Nothing("no plan is named; `ropewalk lab list` shows them".into()));
+    for series in planned.iter().flat_map(|planned| &planned.plan.series) {
+        series.engine.present()?;
+        programs.extend(series.engine.program().map(|(program, _)| program));
     }
     // Every one must answer before anything is changed.
     let agents = match named.agents.addrs.is_empty() {
@@ -129,11 +114,106 @@ pub fn prepare(
     let parent = dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
     let parent = parent.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
     check_dir(parent)?;
+    room(&planned, &dir, parent)?;
     let mut environment = Environment { tunables, ..Environment::read() };
     programs.iter().for_each(|program| environment.add_program(program));
     let machine = calibrate::machine();
     let run = Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned };
     Ok(Results::create(&dir, run)?)
+}
+
+/// What stands in must fit on the disk, and leave something.
+fn room(planned: &[PlannedRun], dir: &Path, parent: &Path) -> Result<(), RunError> {
+    let of = |one: &PlannedRun| {
+        one.plan.series.iter().map(|s| standin::bytes(&one.plan, s, &one.targets, dir)).max().unwrap_or(0)
+    };
+    let wanted = planned.iter().map(of).max().unwrap_or(0);
+    let stat = rustix::fs::statvfs(parent).map_err(|e| RunError::Io {
+        what: format!("ask how full {} is", parent.display()),
+        source: e.into(),
+    })?;
+    let free = stat.f_bavail * stat.f_frsize;
+    if wanted > free / 10 * 9 {
+        return Err(RunError::Nothing(format!(
+            "what stands in for devices and nodes may take {} below {}, where {} are free; name what shall be \
+             measured, another directory with --out, or --short",
+            base::units::human_size(wanted),
+            parent.display(),
+            base::units::human_size(free)
+        )));
+    }
+    Ok(())
+}
+
+/// Each plan with what it will touch.
+fn plan_all(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Vec<PlannedRun>, RunError> {
+    let mut planned = Vec::new();
+    for plan in plans {
+        let mut targets = named.clone();
+        targets.add(&plan.targets)?;
+        let uses = |engine| plan.series.iter().any(|series| series.engine == engine);
+        if uses(EngineKind::Fio) && targets.devices.is_empty() {
+            targets.devices = standin::files(dir, files(&plan));
+        }
+        if plan.series.iter().any(|series| series.engine.uses_pairs()) && targets.pairs.is_empty() {
+            targets.pairs = standin::pairs();
+            targets.pairs_stand_in = true;
+        }
+        planned.push(PlannedRun { plan, targets });
+    }
+    if planned.is_empty() {
+        return Err(RunError::Nothing("no plan is named; `ropewalk lab list` shows them".into()));
+    }
+    Ok(planned)
+}
+
+/// What a run would measure of one series.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outline {
+    /// The plan.
+    pub plan: String,
+    /// The series.
+    pub series: String,
+    /// What is stepped.
+    pub step: Step,
+    /// Its steps.
+    pub steps: Vec<u32>,
+    /// Cells, repetitions and single parts included.
+    pub cells: usize,
+    /// Seconds that all of them take, about; where an amount is moved or a rate levels off it may be far less.
+    pub seconds: f64,
+    /// What it would touch.
+    pub on: String,
+}
+
+/// What a run would measure, and about how long that takes. Touches nothing.
+pub fn outline(plans: Vec<Plan>, named: &Targets, dir: &Path) -> Result<Vec<Outline>, RunError> {
+    let mut all = Vec::new();
+    for planned in plan_all(plans, named, dir)? {
+        let plan = &planned.plan;
+        for series in &plan.series {
+            let targets = for_series(&planned.targets, series);
+            let parts = schedule::parts(plan, &targets);
+            let cells = schedule::count(plan, series, parts);
+            all.push(Outline {
+                plan: plan.name.clone(),
+                series: series.name.clone(),
+                step: plan.step,
+                steps: plan.steps.resolve(parts.count),
+                cells,
+                seconds: cells as f64 * cell_seconds(plan),
+                on: standin::touches(plan, series, &targets, dir),
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// About how long a cell takes.
+fn cell_seconds(plan: &Plan) -> f64 {
+    // One period for each writer.
+    let periods = if plan.step == Step::Writers { f64::from(plan.steps.most().unwrap_or(1)) } else { 1.0 };
+    plan.seconds * periods + OVERHEAD
 }
 
 /// Runs what is not yet measured.
@@ -159,14 +239,14 @@ pub fn execute(
         schedule::count(&planned.plan, series, *parts)
     };
     let total: usize = all.iter().map(count).sum();
-    let guess: f64 = all.iter().map(|one| count(one) as f64 * (one.0.plan.seconds + OVERHEAD)).sum();
+    let guess: f64 = all.iter().map(|one| count(one) as f64 * cell_seconds(&one.0.plan)).sum();
     let (began, mut fresh) = (Instant::now(), 0usize);
     let mut stand_ins = StandIns::default();
     let agents = plans.first().map(|planned| &planned.targets.agents);
     let crew = agents.filter(|agents| !agents.addrs.is_empty()).map(Crew::reach).transpose()?;
     for (planned, series, parts) in &all {
         let plan = &planned.plan;
-        let crew = crew.as_ref().filter(|_| plan.step == Step::Nodes);
+        let crew = crew.as_ref().filter(|_| matches!(plan.step, Step::Nodes | Step::Writers));
         let mut targets: Option<Targets> = None;
         loop {
             let own: Vec<Record> =
@@ -317,6 +397,7 @@ impl Bench<'_> {
             ropewalk: self.ropewalk,
             commands: Arc::clone(commands),
             began: Arc::default(),
+            led: None,
         }
     }
 }

@@ -10,13 +10,13 @@ use std::{
     process::{Command, Output},
 };
 
-use base::AlignedBuf;
+use base::{AlignedBuf, ByteSize};
 use thiserror::Error;
 
 use crate::{
     engine::EngineKind,
     plan::{Params, Plan, Series, Step},
-    targets::{Device, Pair, Side, disk_name},
+    targets::{Device, Pair, Side, Targets, disk_name},
     testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
 };
 
@@ -101,6 +101,58 @@ fn fill(path: &Path) -> io::Result<()> {
         file.write_all_at(&buffer, offset)?;
     }
     file.sync_all()
+}
+
+/// Bytes that what stands in for a series may take of the results directory's disk.
+pub fn bytes(plan: &Plan, series: &Series, targets: &Targets, results: &Path) -> u64 {
+    let files = targets.devices.iter().filter(|device| device.path.starts_with(results)).count() as u64;
+    let wanted = targets.dirs.is_empty() && targets.agents.addrs.is_empty();
+    let cluster = ClusterSpec::of(plan, series).filter(|_| wanted);
+    files * FILE_BYTES + cluster.map_or(0, |cluster| cluster.bytes())
+}
+
+/// What a series uses, for people: what was named, or what will stand in. `results` is the results directory.
+pub fn touches(plan: &Plan, series: &Series, targets: &Targets, results: &Path) -> String {
+    let speed = |mbit: u64| format!("{mbit} Mbit/s");
+    let names = |paths: Vec<String>, what: &str| match paths.len() {
+        0..4 => paths.join(", "),
+        many => format!("{many} {what}, {} first", paths[0]),
+    };
+    if series.engine.uses_pairs() {
+        let bed = BedSpec::of(&series.set).filter(|_| rustix::process::geteuid().is_root());
+        return match bed.filter(|_| targets.pairs_stand_in) {
+            Some(bed) => format!(
+                "testbed: clients {}, links of each {}, {} each",
+                bed.clients,
+                bed.links,
+                speed(bed.speed_mbit)
+            ),
+            None => {
+                let pair = |pair: &Pair| format!("{}={}", pair.client.address, pair.server.address);
+                names(targets.pairs.iter().map(pair).collect(), "pairs")
+            }
+        };
+    }
+    if !targets.agents.addrs.is_empty() {
+        return names(targets.agents.addrs.clone(), "agents");
+    }
+    if series.engine == EngineKind::Fio {
+        let own = targets.devices.iter().filter(|device| device.path.starts_with(results)).count();
+        return match own {
+            0 => names(targets.devices.iter().map(|d| d.path.display().to_string()).collect(), "devices"),
+            files => format!("{files} files in the results directory"),
+        };
+    }
+    match ClusterSpec::of(plan, series).filter(|_| targets.dirs.is_empty()) {
+        Some(ClusterSpec { speed_mbit, mounts, .. }) => {
+            format!(
+                "own cluster: mounts {mounts}{}",
+                speed_mbit.map_or(String::new(), |s| ", ".to_owned() + &speed(s))
+            )
+        }
+        None if targets.dirs.is_empty() => "the results directory".into(),
+        None => names(targets.dirs.iter().map(|dir| dir.display().to_string()).collect(), "directories"),
+    }
 }
 
 fn run(command: &mut Command) -> Result<Output, StandInError> {
@@ -196,6 +248,8 @@ pub struct ClusterSpec {
     pub speed_mbit: Option<u64>,
     /// Mounts, each standing for a client node.
     pub mounts: u32,
+    /// GiB of each of its three pdisks: what the load writes has room.
+    pub pdisk_gib: u64,
 }
 
 impl ClusterSpec {
@@ -213,7 +267,16 @@ impl ClusterSpec {
             _ => return None,
         };
         let speed_mbit = speed.filter(|_| rustix::process::geteuid().is_root());
-        Some(ClusterSpec { speed_mbit, mounts: mounts.clamp(1, MOUNTS_MAX) })
+        let size =
+            |key: &str| series.set.get(key).and_then(|v| v.parse::<ByteSize>().ok()).map_or(0, |s| s.0);
+        let written = (size("amount") + size("file")) * u64::from(most);
+        // Two of three strips are data.
+        let pdisk_gib = 1 + (written / 2).div_ceil(1 << 30);
+        Some(ClusterSpec { speed_mbit, mounts: mounts.clamp(1, MOUNTS_MAX), pdisk_gib })
+    }
+    /// What it may take of the results directory's disk, in bytes.
+    fn bytes(&self) -> u64 {
+        (3 * self.pdisk_gib) << 30
     }
 }
 
@@ -252,9 +315,9 @@ impl Cluster {
                 .args(["-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate"])
                 .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
         }
-        let size =
-            ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p", "--block-size", "1m"];
-        run(cluster.ropewalk("up").args(["--no-mount", "--detach"]).args(size))?;
+        let size = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--block-size", "1m", "--pdisk-size"];
+        let gib = format!("{}g", cluster.spec.pdisk_gib);
+        run(cluster.ropewalk("up").args(["--no-mount", "--detach"]).args(size).arg(gib))?;
         for mount in &cluster.mounts {
             run(cluster.ropewalk("mount").arg("fs1").arg(mount))?;
         }

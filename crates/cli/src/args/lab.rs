@@ -22,11 +22,13 @@ pub enum Lab {
   ropewalk lab run --all --short
   ropewalk lab run device-scaling --device /dev/nvme0n1 --device /dev/nvme1n1 --out /data/lab1
   ropewalk lab run step-load --writable /mnt/client1 --writable /mnt/client2
-  ropewalk lab run node-scaling --cluster /data/rope --writable /mnt/rope     every node that serves takes part
+  ropewalk lab run --all --dry-run                       what would be measured, on what, how long
+  ropewalk lab run node-scaling --cluster /data/rope --writable /mnt/rope      every node
   ropewalk lab run ./mine.toml
 
-Only what is named as --writable is written, beside the results directory. Where no device or pair is
-named, files in the results directory and loopback addresses stand in.")]
+Only what is named as --writable is written, beside the results directory. Where nothing is named,
+something stands in: files in the results directory, links and a small cluster in network namespaces
+(root).")]
     Run(lab_run::RunArgs),
     /// Go on with a run that was stopped; cells that failed are measured again
     #[command(after_help = "Example:\n  ropewalk lab resume ropewalk-lab-2026-11-21-1405")]

@@ -28,7 +28,7 @@ use crate::{
     plan::Figure,
     targets::Targets,
 };
-pub use writers::{LEVEL_GAIN, level};
+pub use writers::{LEVEL_GAIN, level, patience, per_client, quantile, together};
 
 /// Which engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -113,6 +113,31 @@ pub struct Context<'a> {
     pub commands: Arc<Mutex<Vec<String>>>,
     /// When the load itself began, where preparation came first.
     pub began: Arc<Mutex<Option<Instant>>>,
+    /// Where another node leads a load that grows while it runs.
+    pub led: Option<&'a Led>,
+}
+
+/// What the leader of several nodes sees of a load that grows, and how it ends it.
+#[derive(Default)]
+pub struct Led {
+    operations: Mutex<Vec<u64>>,
+    enough: AtomicBool,
+}
+
+impl Led {
+    /// Operations of one more period; gives whether the leader has seen enough.
+    fn note(&self, operations: u64) -> bool {
+        self.operations.lock().unwrap_or_else(|e| e.into_inner()).push(operations);
+        self.enough.load(Relaxed)
+    }
+    /// Operations of each period so far.
+    pub fn operations(&self) -> Vec<u64> {
+        self.operations.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+    /// The load may end.
+    pub fn enough(&self) {
+        self.enough.store(true, Relaxed);
+    }
 }
 
 impl Context<'_> {
@@ -182,14 +207,17 @@ impl EngineKind {
     pub fn prepare(self, cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
         match self {
             EngineKind::Perf => perf::prepare(cell, context),
+            EngineKind::Writers => writers::prepare(cell, context),
             _ => Ok(()),
         }
     }
 
     /// Removes what cells left for the next ones.
     pub fn clean(self, context: &Context<'_>) {
-        if self == EngineKind::Perf {
-            perf::clean(context);
+        match self {
+            EngineKind::Perf => perf::clean(context),
+            EngineKind::Writers => writers::clean(context),
+            _ => {}
         }
     }
 

@@ -61,7 +61,9 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
     }
     let (p50, p99) = (need("p50_us")?, need("p99_us")?);
     let latency = Some(Latency { mean: p50, p50, p99, p999: p99, max: p99 });
-    Ok(Figures { operations: operations / seconds, bytes: bytes / seconds, latency, ..Figures::default() })
+    let one_queue = row["one_queue"].as_str().map(str::to_owned);
+    let (operations, bytes) = (operations / seconds, bytes / seconds);
+    Ok(Figures { operations, bytes, latency, one_queue, ..Figures::default() })
 }
 
 #[cfg(test)]
@@ -71,7 +73,9 @@ mod tests {
         let text =
             "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"seconds\":2.0,\"p50_us\":5,\"p99_us\":9}]";
         let figures = super::figures(text).unwrap();
-        assert_eq!((figures.operations, figures.bytes), (10.0, 40960.0));
+        assert_eq!((figures.operations, figures.bytes, figures.one_queue), (10.0, 40960.0, None));
+        let fallen = super::figures(&text.replace("}]", ",\"one_queue\":\"too little\"}]")).unwrap();
+        assert_eq!(fallen.one_queue.as_deref(), Some("too little"));
         for text in ["", "[]", "[{}]", "{}"] {
             assert!(super::figures(text).is_err(), "{text}");
         }

@@ -28,6 +28,9 @@ const THREADS_MAX: usize = 12;
 /// Links and devices that moved less than this are left out, in bytes a second.
 const QUIET: f64 = 1000.0;
 
+/// CPUs of the second node are counted from here on, those of the third from twice as much: no machine has more.
+pub const NODE_CPUS: u32 = 100_000;
+
 /// One CPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CpuUse {
@@ -39,6 +42,18 @@ pub struct CpuUse {
     pub steal: f64,
     /// Whether the load may run on it.
     pub allowed: bool,
+}
+
+impl CpuUse {
+    /// Which node's it is, from 0.
+    pub fn node(&self) -> u32 {
+        self.cpu / NODE_CPUS
+    }
+    /// Its number, with its node's where there are several.
+    pub fn name(&self) -> String {
+        let (node, cpu) = (self.node(), self.cpu % NODE_CPUS);
+        if node == 0 { cpu.to_string() } else { format!("{}:{cpu}", node + 1) }
+    }
 }
 
 /// One thread.

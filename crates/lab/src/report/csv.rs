@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, unit};
+use super::{Report, html::limit_name, unit};
 
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
@@ -15,7 +15,7 @@ pub fn csv(report: &Report) -> String {
             .to_owned();
     for plan in &report.plans {
         for series in &plan.series {
-            let limit = series.verdict.as_ref().map_or(String::new(), |v| format!("{:?}", v.limit));
+            let limit = series.verdict.as_ref().map_or("", |v| limit_name(v.limit));
             for point in &series.analysis.points {
                 let _ = writeln!(
                     text,

@@ -4,13 +4,13 @@
 use std::fmt::Write;
 
 use super::{
-    PlanReport, Report, SeriesReport,
-    chart::line_chart,
-    heat::heat_map,
-    numbers::{percent, time},
-    show,
+    PlanReport, Report, SeriesReport, chart::line_chart, heat::heat_map, numbers::percent, show, table::table,
 };
-use crate::verdict::{Confidence, Limit, Verdict};
+use crate::{
+    engine::EngineKind,
+    plan::{Plan, Step},
+    verdict::{Confidence, Limit, Verdict},
+};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -113,11 +113,11 @@ fn plan(page: &mut String, report: &PlanReport) {
     let _ = writeln!(
         page,
         "<section class=\"plan\" id=\"{0}\">\n<h2>{0}</h2>\n<p class=\"lead\">{1}</p>\n\
-         <p class=\"muted\">{2} Each cell lasts {3} s; {form}. After: {4}.</p>",
+         <p class=\"muted\">{2} {3}; {form}. After: {4}.</p>",
         escape(&plan.name),
         escape(&plan.title),
         escape(&plan.about),
-        plan.seconds,
+        lasts(plan),
         escape(&plan.source)
     );
     page.push_str("<div class=\"series\">\n");
@@ -153,12 +153,24 @@ fn plan(page: &mut String, report: &PlanReport) {
     page.push_str("</section>\n");
 }
 
+/// How long the cells of a plan last.
+fn lasts(plan: &Plan) -> String {
+    if plan.step == Step::Writers {
+        return format!("One more writer each {} s", plan.seconds);
+    }
+    match plan.series.iter().all(|series| series.engine == EngineKind::Perf) {
+        true => "Each cell lasts until all clients have moved their amount".into(),
+        false => format!("Each cell lasts {} s", plan.seconds),
+    }
+}
+
 fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     let step = plan.planned.plan.step;
-    let _ = writeln!(page, "<article>\n<h3>{}</h3>", escape(&report.series.name));
+    let _ = writeln!(page, "<article>\n<h3>{}</h3>\n<div class=\"two\"><div>", escape(&report.series.name));
     if let Some(verdict) = &report.verdict {
         self::verdict(page, verdict);
     }
+    page.push_str("</div><div>\n");
     page.push_str(&line_chart(step, report));
     for record in &report.records {
         if let Some(figures) = record.figures.as_ref().filter(|f| !f.timeline.is_empty()) {
@@ -169,7 +181,9 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
             let _ = writeln!(page, "<p class=\"muted\">{}</p>", escape(note));
         }
     }
-    table(page, plan, report);
+    page.push_str("</div></div>\n");
+    page.push_str(&table(plan, report));
+    bounds(page, report);
     if !report.cross_check.is_empty() {
         let _ =
             writeln!(page, "<p class=\"muted\">Cross-check: {}.</p>", escape(&report.cross_check.join("; ")));
@@ -197,58 +211,12 @@ fn verdict(page: &mut String, verdict: &Verdict) {
     page.push_str("</ul></details></div>\n");
 }
 
-fn table(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
+/// What the chart's lines rest on.
+fn bounds(page: &mut String, report: &SeriesReport) {
     let figure = report.series.figure;
     let analysis = &report.analysis;
-    let _ = writeln!(
-        page,
-        "<div class=\"wide\"><table>\n<thead><tr><th class=\"n\">{}</th><th class=\"n\">measured</th><th class=\"n\">sum of parts</th>\
-         <th>lowest bound</th><th class=\"n\">efficiency</th><th class=\"n\">of the step</th><th class=\"n\">p50</th>\
-         <th class=\"n\">p99</th><th class=\"n\">CPUs busy</th><th class=\"n\">load's</th><th>best cell</th></tr></thead>\n<tbody>",
-        plan.planned.plan.step.unit()
-    );
-    // A long row of points is thinned out; the chart has them all.
-    let every = analysis.points.len().div_ceil(16).max(1);
-    for (i, point) in analysis.points.iter().enumerate() {
-        if i % every != 0 && i + 1 != analysis.points.len() {
-            continue;
-        }
-        let record = report.records.iter().find(|record| record.id == point.record);
-        let alone = record.filter(|r| r.figures.as_ref().is_some_and(|f| f.timeline.is_empty()));
-        let latency = alone.and_then(|r| r.figures.as_ref()?.latency);
-        let latency =
-            |of: fn(&crate::cell::Latency) -> f64| latency.as_ref().map_or(String::new(), |l| time(of(l)));
-        let cpus = |of: fn(&crate::observe::Usage) -> f64| {
-            record.map_or(String::new(), |r| format!("{:.2}", of(&r.usage)))
-        };
-        let params: Vec<String> = point
-            .params
-            .iter()
-            .filter(|(key, _)| !report.series.set.contains_key(*key))
-            .map(|(key, value)| format!("{key} {value}"))
-            .collect();
-        let knee = if analysis.knee == Some(point.step) { " class=\"at-knee\"" } else { "" };
-        let _ = writeln!(
-            page,
-            "<tr{knee}><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{} {}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
-            point.step,
-            show(figure, point.measured),
-            show(figure, point.parts_sum),
-            escape(&point.expected.layer),
-            show(figure, point.expected.value),
-            percent(point.efficiency),
-            point.incremental.map_or(String::new(), percent),
-            latency(|l| l.p50),
-            latency(|l| l.p99),
-            cpus(|u| u.busy_cpus()),
-            cpus(|u| u.load_cpus),
-            escape(&params.join(", "))
-        );
-    }
-    page.push_str("</tbody></table></div>\n");
     let noise = if analysis.noise_measured {
-        "measured between equal cells"
+        "measured between equal things"
     } else {
         "assumed: nothing was measured twice"
     };

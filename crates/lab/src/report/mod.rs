@@ -7,11 +7,13 @@ mod heat;
 mod html;
 mod markdown;
 mod numbers;
+mod table;
 
 use serde::Serialize;
 
 use crate::{
     cell::Record,
+    engine,
     expect::{self, Analysis},
     plan::{Figure, Series},
     results::{PlannedRun, Run},
@@ -110,23 +112,38 @@ fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
     let Some(figures) = &record.figures else { return Vec::new() };
     let payload = match figures.timeline.is_empty() {
         true => figures.bytes,
-        // Counters are medians over the whole load, so the payload is one as well.
+        // Counters are medians over the last periods, so the payload is one as well.
         false => {
-            let rates: Vec<f64> = figures.timeline.iter().map(|s| s.operations as f64 / seconds).collect();
+            let last = figures.timeline.iter().rev().take(engine::patience(&record.cell));
+            let rates: Vec<f64> = last.map(|s| s.operations as f64 / seconds).collect();
             crate::observe::median(&rates) * figures.bytes / figures.operations.max(f64::MIN_POSITIVE)
         }
     };
     if payload <= 0.0 {
         return Vec::new();
     }
-    let links = record.usage.links.iter().map(|link| (&link.name, link.rx.max(link.tx)));
-    let devices = record.usage.devices.iter().map(|device| (&device.name, device.bytes));
-    let line = |(name, moved): (&String, f64)| {
+    let links = record.usage.links.iter().map(|link| (link.name.as_str(), link.rx.max(link.tx)));
+    let devices = record.usage.devices.iter().map(|device| (device.name.as_str(), device.bytes));
+    let line = |(name, moved): (&str, f64)| {
         let (moved_text, payload_text) = (show(Figure::Bytes, moved), show(Figure::Bytes, payload));
         format!("{name} moved {moved_text}, {:.2} times the payload of {payload_text}", moved / payload)
     };
-    let lines: Vec<String> =
-        links.chain(devices).filter(|(_, moved)| *moved > 0.05 * payload).map(line).take(8).collect();
+    let busy = |(_, moved): &(&str, f64)| *moved > 0.05 * payload;
+    let (mut links, devices): (Vec<_>, Vec<_>) =
+        (links.filter(busy).collect(), devices.filter(busy).collect());
+    let mut lines = Vec::new();
+    if links.len() > 1 {
+        // Each byte on a wire is sent once, whatever passes it on.
+        let sent = record.usage.links.iter().map(|link| link.tx).sum();
+        lines.push(line(("all links together", sent)));
+        links.sort_by(|a, b| b.1.total_cmp(&a.1));
+    }
+    let shown = links.len().min(2);
+    lines.extend(links[..shown].iter().chain(devices.iter().take(4)).copied().map(line));
+    if links.len() > shown {
+        let (more, least) = (links.len() - shown, links.last().map_or(0.0, |link| link.1));
+        lines.push(format!("{more} more links moved less, the least {}", show(Figure::Bytes, least)));
+    }
     if lines.is_empty() && record.usage.intervals > 0 {
         let payload = show(Figure::Bytes, payload);
         return vec![format!(

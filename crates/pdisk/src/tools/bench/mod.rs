@@ -165,9 +165,15 @@ pub struct Bench {
     crcs: Arc<Vec<u32>>,
     /// The next version.
     version: u64,
+    why_one_queue: Option<String>,
 }
 
 impl Bench {
+    /// Why there is one I/O queue only, if more were asked for.
+    pub fn why_one_queue(&self) -> Option<&str> {
+        self.why_one_queue.as_deref()
+    }
+
     /// Makes the pdisks and fills half of each.
     pub fn start(options: Options) -> Result<Bench, PdiskError> {
         let dir = options.dir.join(NAME);
@@ -182,6 +188,7 @@ impl Bench {
         }
         let payload = buf.freeze();
         let mut bench = Bench {
+            why_one_queue: node.why_one_queue().map(str::to_owned),
             crcs: Arc::new(unit_crcs(&payload).collect()),
             strips: options.size / STRIP as u64 / 2,
             dir,

@@ -1,0 +1,179 @@
+//! What a verdict rests on, gathered from the records of a series.
+
+use super::FOREIGN;
+use crate::{
+    calibrate::Machine,
+    cell::Record,
+    expect::{Analysis, Point},
+    observe::{CpuUse, ThreadUse, Usage},
+    plan::Step,
+};
+
+/// What counts as a full CPU at least while other programs work.
+const BESIDE_OTHERS: f64 = 0.9;
+
+/// A part at the judged step.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PartEvidence {
+    /// Its name.
+    pub name: String,
+    /// What it gave alone.
+    pub alone: f64,
+    /// The best alone of its kind.
+    pub best_of_kind: f64,
+}
+
+/// A link or disk that parts share.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SharedEvidence {
+    /// Its name.
+    pub name: String,
+    /// Bytes a second at the judged step.
+    pub got: f64,
+    /// The most it carried at the first step, bytes a second.
+    pub alone: f64,
+    /// The most it carried at any step, bytes a second.
+    pub most: f64,
+    /// What it can carry, bytes a second, where that is known.
+    pub capacity: Option<f64>,
+}
+
+/// Everything a verdict rests on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Evidence {
+    /// What is stepped.
+    pub of: Step,
+    /// The judged step: the one after the knee, else the last.
+    pub step: u32,
+    /// The knee.
+    pub knee: Option<u32>,
+    /// Measured by the parts' sum there.
+    pub efficiency: f64,
+    /// Noise between equal cells.
+    pub noise: f64,
+    /// Part of a CPU that a thread gets that never waits.
+    pub cpu_full: f64,
+    /// Each CPU.
+    pub cpus: Vec<CpuUse>,
+    /// CPUs' worth of work of the load generators.
+    pub load_cpus: f64,
+    /// CPUs' worth of work of load generators, Ropewalk and the kernel's threads together.
+    pub own_cpus: f64,
+    /// CPUs' worth of work of other programs.
+    pub foreign_cpus: f64,
+    /// The busiest threads.
+    pub threads: Vec<ThreadUse>,
+    /// Named parts that take part.
+    pub parts: Vec<PartEvidence>,
+    /// Links that carried the load.
+    pub links: Vec<SharedEvidence>,
+    /// The links the load was meant to spread over; empty if there is no bundle.
+    pub bundle: Vec<SharedEvidence>,
+    /// Disks that several parts stand on.
+    pub disks: Vec<SharedEvidence>,
+    /// Disks that the load uses, where that is stepped by queues.
+    pub queue_disks: u32,
+    /// Why there was one queue only, whatever was asked for.
+    pub one_queue: Option<String>,
+    /// The name and height of the lowest bound, by the measured value.
+    pub bound: (String, f64),
+    /// Intervals in which was looked.
+    pub intervals: u32,
+}
+
+impl Evidence {
+    /// From which part of its full height something counts as full.
+    pub(super) fn full(&self) -> f64 {
+        1.0 - (2.0 * self.noise).clamp(0.1, 0.3)
+    }
+    pub(super) fn allowed(&self) -> impl Iterator<Item = &CpuUse> {
+        self.cpus.iter().filter(|cpu| cpu.allowed)
+    }
+}
+
+/// Gathers the evidence for a series. `records` are all of the plan's.
+pub fn evidence(
+    of: Step,
+    analysis: &Analysis,
+    records: &[Record],
+    machine: &Machine,
+    bundle: &[String],
+    capacity: &dyn Fn(&str, &Record) -> Option<f64>,
+) -> Option<Evidence> {
+    // Of a load that grows only the end was watched for what is busy.
+    let judged = analysis.knee.filter(|_| of != Step::Writers);
+    let after = analysis.points.iter().find(|point| judged.is_some_and(|knee| point.step > knee));
+    let point: &Point = after.or(analysis.points.last())?;
+    let record = records.iter().find(|record| record.id == point.record)?;
+    let first = analysis.points.first()?.step;
+    let usage: &Usage = &record.usage;
+    let singles: Vec<&Record> = records.iter().filter(|r| r.cell.step == first || r.cell.step == 1).collect();
+    let link_rate = |usage: &Usage, name: &str| {
+        usage.links.iter().find(|link| link.name == name).map_or(0.0, |link| link.rx.max(link.tx))
+    };
+    let shared_link = |name: &str| SharedEvidence {
+        name: name.to_owned(),
+        got: link_rate(usage, name),
+        alone: singles.iter().map(|r| link_rate(&r.usage, name)).fold(0.0, f64::max),
+        most: records.iter().map(|r| link_rate(&r.usage, name)).fold(0.0, f64::max),
+        capacity: capacity(name, record),
+    };
+    let payload = record.figures.as_ref().map_or(0.0, |figures| figures.bytes);
+    let carried = usage.links.iter().filter(|link| payload > 0.0 && link.rx.max(link.tx) > 0.25 * payload);
+    let mut links: Vec<SharedEvidence> = carried.map(|link| shared_link(&link.name)).collect();
+    links.sort_by(|a, b| b.got.total_cmp(&a.got));
+    let parts: Vec<PartEvidence> = analysis
+        .parts
+        .iter()
+        .take(point.step as usize)
+        .filter_map(|part| {
+            let alone = part.alone?;
+            Some(PartEvidence { name: part.name.clone(), alone, best_of_kind: part.best_of_kind })
+        })
+        .collect();
+    let disk_rate = |usage: &Usage, name: &str| {
+        usage.devices.iter().find(|device| device.name == name).map_or(0.0, |device| device.bytes)
+    };
+    let mut on: Vec<&String> = analysis.parts.iter().filter_map(|part| part.on.as_ref()).collect();
+    if of == Step::Queues {
+        // Strip stores of the run lie on disks that only the counters name.
+        on.extend(usage.devices.iter().filter(|d| d.bytes > 0.25 * payload).map(|d| &d.name));
+    }
+    on.sort();
+    on.dedup();
+    let disks = on
+        .into_iter()
+        .map(|name| SharedEvidence {
+            name: name.clone(),
+            got: disk_rate(usage, name),
+            alone: singles.iter().map(|r| disk_rate(&r.usage, name)).fold(0.0, f64::max),
+            ..SharedEvidence::default()
+        })
+        .collect();
+    let disks_asked = record.cell.params.get("disks").and_then(|n| n.parse().ok()).unwrap_or(0);
+    Some(Evidence {
+        of,
+        step: point.step,
+        knee: analysis.knee,
+        efficiency: point.efficiency,
+        noise: analysis.noise,
+        // Measured beside others it says what they left, not what full is.
+        cpu_full: match usage.foreign_cpus > FOREIGN * f64::from(machine.cpus) {
+            true => machine.cpu_full.max(BESIDE_OTHERS),
+            false => machine.cpu_full,
+        },
+        cpus: usage.cpus.clone(),
+        load_cpus: usage.load_cpus,
+        own_cpus: usage.load_cpus + usage.served_cpus + usage.kernel_cpus,
+        foreign_cpus: usage.foreign_cpus,
+        threads: usage.threads.clone(),
+        parts,
+        links,
+        bundle: bundle.iter().map(|name| shared_link(name)).collect(),
+        disks,
+        queue_disks: disks_asked,
+        one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
+        bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
+        intervals: usage.intervals,
+    })
+}

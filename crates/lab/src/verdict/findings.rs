@@ -1,0 +1,201 @@
+//! What each kind of limit looks like. Each function names its limit if the evidence shows it.
+
+use super::{Evidence, FOREIGN, Finding, Limit, PartEvidence, SLOW, SharedEvidence, describe, percent, rate};
+use crate::{
+    observe::{CpuUse, Who},
+    plan::Step,
+};
+
+/// A link that carries less than this of the busiest of its bundle is idle beside it.
+const IDLE: f64 = 0.2;
+/// Part of its CPUs that a load gets at least beside others, if it wants all it can get.
+const OWN: f64 = 0.4;
+
+/// All CPUs that the load may use on one of the nodes.
+pub(super) fn full_cpus(e: &Evidence, full: f64) -> Option<Finding> {
+    let mut nodes: Vec<u32> = e.cpus.iter().map(CpuUse::node).collect();
+    nodes.dedup();
+    nodes.iter().find_map(|&node| full_cpus_of(e, full, node, nodes.len() > 1))
+}
+
+fn full_cpus_of(e: &Evidence, full: f64, node: u32, several: bool) -> Option<Finding> {
+    let own: Vec<&CpuUse> = e.cpus.iter().filter(|cpu| cpu.node() == node).collect();
+    let allowed: Vec<&&CpuUse> = own.iter().filter(|cpu| cpu.allowed).collect();
+    // Together: which of them is busier is the scheduler's affair.
+    let busy = allowed.iter().map(|cpu| cpu.busy + cpu.steal).sum::<f64>() / allowed.len().max(1) as f64;
+    // What hardly uses a CPU itself is not limited by CPUs that others fill.
+    let others = e.foreign_cpus > FOREIGN * allowed.len() as f64;
+    if busy < full * e.cpu_full || (others && e.own_cpus < OWN * allowed.len() as f64) {
+        return None;
+    }
+    let names: Vec<String> = allowed.iter().map(|cpu| format!("CPU {}", cpu.name())).collect();
+    let of = if several { format!(" of node {}", node + 1) } else { String::new() };
+    let free: Vec<String> =
+        own.iter().filter(|cpu| !cpu.allowed && cpu.busy < 0.5).map(|cpu| cpu.name()).collect();
+    if allowed.len() < own.len() {
+        let idle =
+            if free.is_empty() { String::new() } else { format!(", while CPU {} has room", free.join(", ")) };
+        let text = format!("the CPUs{of}: the load may use only {}, full{idle}", names.join(", "));
+        return Some((Limit::PinnedCpu, names, text));
+    }
+    let worked = e.cpus.iter().map(|cpu| cpu.busy).sum::<f64>().max(0.01);
+    let share = |part: f64| percent((part / worked).min(1.0));
+    let others = if others { format!(", {} other programs'", share(e.foreign_cpus)) } else { String::new() };
+    let text = format!(
+        "the CPUs{of}: all {} are full, {} busy; {} of their work is the load generators' own{others}",
+        allowed.len(),
+        percent(busy.min(1.0)),
+        share(e.load_cpus)
+    );
+    Some((Limit::Cpu, names, text))
+}
+
+pub(super) fn slow_parts(e: &Evidence, full: f64) -> Option<Finding> {
+    let slow: Vec<&PartEvidence> =
+        e.parts.iter().filter(|part| part.alone < SLOW * part.best_of_kind).collect();
+    // Slow parts are the reason only if everything still gives what it gives alone.
+    let (alone, best) = e.parts.iter().fold((0.0, 0.0), |(a, b), p| (a + p.alone, b + p.best_of_kind));
+    if slow.is_empty() || e.efficiency * best < full * alone {
+        return None;
+    }
+    let names: Vec<String> = slow.iter().map(|part| part.name.clone()).collect();
+    let each: Vec<String> = slow
+        .iter()
+        .map(|part| {
+            format!(
+                "{} gives {} of the best of its kind, alone as well",
+                part.name,
+                percent(part.alone / part.best_of_kind)
+            )
+        })
+        .collect();
+    Some((Limit::SlowDevice, names, format!("slow parts: {}", each.join("; "))))
+}
+
+pub(super) fn one_queue(e: &Evidence, scales: bool) -> Option<Finding> {
+    if e.of != Step::Queues || scales || e.step <= 1 {
+        return None;
+    }
+    if let Some(why) = &e.one_queue {
+        return Some((Limit::Queue, vec!["registered memory".into()], format!("the queue: {why}")));
+    }
+    if e.queue_disks != 1 {
+        return None;
+    }
+    let text = format!(
+        "the queue: one disk is always served by the same queue, so {} queues do what one does",
+        e.step
+    );
+    Some((Limit::Queue, vec!["the disk's queue".into()], text))
+}
+
+/// A bundle of links of which one carries all it can and another next to nothing.
+pub(super) fn bundle(e: &Evidence, full: f64, scales: bool) -> Option<Finding> {
+    let busiest = e.bundle.iter().max_by(|a, b| a.got.total_cmp(&b.got))?;
+    // A link that is used at another step was left out by chance, not by the policy.
+    let idle: Vec<&SharedEvidence> =
+        e.bundle.iter().filter(|link| link.got.max(link.most) < IDLE * busiest.got).collect();
+    if idle.is_empty() || e.step < 2 || busiest.got < full * busiest.alone || scales {
+        return None;
+    }
+    let names: Vec<String> = idle.iter().map(|link| link.name.clone()).collect();
+    let text = format!(
+        "the hash policy: {} connections, and {} carries {} while {} of {} links {} next to nothing",
+        e.step,
+        busiest.name,
+        rate(busiest.got),
+        idle.len(),
+        e.bundle.len(),
+        if idle.len() == 1 { "carries" } else { "carry" },
+    );
+    Some((Limit::HashPolicy, names, text))
+}
+
+pub(super) fn full_thread(e: &Evidence, full: f64) -> Option<Finding> {
+    let mut full_ones = e.threads.iter().filter(|thread| thread.busy >= full * e.cpu_full);
+    let thread = full_ones.next()?;
+    let names = vec![thread.name.clone()];
+    let busy = percent(thread.busy);
+    Some(match thread.who {
+        Who::Load => {
+            let text = format!("the load generator: its thread {} is full ({busy})", thread.name);
+            (Limit::LoadThread, names, text)
+        }
+        Who::Served | Who::Kernel | Who::Foreign => {
+            let whose = if thread.who == Who::Kernel { "the kernel's" } else { "Ropewalk's" };
+            (Limit::Cpu, names, format!("one CPU: {whose} thread {} is full ({busy})", thread.name))
+        }
+    })
+}
+
+/// A link that carries all it is known to be able to.
+pub(super) fn filled(e: &Evidence, full: f64) -> Option<(&SharedEvidence, f64)> {
+    e.links.iter().chain(&e.bundle).find_map(|link| {
+        let capacity = link.capacity.filter(|capacity| link.got >= full * capacity)?;
+        Some((link, capacity))
+    })
+}
+
+pub(super) fn shared(e: &Evidence, full: f64) -> Option<Finding> {
+    // What is known to be all that a link can carry comes before what is only no more than before.
+    if let Some((link, capacity)) = filled(e, full) {
+        let left_out = |one: &&SharedEvidence| one.got < IDLE * link.got && one.most >= IDLE * link.got;
+        let idle: Vec<&str> = e.bundle.iter().filter(left_out).map(|one| one.name.as_str()).collect();
+        let chance = match idle.is_empty() {
+            true => String::new(),
+            false => format!("; {} was left out by chance here, other steps use it", idle.join(", ")),
+        };
+        let text =
+            format!("the link {}: it carries {} of {}{chance}", link.name, rate(link.got), rate(capacity));
+        return Some((Limit::Link, vec![link.name.clone()], text));
+    }
+    let at_limit = |one: &&SharedEvidence| one.alone > 0.0 && one.got >= full * one.alone;
+    let highest = |list: &[SharedEvidence]| {
+        list.iter().filter(at_limit).max_by(|a, b| a.got.total_cmp(&b.got)).cloned()
+    };
+    if let Some(disk) = highest(&e.disks) {
+        let text = format!(
+            "the disk {}: all parts use it, and it moves {}, as much as for one part",
+            disk.name,
+            rate(disk.got)
+        );
+        return Some((Limit::Device, vec![disk.name], text));
+    }
+    let links = if e.bundle.is_empty() { &e.links } else { &e.bundle };
+    let link = highest(links)?;
+    let text = format!(
+        "the link {}: it carries {}, no more than it carried at the first step, and neither CPUs nor threads are full",
+        link.name,
+        rate(link.got)
+    );
+    Some((Limit::Link, vec![link.name], text))
+}
+
+pub(super) fn no_limit(e: &Evidence, full: f64) -> Finding {
+    let (layer, height) = &e.bound;
+    if layer != e.of.layer() && *height * full <= 1.0 {
+        let limit = match layer.as_str() {
+            "link" | "links" => Limit::Link,
+            "device" => Limit::Device,
+            "memory" => Limit::Memory,
+            _ => Limit::Cpu,
+        };
+        // A CPU bound is an estimate from the first step; only full CPUs prove it.
+        if limit != Limit::Cpu && limit != Limit::Memory {
+            return (
+                limit,
+                vec![layer.clone()],
+                format!("the {layer}: the load reaches what was measured for it alone"),
+            );
+        }
+    }
+    if e.of.is_load() {
+        let text = format!(
+            "the clients: each of {} still gives what one alone gives; more of them would give more",
+            describe(e)
+        );
+        return (Limit::Clients, Vec::new(), text);
+    }
+    let text = format!("none up to {}: each still gives what it gives alone", describe(e));
+    (Limit::None, Vec::new(), text)
+}

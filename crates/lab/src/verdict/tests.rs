@@ -1,0 +1,176 @@
+//! Evidence of every kind of limit, and of none.
+
+use super::*;
+use crate::observe::{ThreadUse, Who};
+
+fn cpus(busy: &[f64]) -> Vec<CpuUse> {
+    let one = |(cpu, &busy): (usize, &f64)| CpuUse { cpu: cpu as u32, busy, steal: 0.0, allowed: true };
+    busy.iter().enumerate().map(one).collect()
+}
+
+fn link(name: &str, got: f64, alone: f64) -> SharedEvidence {
+    SharedEvidence { name: name.into(), got, alone, most: got.max(alone), capacity: None }
+}
+
+fn thread(name: &str, who: Who, busy: f64) -> ThreadUse {
+    ThreadUse { name: name.into(), who, busy }
+}
+
+/// A quiet machine at a knee, with nothing full.
+fn idle(of: Step, efficiency: f64) -> Evidence {
+    Evidence {
+        of,
+        step: 4,
+        knee: (efficiency < 0.9).then_some(2),
+        efficiency,
+        noise: 0.03,
+        cpu_full: 0.98,
+        cpus: cpus(&[0.2, 0.1]),
+        load_cpus: 0.2,
+        own_cpus: 0.3,
+        foreign_cpus: 0.0,
+        threads: vec![thread("fio", Who::Load, 0.2)],
+        parts: Vec::new(),
+        links: Vec::new(),
+        bundle: Vec::new(),
+        disks: Vec::new(),
+        queue_disks: 0,
+        one_queue: None,
+        bound: (of.layer().into(), 1.0),
+        intervals: 8,
+    }
+}
+
+fn limit(e: &Evidence) -> Limit {
+    judge(e).limit
+}
+
+#[test]
+fn nothing_full_is_not_known_and_straight_lines_have_no_limit() {
+    let verdict = judge(&idle(Step::Devices, 0.5));
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::NotKnown, Confidence::Low));
+    assert_eq!(limit(&idle(Step::Devices, 0.97)), Limit::None);
+    assert_eq!(limit(&idle(Step::Pairs, 1.02)), Limit::None);
+    // Load that still grows with its clients: too few of them.
+    assert_eq!(limit(&idle(Step::Nodes, 0.97)), Limit::Clients);
+    assert_eq!(limit(&idle(Step::Connections, 0.97)), Limit::Clients);
+}
+
+#[test]
+fn full_cpus_and_threads() {
+    let e = Evidence { cpus: cpus(&[0.97, 0.95]), ..idle(Step::Devices, 0.5) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::High));
+    assert_eq!(verdict.names, ["CPU 0", "CPU 1"]);
+    // The host of a virtual machine takes some away: they are full all the same.
+    let mut stolen = e.clone();
+    stolen.cpus[1] = CpuUse { busy: 0.6, steal: 0.35, ..stolen.cpus[1].clone() };
+    assert_eq!(limit(&stolen), Limit::Cpu);
+    // And what it takes makes every verdict doubtful but a full link's.
+    stolen.cpus[1].steal = 0.6;
+    stolen.cpus[1].busy = 0.1;
+    stolen.cpus[0].busy = 0.1;
+    let verdict = judge(&stolen);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::NotKnown, Confidence::Low));
+    assert!(verdict.evidence.iter().any(|line| line.contains("host of this virtual machine took 0.6")));
+    assert_eq!(judge(&Evidence { efficiency: 0.97, knee: None, ..stolen }).confidence, Confidence::Low);
+    // One a little less busy than the other: both are full together.
+    let uneven = Evidence { cpus: cpus(&[0.99, 0.85]), ..e.clone() };
+    assert_eq!(limit(&uneven), Limit::Cpu);
+    let mut pinned = e.clone();
+    pinned.cpus[1] = CpuUse { busy: 0.1, allowed: false, ..pinned.cpus[1].clone() };
+    let verdict = judge(&pinned);
+    assert_eq!((verdict.limit, verdict.names), (Limit::PinnedCpu, vec!["CPU 0".to_owned()]));
+    // Full where the machine's own "full" is lower.
+    let slow = Evidence { cpu_full: 0.6, cpus: cpus(&[0.58, 0.57]), ..idle(Step::Devices, 0.5) };
+    assert_eq!(limit(&slow), Limit::Cpu);
+    let one = Evidence {
+        cpus: cpus(&[0.6, 0.5]),
+        threads: vec![thread("iperf3", Who::Load, 0.97)],
+        ..idle(Step::Connections, 0.4)
+    };
+    assert_eq!(limit(&one), Limit::LoadThread);
+    let served = Evidence { threads: vec![thread("ropewalk/io0", Who::Served, 0.97)], ..one };
+    assert_eq!(limit(&served), Limit::Cpu);
+}
+
+#[test]
+fn one_full_node_of_several_is_named() {
+    let mut both = cpus(&[0.3, 0.2, 0.97, 0.95]);
+    for (n, cpu) in both[2..].iter_mut().enumerate() {
+        cpu.cpu = crate::observe::NODE_CPUS + n as u32;
+    }
+    let verdict = judge(&Evidence { cpus: both, ..idle(Step::Nodes, 0.5) });
+    assert_eq!(
+        (verdict.limit, verdict.names),
+        (Limit::Cpu, vec!["CPU 2:0".to_owned(), "CPU 2:1".to_owned()])
+    );
+    assert!(verdict.text.contains("node 2"), "{}", verdict.text);
+}
+
+#[test]
+fn other_programs_make_it_doubtful() {
+    let cpus = cpus(&[0.97, 0.95]);
+    let e = Evidence { cpus, own_cpus: 1.1, foreign_cpus: 0.8, ..idle(Step::Devices, 0.5) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Cpu, Confidence::Low));
+    assert!(verdict.evidence.iter().any(|line| line.contains("other programs used 0.8")), "{verdict:?}");
+    // Others fill them, and the load hardly wants any.
+    assert_eq!(limit(&Evidence { own_cpus: 0.1, foreign_cpus: 1.3, ..e }), Limit::NotKnown);
+}
+
+#[test]
+fn slow_parts_are_named_only_when_they_explain_the_loss() {
+    let part = |name: &str, alone: f64| PartEvidence { name: name.into(), alone, best_of_kind: 100.0 };
+    let parts = vec![part("a", 100.0), part("b", 98.0), part("c", 25.0), part("d", 99.0)];
+    // 322 of 400.
+    let e = Evidence { parts: parts.clone(), ..idle(Step::Devices, 0.80) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.names), (Limit::SlowDevice, vec!["c".to_owned()]));
+    // Together they give far less than alone: the slow one is not the reason.
+    let e = Evidence { parts, ..idle(Step::Devices, 0.3) };
+    assert_eq!(limit(&e), Limit::NotKnown);
+}
+
+#[test]
+fn links_disks_and_hash_policy() {
+    let e = Evidence { links: vec![link("eth0", 120.0, 121.0)], ..idle(Step::Connections, 0.25) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Link, Confidence::Medium));
+    // It once carried more: the link is not the reason.
+    let e = Evidence { links: vec![link("eth0", 60.0, 121.0)], ..e };
+    assert_eq!(limit(&e), Limit::NotKnown);
+    let hashed = vec![link("l1", 120.0, 121.0), link("l2", 0.4, 0.3)];
+    let e = Evidence { links: hashed.clone(), bundle: hashed, ..idle(Step::Connections, 0.25) };
+    let verdict = judge(&e);
+    assert_eq!((verdict.limit, verdict.names), (Limit::HashPolicy, vec!["l2".to_owned()]));
+    // At another step the second link was used: here it was left out by chance.
+    let mut chance = e.bundle.clone();
+    chance[1].most = 119.0;
+    assert_eq!(limit(&Evidence { bundle: chance.clone(), ..e.clone() }), Limit::Link);
+    chance[0].capacity = Some(125.0);
+    let text = judge(&Evidence { bundle: chance.clone(), links: chance, ..e.clone() }).text;
+    assert!(text.contains("l2 was left out by chance"), "{text}");
+    let spread = vec![link("l1", 120.0, 121.0), link("l2", 118.0, 0.0)];
+    assert_eq!(limit(&Evidence { bundle: spread, ..idle(Step::Connections, 0.5) }), Limit::Link);
+    let e = Evidence { disks: vec![link("sda", 400.0, 410.0)], ..idle(Step::Devices, 0.3) };
+    assert_eq!(limit(&e), Limit::Device);
+    // What a link is known to carry, it carries: no guess by elimination.
+    let known = |got: f64| SharedEvidence { capacity: Some(125.0), ..link("eth0", got, 200.0) };
+    let verdict = judge(&Evidence { links: vec![known(121.0)], ..idle(Step::Nodes, 0.5) });
+    assert_eq!((verdict.limit, verdict.confidence), (Limit::Link, Confidence::High));
+    assert_eq!(limit(&Evidence { links: vec![known(60.0)], ..idle(Step::Nodes, 0.5) }), Limit::NotKnown);
+    // A bound by another series that is reached is the limit, though clients grew up to it.
+    let e = Evidence { bound: ("links".into(), 1.01), ..idle(Step::Connections, 0.95) };
+    assert_eq!(limit(&e), Limit::Link);
+}
+
+#[test]
+fn one_disk_stays_on_one_queue() {
+    let e = Evidence { queue_disks: 1, ..idle(Step::Queues, 0.25) };
+    assert_eq!(limit(&e), Limit::Queue);
+    let several = Evidence { queue_disks: 4, ..e };
+    assert_eq!(limit(&several), Limit::NotKnown);
+    let verdict = judge(&Evidence { one_queue: Some("2 queues need more memory".into()), ..several });
+    assert_eq!((verdict.limit, verdict.names), (Limit::Queue, vec!["registered memory".to_owned()]));
+}
