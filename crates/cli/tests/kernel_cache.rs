@@ -40,6 +40,15 @@ fn in_time<T>(what: &str, act: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Ends the readers, also when the writer fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 fn python(script: &str, paths: &[&Path]) {
     let run = Command::new("python3").args(["-c", script]).args(paths).output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
@@ -76,12 +85,16 @@ fn a_recall_does_not_wait_for_pages_that_wait_for_a_token() {
                     }
                 });
             }
+            let _ends = Ends(&stop);
             let mut random = Random(seed());
+            let cached = File::open(mounts.at(1 - writer, &name)).unwrap();
             for round in 1..=120u8 {
                 let block = random.below(BLOCKS) * BLOCK as u64;
                 in_time("a write", || file.write_all_at(&[round; 4096], block).unwrap());
+                let mut now = [0];
+                in_time("a look", || cached.read_exact_at(&mut now, block).unwrap());
+                assert_eq!(now, [round], "what the other mount has cached");
             }
-            stop.store(true, SeqCst);
         });
     }
 }
