@@ -9,7 +9,7 @@ use wire::{
     token::{Need, Span, TOKENS_MAX, Token, Use},
 };
 
-use super::{Cluster, Event, Step};
+use super::{Client, Cluster, Event, Step};
 use crate::{
     keys,
     tokens::{Acts, NextGrant, Tokens},
@@ -19,6 +19,9 @@ use crate::{
 const GRANTS_AHEAD: u64 = 4096;
 /// How long a session that renews its lease may take to give up a token before it is fenced.
 const RECALL_DEADLINE: Duration = Duration::from_secs(60);
+/// A client that nobody waits for may come back for so many leases, and loses nothing. Then it is taken for dead,
+/// so that what it left half done is resolved and holds up no rebuild.
+const GONE_LEASES: u32 = 6;
 /// Inodes in one listing.
 const LIST_MAX: usize = 1024;
 
@@ -167,7 +170,7 @@ impl Cluster {
         }
     }
 
-    /// Ends clients that do not answer while others wait for what they hold.
+    /// Ends clients that do not answer while others wait for what they hold, and those not heard of for long.
     pub(super) fn lapse_clients(&mut self, now: Duration, step: &mut Step) {
         let mut gone: Vec<(SessionId, &str)> = Vec::new();
         for (fs, tokens) in &self.tokens {
@@ -184,6 +187,9 @@ impl Cluster {
                 gone.extend(silent.map(|id| (id, "it did not claim its locks in time")));
             }
         }
+        let silent = |client: &Client| now > client.renewed + self.lease * GONE_LEASES;
+        let dead = self.clients.iter().filter(|(_, client)| silent(client));
+        gone.extend(dead.map(|(&id, _)| (id, "it has not been heard of for several leases")));
         for (session, why) in gone {
             step.notes.push(format!("{session} is ended: {why}"));
             self.end_uncleanly(session, step);
