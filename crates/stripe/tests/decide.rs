@@ -190,7 +190,16 @@ proptest! {
         };
         let at = which % geometry.width();
         let away = matches!(members[at], Member::Away(_)) && info.touched.contains(StripIndex(at as u8));
-        if version != info.version || !away {
+        // Without parity in reach the resolver takes an untouched strip for what the version covers: it was
+        // prepared only when the one before was complete. So only states in which that is true.
+        let covered = |(i, m): (usize, &Member)| match m {
+            Member::Ok(state) if !state.lost && !info.touched.contains(StripIndex(i as u8)) => {
+                let wanted = info.covers.get(i).copied().flatten();
+                wanted.is_none() || [prepared(m), adopted(m)].contains(&wanted)
+            }
+            _ => true,
+        };
+        if version != info.version || !away || !members.iter().enumerate().all(covered) {
             return Ok(());
         }
         members[at] = Member::Ok(StripState { prepared: Some(info), ..StripState::default() });
