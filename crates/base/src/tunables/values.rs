@@ -132,6 +132,9 @@ impl<'de> Deserialize<'de> for Tunables {
     }
 }
 
+/// Tunables of earlier versions that meant nothing: a stored configuration may still have them.
+const RETIRED: &[&str] = &["worker3Threads"];
+
 /// Reads (name, value) pairs; each name once, in whatever spelling.
 struct Pairs;
 
@@ -145,6 +148,10 @@ impl<'de> Visitor<'de> for Pairs {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
+            if RETIRED.contains(&name.as_str()) {
+                map.next_value::<Text>()?;
+                continue;
+            }
             let row = show::find(&name).map_err(A::Error::custom)?;
             if pairs.iter().any(|(n, _)| n == row.name) {
                 return Err(A::Error::custom(format_args!("{} is given twice", row.name)));
@@ -206,6 +213,14 @@ mod tests {
         assert_eq!(tunables.changed().count(), 3);
         tunables.unset("pagepool").unwrap();
         assert_eq!((tunables.pagepool(), tunables.changed().count()), (ByteSize(1024 * MIB), 2));
+    }
+
+    #[test]
+    fn what_earlier_versions_stored_is_read() {
+        let stored = r#"{"worker3Threads": "8", "pagepool": "4g"}"#;
+        let tunables: Tunables = serde_json::from_str(stored).unwrap();
+        assert_eq!(tunables.changed().count(), 1);
+        assert!(serde_json::from_str::<Tunables>(r#"{"worker4Threads": "8"}"#).is_err());
     }
 
     #[test]
