@@ -2,6 +2,8 @@
 //!
 //! A key is one letter, then numbers in big-endian, so that keys sort as numbers do.
 
+use std::ops::ControlFlow;
+
 use base::{Epoch, FsId, Grant, Incarnation, InodeNo, PdiskId, PoolId, SessionId, Version};
 use serde::{Deserialize, Serialize};
 use wire::{
@@ -82,6 +84,25 @@ pub fn read<T: Record>(from: &dyn Read, key: &[u8]) -> Result<Option<T>, ReadErr
         Some(value) => Ok(Some(open_record(key, &value)?)),
         None => Ok(None),
     }
+}
+
+/// Goes over the keys from `start` to before `end` as long as `visit` says so. Its first error ends it.
+pub fn walk(
+    from: &dyn Read,
+    start: &[u8],
+    end: &[u8],
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool, ReadError>,
+) -> Result<(), ReadError> {
+    let mut outcome = Ok(());
+    from.scan(start, end, &mut |key, value| match visit(key, value) {
+        Ok(true) => ControlFlow::Continue(()),
+        Ok(false) => ControlFlow::Break(()),
+        Err(error) => {
+            outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    outcome
 }
 
 /// Sets the record at `key`.

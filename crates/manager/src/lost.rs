@@ -2,10 +2,7 @@
 //! Goes over all extents of a file system; every other file is whole. A short block that is named may be readable
 //! all the same, from parity: the servers of its group can say.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    ops::ControlFlow,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use base::{BlockIndex, FsId, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId};
 use wire::{
@@ -59,64 +56,51 @@ pub fn lost_files(
     let mut files: BTreeMap<InodeNo, LostFile> = BTreeMap::new();
     let mut groups: HashMap<PoolId, HashMap<GroupId, StripSet>> = HashMap::new();
     let mut named = 0;
-    let (mut bad, mut current): (Option<ReadError>, Option<(InodeNo, Inode)>) = (None, None);
+    let mut current: Option<(InodeNo, Inode)> = None;
     let all = Key::new(b'e').u32(fs.0).done();
     let start = keys::extent_prefix(fs, InodeNo(after.0.saturating_add(1)));
-    from.scan(&start, &prefix_end(&all), &mut |key, value| {
-        let outcome = (|| -> Result<bool, ReadError> {
-            let ino = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
-            if current.as_ref().is_none_or(|(of, _)| *of != ino) {
-                if files.len() >= LOST_MAX || named >= RUNS_MAX {
-                    return Ok(false);
-                }
-                let inode = keys::read::<Inode>(from, &keys::inode_key(fs, ino))?.unwrap_or_default();
-                current = Some((ino, inode));
+    keys::walk(from, &start, &prefix_end(&all), |key, value| {
+        let ino = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
+        if current.as_ref().is_none_or(|(of, _)| *of != ino) {
+            if files.len() >= LOST_MAX || named >= RUNS_MAX {
+                return Ok(false);
             }
-            let Some((_, inode)) = &current else { return Ok(true) };
-            let lost = groups.entry(inode.pool).or_insert_with(|| unreadable(report, inode.pool));
-            let Some(pool) = report.map.pool(inode.pool).filter(|_| !lost.is_empty()) else {
-                return Ok(true);
-            };
-            let count = (pool.table.len() / usize::from(pool.width.max(1))) as u32;
-            let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
-            for block in first..end {
-                let stripe = StripeId { fs, inode: ino, block: BlockIndex(block) };
-                let here = lost.get(&layout::group_of(pool.seed, count, stripe));
-                if here.is_some_and(|here| !stands_in(*here, block, inode, needed(pool))) {
-                    let file = files.entry(ino).or_insert_with(|| LostFile {
-                        ino,
-                        size: inode.size,
-                        block_size: inode.block_size,
-                        first: BlockIndex(block),
-                        pool: inode.pool,
-                        ..LostFile::default()
-                    });
-                    file.blocks += 1;
-                    let full = file.runs.len() >= LOST_RUNS_MAX;
-                    match file.runs.last_mut() {
-                        Some(run) if run.first.0 + run.count == block => run.count += 1,
-                        _ if full => {}
-                        _ => {
-                            named += 1;
-                            file.runs.push(Extent { first: BlockIndex(block), count: 1 });
-                        }
+            let inode = keys::read::<Inode>(from, &keys::inode_key(fs, ino))?.unwrap_or_default();
+            current = Some((ino, inode));
+        }
+        let Some((_, inode)) = &current else { return Ok(true) };
+        let lost = groups.entry(inode.pool).or_insert_with(|| unreadable(report, inode.pool));
+        let Some(pool) = report.map.pool(inode.pool).filter(|_| !lost.is_empty()) else {
+            return Ok(true);
+        };
+        let count = (pool.table.len() / usize::from(pool.width.max(1))) as u32;
+        let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
+        for block in first..end {
+            let stripe = StripeId { fs, inode: ino, block: BlockIndex(block) };
+            let here = lost.get(&layout::group_of(pool.seed, count, stripe));
+            if here.is_some_and(|here| !stands_in(*here, block, inode, needed(pool))) {
+                let file = files.entry(ino).or_insert_with(|| LostFile {
+                    ino,
+                    size: inode.size,
+                    block_size: inode.block_size,
+                    first: BlockIndex(block),
+                    pool: inode.pool,
+                    ..LostFile::default()
+                });
+                file.blocks += 1;
+                let full = file.runs.len() >= LOST_RUNS_MAX;
+                match file.runs.last_mut() {
+                    Some(run) if run.first.0 + run.count == block => run.count += 1,
+                    _ if full => {}
+                    _ => {
+                        named += 1;
+                        file.runs.push(Extent { first: BlockIndex(block), count: 1 });
                     }
                 }
             }
-            Ok(true)
-        })();
-        match outcome {
-            Ok(true) => ControlFlow::Continue(()),
-            Ok(false) => ControlFlow::Break(()),
-            Err(error) => {
-                bad = Some(error);
-                ControlFlow::Break(())
-            }
         }
+        Ok(true)
     })?;
-    if let Some(error) = bad {
-        return Err(error);
-    }
     let mut files: Vec<LostFile> = files.into_values().collect();
     name(from, fs, &mut files)?;
     Ok(files)

@@ -1,7 +1,5 @@
 //! Which blocks inodes name: for whoever compares the pdisks with it.
 
-use std::ops::ControlFlow;
-
 use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId};
 use wire::{
     mgr::Extent,
@@ -23,40 +21,30 @@ pub fn runs(
     ino: InodeNo,
     block: BlockIndex,
 ) -> Result<(Vec<OwnedRun>, bool), ReadError> {
-    let (mut runs, mut more, mut bad) = (Vec::new(), false, None);
+    let (mut runs, mut more) = (Vec::new(), false);
     let mut of: Option<(InodeNo, PoolId)> = None;
     let all = Key::new(b'e').u32(fs.0).done();
     let start = keys::extent_key(fs, ino, block.0.saturating_add(1));
-    from.scan(&start, &prefix_end(&all), &mut |key, value| {
-        let outcome = (|| -> Result<bool, ReadError> {
-            if runs.len() == RUNS_MAX {
-                more = true;
-                return Ok(false);
-            }
-            let ino = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
-            let pool = match of {
-                Some((known, pool)) if known == ino => pool,
-                _ => {
-                    let inode: Inode = keys::read(from, &keys::inode_key(fs, ino))?.unwrap_or_default();
-                    of = Some((ino, inode.pool));
-                    inode.pool
-                }
-            };
-            let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
-            let run = Extent { first: BlockIndex(first), count: end.saturating_sub(first) };
-            runs.push(OwnedRun { ino, pool, run });
-            Ok(true)
-        })();
-        match outcome {
-            Ok(true) => ControlFlow::Continue(()),
-            Ok(false) => ControlFlow::Break(()),
-            Err(error) => {
-                bad = Some(error);
-                ControlFlow::Break(())
-            }
+    keys::walk(from, &start, &prefix_end(&all), |key, value| {
+        if runs.len() == RUNS_MAX {
+            more = true;
+            return Ok(false);
         }
+        let ino = InodeNo(key.get(5..13).map(last_u64).unwrap_or_default());
+        let pool = match of {
+            Some((known, pool)) if known == ino => pool,
+            _ => {
+                let inode: Inode = keys::read(from, &keys::inode_key(fs, ino))?.unwrap_or_default();
+                of = Some((ino, inode.pool));
+                inode.pool
+            }
+        };
+        let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
+        let run = Extent { first: BlockIndex(first), count: end.saturating_sub(first) };
+        runs.push(OwnedRun { ino, pool, run });
+        Ok(true)
     })?;
-    bad.map_or(Ok((runs, more)), Err)
+    Ok((runs, more))
 }
 
 /// Whose blocks are, the first [`OWNERS_MAX`] of them.
@@ -67,16 +55,14 @@ pub fn owners(from: &dyn Read, blocks: &[StripeId]) -> Result<Vec<Owner>, ReadEr
             return Ok(Owner::Nobody);
         }
         let start = keys::extent_key(fs, inode, block.0.saturating_add(1));
-        let mut outcome = Ok(Owner::Unrecorded);
-        from.scan(&start, &prefix_end(&keys::extent_prefix(fs, inode)), &mut |key, value| {
-            match open_record::<ExtentRecord>(key, value) {
-                Ok(run) if run.first <= block.0 => outcome = Ok(Owner::Recorded),
-                Ok(_) => {}
-                Err(error) => outcome = Err(error.into()),
+        let mut owner = Owner::Unrecorded;
+        keys::walk(from, &start, &prefix_end(&keys::extent_prefix(fs, inode)), |key, value| {
+            if open_record::<ExtentRecord>(key, value)?.first <= block.0 {
+                owner = Owner::Recorded;
             }
-            ControlFlow::Break(())
+            Ok(false)
         })?;
-        outcome
+        Ok(owner)
     };
     blocks.iter().take(OWNERS_MAX).map(owner).collect()
 }

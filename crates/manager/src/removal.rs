@@ -2,16 +2,17 @@
 //! again. A pool is in use as long as an inode names it (a file, or a directory that directs to it) or a
 //! delete of its blocks is queued.
 
-use std::ops::ControlFlow;
-
 use base::{FsId, InodeNo, PoolId};
 use tokio::time::Instant;
-use wire::mgr::{MgrError, MgrReply};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrError, MgrReply},
+};
 
 use crate::{
     Caller, Manager,
     cluster::{Event, Unmake, closed_name},
-    keys::{DeleteRecord, Inode, ReadError, last_u64},
+    keys::{self, DeleteRecord, Inode, ReadError, last_u64},
     manager::{ANSWER_BEFORE, TICK, read_refusal, stopping},
     store::{Read, open_record, prefix_end},
 };
@@ -25,27 +26,20 @@ struct Uses {
 }
 
 fn uses(from: &dyn Read, pool: PoolId) -> Result<Uses, ReadError> {
-    let (mut uses, mut bad) = (Uses::default(), None);
-    from.scan(b"i", &prefix_end(b"i"), &mut |key, value| {
-        match open_record::<Inode>(key, value) {
-            Ok(inode) if inode.pool == pool => {
-                let fs = key.get(1..5).and_then(|id| id.first_chunk::<4>()).copied();
-                uses.first.get_or_insert((FsId(fs.map_or(0, u32::from_be_bytes)), InodeNo(last_u64(key))));
-                uses.inodes += 1;
-            }
-            Ok(_) => {}
-            Err(error) => bad = Some(error),
+    let mut uses = Uses::default();
+    keys::walk(from, b"i", &prefix_end(b"i"), |key, value| {
+        if open_record::<Inode>(key, value)?.pool == pool {
+            let fs = key.get(1..5).and_then(|id| id.first_chunk::<4>()).copied();
+            uses.first.get_or_insert((FsId(fs.map_or(0, u32::from_be_bytes)), InodeNo(last_u64(key))));
+            uses.inodes += 1;
         }
-        ControlFlow::Continue(())
+        Ok(true)
     })?;
-    from.scan(b"q", &prefix_end(b"q"), &mut |key, value| {
-        match open_record::<DeleteRecord>(key, value) {
-            Ok(record) => uses.deletes += u64::from(record.pool == pool),
-            Err(error) => bad = Some(error),
-        }
-        ControlFlow::Continue(())
+    keys::walk(from, b"q", &prefix_end(b"q"), |key, value| {
+        uses.deletes += u64::from(open_record::<DeleteRecord>(key, value)?.pool == pool);
+        Ok(true)
     })?;
-    bad.map_or(Ok(uses), |error| Err(error.into()))
+    Ok(uses)
 }
 
 impl Manager {
@@ -55,37 +49,52 @@ impl Manager {
         let map = self.map().borrow().clone();
         let pool = map.pools.iter().find(|pool| closed_name(&pool.name) == Some(&name)).map(|pool| pool.id);
         let Some(pool) = pool else { return Ok(closed) };
-        let in_use = loop {
+        let in_use = match self.in_use(caller, pool, &name, &map).await {
+            Ok(None) => return self.unmake(caller, Unmake::DropPool(pool)).await,
+            Ok(Some(why)) => MgrError::Config(why),
+            Err(error) => error,
+        };
+        self.unmake(caller, Unmake::OpenPool(pool)).await?;
+        Err(in_use)
+    }
+
+    /// Why a closed pool cannot go, for people; none if nothing is in it.
+    async fn in_use(
+        &self,
+        caller: Caller,
+        pool: PoolId,
+        name: &str,
+        map: &ClusterMap,
+    ) -> Result<Option<String>, MgrError> {
+        let there = |fs: FsId| map.filesystems.iter().find(|entry| entry.id == fs);
+        loop {
             let snapshot = self.snapshot();
             // Goes over all inodes: not on a thread that leases are renewed on.
             let look = tokio::task::spawn_blocking(move || uses(&*snapshot, pool));
             let uses = look.await.map_err(|_| stopping())?.map_err(read_refusal)?;
-            let there = |fs: FsId| map.filesystems.iter().find(|entry| entry.id == fs);
             if let Some((fs, ino)) = uses.first.filter(|(fs, _)| there(*fs).is_some()) {
                 let snapshot = self.snapshot();
                 let path = move || crate::paths::paths(&*snapshot, fs, [ino].into_iter());
                 let paths = tokio::task::spawn_blocking(path).await.map_err(|_| stopping())?;
                 let path = paths.map_err(read_refusal)?.remove(&ino).unwrap_or_default();
-                break format!(
+                return Ok(Some(format!(
                     "{} files and directories are in pool {name}, the first of them /{} in {}; copy or remove \
                      them, and direct directories elsewhere (`ropewalk fs set-pool`)",
                     uses.inodes,
                     String::from_utf8_lossy(&path),
                     there(fs).map(|entry| entry.name.as_str()).unwrap_or_default()
-                );
+                )));
             }
             if uses.inodes + uses.deletes == 0 {
-                return self.unmake(caller, Unmake::DropPool(pool)).await;
+                return Ok(None);
             }
             if Instant::now() + 2 * ANSWER_BEFORE > caller.expires {
-                break format!(
+                return Ok(Some(format!(
                     "blocks of removed files are still on their way out of pool {name}; try again"
-                );
+                )));
             }
             tokio::time::sleep(TICK).await;
-        };
-        self.unmake(caller, Unmake::OpenPool(pool)).await?;
-        Err(MgrError::Config(in_use))
+        }
     }
 
     /// Takes one step of a removal.
