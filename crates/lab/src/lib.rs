@@ -12,6 +12,7 @@ pub mod calibrate;
 pub mod ceiling;
 pub mod cell;
 pub mod compare;
+mod cpu_ticks;
 pub mod engine;
 pub mod environment;
 pub mod expect;

@@ -4,7 +4,10 @@ use super::{
     Figure, FigureError, Run, Settings, draw,
     process::{client, iperf3, server},
 };
-use crate::testbed::{BitRate, Join, Spec, Testbed};
+use crate::{
+    cpu_ticks,
+    testbed::{BitRate, Join, Spec, Testbed},
+};
 
 /// The part of the links' rate that TCP can fill and that is asked for: 1.85 of 2 Gbit/s.
 const FILLED: f64 = 0.925;
@@ -23,11 +26,8 @@ struct Stolen(u64, u64);
 impl Stolen {
     /// Ticks stolen, and all, of all CPUs since boot; zeros where the kernel does not say.
     fn now() -> Stolen {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = stat.lines().next().unwrap_or_default();
-        // user nice system idle iowait irq softirq steal; guests are in user.
-        let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).map_while(|t| t.parse().ok()).collect();
-        Stolen(ticks.get(7).copied().unwrap_or(0), ticks.iter().sum())
+        let ticks = cpu_ticks::read().0.unwrap_or_default();
+        Stolen(ticks[7], ticks.iter().sum())
     }
 
     /// Since then.

@@ -10,6 +10,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu_ticks::{self, Ticks};
+
 /// Whose a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -62,16 +64,11 @@ pub fn read(groups: &BTreeSet<i32>) -> Sample {
 }
 
 fn cpus() -> BTreeMap<u32, CpuTicks> {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        let cpu = words.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; guest time is in user time.
-        let t: Vec<u64> = words.map_while(|w| w.parse().ok()).collect();
-        let sum = |list: &[usize]| list.iter().filter_map(|&i| t.get(i)).sum();
-        Some((cpu, CpuTicks { busy: sum(&[0, 1, 2, 5, 6]), steal: sum(&[7]) }))
+    let used = |[user, nice, system, _, _, irq, soft, steal]: Ticks| CpuTicks {
+        busy: user + nice + system + irq + soft,
+        steal,
     };
-    text.lines().skip(1).map_while(line).collect()
+    cpu_ticks::read().1.into_iter().map(|(cpu, ticks)| (cpu, used(ticks))).collect()
 }
 
 /// Threads by id, and one process of the load or of Ropewalk in each network namespace that is not ours.

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fs};
 use base::proc_stat;
 use serde::Serialize;
 
+use crate::cpu_ticks;
+
 /// A process that takes part in the job besides this one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
@@ -60,10 +62,7 @@ fn seconds(pid: u32) -> Option<f64> {
 
 /// Busy and all time of the machine so far, from /proc/stat: user, system, idle, wait, in ticks.
 pub fn machine() -> Option<[u64; 4]> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
-    let mut fields = text.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse::<u64>().ok());
-    let [user, nice, system, idle, wait] = std::array::from_fn(|_| fields.next().unwrap_or(0));
-    let [irq, soft] = std::array::from_fn(|_| fields.next().unwrap_or(0));
+    let [user, nice, system, idle, wait, irq, soft, _] = cpu_ticks::read().0?;
     Some([user + nice, system + irq + soft, idle, wait])
 }
 
