@@ -189,6 +189,17 @@ pub struct Dir {
 }
 
 #[derive(Args)]
+pub struct Removal {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
+    /// It is to go, with everything in it
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Args)]
 pub struct Serve {
     #[command(flatten)]
     pub dir: Dir,
@@ -261,15 +272,7 @@ pub enum Fs {
     },
     /// Remove a file system that nobody has mounted, with everything in it
     #[command(after_help = "Example:\n  ropewalk fs delete --dir /data/rope fs2 --yes")]
-    Delete {
-        #[command(flatten)]
-        dir: Dir,
-        /// Its name
-        name: String,
-        /// Everything in it is to be lost
-        #[arg(long)]
-        yes: bool,
-    },
+    Delete(Removal),
     /// Direct what is made in a mounted directory, and below, to a pool; what exists stays where it is
     #[command(after_help = "Examples:
   ropewalk fs set-pool /mnt/rope/work work
@@ -539,15 +542,7 @@ pub enum Pool {
     Create(PoolCreate),
     /// Remove a pool that no file is in and no directory directs to
     #[command(after_help = "Example:\n  ropewalk pool delete --dir /data/rope work --yes")]
-    Delete {
-        #[command(flatten)]
-        dir: Dir,
-        /// Its name
-        name: String,
-        /// It is to go
-        #[arg(long)]
-        yes: bool,
-    },
+    Delete(Removal),
     /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
     #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
     Lost(Listing),

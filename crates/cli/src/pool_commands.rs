@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use wire::mgr::{MgrRequest, POOL_XATTR};
 
 use crate::{
-    args::{Dir, PoolCreate},
+    args::{Dir, PoolCreate, Removal},
     array_commands::find_pdisk,
     directory::ClusterDir,
     link::{self, Link},
@@ -50,31 +50,31 @@ pub fn fs_create(dir: &Dir, name: &str, pool: &str) -> Result<()> {
 }
 
 /// `ropewalk pool delete`.
-pub fn pool_delete(dir: &Dir, name: &str, yes: bool) -> Result<()> {
+pub fn pool_delete(Removal { dir, name, yes }: &Removal) -> Result<()> {
     let dir = ClusterDir::open(&dir.dir)?;
     if !yes {
         bail!("--yes says that pool {name} is to go");
     }
-    link::run(async { Link::new(&dir)?.manager(&MgrRequest::PoolDelete { name: name.to_owned() }).await })?;
+    link::run(async { Link::new(&dir)?.manager(&MgrRequest::PoolDelete { name: name.clone() }).await })?;
     output::line(format!("pool {name} is removed"));
     Ok(())
 }
 
 /// `ropewalk fs delete`.
-pub fn fs_delete(dir: &Dir, name: &str, yes: bool) -> Result<()> {
+pub fn fs_delete(Removal { dir, name, yes }: &Removal) -> Result<()> {
     let dir = ClusterDir::open(&dir.dir)?;
     link::run(async {
         let link = Link::new(&dir)?;
         if !yes {
             let report = link.cluster().await?;
-            let at = report.map.filesystems.iter().position(|fs| fs.name == name);
+            let at = report.map.filesystems.iter().position(|fs| fs.name == *name);
             let inodes = at.and_then(|at| report.inodes.get(at)).copied();
             let inodes = inodes.with_context(|| format!("there is no file system {name}"))?;
             bail!(
                 "--yes says that file system {name} is to go, with the {inodes} files and directories in it"
             );
         }
-        link.manager(&MgrRequest::FsDelete { name: name.to_owned() }).await?;
+        link.manager(&MgrRequest::FsDelete { name: name.clone() }).await?;
         output::line(format!(
             "file system {name} is removed; its blocks are given back in the background (`ropewalk status`)"
         ));

@@ -8,9 +8,9 @@
 //!
 //! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
 //! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
-//! What a reader or writer in sequence has gone through is given up before anything else, and takes a quarter of the
-//! pool at most ([`Pool::give_up_first`]): memory that was touched is used again before memory that was not, whose first
-//! touch costs as much as all of a byte's checksums and socket calls.
+//! What a reader in sequence has gone through, and blocks of large files that were stored whole, are given up before
+//! anything else, and take a quarter of the pool at most ([`Pool::give_up_first`]): memory that was touched is used again
+//! before memory that was not (ARCHITECTURE, CPU a gigabyte).
 
 use std::{
     collections::VecDeque,
@@ -37,7 +37,7 @@ const ENTRY_PCT: u64 = 20;
 const DEAD_MIN: usize = 1024;
 /// Freed buffers kept for the next load: at most the pool's size divided by this.
 pub(crate) const IDLE_SHARE: u64 = 4;
-/// What was passed in sequence takes at most the pool's size divided by this.
+/// What is given up first takes at most the pool's size divided by this.
 const PASSED_SHARE: u64 = 4;
 
 /// Who holds pages, and can be asked to drop them.

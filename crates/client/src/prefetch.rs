@@ -6,11 +6,12 @@
 //! its share is used up). Streams that were read lately have equal shares of it, a block at least.
 //! Never waits; under memory pressure it simply does less.
 
-use base::{OpClass, units::UNIT};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
+
+use base::{OpClass, units::UNIT};
 use wire::token::{Need, Span, Use};
 
 use crate::{core::Core, handle::OpenFile, inode::Inode, streams::AHEAD_MIN};

@@ -21,7 +21,13 @@ fn roomy() -> Tunables {
 /// A stored file of [`FILE`] bytes, and nothing of it in memory.
 async fn stored(world: &mut World, tunables: Tunables) -> (Client, Handle) {
     let client = world.mount(tunables);
-    let made = client.create(InodeNo::ROOT, b"f", FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    let handle = store(&client, b"f").await;
+    assert_eq!(client.pool_use().used, 0);
+    (client, handle)
+}
+
+async fn store(client: &Client, name: &[u8]) -> Handle {
+    let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
     let ino = made.unwrap().0.ino;
     let handle = client.open(ino, RW).await.unwrap();
     for at in (0..FILE).step_by(STEP) {
@@ -29,8 +35,7 @@ async fn stored(world: &mut World, tunables: Tunables) -> (Client, Handle) {
     }
     client.fsync(ino, false).await.unwrap();
     client.uncache(ino);
-    assert_eq!(client.pool_use().used, 0);
-    (client, handle)
+    handle
 }
 
 async fn read_at(client: &Client, handle: Handle, at: u64) {
@@ -178,15 +183,7 @@ async fn streams_that_run_at_once_have_equal_shares() {
     let client = world.mount(Tunables { prefetch_pct: 60, ..small() });
     let mut handles = Vec::new();
     for name in [b"a", b"b", b"c", b"d"] {
-        let made = client.create(InodeNo::ROOT, name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
-        let ino = made.unwrap().0.ino;
-        let handle = client.open(ino, RW).await.unwrap();
-        for at in (0..FILE).step_by(STEP) {
-            client.write(handle, at, &[(at / STEP as u64) as u8; STEP]).await.unwrap();
-        }
-        client.fsync(ino, false).await.unwrap();
-        client.uncache(ino);
-        handles.push(handle);
+        handles.push(store(&client, name).await);
     }
     let before = client.pool_use();
     for at in (0..FILE).step_by(STEP) {
