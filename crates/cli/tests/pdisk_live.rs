@@ -191,9 +191,14 @@ impl Device {
             Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
         };
         let (at, from) = (dir.path().to_str().unwrap(), image.path().to_str().unwrap());
-        let mounted = run("mkfs.ext4", &["-q", from]) && run("mount", &["-o", "loop", from, at])
-            || run("mount", &["-t", "tmpfs", "tmpfs", at]);
-        assert!(mounted, "no file system of its own can be mounted");
+        let device = if run("mkfs.ext4", &["-q", from]) && run("mount", &["-o", "loop", from, at]) {
+            "a loop device"
+        } else if run("mount", &["-t", "tmpfs", "tmpfs", at]) {
+            "tmpfs: no loop device is to be had"
+        } else {
+            panic!("no file system of its own can be mounted");
+        };
+        eprintln!("{at} is on {device}");
         Device { dir, _image: image }
     }
     fn path(&self) -> &Path {
