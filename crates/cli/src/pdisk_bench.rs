@@ -193,7 +193,7 @@ fn compare(
     let mut measure = |case: &Case, round: usize| -> Result<Round> {
         bar.set_message(format!("{:?}, round {}", case.load, round + 1));
         // Who begins changes, so that a disk that grows slower or faster favours nobody.
-        let fio_first = if with_fio && round % 2 == 0 { Some(fio.run(case.job)?) } else { None };
+        let fio_first = if with_fio && round.is_multiple_of(2) { Some(fio.run(case.job)?) } else { None };
         let row = bench.run(case.load)?;
         let raw = if with_fio && fio_first.is_none() { Some(fio.run(case.job)?) } else { fio_first };
         Ok((row, raw))
