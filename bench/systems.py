@@ -1,9 +1,15 @@
 """File systems to measure beside one another: each starts its servers in a directory of its own, mounts itself on as many
-mount points as asked for, and takes everything away again. Only processes that were started here are ended."""
+mount points as asked for, and takes everything away again. Only processes that were started here are ended.
+
+    systems.py gluster:KIND DIR     holds one in DIR for a script: prints its mount point; a line on standard input mounts
+                                    it anew (its client's caches are empty then) and is answered the same way; ends with the input
+"""
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -94,13 +100,14 @@ class Ropewalk:
         shutil.rmtree(self.base)
 
 
+HOST, GLUSTERD_PORT = "127.0.0.3", 24007
 GLUSTERD = """volume management
     type mgmt/glusterd
     option working-directory {base}/glusterd
     option run-directory {base}/run
     option glusterd-sockfile {base}/glusterd.sock
     option transport-type socket
-    option transport.socket.bind-address 127.0.0.3
+    option transport.socket.bind-address {host}
     option transport.address-family inet
     option max-port 60999
 end-volume
@@ -115,6 +122,9 @@ class Gluster:
     kinds = {"plain": (1, []), "disperse": (6, ["disperse", "6", "redundancy", "2"]), "replica": (3, ["replica", "3"])}
 
     def __init__(self, base, mounts, kind="disperse"):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, GLUSTERD_PORT)) == 0:
+                raise RuntimeError(f"{HOST}:{GLUSTERD_PORT} is in use: a glusterd runs here already, and two cannot; end it first")
         self.name = f"gluster {kind}"
         self.base, self.children = os.path.join(base, "gluster"), []
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
@@ -122,12 +132,19 @@ class Gluster:
         for directory in ["glusterd", "run", *[f"b{i}" for i in range(bricks)], *[f"mnt{i}" for i in range(mounts)]]:
             os.makedirs(os.path.join(self.base, directory))
         with open(os.path.join(self.base, "glusterd.vol"), "w") as config:
-            config.write(GLUSTERD.format(base=self.base))
+            config.write(GLUSTERD.format(base=self.base, host=HOST))
+        self.clients = {}
+        try:
+            self.start(layout, bricks, mounts)
+        except Exception:
+            self.stop()
+            raise
+
+    def start(self, layout, bricks, mounts):
         self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
         wait_for("glusterd", lambda: self.answers("volume", "list"))
-        self.gluster("volume", "create", "v", *layout, *[f"127.0.0.3:{self.base}/b{i}" for i in range(bricks)], "force")
+        self.gluster("volume", "create", "v", *layout, *[f"{HOST}:{self.base}/b{i}" for i in range(bricks)], "force")
         self.gluster("volume", "start", "v")
-        self.clients = {}
         self.only(mounts)
 
     def spawn(self, *command):
@@ -148,7 +165,7 @@ class Gluster:
     def only(self, count):
         for index, mount in enumerate(self.mounts):
             if index < count and mount not in self.clients:
-                arguments = ["--volfile-server=127.0.0.3", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
+                arguments = [f"--volfile-server={HOST}", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
                 self.clients[mount] = self.spawn("glusterfs", "-N", *arguments)
                 wait_for(mount, lambda: os.path.ismount(mount))
                 os.listdir(mount)
@@ -184,3 +201,29 @@ class Gluster:
             child.terminate()
             child.wait(30)
         shutil.rmtree(self.base)
+
+
+def main(what, base):
+    kind = what.partition(":")[2] or "plain"
+    if not what.startswith("gluster") or kind not in Gluster.kinds:
+        sys.exit(f"systems.py: {what}: not one of " + " ".join(f"gluster:{k}" for k in Gluster.kinds))
+    if Gluster.missing:
+        sys.exit(f"systems.py: {what}: {Gluster.missing}")
+    try:
+        system = Gluster(base, 1, kind)
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(f"systems.py: {what}: {error}")
+    try:
+        print(system.mounts[0], flush=True)
+        for _ in sys.stdin:
+            system.only(0)
+            system.only(1)
+            print(system.mounts[0], flush=True)
+    finally:
+        system.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
