@@ -1,5 +1,6 @@
 """File systems to measure beside one another: each starts its servers in a directory of its own, mounts itself on as many
-mount points as asked for, and takes everything away again. Only processes that were started here are ended."""
+mount points as asked for, and `stop` takes everything away again, however far `start` came. Only processes that were
+started here are ended."""
 import os
 import shutil
 import signal
@@ -33,6 +34,16 @@ def resident(pids):
     return total
 
 
+def remove(directory):
+    """A directory that was made here; never through something that is still mounted in it."""
+    with open("/proc/self/mounts") as mounts:
+        within = [line.split()[1] for line in mounts if line.split()[1].startswith(os.path.realpath(directory) + "/")]
+    if within:
+        raise RuntimeError(f"still mounted: {' '.join(within)}")
+    if os.path.exists(directory):
+        shutil.rmtree(directory)
+
+
 class Local:
     """A directory of this machine: the raw ceiling."""
 
@@ -40,10 +51,12 @@ class Local:
 
     def __init__(self, base, mounts):
         self.mounts = [os.path.join(base, "local")] * mounts
+
+    def start(self):
         os.makedirs(self.mounts[0])
 
     def stop(self):
-        shutil.rmtree(self.mounts[0])
+        remove(self.mounts[0])
 
     def servers(self):
         return []
@@ -60,9 +73,11 @@ class Ropewalk:
         self.name = f"ropewalk {code}"
         self.base, self.code = os.path.join(base, "ropewalk"), code
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+
+    def start(self):
         for mount in self.mounts:
             os.makedirs(mount)
-        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", code, "--block-size", "4m")
+        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", self.code, "--block-size", "4m")
         for mount in self.mounts:
             self.ropewalk("mount", "fs1", mount)
 
@@ -90,8 +105,9 @@ class Ropewalk:
         self.up()
 
     def stop(self):
-        self.ropewalk("down")
-        shutil.rmtree(self.base)
+        if os.path.exists(os.path.join(self.base, "c")):
+            self.ropewalk("down")
+        remove(self.base)
 
 
 GLUSTERD = """volume management
@@ -116,19 +132,21 @@ class Gluster:
 
     def __init__(self, base, mounts, kind="disperse"):
         self.name = f"gluster {kind}"
-        self.base, self.children = os.path.join(base, "gluster"), []
+        self.base, self.children, self.clients = os.path.join(base, "gluster"), [], {}
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
-        bricks, layout = self.kinds[kind]
-        for directory in ["glusterd", "run", *[f"b{i}" for i in range(bricks)], *[f"mnt{i}" for i in range(mounts)]]:
-            os.makedirs(os.path.join(self.base, directory))
+        self.bricks, self.layout = self.kinds[kind]
+
+    def start(self):
+        bricks = [os.path.join(self.base, f"b{i}") for i in range(self.bricks)]
+        for directory in [os.path.join(self.base, "glusterd"), os.path.join(self.base, "run"), *bricks, *self.mounts]:
+            os.makedirs(directory)
         with open(os.path.join(self.base, "glusterd.vol"), "w") as config:
             config.write(GLUSTERD.format(base=self.base))
         self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
         wait_for("glusterd", lambda: self.answers("volume", "list"))
-        self.gluster("volume", "create", "v", *layout, *[f"127.0.0.3:{self.base}/b{i}" for i in range(bricks)], "force")
+        self.gluster("volume", "create", "v", *self.layout, *[f"127.0.0.3:{brick}" for brick in bricks], "force")
         self.gluster("volume", "start", "v")
-        self.clients = {}
-        self.only(mounts)
+        self.only(len(self.mounts))
 
     def spawn(self, *command):
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -183,4 +201,4 @@ class Gluster:
         for child in self.children:
             child.terminate()
             child.wait(30)
-        shutil.rmtree(self.base)
+        remove(self.base)
