@@ -17,6 +17,8 @@ PEERS = {
     "gluster:plain": ("fsync and O_DSYNC reach the brick's fsync", 0, True),
     "gluster:dist4": ("fsync and O_DSYNC reach the brick's fsync", 0, True),
     "gluster:rep3": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
+    "gluster:replica": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
+    "gluster:disperse": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
     "gluster:disp42": ("fsync and O_DSYNC reach every brick's fsync", 2, True),
     "moosefs:goal1": ("fsync reaches the chunkserver's memory: it syncs nothing", 0, False),
     "moosefs:goal2": ("fsync reaches the chunkservers' memory: they sync nothing", 1, False),
@@ -65,7 +67,14 @@ def ceiling(row, how):
     return mid(row, "pass-" + how, unit(row)), "pass-through"
 
 
-def goals(row, code, how, of_ceiling, of_1way, of_peer):
+def least_cpu(row, code):
+    """The least CPU a gigabyte that another system needs which survives as much, whatever else it promises."""
+    equal = [s for s in rows[row] if s in PEERS and PEERS[s][1] >= LOSSES.get(code, 9)]
+    found = [mid(row, s, "cpu_s_per_gb") for s in equal]
+    return min((f for f in found if f), default=None)
+
+
+def goals(row, code, how, of_ceiling, of_1way, of_peer, cpu):
     """Each goal that the row has: its bound, and what was reached."""
     if how == "library" and code == "1way":
         yield "0.85 of ceiling", 0.85, of_ceiling
@@ -84,6 +93,8 @@ def goals(row, code, how, of_ceiling, of_1way, of_peer):
         yield f"{need} of 1way", need, of_1way
     if "randread" in row or "dsync" in row:
         yield "ahead of peer", 1, of_peer
+    if row.startswith("seq"):
+        yield "least CPU", 1, over(least_cpu(row, code), cpu)
 
 
 def number(v, digits=2):
@@ -107,7 +118,7 @@ for row in rows:
             if how != "library":
                 best, peer = best_peer(row, code)
                 of_peer = over(own, best)
-            for name, need, got in goals(row, code, how, of_ceiling, of_1way, of_peer):
+            for name, need, got in goals(row, code, how, of_ceiling, of_1way, of_peer, mid(row, system, "cpu_s_per_gb")):
                 verdicts.append(f"{name}: " + ("not measured" if got is None else "yes" if got >= need else "**no**"))
         cells = [
             row, system, number(mb, 0), number(ops, 0), str(len(rows[row][system])),
@@ -116,3 +127,17 @@ for row in rows:
             number(of_peer) + (f" ({peer})" if of_peer is not None else ""), "; ".join(verdicts), durability(system),
         ]
         print("| " + " | ".join(cells) + " |")
+
+print()
+print("FUSE over io_uring against classic, in the same runs:")
+print()
+print("| work | system | io_uring / classic | CPU, io_uring / classic |")
+print("|---|---|---|---|")
+for row in rows:
+    for system in rows[row]:
+        if system.endswith("-uring"):
+            classic = system.removesuffix("uring") + "classic"
+            rate = over(mid(row, system, unit(row)), mid(row, classic, unit(row)))
+            cpu = over(mid(row, system, "cpu_s_per_gb"), mid(row, classic, "cpu_s_per_gb"))
+            if rate is not None:
+                print(f"| {row} | {system.removesuffix('-uring')} | {number(rate)}{'' if rate >= 1 else ' **slower**'} | {number(cpu)} |")

@@ -1,10 +1,16 @@
 """File systems to measure beside one another: each starts its servers in a directory of its own, mounts itself on as many
 mount points as asked for, and `stop` takes everything away again, however far `start` came. Only processes that were
-started here are ended."""
+started here are ended.
+
+    systems.py gluster:KIND DIR     holds one in DIR for a script: prints its mount point; a line on standard input mounts
+                                    it anew (its client's caches are empty then) and is answered the same way; ends with the input
+"""
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -110,13 +116,14 @@ class Ropewalk:
         remove(self.base)
 
 
+HOST, GLUSTERD_PORT = "127.0.0.3", 24007
 GLUSTERD = """volume management
     type mgmt/glusterd
     option working-directory {base}/glusterd
     option run-directory {base}/run
     option glusterd-sockfile {base}/glusterd.sock
     option transport-type socket
-    option transport.socket.bind-address 127.0.0.3
+    option transport.socket.bind-address {host}
     option transport.address-family inet
     option max-port 60999
 end-volume
@@ -137,14 +144,17 @@ class Gluster:
         self.bricks, self.layout = self.kinds[kind]
 
     def start(self):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, GLUSTERD_PORT)) == 0:
+                raise RuntimeError(f"{HOST}:{GLUSTERD_PORT} is in use: a glusterd runs here already, and two cannot; end it first")
         bricks = [os.path.join(self.base, f"b{i}") for i in range(self.bricks)]
         for directory in [os.path.join(self.base, "glusterd"), os.path.join(self.base, "run"), *bricks, *self.mounts]:
             os.makedirs(directory)
         with open(os.path.join(self.base, "glusterd.vol"), "w") as config:
-            config.write(GLUSTERD.format(base=self.base))
+            config.write(GLUSTERD.format(base=self.base, host=HOST))
         self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
         wait_for("glusterd", lambda: self.answers("volume", "list"))
-        self.gluster("volume", "create", "v", *self.layout, *[f"127.0.0.3:{brick}" for brick in bricks], "force")
+        self.gluster("volume", "create", "v", *self.layout, *[f"{HOST}:{brick}" for brick in bricks], "force")
         self.gluster("volume", "start", "v")
         self.only(len(self.mounts))
 
@@ -166,7 +176,7 @@ class Gluster:
     def only(self, count):
         for index, mount in enumerate(self.mounts):
             if index < count and mount not in self.clients:
-                arguments = ["--volfile-server=127.0.0.3", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
+                arguments = [f"--volfile-server={HOST}", "--volfile-id=/v", "-l", f"{self.base}/client.log", mount]
                 self.clients[mount] = self.spawn("glusterfs", "-N", *arguments)
                 wait_for(mount, lambda: os.path.ismount(mount))
                 os.listdir(mount)
@@ -202,3 +212,29 @@ class Gluster:
             child.terminate()
             child.wait(30)
         remove(self.base)
+
+
+def main(what, base):
+    kind = what.partition(":")[2] or "plain"
+    if not what.startswith("gluster") or kind not in Gluster.kinds:
+        sys.exit(f"systems.py: {what}: not one of " + " ".join(f"gluster:{k}" for k in Gluster.kinds))
+    if Gluster.missing:
+        sys.exit(f"systems.py: {what}: {Gluster.missing}")
+    system = Gluster(base, 1, kind)
+    try:
+        system.start()
+        print(system.mounts[0], flush=True)
+        for _ in sys.stdin:
+            system.only(0)
+            system.only(1)
+            print(system.mounts[0], flush=True)
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(f"systems.py: {what}: {error}")
+    finally:
+        system.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -460,6 +460,9 @@ pub struct PdiskBench {
     /// Operations in flight, or writers, of that load
     #[arg(long, default_value_t = 32, requires = "load", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: u32,
+    /// Reads handed over and awaited as one batch, in random-read
+    #[arg(long, default_value_t = 1, requires = "load", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub batch: u32,
     /// Pdisks side by side, each loaded alike
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pdisks: u32,

@@ -39,7 +39,35 @@ struct Compared {
     ratios: Vec<f64>,
     /// The least ratio that is good enough; `None`: no goal is set for this load here.
     goal: Option<f64>,
+    /// Operations that one flush of the log made durable; 0: nothing was written.
+    writes_a_flush: f64,
 }
+
+/// What many synchronous writers reach more than one.
+#[derive(Serialize)]
+struct Gain {
+    /// What fio's many are.
+    against: &'static str,
+    /// Medians of the rounds.
+    store: f64,
+    fio: f64,
+    /// The median of the rounds' ratios.
+    ratio: f64,
+    ratios: Vec<f64>,
+    goal: Option<f64>,
+}
+
+/// A load, what fio does beside it, and the goal of the ratio.
+struct Case {
+    load: Load,
+    job: &'static str,
+    goal: Option<f64>,
+    /// Said of fio, where it is not plain.
+    against: &'static str,
+}
+
+/// What both did in one round.
+type Round = (Row, Option<Rate>);
 
 /// One line of a table of settings.
 #[derive(Serialize)]
@@ -58,6 +86,7 @@ struct Report {
     dir: PathBuf,
     tmpfs: bool,
     loads: Vec<Compared>,
+    gains: Vec<Gain>,
     tables: Vec<SettingRow>,
     open: Option<OpenRow>,
     aging: Option<Aging>,
@@ -94,7 +123,7 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<Report> {
     let bar = output::spinner("filling");
     let tmpfs = rustix::fs::statfs(dir)?.f_type == 0x0102_1994;
     let (mut tables, mut open, mut aging) = (Vec::new(), None, None);
-    let loads = compare(dir, tmpfs, args, &bar)?;
+    let (loads, gains) = compare(dir, tmpfs, args, &bar)?;
     if args.tables {
         bar.set_message("tables of queues and coalescing");
         tables = setting_tables(dir, args)?;
@@ -109,11 +138,44 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<Report> {
         open = Some(measure_open(dir, args.strips)?);
     }
     bar.finish_and_clear();
-    Ok(Report { dir: dir.into(), tmpfs, loads, tables, open, aging })
+    Ok(Report { dir: dir.into(), tmpfs, loads, gains, tables, open, aging })
 }
 
 fn options(dir: &Path, args: &PdiskBench) -> Options {
     Options { size: args.size.0, time: Duration::from_secs(args.seconds), ..Options::new(dir) }
+}
+
+/// The loads, and what fio does beside each.
+fn cases(tmpfs: bool) -> (Vec<Case>, Vec<Case>) {
+    let random = Some(if tmpfs { 0.5 } else { 0.8 });
+    let sync = (!tmpfs).then_some(0.5);
+    let case = |load, job, goal, against| Case { load, job, goal, against };
+    let plain = vec![
+        case(Load::Write { depth: 8 }, "--rw=write --bs=1m --iodepth=8", Some(0.9), ""),
+        case(Load::Read { depth: 8 }, "--rw=read --bs=1m --iodepth=8", Some(0.9), ""),
+        case(Load::RandomRead { depth: 32, batch: 1 }, "--rw=randread --bs=4k --iodepth=32", random, ""),
+        // In batches fio submits and awaits as many at once as well.
+        case(
+            Load::RandomRead { depth: 32, batch: 8 },
+            "--rw=randread --bs=4k --iodepth=32 --iodepth_batch_submit=8 --iodepth_batch_complete_min=8",
+            random,
+            "",
+        ),
+    ];
+    let many = Load::SyncWrite { writers: 32 };
+    let synchronous = vec![
+        case(Load::SyncWrite { writers: 1 }, "--rw=randwrite --bs=4k --iodepth=1 --fdatasync=1", None, ""),
+        // fio flushes once every 32 writes and goes on writing meanwhile: no write waits for its own flush.
+        case(many, "--rw=randwrite --bs=4k --iodepth=32 --fdatasync=32", sync, "fio --fdatasync=32"),
+        // Here each waits for its own, as each of the store's writers does.
+        case(
+            many,
+            "--rw=randwrite --bs=4k --iodepth=1 --fdatasync=1 --numjobs=32 --thread --group_reporting",
+            None,
+            "32 jobs of fio",
+        ),
+    ];
+    (plain, synchronous)
 }
 
 fn compare(
@@ -121,62 +183,85 @@ fn compare(
     tmpfs: bool,
     args: &PdiskBench,
     bar: &indicatif::ProgressBar,
-) -> Result<Vec<Compared>> {
+) -> Result<(Vec<Compared>, Vec<Gain>)> {
     let fio = Fio { file: dir.join("pdisk-bench.fio"), size: args.size.0 / 2, seconds: args.seconds };
     let with_fio = !args.no_fio && fio.lay_out();
     if !with_fio && !args.no_fio {
         eprintln!("fio does not run here: the store's figures stand alone");
     }
-    let random = Some(if tmpfs { 0.5 } else { 0.8 });
-    let sync = (!tmpfs).then_some(0.5);
-    let loads = [
-        (Load::Write { depth: 8 }, "--rw=write --bs=1m --iodepth=8", Some(0.9)),
-        (Load::Read { depth: 8 }, "--rw=read --bs=1m --iodepth=8", Some(0.9)),
-        (Load::RandomRead { depth: 32, batch: 1 }, "--rw=randread --bs=4k --iodepth=32", random),
-        // In batches fio submits and awaits as many at once as well.
-        (
-            Load::RandomRead { depth: 32, batch: 8 },
-            "--rw=randread --bs=4k --iodepth=32 --iodepth_batch_submit=8 --iodepth_batch_complete_min=8",
-            random,
-        ),
-        (Load::SyncWrite { writers: 1 }, "--rw=randwrite --bs=4k --iodepth=1 --fdatasync=1", None),
-        (Load::SyncWrite { writers: 32 }, "--rw=randwrite --bs=4k --iodepth=32 --fdatasync=32", sync),
-    ];
     let mut bench = Bench::start(options(dir, args))?;
+    let mut measure = |case: &Case, round: usize| -> Result<Round> {
+        bar.set_message(format!("{:?}, round {}", case.load, round + 1));
+        // Who begins changes, so that a disk that grows slower or faster favours nobody.
+        let fio_first = if with_fio && round.is_multiple_of(2) { Some(fio.run(case.job)?) } else { None };
+        let row = bench.run(case.load)?;
+        let raw = if with_fio && fio_first.is_none() { Some(fio.run(case.job)?) } else { fio_first };
+        Ok((row, raw))
+    };
+    let (plain, synchronous) = cases(tmpfs);
     let mut compared = Vec::new();
-    for (load, job, goal) in loads {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        let mut ratios = Vec::new();
-        for round in 0..args.rounds {
-            bar.set_message(format!("{load:?}, round {}", round + 1));
-            // Who begins changes, so that a disk that grows slower or faster favours nobody.
-            let fio_first = if with_fio && round % 2 == 0 { Some(fio.run(job)?) } else { None };
-            let row = bench.run(load)?;
-            let raw = if with_fio && fio_first.is_none() { Some(fio.run(job)?) } else { fio_first };
-            if let Some(raw) = raw {
-                ratios.push(row.iops() / raw.iops);
-                theirs.push(raw);
-            }
-            ours.push(row);
-        }
-        ratios.sort_by(f64::total_cmp);
-        ours.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
-        theirs.sort_by(|a, b| a.iops.total_cmp(&b.iops));
-        let row = &ours[ours.len() / 2];
-        let store = Rate { iops: row.iops(), mb: row.mb_per_second(), cpu_us: row.cpu_us() };
-        let fio = theirs.get(theirs.len() / 2).copied();
-        compared.push(Compared {
-            load: row.load.clone(),
-            store,
-            p50_us: row.p50_us,
-            p99_us: row.p99_us,
-            ratio: ratios.get(ratios.len() / 2).copied(),
-            ratios,
-            fio,
-            goal,
-        });
+    for case in &plain {
+        let rounds: Vec<Round> = (0..args.rounds).map(|round| measure(case, round)).collect::<Result<_>>()?;
+        compared.push(compared_of(case, &rounds));
     }
-    Ok(compared)
+    // One writer and many in each round, so that a gain is one of the same seconds.
+    let mut rounds: Vec<Vec<Round>> = synchronous.iter().map(|_| Vec::new()).collect();
+    for round in 0..args.rounds {
+        for (case, taken) in synchronous.iter().zip(&mut rounds) {
+            taken.push(measure(case, round)?);
+        }
+    }
+    compared.extend(synchronous.iter().zip(&rounds).map(|(case, rounds)| compared_of(case, rounds)));
+    let many = synchronous.iter().zip(&rounds).skip(1);
+    let gains = many.filter_map(|(case, many)| gain_of(case, &rounds[0], many, tmpfs)).collect();
+    Ok((compared, gains))
+}
+
+fn compared_of(case: &Case, rounds: &[Round]) -> Compared {
+    let ratios = rounds.iter().filter_map(|(row, raw)| Some(row.iops() / raw.as_ref()?.iops)).collect();
+    let ratios = rising(ratios);
+    let mut ours: Vec<&Row> = rounds.iter().map(|(row, _)| row).collect();
+    ours.sort_by(|a, b| a.iops().total_cmp(&b.iops()));
+    let mut theirs: Vec<Rate> = rounds.iter().filter_map(|(_, raw)| *raw).collect();
+    theirs.sort_by(|a, b| a.iops.total_cmp(&b.iops));
+    let row = ours[ours.len() / 2];
+    let writes = matches!(case.load, Load::Write { .. } | Load::SyncWrite { .. });
+    let against = if case.against.is_empty() { String::new() } else { format!(" ({})", case.against) };
+    Compared {
+        load: format!("{}{against}", row.load),
+        store: Rate { iops: row.iops(), mb: row.mb_per_second(), cpu_us: row.cpu_us() },
+        p50_us: row.p50_us,
+        p99_us: row.p99_us,
+        fio: theirs.get(theirs.len() / 2).copied(),
+        ratio: ratios.get(ratios.len() / 2).copied(),
+        ratios,
+        goal: case.goal,
+        writes_a_flush: if writes { row.operations as f64 / row.groups.max(1) as f64 } else { 0.0 },
+    }
+}
+
+/// `None` without fio.
+fn gain_of(case: &Case, one: &[Round], many: &[Round], tmpfs: bool) -> Option<Gain> {
+    let gains = one.iter().zip(many).filter_map(|((one, raw_one), (many, raw_many))| {
+        Some((many.iops() / one.iops(), raw_many.as_ref()?.iops / raw_one.as_ref()?.iops))
+    });
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = gains.unzip();
+    let ratios = rising(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
+    let (ours, theirs) = (rising(ours), rising(theirs));
+    let middle = ratios.len() / 2;
+    Some(Gain {
+        against: case.against,
+        store: *ours.get(middle)?,
+        fio: *theirs.get(middle)?,
+        ratio: *ratios.get(middle)?,
+        ratios,
+        goal: case.goal.filter(|_| !tmpfs).map(|_| 0.8),
+    })
+}
+
+fn rising(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
 }
 
 /// Queues 1 to 16 under several pdisks and under one busy pdisk, and completions gathered or not.
@@ -187,7 +272,10 @@ fn setting_tables(dir: &Path, args: &PdiskBench) -> Result<Vec<SettingRow>> {
         let io = IoConfig { num_io_queues: queues, io_dma_mib: 128, ..IoConfig::default() };
         let size = (args.size.0 / 16).max(64 << 20);
         let mut bench = Bench::start(Options { size, pdisks: 16, io, ..options(dir, args) })?;
-        rows.push(setting_row("queues, 16 pdisks", queues.to_string(), &bench.run(load)?));
+        for (said, count, us) in [("", 1, 0), (", coalescing 8/100", 8, 100)] {
+            bench.coalesce(count, us)?;
+            rows.push(setting_row("queues, 16 pdisks", format!("{queues}{said}"), &bench.run(load)?));
+        }
     }
     for queues in [1, 2, 4] {
         let io = IoConfig { num_io_queues: 16, io_dma_mib: 128, ..IoConfig::default() };
@@ -298,6 +386,7 @@ fn show(report: &Report) {
             format!("{:.1}", c.store.cpu_us),
             format!("{:.0}", c.p50_us),
             format!("{:.0}", c.p99_us),
+            if c.writes_a_flush > 0.0 { format!("{:.1}", c.writes_a_flush) } else { dash() },
             of(&|f| format!("{:.0}", f.iops)),
             of(&|f| format!("{:.0}", f.mb)),
             of(&|f| format!("{:.1}", f.cpu_us)),
@@ -317,6 +406,7 @@ fn show(report: &Report) {
             "CPU µs/OP",
             "P50 µs",
             "P99 µs",
+            "OPS/FLUSH",
             "fio OPS/s",
             "fio MB/s",
             "fio CPU µs",
@@ -326,16 +416,17 @@ fn show(report: &Report) {
         ],
         report.loads.iter().map(cells).collect(),
     );
-    let gain = |rate: &dyn Fn(&Compared) -> Option<f64>| {
-        let [.., one, many] = &report.loads[..] else { return None };
-        Some(rate(many)? / rate(one)?)
-    };
-    if let (Some(ours), Some(theirs)) = (gain(&|c| Some(c.store.iops)), gain(&|c| Some(c.fio?.iops))) {
-        let ratio = ours / theirs;
-        let said =
-            if report.tmpfs { String::new() } else { format!(" (goal 0.80: {})", verdict(ratio >= 0.8)) };
+    for gain in &report.gains {
+        let (least, most) =
+            (gain.ratios.first().unwrap_or(&gain.ratio), gain.ratios.last().unwrap_or(&gain.ratio));
+        let said = gain.goal.map(|goal| format!(" (goal {goal:.2}: {})", verdict(gain.ratio >= goal)));
         output::line(format!(
-            "gain from 1 to 32 synchronous writers: store {ours:.1}, fio {theirs:.1}, ratio {ratio:.2}{said}"
+            "gain from 1 to 32 synchronous writers: store {:.1}, {} {:.1}, ratio {:.2} ({least:.2}-{most:.2}){}",
+            gain.store,
+            gain.against,
+            gain.fio,
+            gain.ratio,
+            said.unwrap_or_default()
         ));
     }
     if let Some(open) = &report.open {

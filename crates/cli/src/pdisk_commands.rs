@@ -88,10 +88,12 @@ pub fn bench_one(dir: &Path, args: &PdiskBench) -> Result<()> {
             format!("{:.0}", row.p50_us),
             format!("{:.0}", row.p99_us),
             format!("{:.1}", row.cpu_us()),
+            row.groups.to_string(),
+            format!("{:.0}", row.group_us),
         ]
     };
     output::table(
-        &["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP"],
+        &["LOAD", "OPS/s", "MB/s", "P50 µs", "P99 µs", "CPU µs/OP", "LOG GROUPS", "GROUP µs"],
         rows.iter().map(show).collect(),
     );
     Ok(())
@@ -114,7 +116,7 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<(Vec<bench::Row>, Option<Str
     let loads = match args.load.as_deref() {
         Some("write") => vec![bench::Load::Write { depth }],
         Some("read") => vec![bench::Load::Read { depth }],
-        Some("random-read") => vec![bench::Load::RandomRead { depth, batch: 1 }],
+        Some("random-read") => vec![bench::Load::RandomRead { depth, batch: args.batch.min(depth) }],
         Some(_) => vec![bench::Load::SyncWrite { writers: depth }],
         None => vec![
             bench::Load::Write { depth: 8 },

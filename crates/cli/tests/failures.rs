@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ropewalk, seed};
+use common::{Cluster, Random, ok, ropewalk, seed};
 use load::{Load, same, survived};
 use story::{PATIENCE, command, proved, set, small, soak, whole};
 
@@ -194,6 +194,34 @@ fn what_a_dead_mount_left_holds_up_no_rebuild() {
     assert_eq!(cluster.json(&["clients", "list"]).as_array().unwrap().len(), 0);
     cluster.start();
     survived(&models).unwrap();
+}
+
+/// A mount dies in the middle of stripes, and the next one comes while too many pdisks are away to resolve them: it
+/// does so when they are back, and needs no mounting again.
+#[test]
+fn what_cannot_be_resolved_yet_is_resolved_when_it_can() {
+    let cluster = small(&["--nodes", "4", "--pdisks", "2"]);
+    set(&cluster, &["leaseRenewInterval=500ms", "leaseDuration=3s", "missingRebuildDelay=10min"]);
+    let load = Load::start(&cluster.mnt(), 2, seed(), true);
+    load.goes_on();
+    std::thread::sleep(Duration::from_secs(1));
+    cluster.kill(|name| name.starts_with("mount") || name == "n1" || name == "n2");
+    let models = load.end();
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", mnt.to_str().unwrap()]);
+    assert!(cluster.logs().contains("cannot be resolved until"), "all could be resolved: {}", cluster.logs());
+    cluster.start_server("n1");
+    cluster.start_server("n2");
+    cluster.wait_all_ok(PATIENCE);
+    let end = Instant::now() + PATIENCE;
+    while let Err(lost) = survived(&models) {
+        assert!(Instant::now() < end, "{lost}: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    while !ropewalk(&["pool", "verify", "--dir", dir.to_str().unwrap()]).status.success() {
+        assert!(Instant::now() < end, "stripes are left: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// `8+3p` on 16 pdisks: any three at once.

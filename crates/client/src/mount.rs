@@ -52,9 +52,7 @@ impl Client {
         tunables.validate()?;
 
         let io = stripe_io(endpoint, &membership, tunables.deadline);
-        if granted.resolve {
-            resolve(&membership, &io, &granted, tunables.deadline).await?;
-        }
+        let resolved = !granted.resolve || resolve(&membership, &io, &granted, tunables.deadline).await?;
 
         let blocks = Arc::new(StripeBlocks { io });
         let block_size = blocks.geometry(granted.session.fs.pool).map_or(0, |g| u64::from(g.block_size));
@@ -63,6 +61,9 @@ impl Client {
         let client = Client::with_parts(manager, blocks, granted.session.clone(), tunables);
         if !granted.whole {
             client.core.set_split();
+        } else if !resolved {
+            // With tokens each inode is resolved before it is used, and the manager has the rest tried again and again.
+            client.core.share().await;
         }
         client.core.runtime.spawn(client.core.clone().follow_recalls());
         let mut ended = membership.ended();
@@ -87,7 +88,7 @@ pub async fn resolve_unmounted(endpoint: &Endpoint, config: ClientConfig) -> Res
     let (membership, granted) = open_session(endpoint, &config).await?;
     let outcome = match granted.whole && granted.resolve {
         true => resolve(&membership, &stripe_io(endpoint, &membership, patience), &granted, patience).await,
-        false => Ok(()),
+        false => Ok(true),
     };
     let closed = membership.call(MgrRequest::CloseSession, Instant::now() + patience).await;
     membership.stop();
@@ -116,25 +117,33 @@ fn stripe_io(endpoint: &Endpoint, membership: &Membership, deadline: Duration) -
     StripeIo::new(transport, membership.views(), membership.session_cell(), membership.reporter(), config)
 }
 
-/// Brings every stripe that the last session left half done to its old or its new version.
+/// Brings every stripe that the last session left half done to its old or its new version; false if pdisks are away
+/// that this needs.
 async fn resolve(
     membership: &Membership,
     io: &StripeIo,
     granted: &Granted,
     patience: Duration,
-) -> Result<(), MountError> {
+) -> Result<bool, MountError> {
     let started = Instant::now();
-    let report = stripe::resolve_fs(io, granted.session.fs.id, granted.session.grant, |_| ())
-        .await
-        .map_err(|e| MountError::Resolve(block_error(e)))?;
+    let report = match stripe::resolve_fs(io, granted.session.fs.id, granted.session.grant, |_| ()).await {
+        Ok(report) => report,
+        Err(error @ StripeError::CannotList { .. }) => {
+            tracing::error!(%error, "what the last session left cannot be resolved until its pdisks are back");
+            return Ok(false);
+        }
+        Err(error) => return Err(MountError::Resolve(block_error(error))),
+    };
     tracing::info!(?report, took = ?started.elapsed(), "resolved what the last session left");
     if !report.unavailable.is_empty() {
-        // Those blocks cannot be read or written until their pdisks are back; the next mount tries again.
-        tracing::error!(stripes = report.unavailable.len(), "some stripes could not be resolved");
-        return Ok(());
+        tracing::error!(
+            stripes = report.unavailable.len(),
+            "some stripes cannot be resolved until their pdisks are back"
+        );
+        return Ok(false);
     }
     match membership.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
         Err(error) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
     }
 }

@@ -41,6 +41,8 @@ pub trait KernelCache: Send + Sync {
 const LATE_AFTER: Duration = Duration::from_millis(5);
 /// Pause before cleaning is tried again.
 const RETRY: Duration = Duration::from_millis(300);
+/// Pause before what ended sessions left is tried again.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
 /// One wait for recalls.
 const RECALL_POLL: Duration = Duration::from_secs(20);
 
@@ -451,7 +453,7 @@ impl Core {
 
     /// Others come, or the manager begins anew: says what is held. What is only cached and cannot be said
     /// goes.
-    async fn share(self: &Arc<Core>) {
+    pub(crate) async fn share(self: &Arc<Core>) {
         self.set_split();
         self.claims.fetch_add(1, SeqCst);
         self.tell_kernel(|kernel| kernel.set_shared(true)).await;
@@ -620,18 +622,24 @@ impl Core {
                 tracing::warn!(%error, "what ended sessions left cannot be listed");
                 Errno::EIO
             })?;
+            // One whose pdisks are away holds up no other.
+            let mut failed = None;
             for ino in left {
                 match self.hold(&self.inode(ino), Need::Attr).await {
                     // Removed since.
                     Ok(_) | Err(Errno::ENOENT) => {}
-                    Err(error) => return Err(error),
+                    Err(error) if self.calls.dead() => return Err(error),
+                    Err(error) => failed = Some(error),
                 }
             }
-            self.calls.ask(MgrRequest::ResolvePassDone { pass }).await.map(drop)
+            match failed {
+                Some(error) => Err(error),
+                None => self.calls.ask(MgrRequest::ResolvePassDone { pass }).await.map(drop),
+            }
         };
         if let Err(error) = outcome.await {
             tracing::warn!(%error, "not all that ended sessions left is resolved; tried again");
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(RESOLVE_AGAIN).await;
             self.resolving.store(0, SeqCst);
         }
     }

@@ -6,6 +6,7 @@
 //! Transport security will be another variant behind the same seven functions.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     net::{Shutdown, SocketAddr},
     time::Duration,
@@ -32,9 +33,10 @@ impl Socket {
         &self.stream
     }
 
-    /// Ends when a read may move bytes. Safe to cancel.
+    /// Ends when a read may move bytes. Safe to cancel. Only one task may wait for this at a time, the connection's
+    /// reader: that needs no list of those who wait.
     pub(crate) async fn readable(&self) -> io::Result<()> {
-        self.stream.readable().await
+        poll_fn(|cx| self.stream.poll_read_ready(cx)).await
     }
 
     /// Ends when there is at least one byte to read, or the stream has ended. Safe to cancel.

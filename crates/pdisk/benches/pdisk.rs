@@ -26,7 +26,8 @@ fn main() {
     ];
     for load in loads {
         let row = bench.run(load).unwrap();
-        println!("{}: {:.0} a second, {:.1} us of CPU each", row.load, row.iops(), row.cpu_us());
+        let (load, iops, cpu) = (&row.load, row.iops(), row.cpu_us());
+        println!("{load}: {iops:.0} a second, {cpu:.1} us of CPU each, {} groups of the log", row.groups);
     }
     println!("{:?}", bench.age(if tiny { 8 << 20 } else { 4 << 30 }).unwrap());
     drop(bench);

@@ -1,11 +1,12 @@
 //! The committer: one thread a pdisk that makes pending records durable, a group at a time.
 //! Order: bytes in the data file are flushed, then the group is written, then the log is flushed, then
-//! the waiters are answered. While one group is on its way the next gathers: that is the group commit.
+//! the waiters are answered. While one group is on its way the next gathers, and for a moment after it (see
+//! `GATHER_PART`): that is the group commit.
 //! On an error of any of these steps the pdisk is latched failed; no flush is tried twice.
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -14,20 +15,30 @@ use bytes::Bytes;
 use crate::{
     files::LOG_RING,
     io::{Op, Request, lock},
+    keeper,
     log::{encode_group, group_len, group_max},
-    store::{Entry, Store, wake_room_waiters},
+    store::{Entry, State, Store, wake_room_waiters},
 };
 
 /// Runs until the store stops and nothing is pending, or the pdisk fails.
 pub(crate) fn run(store: &Store) {
-    while let Some(entries) = next_group(store) {
+    let (mut records, mut patience) = (0, Duration::ZERO);
+    while let Some(entries) = next_group(store, records, patience) {
+        let start = Instant::now();
+        records = entries.len();
         if let Err((what, e)) = commit(store, entries) {
             let mut state = store.lock();
             store.fail(&mut state, format!("{what}: {e}"));
             return;
         }
+        patience = (start.elapsed() / GATHER_PART).min(GATHER_MAX);
     }
 }
+
+/// Who was answered mostly comes again soon. Taking whoever is first at once makes two halves that wait for
+/// each other's flush; so the next group waits for all, for this part of a commit's time at most.
+const GATHER_PART: u32 = 4;
+const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Since when a commit is under way: a disk that hangs is told of while it hangs. There is nothing else to
 /// do than to wait, for the kernel owns the buffers.
@@ -62,20 +73,16 @@ impl Drop for Watched<'_> {
     }
 }
 
-fn next_group(store: &Store) -> Option<Vec<Entry>> {
+/// The next group, after one of `answered` records; `patience`: how long it waits for as many again.
+fn next_group(store: &Store, answered: usize, patience: Duration) -> Option<Vec<Entry>> {
     let mut state = store.lock();
-    loop {
-        if state.failed.is_some() {
-            return None;
-        }
-        if !state.pending.is_empty() {
-            break;
-        }
-        if state.stopping {
-            return None;
-        }
-        state.committer_rests = true;
-        state = store.commit_wake.wait(state).unwrap_or_else(|e| e.into_inner());
+    let all = answered + state.pending.len();
+    if all > 1 {
+        state = gather(store, state, all, Some(patience));
+    }
+    state = gather(store, state, 1, None);
+    if state.failed.is_some() || state.pending.is_empty() {
+        return None;
     }
     let max = group_max(store.files.label.log_bytes);
     let mut entries = Vec::new();
@@ -91,6 +98,26 @@ fn next_group(store: &Store) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
+/// Waits until `count` records are pending, for `time` at most, or until the store stops or fails.
+fn gather<'a>(
+    store: &'a Store,
+    mut state: MutexGuard<'a, State>,
+    count: usize,
+    time: Option<Duration>,
+) -> MutexGuard<'a, State> {
+    let start = Instant::now();
+    while state.pending.len() < count && state.failed.is_none() && !state.stopping {
+        state.wake_committer_at = count;
+        state = match time.map(|time| time.saturating_sub(start.elapsed())) {
+            Some(Duration::ZERO) => break,
+            Some(left) => store.commit_wake.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0,
+            None => store.commit_wake.wait(state).unwrap_or_else(|e| e.into_inner()),
+        };
+    }
+    state.wake_committer_at = 0;
+    state
+}
+
 fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::io::Error)> {
     let start = Instant::now();
     let _watched = store.commit_watch.start(start);
@@ -100,11 +127,14 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
         store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush data", e))?;
     }
     let head = store.lock().head;
-    let meta: Vec<u8> = entries.iter().flat_map(|e| e.meta.iter().copied()).collect();
+    let meta = entries.iter().map(|e| &e.meta[..]).collect::<Vec<_>>().concat();
     let payload: Vec<Bytes> = entries.iter().map(|e| e.payload.clone()).collect();
     let (first, last) = (entries[0].rsn, entries[entries.len() - 1].rsn);
-    let (group, after) =
-        encode_group(head, &store.files.label.uuid, first, entries.len() as u32, &meta, &payload);
+    let len = group_len(meta.len(), payload.iter().map(Bytes::len).sum());
+    // Registered memory: in few pieces for the disk, and mapped already.
+    let mut group = store.node.buffer(len);
+    let uuid = &store.files.label.uuid;
+    let after = encode_group(head, uuid, first, entries.len() as u32, &meta, &payload, &mut group);
     let writes = ring_writes(store, head.position, group.freeze());
     store.node.submit_and_wait(queue, writes).map_err(|e| ("write log", e))?;
     let flush = Request { file: Arc::clone(&store.files.log), op: Op::Flush, offset: 0, tag: 0 };
@@ -121,11 +151,11 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
     let (ready, rest): (Vec<_>, Vec<_>) = state.waiters.drain(..).partition(|(rsn, _)| *rsn <= last);
     state.waiters = rest;
     wake_room_waiters(&mut state);
-    let checkpoint_due =
-        state.head.position - state.checkpoint.1.log.position > store.files.label.log_bytes / 4;
+    let keeper_due = state.head.position - state.checkpoint.1.log.position > store.files.label.log_bytes / 4
+        || keeper::clean_due(store, &state);
     drop(state);
     store.committed.notify_all();
-    if checkpoint_due {
+    if keeper_due {
         store.keeper_wake.notify_one();
     }
     for (_, waiter) in ready {

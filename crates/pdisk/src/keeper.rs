@@ -58,8 +58,7 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         if checkpoint_due(store, &mut state) {
             return Work::Checkpoint;
         }
-        let high = state.index.pending_bytes() as u64 > store.options.fast_write_memory / 4;
-        if high && !state.ready.is_empty() {
+        if clean_due(store, &state) {
             return Work::Clean;
         }
         let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
@@ -73,6 +72,13 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
             return Work::Clean;
         }
     }
+}
+
+/// Whether enough has gathered to be brought to its place: a quarter of the memory for it, or as much as the log
+/// takes between two checkpoints. For a checkpoint holds all that is pending, and with a small log there are many.
+pub(crate) fn clean_due(store: &Store, state: &State) -> bool {
+    let high = store.options.fast_write_memory.min(store.files.label.log_bytes) / 4;
+    state.index.pending_bytes() as u64 > high && !state.ready.is_empty()
 }
 
 fn checkpoint_due(store: &Store, state: &mut State) -> bool {

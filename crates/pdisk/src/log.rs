@@ -52,7 +52,7 @@ pub(crate) fn group_len(meta: usize, payload: usize) -> usize {
     (copy + payload.max(copy.next_multiple_of(UNIT) - copy) + copy).next_multiple_of(UNIT)
 }
 
-/// Builds a group. Returns the point after it.
+/// Builds a group in `group`, which is as long as [`group_len`] says. Returns the point after it.
 pub(crate) fn encode_group(
     at: LogPoint,
     uuid: &[u8; 16],
@@ -60,9 +60,11 @@ pub(crate) fn encode_group(
     records: u32,
     meta: &[u8],
     payload: &[Bytes],
-) -> (AlignedBuf, LogPoint) {
+    group: &mut [u8],
+) -> LogPoint {
     let payload_len: usize = payload.iter().map(Bytes::len).sum();
-    let len = group_len(meta.len(), payload_len);
+    let len = group.len();
+    assert_eq!(len, group_len(meta.len(), payload_len), "length of a group");
     let mut header = Vec::with_capacity(HEADER);
     let mut w = Writer(&mut header);
     w.bytes(MAGIC);
@@ -83,21 +85,16 @@ pub(crate) fn encode_group(
     let crc = crc32c(&header);
     header.extend_from_slice(&crc.to_le_bytes());
 
-    let mut group = AlignedBuf::zeroed(len);
-    let mut put = |at: &mut usize, bytes: &[u8]| {
-        group[*at..*at + bytes.len()].copy_from_slice(bytes);
-        *at += bytes.len();
-    };
-    let mut to = 0;
-    put(&mut to, &header);
-    put(&mut to, meta);
-    for bytes in payload {
-        put(&mut to, bytes);
+    let (mut front, back) = group.split_at_mut(len - HEADER - meta.len());
+    for bytes in [&header[..], meta].into_iter().chain(payload.iter().map(|b| &b[..])) {
+        let (to, rest) = front.split_at_mut(bytes.len());
+        to.copy_from_slice(bytes);
+        front = rest;
     }
-    to = len - HEADER - meta.len();
-    put(&mut to, meta);
-    put(&mut to, &header);
-    (group, LogPoint { position: at.position + len as u64, sequence: at.sequence + 1, chain: crc })
+    front.fill(0);
+    back[..meta.len()].copy_from_slice(meta);
+    back[meta.len()..].copy_from_slice(&header);
+    LogPoint { position: at.position + len as u64, sequence: at.sequence + 1, chain: crc }
 }
 
 /// A group's header, its own CRC verified.
@@ -342,7 +339,8 @@ mod tests {
         let mut meta = Vec::new();
         adopt.encode(&mut meta);
         let at = LogPoint { position: 8192, sequence: 3, chain: 0x0102_0304 };
-        let (group, after) = encode_group(at, &[9; 16], 7, 1, &meta, &[]);
+        let mut group = vec![0xee; group_len(meta.len(), 0)];
+        let after = encode_group(at, &[9; 16], 7, 1, &meta, &[], &mut group);
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let header = concat!(
             "52574c47",

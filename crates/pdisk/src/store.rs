@@ -98,8 +98,8 @@ pub(crate) struct State {
     /// Slot and head of the newest checkpoint.
     pub checkpoint: (usize, Head),
     pub failed: Option<String>,
-    /// The committer waits for something to do: telling it so costs a system call.
-    pub committer_rests: bool,
+    /// The committer waits for so many pending records; 0: it does not wait. Waking it costs a system call.
+    pub wake_committer_at: usize,
     /// Said to be full, and not emptied since.
     pub full: bool,
     pub stopping: bool,
@@ -172,7 +172,7 @@ impl Store {
             deletes: RecentDeletes::default(),
             checkpoint: recovered.checkpoint,
             failed: None,
-            committer_rests: false,
+            wake_committer_at: 0,
             full: false,
             stopping: false,
         };
@@ -240,7 +240,8 @@ impl Store {
         let counted = log_cost(meta.len(), payload.len());
         state.pending_log += counted;
         state.pending.push_back(Entry { rsn, meta, payload, data, counted });
-        if std::mem::take(&mut state.committer_rests) {
+        if state.wake_committer_at > 0 && state.pending.len() >= state.wake_committer_at {
+            state.wake_committer_at = 0;
             self.commit_wake.notify_one();
         }
         Ok((rsn, effects.deleted))

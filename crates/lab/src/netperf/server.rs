@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, hash_map::RandomState},
     hash::{BuildHasher, Hasher},
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -80,11 +80,12 @@ enum Outcome {
     Ended(Option<Box<ClientResult>>),
 }
 
-/// This process, for controllers.
+/// This process, for controllers. Its parts, a server and a client perhaps, have one id: its CPU time counts once.
 pub(super) fn info() -> Info {
+    static ID: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Info {
-        id: RandomState::new().build_hasher().finish(),
+        id: *ID,
         host: host.trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
     }

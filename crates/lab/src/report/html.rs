@@ -1,7 +1,7 @@
 //! The report as one HTML file: no script, nothing loaded from anywhere, light and dark by the reader's
 //! preference, readable in print.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
 use super::{
     PlanReport, Report, SeriesReport, chart::line_chart, heat::heat_map, numbers::percent, show, table::table,
@@ -172,12 +172,14 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     }
     page.push_str("</div><div>\n");
     page.push_str(&line_chart(step, report));
+    // What several steps say alike is said once.
+    let mut said = BTreeSet::new();
     for record in &report.records {
         if let Some(figures) = record.figures.as_ref().filter(|f| !f.timeline.is_empty()) {
             page.push_str("<h4>Latency, darker where more operations ended</h4>\n");
             page.push_str(&heat_map(&figures.timeline, plan.planned.plan.seconds, step.unit()));
         }
-        for note in record.figures.iter().flat_map(|f| &f.notes).take(4) {
+        for note in record.figures.iter().flat_map(|f| &f.notes).take(4).filter(|n| said.insert(*n)) {
             let _ = writeln!(page, "<p class=\"muted\">{}</p>", escape(note));
         }
     }

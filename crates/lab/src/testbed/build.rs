@@ -19,7 +19,10 @@ use super::{
 const SWITCH: &str = "switch";
 /// What a router asks its neighbours with; outside the range that hosts are drawn from.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 1);
-/// What a link lets pass at once: one millisecond of its rate, and always a whole segmented packet.
+/// What a link lets pass at once, in milliseconds of its rate: a network card goes on sending what is queued while a
+/// hypervisor holds the CPUs, a token bucket makes up for it afterwards. No more than waits at a link ([`QUEUE`]).
+const BURST_MS: u64 = 4;
+/// And always a whole segmented packet.
 const BURST_BYTES_MIN: u64 = 128 << 10;
 /// What waits at a link at most.
 const QUEUE: &str = "5ms";
@@ -87,7 +90,7 @@ pub(super) fn far_end(testbed: &Testbed, host: &Host, link: u8) -> (String, Stri
 /// The rate of a device's sending direction; or everything it sends is dropped.
 pub(super) fn shape(device: &str, rate: BitRate, passes: bool) -> String {
     if passes {
-        let burst = (rate.0 / 8 / 1000).max(BURST_BYTES_MIN);
+        let burst = (rate.0 / 8 * BURST_MS / 1000).max(BURST_BYTES_MIN);
         format!("qdisc replace dev {device} root tbf rate {}bit burst {burst} latency {QUEUE}", rate.0)
     } else {
         // A queue with room for one byte has room for no packet.

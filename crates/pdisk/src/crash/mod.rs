@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
 };
 
 use base::{ClusterId, PdiskId};
@@ -107,7 +108,12 @@ fn explore(seed: u64, states: u64, tried: &AtomicU64) -> Result<(), String> {
         let (disk, next) = cut.map_err(|e| story(e, None))?;
         disk.write(place.dir.path()).unwrap();
         models = next;
-        if tried.fetch_add(explorer.states - before, Ordering::Relaxed) >= states {
+        let new = explorer.states - before;
+        let all = tried.fetch_add(new, Ordering::Relaxed) + new;
+        if all * 20 / states > (all - new) * 20 / states {
+            println!("{all} of {states} states");
+        }
+        if all >= states {
             break;
         }
     }
@@ -125,7 +131,7 @@ fn keep(disk: &Disk, dir: &Path, seed: u64) -> PathBuf {
 }
 
 fn explore_on_all_cpus(seed: u64, states: u64) {
-    let tried = AtomicU64::new(0);
+    let (tried, start) = (AtomicU64::new(0), Instant::now());
     let stories: Vec<_> = std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)) as u64;
         let tried = &tried;
@@ -133,7 +139,8 @@ fn explore_on_all_cpus(seed: u64, states: u64) {
             (0..threads).map(|t| scope.spawn(move || explore(seed + t, states, tried))).collect();
         all.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    println!("seed {seed}: {} crash states", tried.load(Ordering::Relaxed));
+    let seconds = start.elapsed().as_secs();
+    println!("seed {seed}: {} crash states in {seconds} s", tried.load(Ordering::Relaxed));
     for story in stories {
         story.unwrap();
     }
