@@ -67,9 +67,10 @@ def ceiling(row, how):
     return mid(row, "pass-" + how, unit(row)), "pass-through"
 
 
-def least_cpu(row):
-    """The least CPU a gigabyte that any other system needs here, whatever it promises."""
-    found = [mid(row, s, "cpu_s_per_gb") for s in rows[row] if s in PEERS]
+def least_cpu(row, code):
+    """The least CPU a gigabyte that another system needs which survives as much, whatever else it promises."""
+    equal = [s for s in rows[row] if s in PEERS and PEERS[s][1] >= LOSSES.get(code, 9)]
+    found = [mid(row, s, "cpu_s_per_gb") for s in equal]
     return min((f for f in found if f), default=None)
 
 
@@ -93,7 +94,7 @@ def goals(row, code, how, of_ceiling, of_1way, of_peer, cpu):
     if "randread" in row or "dsync" in row:
         yield "ahead of peer", 1, of_peer
     if row.startswith("seq"):
-        yield "least CPU", 1, over(least_cpu(row), cpu)
+        yield "least CPU", 1, over(least_cpu(row, code), cpu)
 
 
 def number(v, digits=2):

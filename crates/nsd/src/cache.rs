@@ -7,10 +7,10 @@
 //! What was overwritten is thus never found again, and goes like everything else that nobody asks for.
 //! Bounded by bytes; one strip's ranges are one entry. Least recently used goes first. A strip is kept when it
 //! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
-//! which is small) and pushes out nothing.
+//! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::is_again`]).
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -58,8 +58,8 @@ struct State {
     entries: HashMap<Key, Entry>,
     /// By the time of the last use; times are unique.
     order: BTreeMap<u64, Key>,
-    /// Strips read lately, in two generations.
-    seen: [HashSet<Key>; 2],
+    /// Reads of late, by where they began: how much had been read then. In two generations.
+    seen: [HashMap<(Key, u32), u64>; 2],
     time: u64,
     bytes_max: u64,
     used: u64,
@@ -134,10 +134,14 @@ impl Cache {
     /// A pdisk gave this: kept if it is not the first time.
     pub fn put(&self, pdisk: PdiskId, strip: StripId, read: &StripRead, payload: &Bytes) {
         let key = (pdisk, strip);
+        let offset = read.ranges.first().map_or(0, |range| range.offset);
         {
             let mut state = self.lock();
             state.misses += payload.len() as u64;
-            if payload.is_empty() || payload.len() as u64 > state.bytes_max / 4 || !state.is_seen(key) {
+            if payload.is_empty()
+                || payload.len() as u64 > state.bytes_max / 4
+                || !state.is_again((key, offset))
+            {
                 return;
             }
         }
@@ -185,9 +189,6 @@ impl Cache {
     }
 }
 
-/// Strips remembered as read once, in one generation.
-const SEEN_MAX: usize = 1 << 15;
-
 impl Entry {
     /// Bytes and CRCs of a range that lies in one part.
     fn cut(&self, range: Range) -> Option<(Bytes, &[u32])> {
@@ -202,17 +203,17 @@ impl Entry {
 }
 
 impl State {
-    /// Whether it was read lately; from now on it was.
-    fn is_seen(&mut self, key: Key) -> bool {
-        if self.seen.iter().any(|seen| seen.contains(&key)) {
-            return true;
-        }
-        if self.seen[0].len() >= SEEN_MAX {
+    /// Whether no more was read since it was read last than the cache holds; from now on that is now. Who goes through
+    /// more than that over and over would each time push out what he comes to next.
+    fn is_again(&mut self, read: (Key, u32)) -> bool {
+        let now = self.hits + self.misses;
+        let last = self.seen.iter().find_map(|seen| seen.get(&read)).copied();
+        if self.seen[0].len() as u64 >= self.bytes_max / UNIT as u64 {
             self.seen.swap(0, 1);
             self.seen[0].clear();
         }
-        self.seen[0].insert(key);
-        false
+        self.seen[0].insert(read, now);
+        last.is_some_and(|last| now - last <= self.bytes_max)
     }
 
     fn remove(&mut self, key: Key) {
@@ -288,6 +289,19 @@ mod tests {
         }
         assert_eq!(cache.usage().strips, 1);
         assert!(cache.get(PDISK, &ask(1, 0, 65536), &adopted(1, 1)).is_some());
+    }
+
+    #[test]
+    fn what_fits_is_kept_at_the_second_reading_and_what_does_not_is_never_copied() {
+        for (strips, kept) in [(15, 15), (16 * 3, 0)] {
+            let cache = Cache::default();
+            cache.resize(1 << 20);
+            for inode in (0..strips).chain(0..strips).chain(0..strips) {
+                let (read, payload) = given(1, 0, 65536);
+                cache.put(PDISK, strip(inode), &read, &payload);
+            }
+            assert_eq!(cache.usage().strips, kept, "of {strips}");
+        }
     }
 
     #[test]
