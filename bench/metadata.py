@@ -14,7 +14,9 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tarfile
 import time
 
@@ -59,9 +61,21 @@ def work(paths, barrier, times):
     for phase in PHASES:
         barrier.wait(WAIT)
         began = time.monotonic()
-        phase(paths)
-        times.put((phase.__name__, began, time.monotonic()))
+        try:
+            phase(paths)
+        except Exception as error:
+            times.put(error)
+            barrier.abort()
+            return
+        times.put((began, time.monotonic()))
         barrier.wait(WAIT)
+
+
+def span(times):
+    got = times.get(timeout=WAIT)
+    if isinstance(got, Exception):
+        raise got
+    return got
 
 
 def small_files(mounts, workers, files):
@@ -77,15 +91,19 @@ def small_files(mounts, workers, files):
     for job in jobs:
         job.start()
     rates = {}
-    for phase in PHASES:
-        if phase in (stat, readdir):
-            drop_names()
-        barrier.wait(WAIT)
-        spans = [times.get(timeout=WAIT)[1:] for _ in jobs]
-        barrier.wait(WAIT)
-        rates[phase.__name__] = files // workers * workers / (max(end for _, end in spans) - min(begun for begun, _ in spans))
-    for job in jobs:
-        job.join()
+    try:
+        for phase in PHASES:
+            if phase in (stat, readdir):
+                drop_names()
+            barrier.wait(WAIT)
+            spans = [span(times) for _ in jobs]
+            barrier.wait(WAIT)
+            took = max(end for _, end in spans) - min(begun for begun, _ in spans)
+            rates[phase.__name__] = files // workers * workers / took
+    finally:
+        for job in jobs:
+            job.join(10)
+            job.terminate()
     shutil.rmtree(base)
     return rates
 
@@ -215,18 +233,23 @@ def main():
     wanted = [(systems.Local, []), (systems.Ropewalk, [args.code])]
     wanted += [(systems.Gluster, [kind]) for kind in filter(None, args.peers.split(","))]
     results, durability = {}, {}
-    tar = make_tree(args.dir, args.tree)
-    for kind, options in wanted:
-        if kind.missing:
-            print(f"left out {kind.__name__}: {kind.missing}")
-            continue
-        system = kind(args.dir, args.mounts, *options)
-        try:
-            durability[system.name] = system.durability
-            results[system.name] = measure(system, args, tar)
-        finally:
-            system.stop()
-    shutil.rmtree(args.dir)
+    # Ended by a signal: what was started is stopped all the same.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        tar = make_tree(args.dir, args.tree)
+        for kind, options in wanted:
+            if kind.missing:
+                print(f"left out {kind.__name__}: {kind.missing}")
+                continue
+            system = kind(args.dir, args.mounts, *options)
+            try:
+                system.start()
+                durability[system.name] = system.durability
+                results[system.name] = measure(system, args, tar)
+            finally:
+                system.stop()
+    finally:
+        systems.remove(args.dir)
     show(results)
     for name, promise in durability.items():
         print(f"{name}: {promise}")

@@ -1,5 +1,6 @@
 """File systems to measure beside one another: each starts its servers in a directory of its own, mounts itself on as many
-mount points as asked for, and takes everything away again. Only processes that were started here are ended.
+mount points as asked for, and `stop` takes everything away again, however far `start` came. Only processes that were
+started here are ended.
 
     systems.py gluster:KIND DIR     holds one in DIR for a script: prints its mount point; a line on standard input mounts
                                     it anew (its client's caches are empty then) and is answered the same way; ends with the input
@@ -39,6 +40,16 @@ def resident(pids):
     return total
 
 
+def remove(directory):
+    """A directory that was made here; never through something that is still mounted in it."""
+    with open("/proc/self/mounts") as mounts:
+        within = [line.split()[1] for line in mounts if line.split()[1].startswith(os.path.realpath(directory) + "/")]
+    if within:
+        raise RuntimeError(f"still mounted: {' '.join(within)}")
+    if os.path.exists(directory):
+        shutil.rmtree(directory)
+
+
 class Local:
     """A directory of this machine: the raw ceiling."""
 
@@ -46,10 +57,12 @@ class Local:
 
     def __init__(self, base, mounts):
         self.mounts = [os.path.join(base, "local")] * mounts
+
+    def start(self):
         os.makedirs(self.mounts[0])
 
     def stop(self):
-        shutil.rmtree(self.mounts[0])
+        remove(self.mounts[0])
 
     def servers(self):
         return []
@@ -66,9 +79,11 @@ class Ropewalk:
         self.name = f"ropewalk {code}"
         self.base, self.code = os.path.join(base, "ropewalk"), code
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+
+    def start(self):
         for mount in self.mounts:
             os.makedirs(mount)
-        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", code, "--block-size", "4m")
+        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", self.code, "--block-size", "4m")
         for mount in self.mounts:
             self.ropewalk("mount", "fs1", mount)
 
@@ -96,8 +111,9 @@ class Ropewalk:
         self.up()
 
     def stop(self):
-        self.ropewalk("down")
-        shutil.rmtree(self.base)
+        if os.path.exists(os.path.join(self.base, "c")):
+            self.ropewalk("down")
+        remove(self.base)
 
 
 HOST, GLUSTERD_PORT = "127.0.0.3", 24007
@@ -122,30 +138,25 @@ class Gluster:
     kinds = {"plain": (1, []), "disperse": (6, ["disperse", "6", "redundancy", "2"]), "replica": (3, ["replica", "3"])}
 
     def __init__(self, base, mounts, kind="disperse"):
+        self.name = f"gluster {kind}"
+        self.base, self.children, self.clients = os.path.join(base, "gluster"), [], {}
+        self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
+        self.bricks, self.layout = self.kinds[kind]
+
+    def start(self):
         with socket.socket() as probe:
             if probe.connect_ex((HOST, GLUSTERD_PORT)) == 0:
                 raise RuntimeError(f"{HOST}:{GLUSTERD_PORT} is in use: a glusterd runs here already, and two cannot; end it first")
-        self.name = f"gluster {kind}"
-        self.base, self.children = os.path.join(base, "gluster"), []
-        self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
-        bricks, layout = self.kinds[kind]
-        for directory in ["glusterd", "run", *[f"b{i}" for i in range(bricks)], *[f"mnt{i}" for i in range(mounts)]]:
-            os.makedirs(os.path.join(self.base, directory))
+        bricks = [os.path.join(self.base, f"b{i}") for i in range(self.bricks)]
+        for directory in [os.path.join(self.base, "glusterd"), os.path.join(self.base, "run"), *bricks, *self.mounts]:
+            os.makedirs(directory)
         with open(os.path.join(self.base, "glusterd.vol"), "w") as config:
             config.write(GLUSTERD.format(base=self.base, host=HOST))
-        self.clients = {}
-        try:
-            self.start(layout, bricks, mounts)
-        except Exception:
-            self.stop()
-            raise
-
-    def start(self, layout, bricks, mounts):
         self.spawn("glusterd", "-N", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/pid", "-l", f"{self.base}/log")
         wait_for("glusterd", lambda: self.answers("volume", "list"))
-        self.gluster("volume", "create", "v", *layout, *[f"{HOST}:{self.base}/b{i}" for i in range(bricks)], "force")
+        self.gluster("volume", "create", "v", *self.layout, *[f"{HOST}:{brick}" for brick in bricks], "force")
         self.gluster("volume", "start", "v")
-        self.only(mounts)
+        self.only(len(self.mounts))
 
     def spawn(self, *command):
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -200,7 +211,7 @@ class Gluster:
         for child in self.children:
             child.terminate()
             child.wait(30)
-        shutil.rmtree(self.base)
+        remove(self.base)
 
 
 def main(what, base):
@@ -209,16 +220,16 @@ def main(what, base):
         sys.exit(f"systems.py: {what}: not one of " + " ".join(f"gluster:{k}" for k in Gluster.kinds))
     if Gluster.missing:
         sys.exit(f"systems.py: {what}: {Gluster.missing}")
+    system = Gluster(base, 1, kind)
     try:
-        system = Gluster(base, 1, kind)
-    except (RuntimeError, TimeoutError) as error:
-        sys.exit(f"systems.py: {what}: {error}")
-    try:
+        system.start()
         print(system.mounts[0], flush=True)
         for _ in sys.stdin:
             system.only(0)
             system.only(1)
             print(system.mounts[0], flush=True)
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(f"systems.py: {what}: {error}")
     finally:
         system.stop()
 

@@ -312,56 +312,6 @@ fn a_mount_that_slept_past_its_lease_is_fenced() {
     assert!(fs::read(mounts.at(1, "s")).unwrap().iter().all(|b| *b == b'n'));
 }
 
-/// The manager is killed again and again under two mounts that share a file: nothing acknowledged is lost,
-/// nothing is done twice, open files go on.
-#[test]
-fn the_manager_is_killed_under_two_mounts() {
-    let mounts = Mounts::new(2);
-    let stop = AtomicBool::new(false);
-    let done = [AtomicU64::new(0), AtomicU64::new(0)];
-    let held = rw(&mounts.at(0, "held"));
-    thread::scope(|scope| {
-        for mount in 0..2 {
-            let (mounts, stop, done) = (&mounts, &stop, &done[mount]);
-            scope.spawn(move || {
-                for i in 0.. {
-                    if stop.load(SeqCst) {
-                        break;
-                    }
-                    append(&mounts.at(mount, &format!("own{mount}")), &format!("{i}\n"));
-                    append(&mounts.at(mount, "both"), &format!("{mount} {i}\n"));
-                    fs::create_dir(mounts.at(mount, &format!("dir{mount}-{i}"))).unwrap();
-                    done.store(i + 1, SeqCst);
-                }
-            });
-        }
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(700));
-            mounts.cluster.kill(|name| name == "manager");
-            let before = [done[0].load(SeqCst), done[1].load(SeqCst)];
-            mounts.cluster.start_server("manager");
-            let end = Instant::now() + Duration::from_secs(60);
-            while (0..2).any(|mount| done[mount].load(SeqCst) < before[mount] + 2) {
-                assert!(Instant::now() < end, "the mounts do not go on");
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        stop.store(true, SeqCst);
-    });
-    held.write_all_at(b"still", 0).unwrap();
-    assert_eq!(fs::read_to_string(mounts.at(1, "held")).unwrap(), "still");
-    let both = fs::read_to_string(mounts.at(0, "both")).unwrap();
-    for (mount, done) in done.iter().enumerate() {
-        let count = done.load(SeqCst);
-        let expected: Vec<String> = (0..count).map(|i| i.to_string()).collect();
-        let own = fs::read_to_string(mounts.at(1 - mount, &format!("own{mount}"))).unwrap();
-        assert_eq!(own.lines().collect::<Vec<_>>(), expected);
-        let prefix = format!("{mount} ");
-        let shared: Vec<&str> = both.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
-        assert_eq!(shared, expected);
-    }
-}
-
 fn writer(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).unwrap()
 }

@@ -125,6 +125,35 @@ for turn in range(1, 40):
     }
 }
 
+/// Both mounts read and write the same block. A write that waits for the right to write must have no pages locked: the right
+/// to read that its own mount has is recalled meanwhile, and its pages with it.
+#[test]
+fn a_recall_does_not_wait_for_writes() {
+    const ROUNDS: u64 = 150;
+    let mounts = two();
+    fs::write(mounts.at(0, "both"), vec![0; BLOCK]).unwrap();
+    thread::scope(|scope| {
+        for mount in 0..2u64 {
+            let path = mounts.at(mount as usize, "both");
+            let (reader, writer) =
+                (File::open(&path).unwrap(), OpenOptions::new().write(true).open(&path).unwrap());
+            scope.spawn(move || {
+                let mut page = [0; 4096];
+                for _ in 0..ROUNDS {
+                    in_time("a read", || reader.read_exact_at(&mut page, 8192).unwrap());
+                    assert!(page.chunks(8).all(|n| *n == page[..8]), "a write that is half there");
+                }
+            });
+            scope.spawn(move || {
+                for number in 0..ROUNDS {
+                    let page = [(2 * number + mount).to_le_bytes(); 512].concat();
+                    in_time("a write", || writer.write_all_at(&page, 8192).unwrap());
+                }
+            });
+        }
+    });
+}
+
 /// Two mounts make, move and remove the same few names while both hold the files' tokens: who changes a name has the
 /// kernel's lock of the directory, and waits for tokens under it.
 #[test]
