@@ -154,6 +154,36 @@ fn a_recall_does_not_wait_for_writes() {
     });
 }
 
+/// Who looks at a file that is open for reading and writing may read it; a page of a mapping wants the right to write. While
+/// the lesser right is being given up, that page is locked and waits: it must not be waited for.
+#[test]
+fn a_recall_does_not_wait_for_a_page_that_wants_more() {
+    let mounts = two();
+    fs::write(mounts.at(0, "fault"), vec![0; BLOCK]).unwrap();
+    for writer in 0..2 {
+        let (there, here) = (mounts.at(writer, "fault"), mounts.at(1 - writer, "fault"));
+        let script = r#"
+import mmap, os, sys, time
+writer, reader = sys.argv[1:]
+other = os.fork()
+while other == 0:
+    with open(reader, "rb") as file:
+        file.read()
+try:
+    file = os.open(writer, os.O_RDWR)
+    for turn in range(1500):
+        began = time.monotonic()
+        os.fstat(file)
+        with mmap.mmap(file, 1 << 20) as mapped:
+            mapped[turn * 4096 % (1 << 20)] = turn % 256
+        assert time.monotonic() - began < 20, turn
+finally:
+    os.kill(other, 9)
+"#;
+        python(script, &[&there, &here]);
+    }
+}
+
 /// Two mounts make, move and remove the same few names while both hold the files' tokens: who changes a name has the
 /// kernel's lock of the directory, and waits for tokens under it.
 #[test]

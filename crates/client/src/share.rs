@@ -577,6 +577,11 @@ impl Core {
         let Some(kernel) = self.kernel() else { return };
         let mut ranges = {
             let mut state = inode.lock();
+            if state.wide_opens > 0 && state.token.mode() < TokenMode::Write {
+                // Pages are filled under the right to write only: there are none. Requests for them wait for that right,
+                // with their pages locked, and cannot be let in under a lesser one.
+                return;
+            }
             let Losing { to, gone, .. } = state.token.losing();
             let size = state.block_size();
             let bytes = |span: Span| match span.end {
