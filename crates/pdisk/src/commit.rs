@@ -22,14 +22,17 @@ use crate::{
 
 /// Runs until the store stops and nothing is pending, or the pdisk fails.
 pub(crate) fn run(store: &Store) {
-    let (mut records, mut patience) = (0, Duration::ZERO);
-    while let Some(entries) = next_group(store, records, patience) {
+    let (mut expected, mut patience) = (0, Duration::ZERO);
+    while let Some(entries) = next_group(store, expected, patience) {
         let start = Instant::now();
-        records = entries.len();
-        if let Err((what, e)) = commit(store, entries) {
-            let mut state = store.lock();
-            store.fail(&mut state, format!("{what}: {e}"));
-            return;
+        let answered = entries.len();
+        match commit(store, entries) {
+            Ok(waiting) => expected = answered + waiting,
+            Err((what, e)) => {
+                let mut state = store.lock();
+                store.fail(&mut state, format!("{what}: {e}"));
+                return;
+            }
         }
         patience = (start.elapsed() / GATHER_PART).min(GATHER_MAX);
     }
@@ -73,12 +76,11 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// The next group, after one of `answered` records; `patience`: how long it waits for as many again.
-fn next_group(store: &Store, answered: usize, patience: Duration) -> Option<Vec<Entry>> {
+/// The next group; it waits up to `patience` for `expected` records, if these are more than a lone writer's one.
+fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<Entry>> {
     let mut state = store.lock();
-    let all = answered + state.pending.len();
-    if all > 1 {
-        state = gather(store, state, all, Some(patience));
+    if expected > 1 {
+        state = gather(store, state, expected, Some(patience));
     }
     state = gather(store, state, 1, None);
     if state.failed.is_some() || state.pending.is_empty() {
@@ -118,7 +120,8 @@ fn gather<'a>(
     state
 }
 
-fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::io::Error)> {
+/// Makes a group durable and answers; returns the records that came meanwhile, none of them from who is answered here.
+fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, std::io::Error)> {
     let start = Instant::now();
     let _watched = store.commit_watch.start(start);
     let queue = store.queues[0];
@@ -142,7 +145,7 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
 
     let mut state = store.lock();
     if state.failed.is_some() {
-        return Ok(());
+        return Ok(0);
     }
     state.head = after;
     state.durable = last;
@@ -153,6 +156,7 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
     wake_room_waiters(&mut state);
     let keeper_due = state.head.position - state.checkpoint.1.log.position > store.files.label.log_bytes / 4
         || keeper::clean_due(store, &state);
+    let waiting = state.pending.len();
     drop(state);
     store.committed.notify_all();
     if keeper_due {
@@ -164,7 +168,7 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<(), (&'static str, std::
     store.stats.commit.record(start.elapsed());
     store.stats.commit_records.add(entries.len() as u64);
     store.stats.commit_bytes.add(after.position - head.position);
-    Ok(())
+    Ok(waiting)
 }
 
 /// The group's bytes at `position` of the ring: two writes where it goes round.
