@@ -54,6 +54,7 @@ class Local:
     """A directory of this machine: the raw ceiling."""
 
     name, durability, missing = "local", "nothing is durable before fsync", None
+    sync_names = False
 
     def __init__(self, base, mounts):
         self.mounts = [os.path.join(base, "local")] * mounts
@@ -66,6 +67,13 @@ class Local:
 
     def servers(self):
         return []
+
+
+class LocalSynced(Local):
+    """The same with every name made durable by fsync of its directory, as Ropewalk's are: the raw ceiling of that promise."""
+
+    name, durability = "local, synced", "names durable: fsync of the directory after each"
+    sync_names = True
 
 
 class Ropewalk:
