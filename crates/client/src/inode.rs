@@ -462,6 +462,8 @@ impl FileState {
             self.attr.size = old.size;
             self.attr.stored = old.stored;
             self.attr.inline = old.inline;
+            // An answer from before the first extended attribute may come after it was set.
+            self.attr.plain &= old.plain;
             if self.times_dirty {
                 self.attr.mtime = old.mtime;
                 self.attr.ctime = self.attr.ctime.max(old.ctime);
