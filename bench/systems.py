@@ -91,7 +91,7 @@ class Ropewalk:
     def start(self):
         for mount in self.mounts:
             os.makedirs(mount)
-        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", self.code, "--block-size", "4m")
+        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "2g", "--code", self.code, "--block-size", "4m")
         for mount in self.mounts:
             self.ropewalk("mount", "fs1", mount)
 
