@@ -45,8 +45,9 @@ fn by_force(mounts: &Mounts, mount: usize) {
 }
 
 fn program(script: &str, mounts: &Mounts, mount: usize) -> Child {
+    // Not started in the mount: entering its directory would wait for it before there is a program.
     let mut command = Command::new("sh");
-    command.args(["-c", script]).current_dir(&mounts.all[mount]);
+    command.args(["-c", &format!("cd {} && {script}", mounts.all[mount].display())]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
