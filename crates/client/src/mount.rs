@@ -263,19 +263,20 @@ impl Manager for MemberCalls {
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
+            let repeatable = request.is_idempotent();
             loop {
                 match self.membership.call(request.clone(), deadline).await {
                     Ok(reply) => return Ok(reply),
                     // A manager whose store failed stops; the next one answers, each change once.
                     Err(LinkError::Refused(MgrError::Store(error)))
-                        if Instant::now() + CALL_PAUSE < deadline =>
+                        if repeatable && Instant::now() + CALL_PAUSE < deadline =>
                     {
                         tracing::warn!(%error, "the manager stops; the call is repeated");
                         tokio::time::sleep(CALL_PAUSE).await;
                     }
                     Err(LinkError::Refused(error)) => return Ok(MgrReply::Error(error)),
                     Err(LinkError::Protocol) => return Err(CallError::Unexpected("a request")),
-                    Err(error) if Instant::now() + CALL_PAUSE >= deadline => {
+                    Err(error) if !repeatable || Instant::now() + CALL_PAUSE >= deadline => {
                         return Err(CallError::Deadline(error.to_string()));
                     }
                     Err(error) => {
