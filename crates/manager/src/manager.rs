@@ -403,6 +403,9 @@ impl Manager {
         if !losers.is_empty() {
             let fs = self.fs_of(caller.session)?;
             let end = caller.expires;
+            if self.inner.holders.unclear(fs) {
+                self.inner.tell(Event::Unclear { fs }, None).await?;
+            }
             while self.inner.holders.unclear(fs) {
                 // Sessions are about to say what they have open.
                 if Instant::now() + TICK >= end {
