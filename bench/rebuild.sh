@@ -22,7 +22,7 @@ for pdisks in ${PDISKS:-8 12 16}; do
     took=$(($(date +%s%N) - begun))
     said=$("$ropewalk" lab array --nodes "$pdisks" --pdisks 1 --code 4+2p --pdisk-size "$((held / 1048576))m" --rate $rate |
         sed -n '/^REBUILD/,$p')
-    echo "$pdisks pdisks, $((held / 1048576)) MiB on the lost one: rebuilt in $((took / 100000000))/10 s; the simulator:"
+    echo "$pdisks pdisks, $((held / 1048576)) MiB on the lost one: rebuilt in $((took / 1000000000)).$((took / 100000000 % 10)) s; the simulator:"
     echo "$said"
     "$ropewalk" down --dir "$dir/c" >/dev/null
 done

@@ -2,7 +2,10 @@
 
 mod lab;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use base::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -161,7 +164,11 @@ pub struct Up {
     /// Where to mount fs1; remembered for the next `up`
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub mount: Option<PathBuf>,
-    /// First TCP port on 127.0.0.1; one for the manager and one for each node follow [default: free ones]
+    /// Address of this machine at which manager and nodes are reached [default for a new cluster: 127.0.0.1].
+    /// Whoever reaches it can use the file system: keep it to a network of your own
+    #[arg(long)]
+    pub listen: Option<IpAddr>,
+    /// First TCP port; one for the manager and one for each node follow [default: free ones]
     #[arg(long)]
     pub port: Option<u16>,
     /// Come back when everything serves, instead of staying until Ctrl-C

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
 };
 
@@ -90,7 +90,14 @@ fn plan(args: &Up) -> Result<Plan> {
     )
     .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
 
-    let listeners = reserve_ports(args.port, nodes)?;
+    let listen = args.listen.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    if listen.is_unspecified() {
+        bail!("--listen {listen}: clients need the address that they are to connect to");
+    }
+    drop(TcpListener::bind((listen, 0)).with_context(|| {
+        format!("--listen {listen}: must be an address of this machine (`ip address` shows them)")
+    })?);
+    let listeners = reserve_ports(listen, args.port, nodes)?;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
     let name = args
@@ -166,14 +173,14 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 const PLACES_MAX: u32 = 200;
 
 /// One port for the manager and one for each node, in a row. Held until the cluster is made.
-fn reserve_ports(first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
+fn reserve_ports(listen: IpAddr, first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
     if let Some(first) = first {
-        return ports_from(first, nodes);
+        return ports_from(listen, first, nodes);
     }
     let mut refused = None;
     for _ in 0..PLACES_MAX {
         let place = random_u64()? % u64::from(PORTS.end - PORTS.start);
-        match ports_from(PORTS.start + place as u16, nodes) {
+        match ports_from(listen, PORTS.start + place as u16, nodes) {
             Ok(listeners) => return Ok(listeners),
             Err(error) => refused = Some(error),
         }
@@ -182,13 +189,13 @@ fn reserve_ports(first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
         .context("find free ports; name some with --port")
 }
 
-fn ports_from(first: u16, nodes: u32) -> Result<Vec<TcpListener>> {
+fn ports_from(listen: IpAddr, first: u16, nodes: u32) -> Result<Vec<TcpListener>> {
     (0..=nodes)
         .map(|i| {
             let port = u16::try_from(u32::from(first) + i)
                 .ok()
                 .with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?;
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
+            TcpListener::bind((listen, port)).with_context(|| {
                 format!("port {port} is taken; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
             })
         })

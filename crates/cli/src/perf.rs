@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant, SystemTime},
@@ -65,7 +64,7 @@ fn direct(
     runtime: &tokio::runtime::Runtime,
 ) -> Result<Vec<Report>> {
     let client = runtime.block_on(async {
-        let endpoint = server::start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
+        let endpoint = server::start_client_endpoint(dir)?;
         server::serve_admin(&endpoint, "client", "perf");
         let config = server::client_config(dir, &args.fs, "(ropewalk perf)".into(), &endpoint);
         anyhow::Ok(client::Client::mount(&endpoint, config).await?)

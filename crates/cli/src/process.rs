@@ -32,8 +32,15 @@ pub fn own_ident() -> ProcessIdent {
     }
 }
 
+/// A client's copy of a cluster's directory holds `cluster.toml` only, at first.
+fn make_parent(file: &Path) -> Result<()> {
+    let Some(dir) = file.parent() else { return Ok(()) };
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))
+}
+
 /// Writes this process's pid file.
 pub fn write_pid_file(path: &Path) -> Result<()> {
+    make_parent(path)?;
     let pid = std::process::id();
     fs::write(path, format!("{pid}\n{}\n", start_ticks(pid).unwrap_or(0)))
         .with_context(|| format!("write {}", path.display()))
@@ -50,6 +57,7 @@ pub fn live_pid(path: &Path) -> Option<u32> {
 
 /// Starts this program again with `args`, in a session of its own, its output in `log`.
 pub fn spawn_detached(args: &[&std::ffi::OsStr], log: &Path) -> Result<Child> {
+    make_parent(log)?;
     let file = fs::OpenOptions::new()
         .create(true)
         .append(true)

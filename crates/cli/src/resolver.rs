@@ -1,14 +1,14 @@
 //! In the manager's process: stripes that a mount left half done when it died are resolved also if nobody mounts
 //! the file system again. Their groups could not be moved until then.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
 use net::Endpoint;
 
 use crate::{
     directory::ClusterDir,
-    server::{client_config, start_endpoint},
+    server::{client_config, start_client_endpoint},
 };
 
 /// How often it is looked for such file systems. One that was there twice is resolved: who mounts again at once
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs until it is dropped.
 pub async fn run(dir: &ClusterDir, manager: &manager::Manager) -> Result<()> {
-    let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
+    let endpoint = start_client_endpoint(dir)?;
     let mut seen = Vec::new();
     loop {
         tokio::time::sleep(LOOK).await;

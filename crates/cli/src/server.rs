@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -86,6 +86,23 @@ pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) 
         ..EndpointConfig::default()
     };
     Ok(Endpoint::start(config)?)
+}
+
+/// The endpoint of a client: others reach it at the address from which this machine reaches the manager.
+pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
+    let manager = dir.file.manager;
+    let any = SocketAddr::new(
+        if manager.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+        0,
+    );
+    // Connecting UDP sends nothing; it asks the routes.
+    let towards = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(manager)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let from = towards().with_context(|| format!("find a way to the manager at {manager}"))?;
+    start_endpoint(dir, base::NodeId(0), (from, 0).into())
 }
 
 /// What of a process is known only once it runs.
@@ -350,7 +367,7 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
-        let endpoint = start_endpoint(dir, base::NodeId(0), (Ipv4Addr::LOCALHOST, 0).into())?;
+        let endpoint = start_client_endpoint(dir)?;
         let running = serve_admin(&endpoint, "client", &mountpoint.display().to_string());
         tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);

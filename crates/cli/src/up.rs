@@ -120,6 +120,9 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
             differs("log-dir", log.display().to_string(), asked.display().to_string())?;
         }
     }
+    if let Some(listen) = args.listen {
+        differs("listen", dir.file.manager.ip().to_string(), listen.to_string())?;
+    }
     if let Some(port) = args.port {
         differs("port", dir.file.manager.port().to_string(), port.to_string())?;
     }

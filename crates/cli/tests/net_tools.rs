@@ -97,6 +97,35 @@ fn netperf_between_two_hosts_of_a_testbed() {
     assert!(server.0.wait().unwrap().success(), "it ended because it was told to");
 }
 
+/// A cluster on one host, and on another a client that has a copy of `cluster.toml` and nothing else.
+#[test]
+fn a_client_on_another_host() {
+    let bed = Bed::up("cl", &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (cluster, client, mnt) = (path("cluster"), path("client"), path("mnt"));
+    let on = |host: &str, command: &[&str]| {
+        let output = bed.exec(host, command).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shape = ["--nodes", "1", "--pdisks", "3", "--code", "2+1p", "--pdisk-size", "64m", "--detach"];
+    let up = [ROPEWALK, "up", "--dir", &cluster, "--listen", &bed.addr(0)];
+    on("h1", &[&up[..], &shape].concat());
+    std::fs::create_dir(&client).unwrap();
+    std::fs::create_dir(&mnt).unwrap();
+    std::fs::copy(path("cluster/cluster.toml"), path("client/cluster.toml")).unwrap();
+    // One command: each `exec` sees mounts of its own only.
+    let work =
+        "$0 mount --dir $1 fs1 $2 && head -c 4096 $0 > $2/file && $0 pagepool --dir $1 && $0 umount $2";
+    let said = on("h2", &["sh", "-c", work, ROPEWALK, &client, &mnt]);
+    assert!(said.contains(&mnt), "the servers' side reaches the mount: {said}");
+    assert!(!std::path::Path::new(&mnt).join("file").exists(), "it was on the mount");
+    let read = ["perf", "read", "seq", "/file", "-r", "4k", "-n", "1R", "--direct-client", "--dir", &client];
+    on("h2", &[&[ROPEWALK][..], &read].concat());
+    on("h1", &[ROPEWALK, "down", "--dir", &cluster]);
+}
+
 #[test]
 fn wrong_words_are_refused_with_the_remedy() {
     let none = refused(&["netperf", "test", "write", "--server", "127.0.0.1:1", "--ttime", "1"]);

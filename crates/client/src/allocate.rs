@@ -94,6 +94,6 @@ impl Core {
             content.extend_from_slice(&piece);
         }
         content.resize((to - from) as usize, 0);
-        self.write_held(inode, from, &content, &mut charge).await
+        self.write_held(inode, from, content[..].into(), &mut charge).await
     }
 }

@@ -44,6 +44,40 @@ pub(crate) fn zeros(mut len: usize, out: &mut Vec<Bytes>) {
     }
 }
 
+/// What is written: bytes to copy, or bytes shared with the caller, which become pages as they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'a> {
+    bytes: &'a [u8],
+    /// `bytes` lie in it.
+    shared: Option<&'a Bytes>,
+}
+
+impl<'a> Content<'a> {
+    pub fn shared(bytes: &'a Bytes) -> Content<'a> {
+        Content { bytes, shared: Some(bytes) }
+    }
+    pub fn len(self) -> usize {
+        self.bytes.len()
+    }
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+    pub fn part(self, part: std::ops::Range<usize>) -> Content<'a> {
+        Content { bytes: &self.bytes[part], ..self }
+    }
+    /// To be kept as it is, if it is whole units from `offset` on.
+    pub fn keep(self, offset: u32) -> Option<Bytes> {
+        let whole = (offset as usize).is_multiple_of(UNIT) && self.len().is_multiple_of(UNIT);
+        self.shared.filter(|_| whole).map(|shared| shared.slice_ref(self.bytes))
+    }
+}
+
+impl<'a> From<&'a [u8]> for Content<'a> {
+    fn from(bytes: &'a [u8]) -> Content<'a> {
+        Content { bytes, shared: None }
+    }
+}
+
 /// Memory of ours for a piece, with its charge.
 pub(crate) struct OwnBuf {
     /// Capacity is the room of the piece.
@@ -303,6 +337,23 @@ impl Block {
                 done => done,
             };
             pos += done as u32;
+        }
+    }
+
+    /// The same for whole units, without a copy. `charge` stands for them.
+    pub fn write_shared(&mut self, offset: u32, data: Bytes, seq: u64, charge: &mut Charge) {
+        let (first, units) = (offset / UNIT as u32, (data.len() / UNIT) as u32);
+        self.drop_units(first, first + units);
+        self.dirty_seq = seq;
+        let mut done = 0;
+        while done < units {
+            let start = first + done;
+            let end = ((start / self.strip_units + 1) * self.strip_units).min(first + units);
+            let bytes = data.slice(done as usize * UNIT..(end - first) as usize * UNIT);
+            let charge = charge.split(bytes.len() as u64);
+            let data = Data::Shared { bytes: charged(bytes, charge), tag: None };
+            self.add(start, Piece { units: end - start, state: State::Dirty, data });
+            done = end - first;
         }
     }
 

@@ -40,6 +40,12 @@ impl Bench {
         });
     }
 
+    fn share(&mut self, offset: u32, data: Bytes) {
+        self.seq += 1;
+        let mut charge = self.pool.charge_now(data.len() as u64).unwrap();
+        self.block.write_shared(offset, data, self.seq, &mut charge);
+    }
+
     fn read(&mut self, from: u32, to: u32) -> Vec<u8> {
         let mut out = Vec::new();
         assert!(self.block.collect(from, to, true, &mut out));
@@ -95,9 +101,28 @@ fn frozen_bytes_never_change() {
     assert!(frozen.pieces.iter().all(|(_, p)| p.iter().all(|&x| x == 1)));
 }
 
+#[test]
+fn shared_bytes_become_pages_as_they_are() {
+    let mut b = Bench::new();
+    let data = Bytes::from(vec![3; 10 * 4096]);
+    b.share(4 * 4096, data.clone());
+    let frozen = b.block.freeze();
+    let seen: Vec<_> = frozen.pieces.iter().map(|(o, p)| (*o, p.as_ptr(), p.len())).collect();
+    let strip = 4 * 4096;
+    assert_eq!(
+        seen,
+        [(strip, data.as_ptr(), 4 * 4096), (8 * 4096, data[strip as usize..].as_ptr(), 6 * 4096)]
+    );
+    let part = Content::shared(&data).part(4096..8192);
+    assert_eq!(part.keep(8192).map(|kept| kept.as_ptr()), Some(data[4096..].as_ptr()));
+    assert!(part.keep(1).is_none() && part.part(0..5).keep(0).is_none());
+    assert!(Content::from(&data[..4096]).keep(0).is_none(), "bytes that were only lent are copied");
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Write(u32, u32, u32),
+    Share(u32, u32),
     Zero(u32, u32),
     Freeze,
     Settle(bool),
@@ -108,6 +133,7 @@ fn op() -> impl Strategy<Value = Op> {
     let size = UNITS * 4096;
     prop_oneof![
         6 => (0..size, 1..40_000u32, 1..12u32).prop_map(move |(o, l, g)| Op::Write(o, l.min(size - o), g)),
+        2 => (0..UNITS, 1..12u32).prop_map(|(o, l)| Op::Share(o, (o + l).min(UNITS))),
         1 => (0..UNITS, 1..6u32).prop_map(|(o, l)| Op::Zero(o, (o + l).min(UNITS))),
         2 => Just(Op::Freeze),
         2 => any::<bool>().prop_map(Op::Settle),
@@ -139,6 +165,11 @@ proptest! {
                     let data = vec![n as u8 + 1; len as usize];
                     b.write(offset, &data, grow);
                     model[offset as usize..(offset + len) as usize].copy_from_slice(&data);
+                }
+                Op::Share(from, to) => {
+                    let data = vec![n as u8 + 1; (to - from) as usize * 4096];
+                    model[from as usize * 4096..to as usize * 4096].copy_from_slice(&data);
+                    b.share(from * 4096, data.into());
                 }
                 Op::Zero(from, to) => {
                     b.seq += 1;

@@ -7,6 +7,7 @@
 use std::{os::unix::ffi::OsStrExt, path::Path};
 
 use base::InodeNo;
+use bytes::Bytes;
 use tokio::runtime::Handle as Runtime;
 use wire::mgr::{Attr, FileKind};
 
@@ -123,6 +124,12 @@ impl File {
     /// Writes at `offset`; returns how much (all, unless an error came after a part).
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         self.fs.runtime.block_on(self.fs.client.write(self.handle, offset, data))
+    }
+
+    /// The same without a copy, if offset and length are multiples of 4 KiB: `data` becomes a page of the pool as it is. Its
+    /// memory is kept as long as that, and all of it also for a part.
+    pub fn write_shared_at(&self, offset: u64, data: &Bytes) -> Result<usize, Errno> {
+        self.fs.runtime.block_on(self.fs.client.write_shared(self.handle, offset, data))
     }
 
     /// Everything written so far is durable when this returns; reports earlier errors of writing behind.

@@ -12,6 +12,7 @@ use std::{
 };
 
 use base::InodeNo;
+use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
     lock::Lock,
@@ -21,6 +22,7 @@ use wire::{
 
 use crate::{
     background,
+    block::Content,
     calls::{Calls, unexpected},
     config::Tunables,
     core::{Core, SessionInfo, now},
@@ -544,13 +546,20 @@ impl Client {
     /// after a part).
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        self.write_under_token(&file, offset, data, false).await
+        self.write_under_token(&file, offset, data.into(), false).await
+    }
+
+    /// The same without a copy, if offset and length are multiples of 4 KiB: `data` becomes a page of the pool as it is. Its
+    /// memory is kept as long as that, and all of it also for a part.
+    pub async fn write_shared(&self, handle: Handle, offset: u64, data: &Bytes) -> Result<usize, Errno> {
+        let file = self.file_to_write(handle)?;
+        self.write_under_token(&file, offset, Content::shared(data), false).await
     }
 
     /// Writes at `offset`, whatever the handle: a page that the kernel has cached has its place.
     pub async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        self.write_under_token(&file, offset, data, true).await
+        self.write_under_token(&file, offset, data.into(), true).await
     }
 
     /// At `offset` if the data is `placed`, or the handle is none that writes at the end.
@@ -558,7 +567,7 @@ impl Client {
         &self,
         file: &OpenFile,
         offset: u64,
-        data: &[u8],
+        data: Content<'_>,
         placed: bool,
     ) -> Result<usize, Errno> {
         let len = data.len() as u64;

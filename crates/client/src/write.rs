@@ -7,7 +7,7 @@ use base::{OpClass, units::UNIT};
 use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
-    block::{OwnBuf, PIECE_UNITS_MAX},
+    block::{Content, OwnBuf, PIECE_UNITS_MAX},
     core::{Core, RoomHold, now, patient},
     error::Errno,
     handle::OpenFile,
@@ -45,13 +45,13 @@ impl Core {
         self: &Arc<Core>,
         file: &OpenFile,
         offset: Option<u64>,
-        data: &[u8],
+        data: Content<'_>,
     ) -> Result<usize, Errno> {
         let inode = &file.inode;
         let mut done = 0;
         let (mut first, mut last) = (u64::MAX, 0);
         while done < data.len() {
-            let step = &data[done..data.len().min(done + STEP_MAX)];
+            let step = data.part(done..data.len().min(done + STEP_MAX));
             let at = offset.map(|offset| offset + done as u64);
             match self.write_step(inode, at, step).await {
                 Ok(at) => {
@@ -79,7 +79,7 @@ impl Core {
         self: &Arc<Core>,
         inode: &Arc<Inode>,
         offset: Option<u64>,
-        data: &[u8],
+        data: Content<'_>,
     ) -> Result<u64, Errno> {
         if self.calls.dead() {
             return Err(Errno::EIO);
@@ -102,7 +102,7 @@ impl Core {
         self: &Arc<Core>,
         inode: &Arc<Inode>,
         offset: u64,
-        data: &[u8],
+        data: Content<'_>,
         charge: &mut Charge,
     ) -> Result<(), Errno> {
         let size = inode.lock().attr.size;
@@ -121,7 +121,7 @@ impl Core {
         while pos < end {
             let block = pos / block_size;
             let stop = end.min((block + 1) * block_size);
-            let part = &data[(pos - offset) as usize..(stop - offset) as usize];
+            let part = data.part((pos - offset) as usize..(stop - offset) as usize);
             let complete = self.write_part(inode, pos, part, charge, &mut room).await?;
             if complete && end.max(size) >= self.live().writebehind_threshold {
                 self.kick_block(inode, block);
@@ -168,7 +168,7 @@ impl Core {
         self: &Arc<Core>,
         inode: &Arc<Inode>,
         pos: u64,
-        data: &[u8],
+        data: Content<'_>,
         charge: &mut Charge,
         room: &mut RoomHold,
     ) -> Result<bool, Errno> {
@@ -189,7 +189,7 @@ impl Core {
         self: &Arc<Core>,
         inode: &Arc<Inode>,
         pos: u64,
-        data: &[u8],
+        data: Content<'_>,
         charge: &mut Charge,
         room: &mut RoomHold,
     ) -> Result<PartStep, Errno> {
@@ -211,7 +211,12 @@ impl Core {
         let pool = self.pool.clone();
         let whole = (block_size / UNIT64) as u32;
         let complete = state.edit(block, |b| {
-            b.write(start, data, seq, grow, &mut |exact, wanted| own_buf(&pool, charge, exact, wanted));
+            match data.keep(start) {
+                Some(data) => b.write_shared(start, data, seq, charge),
+                None => b.write(start, data.bytes(), seq, grow, &mut |exact, wanted| {
+                    own_buf(&pool, charge, exact, wanted)
+                }),
+            }
             b.reserved += raw;
             end.is_multiple_of(block_size) && b.dirty_up_to(whole)
         });

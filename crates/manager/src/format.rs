@@ -11,7 +11,7 @@ use std::{
     time::SystemTime,
 };
 
-use base::{ClusterId, Epoch, InodeNo};
+use base::{ClusterId, Epoch, FsId, InodeNo};
 use wire::{
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
@@ -19,7 +19,7 @@ use wire::{
 
 use crate::{
     ManagerError,
-    cluster::{data_strips, map_record},
+    cluster::{data_strips, last_removed_fs, map_record},
     keys::{self, FormatRecord, STORE_VERSION},
     namespace::{DirHash, FsContext, new_root},
     store::{self, RedbStore, Snapshot, Store, Txn},
@@ -65,9 +65,11 @@ pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
 /// How far every number that only grows is moved by a restore: what was given out between the dump and
 /// now is unknown, and must not be given again.
 const RESTORE_LEAP: u64 = 1 << 32;
+/// The same for numbers of file systems, which have 32 bits.
+const RESTORE_LEAP_FS: u32 = 1 << 16;
 
 /// Makes a manager's store in `dir`, which must be empty or absent, from a dump. Epoch, sessions, grants
-/// and inode numbers go on far above those of the dump. Returns the number of keys.
+/// and the numbers of inodes and file systems go on far above those of the dump. Returns the number of keys.
 pub fn restore(dir: &Path, dump: &mut dyn std::io::Read) -> Result<u64, ManagerError> {
     let mut count = 0;
     build(dir, |store| {
@@ -93,6 +95,10 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
         record.last_ino.0 += RESTORE_LEAP;
         keys::write(&mut txn, key, &record);
     }
+    // Strips of a file system made after the dump may be there: its number counts as that of a removed one.
+    let last = map.filesystems.iter().map(|fs| fs.id).max().unwrap_or_default().max(last_removed_fs(from)?);
+    let last = FsId(last.0.saturating_add(RESTORE_LEAP_FS));
+    keys::write(&mut txn, keys::removed_fs_key(last), &keys::RemovedFsRecord { emptied: true });
     keys::write(&mut txn, keys::map_key(), &map);
     keys::write(&mut txn, keys::counter_key(), &counters);
     txn.keep();

@@ -460,5 +460,10 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     assert!(manager.map().borrow().epoch.0 > 1 << 32, "numbers given after the dump are not given again");
     assert_eq!(names(&manager, session).await, ["a", "b"].map(String::from).into());
     assert_eq!(manager.handle(caller(session), mutate(1, create("a", FileKind::File))).await, made);
+    let pool = manager.map().borrow().pools[0].id;
+    let wish = MgrRequest::FsCreate { name: "later".into(), pool };
+    manager.handle(caller(SessionId(0)), wish).await;
+    let number = manager.map().borrow().fs_by_name("later").unwrap().id;
+    assert!(number.0 > 1 << 16, "{number} may be that of one made after the dump");
     manager.stop().await;
 }

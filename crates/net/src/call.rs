@@ -33,6 +33,8 @@ pub struct Call {
     pub payload: Payload,
     /// Where the reply's payload goes; `None`: one pooled buffer.
     pub into: Option<Destination>,
+    /// The CRC-32C of each 4 KiB of a pooled payload is computed as the bytes come, while the CPU's cache has them.
+    pub unit_crcs: bool,
     /// When the caller gives up.
     pub deadline: Instant,
     /// Whether it may be carried out several times. When its connection is lost after it was sent it is sent
@@ -57,6 +59,7 @@ impl Call {
             body,
             payload: Payload::new(),
             into: None,
+            unit_crcs: false,
             deadline,
             idempotent: false,
             patience: None,
@@ -87,6 +90,8 @@ pub struct Reply {
     pub body: Bytes,
     /// Its payload.
     pub payload: ReplyPayload,
+    /// CRC-32C of each whole 4 KiB of a pooled payload as it lies in memory, if the call asked for them.
+    pub unit_crcs: Vec<u32>,
     /// From sending to the reply's last byte, without the time the peer had it: network and queues.
     pub rtt: Duration,
     /// The number of the connection it came on, as in `Endpoint::status`.

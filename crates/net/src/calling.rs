@@ -174,6 +174,7 @@ impl Group {
             cost: cost as u64,
             expected: destination.as_ref().map_or(0, |d| d.room() as u64),
             destination,
+            unit_crcs: call.unit_crcs,
             conn: None,
             tx: None,
             receiving: false,
@@ -275,7 +276,7 @@ impl Group {
         conn: &Conn,
         header: Header,
         body: Vec<u8>,
-        payload: ReplyPayload,
+        (payload, unit_crcs): (ReplyPayload, Vec<u32>),
         failure: Option<Failure>,
     ) {
         let Some(call) = self.lock().table.end_reply(conn.id, header.request_id) else { return };
@@ -287,7 +288,10 @@ impl Group {
         let rtt = Duration::from_micros(elapsed.saturating_sub(header.server_us.into()));
         let outcome = match failure {
             Some(failure) => Err(failure),
-            None => Ok(Reply { header, body: Bytes::from(body), payload, rtt, connection: conn.id }),
+            None => {
+                let body = Bytes::from(body);
+                Ok(Reply { header, body, payload, unit_crcs, rtt, connection: conn.id })
+            }
         };
         let _ = tx.send(outcome);
     }

@@ -29,6 +29,10 @@ pub trait Handler: Send + Sync + 'static {
     /// Handles one request. The future is never dropped before it ends; a caller that gave up shows in
     /// [`Request::cancelled`].
     fn handle(&self, request: Request) -> BoxFuture<'static, Response>;
+    /// Whether [`Request::unit_crcs`] are wanted.
+    fn wants_unit_crcs(&self) -> bool {
+        false
+    }
 }
 
 struct FnHandler<F>(F);
@@ -61,6 +65,9 @@ pub struct Request {
     pub body: Bytes,
     /// The payload in one 4 KiB aligned buffer. Its CRCs are the service's to verify.
     pub payload: Bytes,
+    /// CRC-32C of each whole 4 KiB of the payload as it lies in memory, computed as it came, while the CPU's cache had it;
+    /// empty if the handler does not want them.
+    pub unit_crcs: Vec<u32>,
     /// Who sent it.
     pub peer: PeerId,
     /// When the caller gives up: nothing need be done after that.

@@ -148,7 +148,7 @@ pub(crate) fn dispatch(
     admitted: Admitted,
     header: Header,
     body: Vec<u8>,
-    payload: Bytes,
+    (payload, unit_crcs): (Bytes, Vec<u32>),
     share: Option<OwnedSemaphorePermit>,
 ) {
     let Admitted { since, expires, cancel } = admitted;
@@ -168,7 +168,8 @@ pub(crate) fn dispatch(
     };
     let received = Instant::now();
     let body = Bytes::from(body);
-    let request = Request { header, body, payload, peer, expires, received, cancel, _share: share };
+    let request =
+        Request { header, body, payload, unit_crcs, peer, expires, received, cancel, _share: share };
     let limit = conn.core.config.outbound_bytes_max as u64;
     // A peer that does not read its replies as fast as it asks: nothing more is begun for it.
     let congested = conn.outbox.bytes() > limit;
@@ -179,7 +180,7 @@ pub(crate) fn dispatch(
             let response = if congested && !outbox_below(&conn, limit, expires).await {
                 Response::error(Status::Expired, "the connection did not take earlier replies")
             } else {
-                match fetch(&conn, request).await {
+                match fetch(&conn, request, handler.wants_unit_crcs()).await {
                     Ok(request) => Caught(start(|| handler.handle(request))).await,
                     Err(response) => response,
                 }
@@ -230,7 +231,7 @@ fn begin_once(conn: &Arc<Conn>, header: &Header, since: Instant) -> bool {
 }
 
 /// Gets the payload that a request offers, if it offers one; the error is the answer to the request.
-async fn fetch(conn: &Conn, mut request: Request) -> Result<Request, Response> {
+async fn fetch(conn: &Conn, mut request: Request, unit_crcs: bool) -> Result<Request, Response> {
     let len = request.header.offered as usize;
     if len == 0 {
         return Ok(request);
@@ -242,11 +243,12 @@ async fn fetch(conn: &Conn, mut request: Request) -> Result<Request, Response> {
     };
     let body = wire::frame::encode(&NetRequest::Fetch(request.header.request_id));
     let call = Call::new(Service::Net, 0, body, request.expires);
-    let call = Call { lane: Lane::Bulk, idempotent: true, class: request.header.class, ..call };
+    let call = Call { lane: Lane::Bulk, idempotent: true, class: request.header.class, unit_crcs, ..call };
     let fetched = Peer::from_group(Arc::clone(&conn.group)).call(call).await;
     match fetched {
         Ok(reply) if reply.payload.len() == len => {
             request.payload = reply.payload.into_bytes();
+            request.unit_crcs = reply.unit_crcs;
             request._share = Some(room);
             Ok(request)
         }

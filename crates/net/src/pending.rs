@@ -39,6 +39,7 @@ pub(crate) struct Pending {
     /// Bytes expected back, as far as known.
     pub expected: u64,
     pub destination: Option<Destination>,
+    pub unit_crcs: bool,
     /// The connection that carries it; `None`: it waits for one.
     pub conn: Option<u64>,
     /// `None`: the caller has given up, or it waits for a connection.
@@ -264,7 +265,7 @@ impl Table {
         Some(match (&call.tx, call.destination.take()) {
             (None, _) => ReplyTo::Nobody,
             (Some(_), Some(destination)) => ReplyTo::Destination(destination),
-            (Some(_), None) => ReplyTo::Pool,
+            (Some(_), None) => ReplyTo::Pool { unit_crcs: call.unit_crcs },
         })
     }
 
@@ -317,7 +318,9 @@ impl Table {
 /// Where a reply's payload goes.
 pub(crate) enum ReplyTo {
     Destination(Destination),
-    Pool,
+    Pool {
+        unit_crcs: bool,
+    },
     /// The caller has given up: read it away.
     Nobody,
 }
@@ -337,6 +340,7 @@ mod tests {
             cost,
             expected,
             destination: None,
+            unit_crcs: false,
             conn: None,
             tx: None,
             receiving: false,
@@ -449,7 +453,7 @@ mod tests {
         let conn = assign(&mut t, 1, call(1, 0)).unwrap();
         assert!(t.begin_reply(conn + 1, 1).is_none());
         assert!(t.begin_reply(conn, 2).is_none());
-        assert!(matches!(t.begin_reply(conn, 1), Some(ReplyTo::Pool)));
+        assert!(matches!(t.begin_reply(conn, 1), Some(ReplyTo::Pool { unit_crcs: false })));
         assert!(t.begin_reply(conn, 1).is_none(), "a second reply to the same request");
     }
 

@@ -15,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-use base::AlignedBuf;
+use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use wire::{
-    crc::crc32c,
+    crc::{crc32c, unit_crcs},
     frame::{FrameError, FrameKind, HEADER_LEN, Header, Service, Status},
     hello::Lane,
 };
@@ -42,6 +42,8 @@ const BODY_STEP: usize = 256 << 10;
 const SMALL_REQUEST: usize = 16 << 10;
 /// How long a payload waits in the socket for a share before its request is answered `Busy`.
 const SHARE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Bytes of a payload read before their CRCs are computed: few enough to be in the CPU's cache still.
+const CRC_STEP: usize = 256 << 10;
 /// Scratch for payloads nobody wants.
 const DISCARD_STEP: usize = 64 << 10;
 
@@ -67,7 +69,8 @@ struct Reader {
 
 /// Where a payload goes.
 enum Sink {
-    Buffer(AlignedBuf),
+    /// With the CRCs of its units so far, if they are wanted.
+    Buffer(AlignedBuf, Option<Vec<u32>>),
     Destination(Destination),
     Discard,
 }
@@ -144,11 +147,13 @@ impl Reader {
         let body = self.body(&header).await?;
         let payload = if header.payload_len > 0 {
             self.begun(total).await?;
-            let mut sink = Sink::Buffer(self.conn.core.pool.get(header.payload_len as usize));
+            let wanted = self.conn.core.handler(header.service).is_some_and(|h| h.wants_unit_crcs());
+            let buffer = self.conn.core.pool.get(header.payload_len as usize);
+            let mut sink = Sink::Buffer(buffer, wanted.then(Vec::new));
             self.payload(header.payload_len as usize, &mut sink).await?;
             sink.into_bytes()
         } else {
-            Bytes::new()
+            (Bytes::new(), Vec::new())
         };
         inbound::dispatch(&self.conn, admitted, header, body, payload, share);
         Ok(())
@@ -195,7 +200,7 @@ impl Reader {
                 return Err(reason);
             }
         };
-        if matches!(to, ReplyTo::Pool) {
+        if matches!(to, ReplyTo::Pool { .. }) {
             self.begun(len).await?;
         }
         let mut too_long = None;
@@ -205,8 +210,10 @@ impl Reader {
                 Sink::Discard
             }
             ReplyTo::Destination(d) => Sink::Destination(d),
-            ReplyTo::Pool if len > 0 => Sink::Buffer(self.conn.core.pool.get(len)),
-            ReplyTo::Pool | ReplyTo::Nobody => Sink::Discard,
+            ReplyTo::Pool { unit_crcs } if len > 0 => {
+                Sink::Buffer(self.conn.core.pool.get(len), unit_crcs.then(Vec::new))
+            }
+            ReplyTo::Pool { .. } | ReplyTo::Nobody => Sink::Discard,
         };
         if let Err(reason) = self.payload(len, &mut sink).await {
             if let Sink::Destination(destination) = sink {
@@ -215,9 +222,9 @@ impl Reader {
             return Err(reason);
         }
         let payload = match sink {
-            Sink::Buffer(buf) => ReplyPayload::Pooled(buf.freeze()),
-            Sink::Destination(destination) => ReplyPayload::Received { destination, len },
-            Sink::Discard => ReplyPayload::None,
+            Sink::Buffer(buf, crcs) => (ReplyPayload::Pooled(buf.freeze()), crcs.unwrap_or_default()),
+            Sink::Destination(destination) => (ReplyPayload::Received { destination, len }, Vec::new()),
+            Sink::Discard => (ReplyPayload::None, Vec::new()),
         };
         self.conn.group.end_reply(&self.conn, header, body, payload, too_long);
         Ok(())
@@ -291,6 +298,7 @@ impl Reader {
             self.conn.counters.payload_copied.fetch_add(n as u64, Ordering::Relaxed);
             self.start += n;
             done += n;
+            sink.count(done);
         }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -300,6 +308,7 @@ impl Reader {
             let own = n.min(len - done);
             self.conn.counters.payload_direct.fetch_add(own as u64, Ordering::Relaxed);
             done += own;
+            sink.count(done);
             self.end = n - own;
         }
         Ok(())
@@ -307,10 +316,18 @@ impl Reader {
 }
 
 impl Sink {
-    fn into_bytes(self) -> Bytes {
+    /// The payload and the CRCs of its units.
+    fn into_bytes(self) -> (Bytes, Vec<u32>) {
         match self {
-            Sink::Buffer(buf) => buf.freeze(),
-            Sink::Destination(_) | Sink::Discard => Bytes::new(),
+            Sink::Buffer(buf, crcs) => (buf.freeze(), crcs.unwrap_or_default()),
+            Sink::Destination(_) | Sink::Discard => (Bytes::new(), Vec::new()),
+        }
+    }
+
+    /// `done` bytes are here: takes the CRCs of the units that are whole now.
+    fn count(&mut self, done: usize) {
+        if let Sink::Buffer(buf, Some(crcs)) = self {
+            crcs.extend(unit_crcs(&buf[crcs.len() * UNIT..done / UNIT * UNIT]));
         }
     }
 
@@ -320,7 +337,7 @@ impl Sink {
         let mut slices = Vec::new();
         match self {
             Sink::Discard => return from.len(),
-            Sink::Buffer(buf) => slices.push(&mut buf[done..]),
+            Sink::Buffer(buf, _) => slices.push(&mut buf[done..]),
             Sink::Destination(d) => d.slices(done, &mut slices),
         }
         let mut n = 0;
@@ -344,7 +361,10 @@ impl Sink {
         let mut scratch = Vec::new();
         let mut slices = Vec::with_capacity(8);
         match self {
-            Sink::Buffer(buf) => slices.push(&mut buf[done..]),
+            Sink::Buffer(buf, crcs) => {
+                let step = if crcs.is_some() { CRC_STEP } else { left };
+                slices.push(&mut buf[done..done + left.min(step)]);
+            }
             Sink::Destination(d) => d.slices(done, &mut slices),
             Sink::Discard => {
                 scratch.resize(left.min(DISCARD_STEP), 0);

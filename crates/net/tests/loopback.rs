@@ -138,6 +138,40 @@ async fn a_received_payload_is_one_aligned_buffer() {
     assert_eq!(&reply.body[..], [1]);
 }
 
+/// A service that tells the CRCs it was given, and sends the payload back.
+struct Sums(bool);
+
+impl net::Handler for Sums {
+    fn handle(&self, r: net::Request) -> net::BoxFuture<'static, Response> {
+        let sums = r.unit_crcs.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+        Box::pin(std::future::ready(Response::with_payload(sums, Payload::from(r.payload.clone()))))
+    }
+
+    fn wants_unit_crcs(&self) -> bool {
+        self.0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crcs_are_of_each_whole_unit_as_it_came_if_they_are_wanted() {
+    for (there, here) in [(true, true), (true, false), (false, true)] {
+        let (server, addr) = server();
+        server.serve(Service::Lab, Arc::new(Sums(there)));
+        let client = Endpoint::start(config(2)).unwrap();
+        let peer = client.peer(&[addr]);
+        for len in [0, 1, 4095, 4096, 4097, 300 << 10, (4 << 20) + 4096, 16 << 20] {
+            let payload = pattern(len, len as u8);
+            let sums: Vec<u32> = payload.chunks_exact(4096).map(wire::crc::crc32c).collect();
+            let call = Call { unit_crcs: here, ..bulk(ECHO, b"", Bytes::from(payload.clone())) };
+            let reply = peer.call(call).await.unwrap();
+            let told: Vec<u8> = sums.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+            assert_eq!(&reply.body[..], if there { &told[..] } else { &[] }, "{len}");
+            assert_eq!(reply.unit_crcs, if here { &sums[..] } else { &[] }, "{len}");
+            assert!(reply.payload.into_bytes() == payload, "{len}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_reply_too_long_for_its_destination_fails_that_call_only() {
     let (_server, addr) = server();

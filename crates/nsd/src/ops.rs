@@ -2,7 +2,7 @@
 
 use base::{BlockIndex, FsId, InodeNo, StripId, StripIndex, StripeId};
 use bytes::Bytes;
-use pdisk::Pdisk;
+use pdisk::{Payload, Pdisk};
 use wire::{
     nsd::{BATCH_MAX, NsdRefusal, NsdReply, NsdRequest},
     strip::{StripRefusal, StripState},
@@ -45,7 +45,7 @@ pub fn malformed(request: &NsdRequest) -> Option<&'static str> {
 }
 
 /// Carries out one request.
-pub async fn carry_out(pdisk: &Pdisk, request: NsdRequest, payload: Bytes) -> Outcome {
+pub async fn carry_out(pdisk: &Pdisk, request: NsdRequest, payload: Payload) -> Outcome {
     match request {
         NsdRequest::Prepare { strip, .. } => {
             done(pdisk.prepare(vec![(strip, payload)]).await.pop().unwrap_or(Err(StripRefusal::Failed)))

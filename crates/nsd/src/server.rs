@@ -13,6 +13,7 @@ use std::{
 use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId};
 use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
+use pdisk::Payload;
 use stripe::{
     LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
 };
@@ -293,6 +294,10 @@ impl Handler for Requests {
         let inner = Arc::clone(&self.0);
         Box::pin(async move { inner.answer(request).await })
     }
+
+    fn wants_unit_crcs(&self) -> bool {
+        true
+    }
 }
 
 impl Inner {
@@ -346,7 +351,11 @@ impl Inner {
         let was_cached = cached.is_some();
         let (reply, payload, found) = match cached {
             Some((read, payload)) => (NsdReply::Read(read), payload, Found::Nothing),
-            None => ops::carry_out(&served.pdisk, message, request.payload.clone()).await,
+            None => {
+                let payload =
+                    Payload { bytes: request.payload.clone(), unit_crcs: request.unit_crcs.clone() };
+                ops::carry_out(&served.pdisk, message, payload).await
+            }
         };
         if let (Some(strip), NsdReply::Read(read), false) = (strip, &reply, was_cached) {
             self.cache.put(pdisk, strip, read, &payload);

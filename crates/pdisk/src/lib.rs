@@ -44,5 +44,6 @@ pub use io::{
 };
 pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, IoConfig, OpenOptions};
 pub use pdisk::Pdisk;
+pub use put::Payload;
 pub use recover::Damage;
 pub use report::{OpenReport, PdiskStats, VerifyReport};

@@ -13,7 +13,8 @@ use wire::strip::{
 use crate::{
     deletes::DeletesSeen,
     pdisk::Pdisk,
-    put, read,
+    put::{self, Payload},
+    read,
     record::Record,
     report::VerifyReport,
     rules::{self, Action},
@@ -26,9 +27,10 @@ type Refused<T> = Result<T, StripRefusal>;
 
 impl Pdisk {
     /// Stores new versions beside the adopted ones. Answered when all of them are durable.
-    pub async fn prepare(&self, batch: Vec<(PrepareStrip, Bytes)>) -> Vec<Refused<()>> {
+    pub async fn prepare<P: Into<Payload>>(&self, batch: Vec<(PrepareStrip, P)>) -> Vec<Refused<()>> {
         let (start, strips) = (Instant::now(), batch.len());
-        let bytes = batch.iter().map(|(_, payload)| payload.len()).sum();
+        let batch: Vec<_> = batch.into_iter().map(|(request, payload)| (request, payload.into())).collect();
+        let bytes = batch.iter().map(|(_, payload)| payload.bytes.len()).sum();
         let answers = put::put(self.store(), batch, None).await;
         self.store().stats.done(Op::Prepare, start, strips, bytes);
         answers
@@ -36,7 +38,7 @@ impl Pdisk {
 
     /// Stores a version that exists elsewhere, adopted at once (repair, catch-up): only over something
     /// older, or over a lost copy of the same version, and not over a delete of late.
-    pub async fn install(&self, request: PrepareStrip, payload: Bytes) -> Refused<()> {
+    pub async fn install(&self, request: PrepareStrip, payload: impl Into<Payload>) -> Refused<()> {
         self.install_since(request, payload, DeletesSeen::UNKNOWN).await
     }
 
@@ -49,10 +51,11 @@ impl Pdisk {
     pub async fn install_since(
         &self,
         request: PrepareStrip,
-        payload: Bytes,
+        payload: impl Into<Payload>,
         since: DeletesSeen,
     ) -> Refused<()> {
-        let (start, bytes) = (Instant::now(), payload.len());
+        let payload = payload.into();
+        let (start, bytes) = (Instant::now(), payload.bytes.len());
         let answer = put::put(self.store(), vec![(request, payload)], Some(since)).await.pop();
         self.store().stats.done(Op::Install, start, 1, bytes);
         answer.unwrap_or(Err(StripRefusal::Failed))

@@ -11,7 +11,7 @@ use base::{Version, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wire::{
-    crc::crc32c,
+    crc::unit_crcs,
     strip::{PrepareStrip, StripRefusal, StripState},
 };
 
@@ -25,6 +25,21 @@ use crate::{
 };
 
 type Outcome = Result<(), StripRefusal>;
+
+/// Bytes to store.
+#[derive(Clone, Debug, Default)]
+pub struct Payload {
+    /// As they lie in memory.
+    pub bytes: Bytes,
+    /// CRC-32C of each 4 KiB of them, by who received them here; empty: they are computed.
+    pub unit_crcs: Vec<u32>,
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Payload {
+        Payload { bytes, unit_crcs: Vec::new() }
+    }
+}
 
 /// A request with its place in the caller's batch.
 pub(crate) struct Item {
@@ -51,14 +66,14 @@ const SPACE_RETRIES: usize = 100;
 /// Prepares or installs a batch; results in request order.
 pub(crate) async fn put(
     store: &Arc<Store>,
-    batch: Vec<(PrepareStrip, Bytes)>,
+    batch: Vec<(PrepareStrip, Payload)>,
     install: Option<DeletesSeen>,
 ) -> Vec<Outcome> {
     let mut results: Vec<Outcome> = vec![Err(StripRefusal::Failed); batch.len()];
     let mut items = Vec::with_capacity(batch.len());
     for (place, (request, payload)) in batch.into_iter().enumerate() {
         match check(&request, &payload, install.is_some()) {
-            Ok(()) => items.push(Item { place, request, payload, install }),
+            Ok(()) => items.push(Item { place, request, payload: payload.bytes, install }),
             Err(refusal) => results[place] = Err(refusal),
         }
     }
@@ -94,12 +109,19 @@ pub(crate) async fn put(
     results
 }
 
-fn check(request: &PrepareStrip, payload: &Bytes, install: bool) -> Outcome {
-    rules::well_formed(request, payload.len())?;
+fn check(request: &PrepareStrip, payload: &Payload, install: bool) -> Outcome {
+    rules::well_formed(request, payload.bytes.len())?;
     if install && (request.base.is_some() || request.adopt.is_some()) {
         return Err(StripRefusal::Malformed);
     }
-    let bad = payload.chunks_exact(UNIT).zip(&request.crcs).position(|(unit, crc)| crc32c(unit) != *crc);
+    let stored = request.crcs.iter();
+    let bad = if payload.unit_crcs.is_empty() {
+        unit_crcs(&payload.bytes).zip(stored).position(|(crc, stored)| crc != *stored)
+    } else if payload.unit_crcs.len() == request.crcs.len() {
+        payload.unit_crcs.iter().zip(stored).position(|(crc, stored)| crc != stored)
+    } else {
+        Some(0)
+    };
     bad.map_or(Ok(()), |unit| Err(StripRefusal::BadCrc { unit: unit as u32 }))
 }
 

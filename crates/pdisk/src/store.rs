@@ -58,6 +58,9 @@ pub(crate) struct Entry {
 pub(crate) struct Generation {
     /// Cloned by every read and in-place write that starts in it.
     pub token: Arc<()>,
+    /// The same of bytes that were lent where they lie. Nobody waits for these when the pdisk is closed: a reader that
+    /// is slow to take its reply finds wrong CRCs then.
+    lent: Arc<()>,
     /// The last record of it, once it is closed.
     pub last_rsn: u64,
     pub freed: Vec<Extent>,
@@ -66,7 +69,30 @@ pub(crate) struct Generation {
 
 impl Generation {
     fn new() -> Generation {
-        Generation { token: Arc::new(()), last_rsn: u64::MAX, freed: Vec::new(), to_clean: Vec::new() }
+        Generation {
+            token: Arc::new(()),
+            lent: Arc::new(()),
+            last_rsn: u64::MAX,
+            freed: Vec::new(),
+            to_clean: Vec::new(),
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.token) == 1 && Arc::strong_count(&self.lent) == 1
+    }
+}
+
+/// Bytes are lent out of the data file; their units are not used again while it lives.
+pub(crate) struct Lease {
+    lent: Option<Arc<()>>,
+    store: Arc<Store>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.lent = None;
+        self.store.after_io();
     }
 }
 
@@ -330,10 +356,7 @@ impl Store {
     pub fn release(&self, state: &mut State) {
         let mut released = false;
         while state.generations.len() > 1
-            && state
-                .generations
-                .front()
-                .is_some_and(|g| g.last_rsn <= state.durable && Arc::strong_count(&g.token) == 1)
+            && state.generations.front().is_some_and(|g| g.last_rsn <= state.durable && g.is_unused())
         {
             let Some(over) = state.generations.pop_front() else { break };
             for e in over.freed {
@@ -367,6 +390,11 @@ impl Store {
     pub fn token(state: &State) -> Arc<()> {
         // There always is a current generation; a fresh token protects nothing and loses nothing.
         state.generations.back().map(|g| Arc::clone(&g.token)).unwrap_or_default()
+    }
+
+    /// The same for bytes that are lent.
+    pub fn lease(self: &Arc<Store>, state: &State) -> Lease {
+        Lease { lent: state.generations.back().map(|g| Arc::clone(&g.lent)), store: Arc::clone(self) }
     }
 
     /// Whether freed units will come back without anyone's doing.

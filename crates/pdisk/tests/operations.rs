@@ -401,3 +401,27 @@ async fn the_log_on_another_device() {
     let there = pdisk::OpenOptions { log_dir: Some(moved), ..options() };
     assert_eq!(Pdisk::open(dir.path(), there, &node).unwrap().1.strips, 1);
 }
+
+/// Reads of files in memory are lent where they lie.
+#[tokio::test]
+async fn lent_bytes_stay_while_their_strip_is_replaced_and_their_room_comes_back() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    create(dir.path(), 24 << 20);
+    let (p, _) = open(dir.path(), &node(EngineChoice::Psync));
+    let first = content(1, 256);
+    write(&p, strip(0), v(1, 1), &first).await;
+    let ranges = vec![Range { offset: 0, len: 1 << 20 }];
+    let ask = ReadStrip { strip: strip(0), version: ReadVersion::Adopted, ranges };
+    let (_, lent) = p.read(vec![ask]).await.pop().unwrap().unwrap();
+    let replace = async |seqs: std::ops::Range<u64>| {
+        for seq in seqs {
+            write(&p, strip(0), v(1, seq), &content(seq, 256)).await;
+        }
+    };
+    replace(2..20).await;
+    assert!(lent == first, "it was written over while somebody had it");
+    drop(lent);
+    replace(20..80).await;
+    assert_eq!(read(&p, strip(0), ReadVersion::Adopted).await.unwrap(), content(79, 256));
+    p.close().await.unwrap();
+}

@@ -1,6 +1,6 @@
 //! Stripe reader: ranges of a block from its data strips, or from any K strips that agree.
 //!
-//! CRCs are verified here, unit by unit, where each answer arrives. What does not match is an erasure:
+//! CRCs are verified unit by unit where each answer arrives, by the transport. What does not match is an erasure:
 //! decoded from the others, reported to its server, never returned. Nothing is copied besides decoding.
 
 use std::{
@@ -394,7 +394,7 @@ fn decode_range(
     }
 }
 
-/// Reads ranges of one strip and verifies their CRCs.
+/// Reads ranges of one strip; the transport has verified their CRCs.
 pub(crate) async fn read_one(
     shared: &Shared,
     view: &ClusterView,
@@ -419,11 +419,6 @@ pub(crate) async fn read_one(
     let expected = geometry::total(&geometry::clip(&asked, read.info.len)) as usize;
     if total != expected {
         return Err(Fault::Protocol);
-    }
-    for (unit, (crc, stored)) in wire::crc::unit_crcs(&payload).zip(&read.crcs).enumerate() {
-        if crc != *stored {
-            return Err(Fault::BadCrc { unit: unit as u32 });
-        }
     }
     let mut at = 0;
     let mut pieces = Vec::with_capacity(read.ranges.len());

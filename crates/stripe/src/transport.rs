@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use base::{Epoch, InodeNo, NodeId, OpClass, SessionId};
+use base::{Epoch, InodeNo, NodeId, OpClass, SessionId, units::UNIT};
 use bytes::Bytes;
 use net::{BoxFuture, Call, CallError, Endpoint, Lane, Payload, Service};
 use wire::{
@@ -36,7 +36,8 @@ pub struct NsdCall {
     pub deadline: Instant,
 }
 
-/// Carries requests to NSD servers. `Ok` is any reply of the server that is not a refusal.
+/// Carries requests to NSD servers. `Ok` is any reply of the server that is not a refusal; what was read has the CRCs that
+/// the reply says ([`Fault::BadCrc`] otherwise): they are compared where the bytes arrive.
 pub trait NsdTransport: Send + Sync + 'static {
     /// Sends one request and waits for its answer, at most until its deadline.
     fn call(&self, call: NsdCall) -> BoxFuture<'static, Result<(NsdReply, Bytes), Fault>>;
@@ -74,6 +75,7 @@ impl NsdTransport for NetTransport {
                 epoch: call.epoch,
                 payload: Payload::from(call.payload),
                 idempotent: true,
+                unit_crcs: matches!(call.request, NsdRequest::Read { .. }),
                 ..Call::new(Service::Nsd, call.request.op(), frame::encode(&call.request), call.deadline)
             };
             let reply = peer.call(sent).await.map_err(|error| match error {
@@ -83,8 +85,23 @@ impl NsdTransport for NetTransport {
             let message: NsdReply = frame::decode(&reply.body).map_err(|_| Fault::Protocol)?;
             match message {
                 NsdReply::Refused(refusal) => Err(Fault::Refused(refusal)),
+                NsdReply::Read(read) => {
+                    check(&read.crcs, &reply.unit_crcs, reply.payload.len())?;
+                    Ok((NsdReply::Read(read), reply.payload.into_bytes()))
+                }
                 message => Ok((message, reply.payload.into_bytes())),
             }
         })
+    }
+}
+
+/// Whether `len` bytes with the CRCs `came` are those that the reply is about.
+fn check(stored: &[u32], came: &[u32], len: usize) -> Result<(), Fault> {
+    if came.len() * UNIT != len || stored.len() != came.len() {
+        return Err(Fault::Protocol);
+    }
+    match stored.iter().zip(came).position(|(stored, came)| stored != came) {
+        Some(unit) => Err(Fault::BadCrc { unit: unit as u32 }),
+        None => Ok(()),
     }
 }

@@ -147,8 +147,8 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
         mean: us("average_ms"),
         p50: us("median_ms"),
         p99: us("p99_ms"),
-        p999: us("p99_ms"),
-        max: us("p99_ms"),
+        p999: us("p999_ms"),
+        max: us("max_ms"),
     };
     // What the transport says of its placement, such as that connections cannot help here.
     let clients = report["by_client"].as_array().into_iter().flatten();
@@ -162,8 +162,10 @@ mod tests {
     #[test]
     fn reads_what_netperf_prints() {
         let text = "[{\"mb_per_second\":100.0,\"messages_per_second\":50.0,\
-                    \"by_client\":[{\"block\":{\"median_ms\":2.0,\"p99_ms\":3.0}}]}]";
+                    \"by_client\":[{\"block\":{\"median_ms\":2.0,\"p99_ms\":3.0,\"p999_ms\":4.0,\"max_ms\":5.0}}]}]";
         let figures = super::figures(text).unwrap();
+        let latency = figures.latency.unwrap();
+        assert_eq!((latency.p99, latency.p999, latency.max), (3000.0, 4000.0, 5000.0));
         assert_eq!((figures.bytes, figures.operations, figures.latency.unwrap().p50), (1e8, 50.0, 2000.0));
         for text in ["", "[]", "{}", "[{\"mb_per_second\":0,\"messages_per_second\":0}]"] {
             assert!(super::figures(text).is_err(), "{text}");

@@ -73,8 +73,8 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
     if operations <= 0.0 || seconds <= 0.0 {
         return Err(bad("no operation was done".into()));
     }
-    let (p50, p99) = (need("p50_us")?, need("p99_us")?);
-    let latency = Some(Latency { mean: p50, p50, p99, p999: p99, max: p99 });
+    let (mean, p50, p99) = (need("mean_us")?, need("p50_us")?, need("p99_us")?);
+    let latency = Some(Latency { mean, p50, p99, p999: need("p999_us")?, max: need("max_us")? });
     let one_queue = row["one_queue"].as_str().map(str::to_owned);
     let (operations, bytes) = (operations / seconds, bytes / seconds);
     Ok(Figures { operations, bytes, latency, one_queue, ..Figures::default() })
@@ -84,9 +84,11 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
 mod tests {
     #[test]
     fn reads_what_the_bench_prints() {
-        let text =
-            "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"seconds\":2.0,\"p50_us\":5,\"p99_us\":9}]";
+        let text = "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"seconds\":2.0,\
+                    \"mean_us\":6,\"p50_us\":5,\"p99_us\":9,\"p999_us\":10,\"max_us\":11}]";
         let figures = super::figures(text).unwrap();
+        let latency = figures.latency.unwrap();
+        assert_eq!((latency.mean, latency.p99, latency.p999, latency.max), (6.0, 9.0, 10.0, 11.0));
         assert_eq!((figures.operations, figures.bytes, figures.one_queue), (10.0, 40960.0, None));
         let fallen = super::figures(&text.replace("}]", ",\"one_queue\":\"too little\"}]")).unwrap();
         assert_eq!(fallen.one_queue.as_deref(), Some("too little"));

@@ -104,6 +104,10 @@ pub struct TimesReport {
     pub deviation_ms: f64,
     /// 99 % were not longer.
     pub p99_ms: f64,
+    /// 99.9 % were not longer.
+    pub p999_ms: f64,
+    /// None was longer (to its bucket's middle).
+    pub max_ms: f64,
     /// (begin of the bucket in ms, messages); below 1 ms in steps of 0.1, above of 1.
     pub histogram: Vec<(f64, u64)>,
 }
@@ -116,6 +120,8 @@ impl From<&Times> for TimesReport {
             median_ms: times.quantile_ms(0.5),
             deviation_ms: times.deviation_ms(),
             p99_ms: times.quantile_ms(0.99),
+            p999_ms: times.quantile_ms(0.999),
+            max_ms: times.quantile_ms(1.0),
             histogram: times.histogram(),
         }
     }

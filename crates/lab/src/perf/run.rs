@@ -13,6 +13,7 @@ use std::{
 };
 
 use base::{AlignedBuf, stats::Histogram};
+use bytes::Bytes;
 use thiserror::Error;
 
 use super::{
@@ -25,6 +26,11 @@ use super::{
 
 /// How often progress is told, and whether to stop is asked.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Memory of the records that are written without a copy, all threads together.
+const SHARED_BYTES: u64 = 256 << 20;
+/// Such records of a thread at most.
+const SHARED_RECORDS_MAX: u64 = 4096;
 
 /// Why a job gave no result.
 #[derive(Debug, Error)]
@@ -239,6 +245,8 @@ fn visit_all(
     let job = shared.job;
     let mut buffer = AlignedBuf::zeroed(job.record_bytes as usize);
     fill(&mut buffer, u64::from(number) << 40);
+    let memory = shared_records(&*file, &buffer, job);
+    let mut turn = 0;
     if !shared.pass_gate() {
         return Err(PerfError::Stopped);
     }
@@ -246,7 +254,9 @@ fn visit_all(
         if shared.stop.load(Relaxed) || shared.failed.load(Relaxed) {
             break;
         }
-        if let Err(error) = one(&*file, visit, &mut buffer, shared) {
+        let record = memory.get(turn % memory.len().max(1));
+        turn += usize::from(!visit.read);
+        if let Err(error) = one(&*file, visit, &mut buffer, record, shared) {
             shared.failed.store(true, Relaxed);
             return Err(error);
         }
@@ -255,7 +265,28 @@ fn visit_all(
     Ok((file, Instant::now()))
 }
 
-fn one(file: &dyn PerfFile, visit: Visit, buffer: &mut [u8], shared: &Shared<'_>) -> Result<(), PerfError> {
+/// Records that are written in turn, if the file takes them without a copy. They are more than the CPU's caches hold: as if an
+/// application had made each of them.
+fn shared_records(file: &dyn PerfFile, content: &[u8], job: &Job) -> Vec<Bytes> {
+    if !job.writes() || job.spec.verify || !file.takes_shared() {
+        return Vec::new();
+    }
+    let records = SHARED_BYTES / u64::from(job.spec.threads.max(1)) / job.record_bytes.max(1);
+    let one = |_| {
+        let mut record = AlignedBuf::zeroed(content.len());
+        record.copy_from_slice(content);
+        record.freeze()
+    };
+    (0..records.clamp(1, SHARED_RECORDS_MAX)).map(one).collect()
+}
+
+fn one(
+    file: &dyn PerfFile,
+    visit: Visit,
+    buffer: &mut [u8],
+    record: Option<&Bytes>,
+    shared: &Shared<'_>,
+) -> Result<(), PerfError> {
     let (job, offset) = (shared.job, visit.offset);
     if visit.read {
         let begun = Instant::now();
@@ -270,7 +301,11 @@ fn one(file: &dyn PerfFile, visit: Visit, buffer: &mut [u8], shared: &Shared<'_>
         fill(buffer, offset);
     }
     let begun = Instant::now();
-    file.write(offset, buffer).map_err(shared.error("write"))?;
+    let written = match record {
+        Some(record) => file.write_shared(offset, record),
+        None => file.write(offset, buffer),
+    };
+    written.map_err(shared.error("write"))?;
     shared.writes.record(begun.elapsed());
     Ok(())
 }

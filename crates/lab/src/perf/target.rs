@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
 use client::{Errno, OpenFlags, blocking};
 
 use super::job::Job;
@@ -20,6 +21,14 @@ pub trait PerfFile: Send {
     fn read(&self, offset: u64, out: &mut [u8], look: bool) -> io::Result<usize>;
     /// Writes a record.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// Writes a record that is shared with the file, if it takes such: without a copy.
+    fn write_shared(&self, offset: u64, data: &Bytes) -> io::Result<usize> {
+        self.write(offset, data)
+    }
+    /// Whether it does.
+    fn takes_shared(&self) -> bool {
+        false
+    }
     /// Makes everything written durable.
     fn sync(&self) -> io::Result<()>;
     /// Gives up what is cached of the file here.
@@ -164,6 +173,14 @@ impl PerfFile for DirectFile {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         self.file.write_at(offset, data).map_err(io_error)
+    }
+
+    fn write_shared(&self, offset: u64, data: &Bytes) -> io::Result<usize> {
+        self.file.write_shared_at(offset, data).map_err(io_error)
+    }
+
+    fn takes_shared(&self) -> bool {
+        true
     }
 
     fn sync(&self) -> io::Result<()> {

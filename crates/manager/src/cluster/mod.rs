@@ -47,7 +47,7 @@ use self::{moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     locks::Locks,
-    store::{Read, Record, open_record, prefix_end, seal_record},
+    store::{Read, Record, StoreError, open_record, prefix_end, seal_record},
     tokens::Tokens,
 };
 
@@ -712,7 +712,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
 }
 
 /// The highest number of a file system that was removed.
-fn last_removed_fs(from: &dyn Read) -> Result<FsId, ReadError> {
+pub fn last_removed_fs(from: &dyn Read) -> Result<FsId, StoreError> {
     let mut last = FsId(0);
     from.scan(b"z", &prefix_end(b"z"), &mut |key, _| {
         last = last.max(FsId(key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()));

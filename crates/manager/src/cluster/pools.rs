@@ -150,7 +150,9 @@ impl Cluster {
             return Err(no(format!("there are {MANY_MAX} file systems already")));
         }
         let last = self.map.filesystems.iter().map(|fs| fs.id).max().unwrap_or_default();
-        let id = FsId(last.max(self.removed_fs).0 + 1);
+        let Some(id) = last.max(self.removed_fs).0.checked_add(1).map(FsId) else {
+            return Err(no("every number of a file system was given".to_owned()));
+        };
         let (root, counts) = new_root(pool, block_size, now);
         step.put(keys::inode_key(id, InodeNo::ROOT), &root);
         step.put(keys::fs_key(id), &counts);

@@ -6,6 +6,7 @@
 mod buffers;
 pub(crate) mod fault;
 mod inbox;
+mod mapped;
 mod numa;
 mod psync;
 mod settings;
@@ -17,7 +18,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -29,6 +30,7 @@ pub(crate) use buffers::IoBuf;
 use bytes::Bytes;
 use fault::FaultPlan;
 use inbox::Inbox;
+use mapped::Map;
 use settings::Settings;
 pub(crate) use window::{Window, split};
 
@@ -47,6 +49,8 @@ pub(crate) struct IoFile {
     home: Weak<Node>,
     /// It is on a file system in memory: nothing happens there but a copy.
     in_memory: bool,
+    /// Made at the first use; `None`: it cannot be had.
+    map: OnceLock<Option<Arc<Map>>>,
 }
 
 /// Bytes of files in memory that are copied where they are asked for.
@@ -62,7 +66,18 @@ impl IoFile {
         let home = node.map_or_else(Weak::new, |n| Arc::downgrade(&n.0));
         let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        IoFile { file, path: path.into(), number, home, in_memory }
+        IoFile { file, path: path.into(), number, home, in_memory, map: OnceLock::new() }
+    }
+
+    fn map(&self) -> Option<&Arc<Map>> {
+        let make = || match Map::of(&self.file) {
+            Ok(map) => Some(Arc::new(map)),
+            Err(error) => {
+                tracing::warn!(file = %self.path.display(), %error, "not mapped: reads are copied");
+                None
+            }
+        };
+        self.map.get_or_init(make).as_ref()
     }
 }
 
@@ -349,6 +364,23 @@ impl IoNode {
             psync::perform(&r.file, &mut r.op, r.offset).err().map(|error| (r.tag, error))
         });
         Some(done.collect())
+    }
+
+    /// Whether so many bytes of a file are lent where they lie: it is in memory, and they cost more to copy.
+    pub(crate) fn lends(&self, file: &IoFile, len: usize) -> bool {
+        len > NOW_BYTES_MAX && file.in_memory && self.0.fault.is_none()
+    }
+
+    /// Lends bytes of such a file. They must stay as they are until `token` is dropped. `None`: read them; an error is the
+    /// read's to find again, and to tell.
+    pub(crate) fn lend<T: Send + 'static>(
+        &self,
+        file: &IoFile,
+        offset: u64,
+        len: usize,
+        token: T,
+    ) -> Option<Bytes> {
+        file.map()?.lend(usize::try_from(offset).ok()?, len, token).ok()
     }
 
     /// Submits and waits, on a thread that may wait. One request alone is done here and now: handing it to

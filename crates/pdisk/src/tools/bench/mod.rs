@@ -103,6 +103,12 @@ pub struct Row {
     pub p50_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// The longest.
+    pub max_us: f64,
     /// Groups that the log was written and flushed for.
     pub groups: u64,
     /// Mean time of one, from its records being taken up to their answers, in microseconds.
@@ -301,6 +307,9 @@ impl Bench {
             cpu_seconds,
             p50_us: latency.quantile(0.5).as_secs_f64() * 1e6,
             p99_us: latency.quantile(0.99).as_secs_f64() * 1e6,
+            p999_us: latency.quantile(0.999).as_secs_f64() * 1e6,
+            mean_us: latency.mean().as_secs_f64() * 1e6,
+            max_us: latency.max().as_secs_f64() * 1e6,
             groups: groups.count(),
             group_us: groups.mean().as_secs_f64() * 1e6,
         })
