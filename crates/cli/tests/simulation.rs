@@ -54,7 +54,7 @@ const RULES: [Without; 6] = [
     Without::Flush,
 ];
 /// Each of them is missed by a seed below this.
-const BOUND: u64 = 1000;
+const BOUND: u64 = 301;
 
 /// What may happen to a cluster while programs run.
 struct Mishaps {
