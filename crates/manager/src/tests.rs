@@ -26,6 +26,8 @@ use crate::{
     store::{JournaledStore, RedbStore, Store, volatile::Volatile},
 };
 
+mod restart;
+
 fn spec(nodes: u32) -> Spec {
     Spec {
         cluster: ClusterId(7),
