@@ -4,7 +4,8 @@
 create, stat, readdir, unlink of 4 KiB files, each worker a process with a directory of its own, on one mount and on
 two; a source tree unpacked, `git status` in it; `ls -l` of large directories; what a million inodes cost the server in
 memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir, `git status` and
-`ls -l` the kernel's names and attributes are dropped. Needs root.
+`ls -l` the kernel's names and attributes are dropped. Beside the local directory stands the same with each name made durable, as Ropewalk's
+are when a call returns. Needs root.
 
 usage: bench/metadata.py [options]
 example: bench/metadata.py --files 4000 --tree 20000 --entries 100000,1000000
@@ -26,26 +27,28 @@ CONTENT = bytes(range(256)) * 16
 WAIT = 1800
 
 
-def create(paths):
+def create(paths, sync):
     for path in paths:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(file, CONTENT)
         os.close(file)
+        sync()
 
 
-def stat(paths):
+def stat(paths, _):
     for path in paths:
         assert os.stat(path).st_size == len(CONTENT)
 
 
-def readdir(paths):
+def readdir(paths, _):
     names = {entry.name for entry in os.scandir(os.path.dirname(paths[0]))}
     assert all(os.path.basename(path) in names for path in paths)
 
 
-def unlink(paths):
+def unlink(paths, sync):
     for path in paths:
         os.unlink(path)
+        sync()
 
 
 PHASES = [create, stat, readdir, unlink]
@@ -57,12 +60,14 @@ def drop_names():
         drop.write("2")
 
 
-def work(paths, barrier, times):
+def work(paths, synced, barrier, times):
+    directory = os.open(os.path.dirname(paths[0]), os.O_RDONLY)
+    sync = (lambda: os.fsync(directory)) if synced else lambda: None
     for phase in PHASES:
         barrier.wait(WAIT)
         began = time.monotonic()
         try:
-            phase(paths)
+            phase(paths, sync)
         except Exception as error:
             times.put(error)
             barrier.abort()
@@ -78,7 +83,7 @@ def span(times):
     return got
 
 
-def small_files(mounts, workers, files):
+def small_files(mounts, workers, files, synced):
     """Files per second of each phase; worker i uses mount i mod n."""
     base = os.path.join(mounts[0], "small")
     os.mkdir(base)
@@ -87,7 +92,7 @@ def small_files(mounts, workers, files):
         os.mkdir(os.path.join(base, f"w{worker}"))
         directory = os.path.join(mounts[worker % len(mounts)], "small", f"w{worker}")
         paths = [os.path.join(directory, str(i)) for i in range(files // workers)]
-        jobs.append(multiprocessing.Process(target=work, args=(paths, barrier, times), daemon=True))
+        jobs.append(multiprocessing.Process(target=work, args=(paths, synced, barrier, times), daemon=True))
     for job in jobs:
         job.start()
     rates = {}
@@ -146,11 +151,14 @@ def fill(directory, first, last):
         os.close(os.open(os.path.join(directory, f"entry-{i:07}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
+FILLERS = 16
+
+
 def large_directory(system, entries):
     directory = os.path.join(system.mounts[0], "large")
     os.mkdir(directory)
     memory = systems.resident(system.servers())
-    step = -(-entries // 4)
+    step = -(-entries // FILLERS)
     began = time.monotonic()
     fillers = [multiprocessing.Process(target=fill, args=(directory, i, min(i + step, entries))) for i in range(0, entries, step)]
     for filler in fillers:
@@ -160,7 +168,7 @@ def large_directory(system, entries):
     made = entries / (time.monotonic() - began)
     memory = systems.resident(system.servers()) - memory
     drop_names()
-    result = {f"make {entries} entries, 4 workers, 1/s": made, f"ls -l of {entries}, s": seconds("ls", "-l", directory)}
+    result = {f"make {entries} entries, {FILLERS} workers, 1/s": made, f"ls -l of {entries}, s": seconds("ls", "-l", directory)}
     if system.servers():
         result[f"server memory, MB a million inodes (of {entries})"] = max(0, memory) / entries
     shutil.rmtree(directory)
@@ -185,22 +193,36 @@ def first_operation(system):
     return {"kill of the server to the next create, s": took}
 
 
+class Rows(dict):
+    """Figures, each shown on standard error as it comes: a run takes long, and may end half way."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def add(self, rows):
+        for row, value in rows.items():
+            self[row] = value
+            print(f"{self.name}: {row}{figure(value)}", file=sys.stderr, flush=True)
+
+
 def measure(system, args, tar):
-    rows = {}
+    rows, synced = Rows(system.name), getattr(system, "sync_names", False)
     for count in range(1, args.mounts + 1):
         if hasattr(system, "only"):
             system.only(count)
         for workers in map(int, args.workers.split(",")):
-            rates = small_files(system.mounts[:count], workers, args.files)
-            for phase, rate in rates.items():
-                rows[f"{phase}, {workers} workers, {count} mount{'s' * (count > 1)}, 1/s"] = rate
+            rates = small_files(system.mounts[:count], workers, args.files, synced)
+            where = f"{workers} workers, {count} mount{'s' * (count > 1)}, 1/s"
+            rows.add({f"{phase}, {where}": rate for phase, rate in rates.items()})
+    if synced:
+        return rows
     if hasattr(system, "only"):
         system.only(1)
-    rows.update(tree(system.mounts[0], tar, args.tree))
+    rows.add(tree(system.mounts[0], tar, args.tree))
     for entries in filter(None, args.entries.split(",")):
-        rows.update(large_directory(system, int(entries)))
+        rows.add(large_directory(system, int(entries)))
     if hasattr(system, "restart"):
-        rows.update(first_operation(system))
+        rows.add(first_operation(system))
     return rows
 
 
@@ -230,7 +252,7 @@ def main():
     os.makedirs(args.dir, exist_ok=True)
     if os.listdir(args.dir):
         parser.error(f"{args.dir} is not empty")
-    wanted = [(systems.Local, []), (systems.Ropewalk, [args.code])]
+    wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.Ropewalk, [args.code])]
     wanted += [(systems.Gluster, [kind]) for kind in filter(None, args.peers.split(","))]
     results, durability = {}, {}
     # Ended by a signal: what was started is stopped all the same.

@@ -54,6 +54,7 @@ class Local:
     """A directory of this machine: the raw ceiling."""
 
     name, durability, missing = "local", "nothing is durable before fsync", None
+    sync_names = False
 
     def __init__(self, base, mounts):
         self.mounts = [os.path.join(base, "local")] * mounts
@@ -66,6 +67,13 @@ class Local:
 
     def servers(self):
         return []
+
+
+class LocalSynced(Local):
+    """The same with every name made durable by fsync of its directory, as Ropewalk's are: the raw ceiling of that promise."""
+
+    name, durability = "local, synced", "names durable: fsync of the directory after each"
+    sync_names = True
 
 
 class Ropewalk:
@@ -83,7 +91,7 @@ class Ropewalk:
     def start(self):
         for mount in self.mounts:
             os.makedirs(mount)
-        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "4g", "--code", self.code, "--block-size", "4m")
+        self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "2g", "--code", self.code, "--block-size", "4m")
         for mount in self.mounts:
             self.ropewalk("mount", "fs1", mount)
 

@@ -19,6 +19,10 @@ use crate::{args, directory::ClusterDir, output, process, server};
 const MOUNT_PATIENCE: Duration = Duration::from_secs(120);
 /// Long enough to write a whole page pool of dirty data to slow disks.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(300);
+/// How long a mount that is told to go by force has to take itself away, with what the kernel holds for it.
+const FORCE_PATIENCE: Duration = Duration::from_secs(5);
+/// And then to write what it holds itself.
+const KILL_PATIENCE: Duration = Duration::from_secs(25);
 
 /// `ropewalk mount`.
 pub fn mount(args: &args::Mount) -> Result<()> {
@@ -101,7 +105,7 @@ pub fn process_name(mountpoint: &Path) -> String {
 pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
     // A mount whose process was killed answers nothing but ENOTCONN; it is cleared.
     if is_dead(mountpoint) {
-        clear_dead_mount(mountpoint)?;
+        fuse::unmount(mountpoint, true)?;
     }
     let path = match mountpoint.canonicalize() {
         Ok(path) => path,
@@ -143,56 +147,14 @@ pub fn wait_dead(mountpoint: &Path) {
     }
 }
 
-/// Detaches a mount whose process is gone.
-fn clear_dead_mount(mountpoint: &Path) -> Result<()> {
-    rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).with_context(|| {
-        format!(
-            "{} is a dead mount; clear it as root: umount -l {}",
-            mountpoint.display(),
-            mountpoint.display()
-        )
-    })
-}
-
 /// Whether something of ours is mounted there.
 pub fn is_mounted(mountpoint: &Path) -> bool {
-    mounts().iter().any(|m| m == mountpoint)
+    mounts().any(|m| m == mountpoint)
 }
 
-/// Our mount points, from /proc/self/mountinfo.
-fn mounts() -> Vec<PathBuf> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    text.split(|&b| b == b'\n')
-        .filter_map(|line| {
-            let mut fields = line.split(|&b| b == b' ');
-            let path = unescape(fields.nth(4)?);
-            let kind = fields.skip_while(|f| *f != b"-").nth(1)?;
-            (kind == b"fuse.ropewalk").then(|| PathBuf::from(OsStr::from_bytes(&path)))
-        })
-        .collect()
-}
-
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .and_then(|d| std::str::from_utf8(d).ok())
-            .and_then(|d| u8::from_str_radix(d, 8).ok());
-        match octal {
-            Some(value) if byte == b'\\' => {
-                out.push(value);
-                rest = &tail[3..];
-            }
-            _ => {
-                out.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    out
+fn mounts() -> impl Iterator<Item = PathBuf> {
+    let all = fuse::mounts().unwrap_or_default().into_iter();
+    all.filter(|mount| mount.kind == fuse::KIND).map(|mount| mount.path)
 }
 
 /// `ropewalk umount`.
@@ -205,55 +167,74 @@ pub fn umount(args: &args::Umount) -> Result<()> {
     unmount(&mountpoint, args.force)
 }
 
-/// Unmounts, and waits until the mount's process has written everything and ended.
+/// Unmounts, and waits until the mount's process has written everything and ended. By force it always returns, and the
+/// mount is gone.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
-    let pid = mount_pid(mountpoint);
-    let flags =
-        if force { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
-    match rustix::mount::unmount(mountpoint, flags) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::BUSY) => bail!(
+    let process = mount_pid(mountpoint);
+    if force {
+        return unmount_by_force(mountpoint, process);
+    }
+    match fuse::unmount(mountpoint, false) {
+        Err(fuse::MountError::Busy { .. }) => bail!(
             "{} is in use; close what is open there (`fuser -vm {}` shows who), or use --force",
             mountpoint.display(),
             mountpoint.display()
         ),
-        Err(rustix::io::Errno::PERM) => fusermount(mountpoint, force)?,
-        Err(e) => return Err(e).with_context(|| format!("unmount {}", mountpoint.display())),
+        outcome => outcome?,
     }
-    let Some(pid) = pid else { return Ok(()) };
-    if force {
-        process::terminate(pid.0);
+    if process.is_some_and(|process| !ended(process, UMOUNT_PATIENCE)) {
+        bail!(
+            "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
+            mountpoint.display()
+        );
     }
+    Ok(())
+}
+
+/// Told to end, a mount's process takes its mount away itself and writes everything. One that hangs is cut off from the
+/// kernel, so that nobody waits for it any more, and is killed if it does not end then.
+fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
+    let hangs = process.filter(|&process| {
+        process::terminate(process.0);
+        !ended(process, FORCE_PATIENCE)
+    });
+    if is_mounted(mountpoint) {
+        fuse::unmount(mountpoint, true)?;
+    }
+    if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
+        process::kill(pid);
+        output::note(&format!(
+            "{}: process {pid} did not end and was killed; what it had not yet written is lost",
+            mountpoint.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Waits for the end of a process; false if it lives on.
+fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
-    let end = Instant::now() + UMOUNT_PATIENCE;
-    while process::start_ticks(pid.0) == Some(pid.1) {
+    let end = Instant::now() + patience;
+    while process::start_ticks(pid) == Some(start) {
         if Instant::now() > end {
-            bail!(
-                "{} is unmounted, but its process {} still writes after {UMOUNT_PATIENCE:?}; see its log",
-                mountpoint.display(),
-                pid.0
-            );
+            return false;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     bar.finish_and_clear();
-    Ok(())
-}
-
-fn fusermount(mountpoint: &Path, force: bool) -> Result<()> {
-    let mut command = std::process::Command::new("fusermount3");
-    command.arg(if force { "-uz" } else { "-u" }).arg(mountpoint);
-    let status = command.status().context("run fusermount3 (package fuse3)")?;
-    if !status.success() {
-        bail!("fusermount3 could not unmount {} ({status})", mountpoint.display());
-    }
-    Ok(())
+    true
 }
 
 /// The process behind a mount, with its start time, found by its command line's mount point.
 pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
     let entries = fs::read_dir("/proc").ok()?;
+    let named = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
+    let ours = named("self");
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find_map(|pid| {
+        // The command line of a program that waits in a page fault, for a mount that hangs, may not be read.
+        if named(&pid.to_string()) != ours {
+            return None;
+        }
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words: Vec<&[u8]> = line.split(|&b| b == 0).filter(|w| !w.is_empty()).collect();
         let ours = words.get(1) == Some(&b"mount".as_slice())
@@ -267,8 +248,7 @@ pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
 /// as its process's command line names it.
 pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
     let path = crate::perf::resolved(file)?;
-    let mountpoint =
-        mounts().into_iter().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
+    let mountpoint = mounts().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
     let cluster = mount_pid(&mountpoint).and_then(|(pid, _)| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let mut words = line.split(|&b| b == 0).skip_while(|w| *w != b"--dir");
@@ -279,18 +259,12 @@ pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
 
 /// All mounts of a cluster: those whose process has a pid file in its `run/`.
 pub fn mounts_of(dir: &ClusterDir) -> Vec<PathBuf> {
-    mounts().into_iter().filter(|m| dir.pid_file(&process_name(m)).exists()).collect()
+    mounts().filter(|m| dir.pid_file(&process_name(m)).exists()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_escapes() {
-        assert_eq!(unescape(br"/mnt/with\040space\134end"), b"/mnt/with space\\end");
-        assert_eq!(unescape(br"/plain\x"), br"/plain\x");
-    }
 
     #[test]
     fn a_mount_point_inside_the_cluster_is_refused() {

@@ -163,7 +163,7 @@ fn peer_remarks(process: &str, peer: &Value) -> Vec<String> {
     remarks
 }
 
-/// `ropewalk waiters`: oldest first.
+/// `ropewalk waiters`: oldest first. What a mount is asked by programs, what a process waits for, what it serves.
 pub fn waiters(listing: &Listing) -> Result<()> {
     let answers = ask_all(listing, &AdminRequest::Waiters)?;
     if listing.json {
@@ -175,18 +175,27 @@ pub fn waiters(listing: &Listing) -> Result<()> {
             output::line(format!("{} does not answer at {}", a.process, a.address));
             continue;
         };
+        let dash = || "-".to_owned();
+        let number = |value: &Value| value.as_u64().filter(|&n| n > 0);
+        let inode = |w: &Value| number(&w["inode"]).map_or_else(dash, |ino| ino.to_string());
+        rows.extend(list(&answer["asked"]).iter().map(|w| {
+            let age = seconds(&w["age"]);
+            let by = number(&w["pid"]).map_or("kernel".to_owned(), |pid| format!("pid {pid}"));
+            let (process, operation) = (a.process.clone(), text(&w["operation"]));
+            let is = ["asked".to_owned(), by, "mount".to_owned(), operation, inode(w), dash()];
+            (age, [vec![process], is.into(), vec![format!("{age:.3} s"), dash()]].concat())
+        }));
         for (what, kind) in [("waiters", "waits"), ("serving", "serves")] {
             rows.extend(list(&answer[what]).iter().map(|w| {
                 let age = seconds(&w["age"]);
-                let for_what = if kind == "waits" { text(&w["state"]) } else { "-".to_owned() };
-                let inode = w["inode"].as_u64().filter(|&i| i > 0).map_or("-".to_owned(), |i| i.to_string());
+                let for_what = if kind == "waits" { text(&w["state"]) } else { dash() };
                 let cells = vec![
                     a.process.clone(),
                     kind.to_owned(),
                     text(&w["peer"]),
                     text(&w["service"]),
                     text(&w["class"]),
-                    inode,
+                    inode(w),
                     for_what,
                     format!("{age:.3} s"),
                     format!("{:.1} s", seconds(&w["left"])),

@@ -4,7 +4,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -110,6 +110,7 @@ pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
 pub struct Running {
     nsd: OnceLock<nsd::Server>,
     client: OnceLock<client::Client>,
+    mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
 }
 
 impl Running {
@@ -121,6 +122,13 @@ impl Running {
         if let Some(server) = self.nsd.get() {
             server.resize_cache(cache_bytes(tunables));
         }
+    }
+
+    /// What programs on its mount wait for, longest first.
+    fn asked(&self) -> Vec<serde_json::Value> {
+        let waiting = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.status().waiting);
+        let row = |r: fuse::InFlight| serde_json::json!({ "operation": r.operation, "inode": r.ino, "pid": r.pid, "age": r.age });
+        waiting.unwrap_or_default().into_iter().map(row).collect()
     }
 
     /// The memory it caches in.
@@ -166,6 +174,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "name": &*name,
                             "waiters": endpoint.waiters(),
                             "serving": endpoint.serving(),
+                            "asked": running.asked(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -379,12 +388,13 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
             ..fuse::MountOptions::new(mountpoint, fs_name)
         };
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
-            Ok(mount) => mount,
+            Ok(mount) => Arc::new(mount),
             Err(error) => {
                 let _ = client.shutdown(Instant::now() + Duration::from_secs(10)).await;
                 return Err(error.into());
             }
         };
+        let _ = running.mount.set(Arc::downgrade(&mount)); // once
         presence.ready()?;
         tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
         let ended = tokio::select! {

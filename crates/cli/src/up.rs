@@ -24,6 +24,8 @@ use crate::{
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
 const START_PATIENCE: Duration = Duration::from_secs(90);
+/// How long a killed process may keep its port: until the last of its threads has ended.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Does it.
 pub fn up(args: &Up) -> Result<()> {
@@ -158,7 +160,14 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
         .filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addr) in &absent {
-        check_port(name, *addr)?;
+        let killed = dir.pid_file(name).exists();
+        let until = Instant::now() + if killed { PORT_PATIENCE } else { Duration::ZERO };
+        while let Err(error) = check_port(name, *addr) {
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     let mut logs = Vec::new();
     for (name, _) in &absent {

@@ -474,3 +474,28 @@ fn the_managers_store_goes_through_a_dump() {
     fs::write(mounts.at(0, "new"), &content[..2_000_000]).unwrap();
     assert_eq!(fs::read(mounts.at(0, "new")).unwrap(), content[..2_000_000]);
 }
+
+/// That a file has no extended attribute is known with its attributes, here and on other mounts, until one is set.
+#[test]
+fn extended_attributes_are_seen_at_once() {
+    let mut mounts = Mounts::new(1);
+    fs::write(mounts.at(0, "f"), "x").unwrap();
+    for round in 0..12 {
+        if round == 4 {
+            mounts.add();
+        }
+        let count = mounts.all.len();
+        let file = |i: usize| mounts.at((round + i) % count, "f");
+        let get = |i: usize| {
+            let mut value = [0; 8];
+            rustix::fs::getxattr(file(i), "user.round", &mut value).map(|len| value[..len].to_vec())
+        };
+        let none = Err(rustix::io::Errno::NODATA);
+        assert!((0..count).all(|i| get(i) == none), "round {round}");
+        let value = vec![round as u8; 3];
+        rustix::fs::setxattr(file(0), "user.round", &value, rustix::fs::XattrFlags::CREATE).unwrap();
+        assert!((0..count).all(|i| get(i).as_ref() == Ok(&value)), "round {round}");
+        rustix::fs::removexattr(file(1), "user.round").unwrap();
+        assert!((0..count).all(|i| get(i) == none), "round {round}");
+    }
+}

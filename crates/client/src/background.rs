@@ -9,7 +9,7 @@ use std::{
 
 use base::InodeNo;
 use tokio::sync::OwnedSemaphorePermit;
-use wire::mgr::Change;
+use wire::{mgr::Change, token::TOKENS_MAX};
 
 use crate::{calls::MANY_MAX, core::Core, inode::Inode};
 
@@ -113,7 +113,13 @@ impl Core {
     }
 
     /// Tells the manager which orphans may be reclaimed; returns how many were told.
-    pub async fn send_forgets(&self) -> usize {
+    pub async fn send_forgets(self: &Arc<Core>) -> usize {
+        let left = {
+            let mut forgotten = self.forgotten.lock().unwrap_or_else(|e| e.into_inner());
+            let keep = forgotten.len().saturating_sub(TOKENS_MAX);
+            forgotten.split_off(keep)
+        };
+        self.release_soon(left);
         let inos: Vec<InodeNo> = {
             let mut forgets = self.forgets.lock().unwrap_or_else(|e| e.into_inner());
             let keep = forgets.len().saturating_sub(MANY_MAX);

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
     lock::Lock,
-    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, POOL_XATTR},
+    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, XATTR_NAMESPACES},
     token::{Need, Token, TokenMode},
 };
 
@@ -29,6 +29,7 @@ use crate::{
     error::Errno,
     handle::{Handle, OpenFile, OpenFlags, ReadData},
     inode::{FileState, Inode},
+    names::Hint,
     parts::{Blocks, Manager},
     resize::Fallocate,
     share::{KernelCache, TokenHold},
@@ -111,7 +112,9 @@ impl Client {
             return Err(Errno::ENOENT);
         }
         let gives = self.core.gives();
-        match self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await? {
+        let reply = self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await;
+        self.core.note_hint(parent, name, &reply);
+        match reply? {
             MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
                 self.core.attr_under_token(attr.ino).await
             }
@@ -122,7 +125,8 @@ impl Client {
     }
 
     /// The write tokens of the files that names lead to, and these as a change expects them (0: no such
-    /// name). Nothing while everything is held.
+    /// name). Nothing while everything is held. What the kernel asked for just before is believed once: the manager
+    /// refuses a change that expects something else.
     async fn hold_names(
         &self,
         names: &[(InodeNo, &[u8])],
@@ -132,17 +136,19 @@ impl Client {
         }
         let (mut inos, mut files) = (Vec::new(), Vec::new());
         for (parent, name) in names {
-            let reply =
-                self.core.calls.ask(MgrRequest::Lookup { parent: *parent, name: name.to_vec() }).await;
-            match reply {
-                Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
-                    inos.push(attr.ino);
-                    files.extend((attr.kind == FileKind::File).then_some(attr.ino));
+            let hint = match self.core.take_hint(*parent, name) {
+                Some(hint) => hint,
+                None => {
+                    let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
+                    let reply = self.core.calls.ask(ask).await;
+                    match Hint::of(&reply) {
+                        Some(hint) => hint,
+                        None => return Err(unexpected("Lookup", &reply?)),
+                    }
                 }
-                Ok(other) => return Err(unexpected("Lookup", &other)),
-                Err(Errno::ENOENT) => inos.push(InodeNo(0)),
-                Err(error) => return Err(error),
-            }
+            };
+            inos.push(hint.ino);
+            files.extend(hint.is_file.then_some(hint.ino));
         }
         // Always in the same order: two who want the same two do not wait for each other.
         files.sort_unstable();
@@ -214,7 +220,6 @@ impl Client {
                 let attr = self.core.changed_attr(*attr);
                 let mut state = inode.lock();
                 state.born_here = state.token.mode() == TokenMode::Write;
-                state.plain = state.born_here.then(|| state.token.serial());
                 Ok((attr, true))
             }
             MgrReply::Created { attr, new: false } if self.core.whole().is_none() => {
@@ -358,8 +363,8 @@ impl Client {
 
     /// Value of an extended attribute.
     pub async fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        if name != POOL_XATTR && self.core.is_plain(ino) {
-            // The kernel asks for file capabilities before the first write to every file.
+        if XATTR_NAMESPACES.iter().any(|space| name.starts_with(space)) && self.core.is_plain(ino) {
+            // The kernel asks for file capabilities before the first write to every file, `ls -l` for a label of each.
             return Err(Errno(libc::ENODATA));
         }
         self.bytes("GetXattr", MgrRequest::GetXattr { ino, name: name.to_vec() }).await
@@ -400,7 +405,7 @@ impl Client {
             FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
             _ => None,
         };
-        inode.lock().plain = None;
+        inode.lock().attr.plain = false;
         match self.core.calls.mutate(change).await? {
             MgrReply::Attr(attr) => {
                 self.core.changed_attr(*attr);

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 use wire::{
     map::FsEntry,
     mgr::{MgrReply, MgrRequest, Timestamp},
+    token::Token,
 };
 
 use crate::{
@@ -24,6 +25,7 @@ use crate::{
     handle::OpenFile,
     inode::Inode,
     locks::Locks,
+    names::Hints,
     parts::{Blocks, Geometry},
     pool::Pool,
     prefetch::LoadMeter,
@@ -59,6 +61,8 @@ pub(crate) struct Core {
     pub unsettled: Mutex<BTreeMap<InodeNo, Arc<Inode>>>,
     /// Inodes without a name and without a handle that the manager may reclaim.
     pub forgets: Mutex<Vec<InodeNo>>,
+    /// Their tokens, given up.
+    pub forgotten: Mutex<Vec<Token>>,
     /// Wakes the background work.
     pub wake: Notify,
     pub flush_permits: Arc<Semaphore>,
@@ -75,6 +79,8 @@ pub(crate) struct Core {
     /// Names in directories made here; and how often one was made in another directory.
     pub names_known: Arc<AtomicUsize>,
     pub names_elsewhere: AtomicU64,
+    /// What names led to when the kernel asked last.
+    pub hints: Mutex<Hints>,
     /// The resolution under way, plus 1.
     pub resolving: AtomicU64,
     pub kernel: RwLock<Option<Arc<dyn KernelCache>>>,
@@ -106,6 +112,7 @@ impl Core {
             handle_next: AtomicU64::new(1),
             unsettled: Mutex::default(),
             forgets: Mutex::default(),
+            forgotten: Mutex::default(),
             wake: Notify::new(),
             flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
             prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),
@@ -117,6 +124,7 @@ impl Core {
             claims: AtomicU64::new(0),
             names_known: Arc::default(),
             names_elsewhere: AtomicU64::new(0),
+            hints: Mutex::default(),
             resolving: AtomicU64::new(0),
             kernel: RwLock::default(),
             locks: Mutex::default(),

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Grant, InodeNo, PoolId, units::UNIT};
+use base::{InodeNo, PoolId, units::UNIT};
 use tokio::sync::Notify;
 use wire::{
     mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges},
@@ -71,8 +71,6 @@ pub(crate) struct FileState {
     pub inline_len: u64,
     /// Made in this session: nothing of it can be on the pdisks that is not known here.
     pub born_here: bool,
-    /// Made here under this grant, and no extended attribute was ever set.
-    pub plain: Option<Grant>,
     /// All names of a directory made here.
     pub names: Option<NewNames>,
     /// Blocks cut off or punched in this session: their strips are deleted some time later.
@@ -152,7 +150,6 @@ impl Inode {
             inline: false,
             inline_len: 0,
             born_here: false,
-            plain: None,
             names: None,
             dropped: BlockSet::default(),
             leaving: false,
@@ -465,6 +462,8 @@ impl FileState {
             self.attr.size = old.size;
             self.attr.stored = old.stored;
             self.attr.inline = old.inline;
+            // An answer from before the first extended attribute may come after it was set.
+            self.attr.plain &= old.plain;
             if self.times_dirty {
                 self.attr.mtime = old.mtime;
                 self.attr.ctime = self.attr.ctime.max(old.ctime);

@@ -5,7 +5,7 @@
 //! all tokens it began under. Two names of one hash cost a question, nothing else.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc,
@@ -17,11 +17,38 @@ use std::{
 };
 
 use base::InodeNo;
+use wire::mgr::{FileKind, MgrReply};
 
-use crate::core::Core;
+use crate::{core::Core, error::Errno};
 
 /// Names kept in all directories together, some 20 bytes each.
 const NAMES_MAX: usize = 1 << 20;
+
+/// Answers kept for the changes that follow them.
+const HINTS_MAX: usize = 4096;
+
+/// What a name led to when it was asked for: inode 0, nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Hint {
+    pub ino: InodeNo,
+    pub is_file: bool,
+}
+
+impl Hint {
+    /// None if the question was not answered.
+    pub fn of(reply: &Result<MgrReply, Errno>) -> Option<Hint> {
+        match reply {
+            Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
+                Some(Hint { ino: attr.ino, is_file: attr.kind == FileKind::File })
+            }
+            Err(Errno::ENOENT) => Some(Hint { ino: InodeNo(0), is_file: false }),
+            _ => None,
+        }
+    }
+}
+
+/// Hints by directory and name. Each may be outdated, and is good for one change.
+pub(crate) type Hints = HashMap<(InodeNo, Vec<u8>), Hint>;
 
 /// All names that a directory ever had.
 pub(crate) struct NewNames {
@@ -49,6 +76,21 @@ fn hash(name: &[u8]) -> u64 {
 }
 
 impl Core {
+    /// While others are there the kernel asks for a name before it changes it.
+    pub fn note_hint(&self, dir: InodeNo, name: &[u8], reply: &Result<MgrReply, Errno>) {
+        let Some(hint) = Hint::of(reply).filter(|_| self.whole().is_none()) else { return };
+        let mut hints = self.hints.lock().unwrap_or_else(|e| e.into_inner());
+        if hints.len() >= HINTS_MAX {
+            hints.clear();
+        }
+        hints.insert((dir, name.to_vec()), hint);
+    }
+
+    /// What was noted of a name.
+    pub fn take_hint(&self, dir: InodeNo, name: &[u8]) -> Option<Hint> {
+        self.hints.lock().unwrap_or_else(|e| e.into_inner()).remove(&(dir, name.to_vec()))
+    }
+
     /// To be taken before the manager makes a directory.
     pub fn before_directory(&self) -> Before {
         Before { claims: self.claims.load(SeqCst), elsewhere: self.names_elsewhere.load(SeqCst) }

@@ -223,12 +223,12 @@ impl Core {
         }
     }
 
-    /// Whether it is known here that a file has no extended attributes.
+    /// Whether it is known here that a file has no extended attribute.
     pub fn is_plain(&self, ino: InodeNo) -> bool {
         let Some(inode) = self.inode_known(ino) else { return false };
         let state = inode.lock();
         let file = state.attr_known && state.attr.kind == FileKind::File;
-        let held = state.token.mode() >= TokenMode::Read && state.plain == Some(state.token.serial());
+        let held = state.token.mode() >= TokenMode::Read && state.attr.plain;
         file && held && self.calls.lease_valid()
     }
 
@@ -268,7 +268,7 @@ impl Core {
             let unused = || (inode.lock().token.users() == 0).then_some(());
             if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {
                 let left = inode.lock().token.forget(inode.ino);
-                core.release_soon(vec![left]);
+                core.forgotten.lock().unwrap_or_else(|e| e.into_inner()).push(left);
             }
             core.drop_inode(inode.ino);
             core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);

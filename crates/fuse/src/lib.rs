@@ -42,4 +42,6 @@ mod waiting;
 pub use caching::Caching;
 pub use handshake::Agreed;
 pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus, Transport};
+pub use mountinfo::{Mounted, mounts};
+pub use mountpoint::{KIND, unmount};
 pub use waiting::InFlight;

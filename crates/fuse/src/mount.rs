@@ -22,7 +22,7 @@ use crate::{
     device::{Channel, LastOut, ReadersEnd, start_readers},
     handshake::{Agreed, Limits, shake_hands},
     mountinfo::{Mounted, mounted_at},
-    mountpoint::{UnmountFailure, mount, prepare, unmount, unmount_error},
+    mountpoint::{mount, prepare, unmount},
     session::{KernelSide, Session},
     sys, tune,
     uring::{self, Rings},
@@ -354,7 +354,7 @@ impl Place {
         matches!(mounted_at(&self.path), Ok(Some(Mounted { device, .. })) if Some(device) == self.device)
     }
 
-    fn unmount(&self, force: bool) -> Result<(), UnmountFailure> {
+    fn unmount(&self, force: bool) -> Result<(), MountError> {
         // Whoever mounted something else there since is not disturbed.
         if self.is_ours() { unmount(&self.path, force) } else { Ok(()) }
     }
@@ -362,8 +362,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Err(failure) = self.unmount(true) {
-            tracing::error!(path = %self.path.display(), ?failure, "mount could not be taken away");
+        if let Err(error) = self.unmount(true) {
+            tracing::error!(%error, "mount could not be taken away");
         }
     }
 }
@@ -469,7 +469,7 @@ impl<C: Calls> Mount<C> {
                 Ok(end) => end,
                 Err(_) => Err(Arc::new(self.not_durable(libc::ETIMEDOUT))),
             },
-            Ok(Err(failure)) => Err(Arc::new(unmount_error(&self.place.path, failure))),
+            Ok(Err(error)) => Err(Arc::new(error)),
             Err(_) => Err(Arc::new(self.not_durable(libc::EIO))),
         }
     }

@@ -21,10 +21,14 @@ pub struct Mounted {
     pub device: (u32, u32),
 }
 
+/// All mounts that this process sees, in the order in which they cover one another.
+pub fn mounts() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?).collect())
+}
+
 /// The topmost mount at exactly `path`.
 pub fn mounted_at(path: &Path) -> io::Result<Option<Mounted>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(parse(&table).filter(|m| m.path == path).last())
+    Ok(mounts()?.into_iter().rfind(|m| m.path == path))
 }
 
 fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> + '_ {

@@ -8,6 +8,9 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use crate::{
@@ -22,6 +25,8 @@ pub const KIND: &str = "fuse.ropewalk";
 const HELPER: &str = "fusermount3";
 /// Names of processes in a message at most.
 const USERS_MAX: usize = 5;
+/// Time for finding them: what a process has mapped cannot be read while it waits in a page fault.
+const USERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Checks the mount point and gives its real path. A mount of ours whose process is gone is taken away.
 pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
@@ -74,11 +79,11 @@ fn replace_dead(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::Dead { path: real });
     }
     tracing::warn!(path = %real.display(), "replacing a mount whose process is gone");
-    unmount(&real, true).map_err(|error| match error {
-        UnmountFailure::Os(source) => MountError::Unusable { path: real.clone(), source },
-        UnmountFailure::Helper(_) => MountError::Dead { path: real.clone() },
-    })?;
-    Ok(real)
+    match unmount(&real, true) {
+        Ok(()) => Ok(real),
+        Err(MountError::Unmount { path, source }) => Err(MountError::Unusable { path, source }),
+        Err(_) => Err(MountError::Dead { path: real }),
+    }
 }
 
 /// Mounts at `path` and gives the device of the new connection.
@@ -165,24 +170,17 @@ fn said(output: &Output) -> String {
     if text.is_empty() { format!("{HELPER} ended with {}", output.status) } else { text.to_owned() }
 }
 
-/// Why unmounting failed.
-#[derive(Debug)]
-pub enum UnmountFailure {
-    /// The system's reason.
-    Os(io::Error),
-    /// The helper's words.
-    Helper(String),
-}
-
-/// Unmounts; with `force` at once, requests under way and open files notwithstanding.
-pub fn unmount(path: &Path, force: bool) -> Result<(), UnmountFailure> {
+/// Unmounts what is mounted at `path`, without waiting for its process. With `force` whatever is under way and open:
+/// requests end with ECONNABORTED, and so does whoever waits for one, this call included. Without, refused with
+/// [`MountError::Busy`] while something is in use.
+pub fn unmount(path: &Path, force: bool) -> Result<(), MountError> {
     let flags = if force { libc::MNT_FORCE | libc::MNT_DETACH } else { libc::UMOUNT_NOFOLLOW };
     let error = match sys::unmount(path, flags) {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
     if error.kind() != ErrorKind::PermissionDenied || sys::effective_ids().0 == 0 {
-        return Err(UnmountFailure::Os(error));
+        return Err(unmount_error(path, error));
     }
     if force {
         abort_connection(path);
@@ -192,10 +190,10 @@ pub fn unmount(path: &Path, force: bool) -> Result<(), UnmountFailure> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) if said(&output).contains("busy") => {
-            Err(UnmountFailure::Os(io::Error::from_raw_os_error(libc::EBUSY)))
+            Err(unmount_error(path, io::Error::from_raw_os_error(libc::EBUSY)))
         }
-        Ok(output) => Err(UnmountFailure::Helper(said(&output))),
-        Err(error) => Err(UnmountFailure::Os(error)),
+        Ok(output) => Err(MountError::Permission { path: path.to_owned(), detail: said(&output) }),
+        Err(error) => Err(unmount_error(path, error)),
     }
 }
 
@@ -208,13 +206,13 @@ fn abort_connection(path: &Path) {
     }
 }
 
-/// The error for an unmount that failed.
-pub fn unmount_error(path: &Path, failure: UnmountFailure) -> MountError {
-    match failure {
-        UnmountFailure::Os(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            MountError::Busy { path: path.to_owned(), users: users_of(path, USERS_MAX) }
-        }
-        UnmountFailure::Os(source) => MountError::Unmount { path: path.to_owned(), source },
-        UnmountFailure::Helper(detail) => MountError::Permission { path: path.to_owned(), detail },
+fn unmount_error(path: &Path, source: io::Error) -> MountError {
+    let path = path.to_owned();
+    if source.raw_os_error() != Some(libc::EBUSY) {
+        return MountError::Unmount { path, source };
     }
+    let (found, users) = mpsc::channel();
+    let of = path.clone();
+    thread::spawn(move || found.send(users_of(&of, USERS_MAX)));
+    MountError::Busy { users: users.recv_timeout(USERS_PATIENCE).unwrap_or_default(), path }
 }

@@ -194,6 +194,7 @@ impl FakeManager {
                     pool: PoolId(1),
                     block_size: self.block_size,
                     inline: true,
+                    plain: true,
                     ..Attr::default()
                 };
                 state.names.insert(name, ino);

@@ -48,6 +48,7 @@ pub fn attr(ino: InodeNo, inode: &Inode) -> Attr {
         pool: inode.pool,
         block_size: inode.block_size,
         inline: inode.kind == FileKind::File && inode.blocks == 0,
+        plain: inode.xattr_names == 0,
     }
 }
 

@@ -6,7 +6,9 @@ use base::{FsId, InodeNo};
 use libc::{E2BIG, EEXIST, EINVAL, ENODATA, ENOSPC, ENOTDIR, EOPNOTSUPP, ERANGE};
 use wire::{
     map::PoolEntry,
-    mgr::{FileKind, MgrReply, POOL_XATTR, Timestamp, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX},
+    mgr::{
+        FileKind, MgrReply, POOL_XATTR, Timestamp, XATTR_NAME_LEN_MAX, XATTR_NAMESPACES, XATTR_VALUE_LEN_MAX,
+    },
 };
 
 use super::{Editor, Op, errno, inode};
@@ -20,13 +22,12 @@ use crate::{
 const NAMES_LEN_MAX: u32 = 64 << 10;
 /// Most bytes of all values of an inode.
 const VALUES_LEN_MAX: u32 = 1 << 20;
-const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 
 fn check_name(name: &[u8]) -> Op<()> {
     if name.len() > XATTR_NAME_LEN_MAX || name.is_empty() {
         return errno(ERANGE);
     }
-    let known = NAMESPACES.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    let known = XATTR_NAMESPACES.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     if known && !name.contains(&0) { Ok(()) } else { errno(EOPNOTSUPP) }
 }
 

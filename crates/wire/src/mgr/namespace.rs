@@ -12,6 +12,8 @@ pub const XATTR_NAME_LEN_MAX: usize = 255;
 /// Extended attribute of every inode that names its pool. Setting it on a directory directs what is made
 /// there from then on, and below, to that pool; nothing that exists moves. Not listed, so not copied along.
 pub const POOL_XATTR: &[u8] = b"ropewalk.pool";
+/// How names of extended attributes that can be set begin.
+pub const XATTR_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 /// Longest extended attribute value, bytes.
 pub const XATTR_VALUE_LEN_MAX: usize = 64 << 10;
 /// Most bytes of a file kept inside its inode.
@@ -83,6 +85,8 @@ pub struct Attr {
     pub block_size: u32,
     /// Whether the bytes are in the inode: so for every file without an allocated block.
     pub inline: bool,
+    /// Whether it has no extended attribute.
+    pub plain: bool,
 }
 
 /// A run of allocated blocks.

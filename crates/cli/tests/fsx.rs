@@ -1,0 +1,40 @@
+//! fsx (tests/fsx.sh) on real mounts: 100,000 operations buffered and mapped, 50,000 with O_DIRECT, and 50,000 while the file is
+//! open on a second mount where somebody looks at it twice a second. `ROPEWALK_SOAK=1`: 1,000,000 each.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use mounts::Mounts;
+
+fn fsx(mounts: &Mounts, operations: u32, variables: &[(&str, &str)]) {
+    let soak = std::env::var("ROPEWALK_SOAK").is_ok_and(|soak| soak == "1");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fsx.sh");
+    let mut command = Command::new(script);
+    command.arg(&mounts.all[0]).arg(if soak { 1_000_000 } else { operations }.to_string());
+    command.arg(common::seed().to_string()).envs(variables.iter().copied());
+    let status = command.stdin(Stdio::null()).status().expect("run the script");
+    assert!(status.success(), "fsx.sh: {status}\n{}", mounts.cluster.logs());
+}
+
+#[test]
+fn buffered_and_mapped() {
+    fsx(&Mounts::new(1), 100_000, &[]);
+}
+
+#[test]
+fn by_direct_io() {
+    fsx(&Mounts::new(1), 50_000, &[("DIRECT", "1"), ("MSYNC", "0")]);
+}
+
+#[test]
+fn open_on_a_second_mount() {
+    let mounts = Mounts::new(2);
+    fsx(&mounts, 50_000, &[("OTHER", mounts.all[1].to_str().unwrap()), ("PAUSE", "0.5"), ("MSYNC", "0")]);
+}

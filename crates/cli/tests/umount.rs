@@ -1,0 +1,117 @@
+//! `umount --force` always returns: files open, programs waiting, the mount's process hanging. And what programs wait for
+//! inside a mount is shown.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::ok;
+use mounts::Mounts;
+use rustix::process::{Signal, kill_process};
+
+/// `umount --force` gives a hanging process half a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ends it, and says what it did if that takes too long.
+fn by_force(mounts: &Mounts, mount: usize) {
+    let arguments = ["umount", "--force", mounts.all[mount].to_str().unwrap()];
+    let mut child = Command::new(common::ROPEWALK).args(arguments).spawn().unwrap();
+    let mut status = None;
+    until("umount --force does not return", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!table.contains(mounts.all[mount].to_str().unwrap()), "still mounted");
+}
+
+fn program(script: &str, mounts: &Mounts, mount: usize) -> Child {
+    // Not started in the mount: entering its directory would wait for it before there is a program.
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("cd {} && {script}", mounts.all[mount].display())]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_forced_unmount_always_returns() {
+    let mounts = Mounts::new(2);
+    let (mut held, began) = (File::create(mounts.at(1, "held")).unwrap(), Instant::now());
+    held.write_all(&vec![7; 3 << 20]).unwrap();
+    by_force(&mounts, 1);
+    assert!(began.elapsed() < Duration::from_secs(25), "an open file was waited for: {:?}", began.elapsed());
+    assert!(held.write_all(b"late").is_err());
+    assert_eq!(fs::read(mounts.at(0, "held")).unwrap(), vec![7; 3 << 20], "what was written is not lost");
+    drop(held);
+
+    mounts.mount(&mounts.all[1]);
+    let hanging = mounts.process(1);
+    kill_process(hanging, Signal::STOP).unwrap();
+    let mut waits = program("cat held", &mounts, 1);
+    thread::sleep(Duration::from_millis(300));
+    assert!(waits.try_wait().unwrap().is_none(), "it should wait for the mount's process");
+    by_force(&mounts, 1);
+    until("nobody waits any more", || waits.try_wait().unwrap().is_some());
+    mounts.mount(&mounts.all[1]);
+    assert_eq!(fs::read(mounts.at(1, "held")).unwrap(), vec![7; 3 << 20]);
+    mounts.cluster.down();
+}
+
+#[test]
+fn what_programs_wait_for_is_shown() {
+    let mounts = Mounts::new(2);
+    let file = File::create(mounts.at(0, "f")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+    let mut waits = program("exec flock f true", &mounts, 1);
+    until("the wait for a lock is listed", || {
+        let waiters = mounts.cluster.json(&["waiters"]);
+        let asked = |p: &serde_json::Value| p["answer"]["asked"].as_array().unwrap().clone();
+        let asked: Vec<_> = waiters.as_array().unwrap().iter().flat_map(asked).collect();
+        asked
+            .iter()
+            .any(|a| a["operation"] == "wait for a lock" && a["inode"] == inode && a["pid"] == waits.id())
+    });
+    let dir = mounts.cluster.dir();
+    let table = ok(&["waiters", "--dir", dir.to_str().unwrap()]);
+    assert!(table.contains(&format!("pid {}", waits.id())), "{table}");
+    drop(file);
+    assert!(waits.wait().unwrap().success());
+    mounts.cluster.down();
+}
+
+/// A killed process is gone for whoever looks before the last of its threads has closed its port.
+#[test]
+fn the_port_of_a_killed_process_is_waited_for() {
+    let mounts = Mounts::new(1);
+    let dir = mounts.cluster.dir();
+    let config = fs::read_to_string(dir.join("cluster.toml")).unwrap();
+    let address = config.lines().find_map(|line| line.strip_prefix("manager = ")).unwrap().trim_matches('"');
+    mounts.cluster.kill(|name| name == "manager");
+    let port = TcpListener::bind(address).unwrap();
+    let closed = thread::spawn(move || {
+        thread::sleep(Duration::from_secs(1));
+        drop(port);
+    });
+    ok(&["up", "--detach", "--dir", dir.to_str().unwrap()]);
+    closed.join().unwrap();
+    mounts.cluster.down();
+}
