@@ -155,9 +155,12 @@ async fn resolve(
         );
         return Ok(false);
     }
-    match membership.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
+    // Repeated if it is lost, as later calls are.
+    let manager = MemberCalls { membership: membership.clone() };
+    match manager.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
+        Ok(MgrReply::Error(error)) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
         Ok(_) => Ok(true),
-        Err(error) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
+        Err(error) => Err(MountError::Manager(error)),
     }
 }
 
