@@ -214,7 +214,7 @@ fn registers(mounts: &Mounts, seed: u64) {
                             file.read_exact_at(&mut bytes, PLACES[place]).unwrap();
                             Act::Read(u64::from_le_bytes(bytes))
                         };
-                        (place, Done { act, start, end: began.elapsed().as_nanos() as u64 })
+                        (place, Done { act, start, end: began.elapsed().as_nanos() as u64, maybe: false })
                     };
                     (0..OPERATIONS).map(|i| one(i, &mut random)).collect()
                 })
@@ -231,7 +231,7 @@ fn registers(mounts: &Mounts, seed: u64) {
 
 #[test]
 fn the_checker_finds_what_cannot_be() {
-    let done = |act, start, end| Done { act, start, end };
+    let done = |act, start, end| Done { act, start, end, maybe: false };
     let write = done(Act::Write(1), 10, 20);
     assert!(is_linearizable(&[write, done(Act::Read(0), 11, 12), done(Act::Read(1), 13, 30)]));
     assert!(!is_linearizable(&[write, done(Act::Read(0), 21, 30)]), "a stale read");

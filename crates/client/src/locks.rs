@@ -191,6 +191,7 @@ impl Core {
             tokio::pin!(ask);
             let answer = loop {
                 tokio::select! {
+                    biased;
                     // The question is polled until it is answered; the notification stays for the next turn.
                     answer = &mut ask => break answer,
                     () = interrupted.notified(), if !*was_interrupted => {

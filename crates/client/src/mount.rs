@@ -13,8 +13,8 @@ use std::{
 use base::{Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId};
 use net::Endpoint;
 use stripe::{
-    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, Registered,
-    Registrar, RegistrarError, StripeError, StripeIo,
+    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
+    Registered, Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
     mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
@@ -46,12 +46,22 @@ pub struct ClientConfig {
 impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
-        let (membership, granted) = open_session(endpoint, &config).await?;
+        let transport = Arc::new(NetTransport::new(endpoint.clone()));
+        Client::mount_over(manager_link(endpoint, &config), transport, config).await
+    }
+
+    /// The same over any way to the manager and to the servers.
+    pub async fn mount_over(
+        link: Arc<dyn ManagerLink>,
+        transport: Arc<dyn NsdTransport>,
+        config: ClientConfig,
+    ) -> Result<Client, MountError> {
+        let (membership, granted) = open_session(link, &config).await?;
         let mut tunables = config.tunables;
         tunables.adopt_cluster_values(&granted.config)?;
         tunables.validate()?;
 
-        let io = stripe_io(endpoint, &membership, tunables.deadline);
+        let io = stripe_io(transport, &membership, tunables.deadline);
         let resolved = !granted.resolve || resolve(&membership, &io, &granted, tunables.deadline).await?;
 
         let blocks = Arc::new(StripeBlocks { io });
@@ -85,9 +95,10 @@ impl Client {
 /// the next one.
 pub async fn resolve_unmounted(endpoint: &Endpoint, config: ClientConfig) -> Result<(), MountError> {
     let patience = config.tunables.deadline;
-    let (membership, granted) = open_session(endpoint, &config).await?;
+    let (membership, granted) = open_session(manager_link(endpoint, &config), &config).await?;
+    let transport = Arc::new(NetTransport::new(endpoint.clone()));
     let outcome = match granted.whole && granted.resolve {
-        true => resolve(&membership, &stripe_io(endpoint, &membership, patience), &granted, patience).await,
+        true => resolve(&membership, &stripe_io(transport, &membership, patience), &granted, patience).await,
         false => Ok(true),
     };
     let closed = membership.call(MgrRequest::CloseSession, Instant::now() + patience).await;
@@ -96,11 +107,14 @@ pub async fn resolve_unmounted(endpoint: &Endpoint, config: ClientConfig) -> Res
     closed.map(drop).map_err(|error| MountError::Manager(CallError::Deadline(error.to_string())))
 }
 
+fn manager_link(endpoint: &Endpoint, config: &ClientConfig) -> Arc<dyn ManagerLink> {
+    Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()))
+}
+
 async fn open_session(
-    endpoint: &Endpoint,
+    link: Arc<dyn ManagerLink>,
     config: &ClientConfig,
 ) -> Result<(Membership, Granted), MountError> {
-    let link: Arc<dyn ManagerLink> = Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()));
     let registrar = Arc::new(SessionOpener { config: config.clone(), granted: Mutex::new(None) });
     let opener = Arc::new(Opener(Arc::clone(&registrar)));
     let started = Membership::start(link, opener, MembershipConfig::default()).await;
@@ -111,8 +125,7 @@ async fn open_session(
     }
 }
 
-fn stripe_io(endpoint: &Endpoint, membership: &Membership, deadline: Duration) -> StripeIo {
-    let transport = Arc::new(NetTransport::new(endpoint.clone()));
+fn stripe_io(transport: Arc<dyn NsdTransport>, membership: &Membership, deadline: Duration) -> StripeIo {
     let config = IoConfig { deadline, ..IoConfig::default() };
     StripeIo::new(transport, membership.views(), membership.session_cell(), membership.reporter(), config)
 }
@@ -142,9 +155,12 @@ async fn resolve(
         );
         return Ok(false);
     }
-    match membership.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
+    // Repeated if it is lost, as later calls are.
+    let manager = MemberCalls { membership: membership.clone() };
+    match manager.call(MgrRequest::ResolveDone, Instant::now() + patience).await {
+        Ok(MgrReply::Error(error)) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
         Ok(_) => Ok(true),
-        Err(error) => Err(MountError::Manager(CallError::Deadline(error.to_string()))),
+        Err(error) => Err(MountError::Manager(error)),
     }
 }
 
@@ -263,19 +279,20 @@ impl Manager for MemberCalls {
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
+            let repeatable = request.is_idempotent();
             loop {
                 match self.membership.call(request.clone(), deadline).await {
                     Ok(reply) => return Ok(reply),
                     // A manager whose store failed stops; the next one answers, each change once.
                     Err(LinkError::Refused(MgrError::Store(error)))
-                        if Instant::now() + CALL_PAUSE < deadline =>
+                        if repeatable && Instant::now() + CALL_PAUSE < deadline =>
                     {
                         tracing::warn!(%error, "the manager stops; the call is repeated");
                         tokio::time::sleep(CALL_PAUSE).await;
                     }
                     Err(LinkError::Refused(error)) => return Ok(MgrReply::Error(error)),
                     Err(LinkError::Protocol) => return Err(CallError::Unexpected("a request")),
-                    Err(error) if Instant::now() + CALL_PAUSE >= deadline => {
+                    Err(error) if !repeatable || Instant::now() + CALL_PAUSE >= deadline => {
                         return Err(CallError::Deadline(error.to_string()));
                     }
                     Err(error) => {

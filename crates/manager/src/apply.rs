@@ -59,25 +59,30 @@ struct Shared {
 #[derive(Clone)]
 pub struct Writer {
     jobs: mpsc::Sender<Job>,
+    /// Whether the store waits.
+    waits: bool,
     shared: Arc<Shared>,
     failed: watch::Receiver<Option<StoreError>>,
 }
 
 impl Writer {
-    /// Starts the writer on a store.
-    pub fn start(store: Arc<dyn Store>) -> Result<(Writer, JoinHandle<()>), StoreError> {
+    /// Starts the writer on a store: on a thread of its own, or as a task where commits wait for nothing.
+    pub fn start(store: Arc<dyn Store>) -> Result<(Writer, Option<JoinHandle<()>>), StoreError> {
         let shared = Arc::new(Shared {
             snapshot: RwLock::new(store.snapshot()?),
             contexts: RwLock::new(Arc::new(Vec::new())),
         });
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let (failing, failed) = watch::channel(None);
-        let inner = shared.clone();
-        let thread = std::thread::Builder::new().name("manager-writer".into());
-        let thread = thread.spawn(move || run(&*store, &inner, queue, &failing)).map_err(|error| {
-            StoreError::Engine { action: "start the writer of the", reason: error.to_string() }
-        })?;
-        Ok((Writer { jobs, shared, failed }, thread))
+        let waits = store.waits();
+        let batches = Batches { shared: shared.clone(), failing, store };
+        let thread = if waits {
+            Some(batches.on_thread(queue)?)
+        } else {
+            tokio::spawn(batches.in_task(queue));
+            None
+        };
+        Ok((Writer { jobs, waits, shared, failed }, thread))
     }
 
     /// The file systems there are.
@@ -118,9 +123,21 @@ impl Writer {
         answered.await.map_err(|_| self.stopped())?
     }
 
+    /// Reads what may take long: not on a thread that leases are renewed on.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, MgrError> {
+        if !self.waits {
+            return Ok(read());
+        }
+        tokio::task::spawn_blocking(read).await.map_err(|_| self.stopped())
+    }
+
     /// Ends the writer after what is queued now. Whoever asks later gets an error.
     pub async fn close(&self) {
         let _ = self.jobs.send(Job::Stop).await; // it may have ended already
+        self.jobs.closed().await;
     }
 
     async fn send(&self, job: Job) -> Result<(), MgrError> {
@@ -148,26 +165,43 @@ impl Writer {
     }
 }
 
-fn run(
-    store: &dyn Store,
-    shared: &Shared,
-    mut queue: mpsc::Receiver<Job>,
-    failing: &watch::Sender<Option<StoreError>>,
-) {
-    let mut jobs = Vec::with_capacity(BATCH_MAX);
-    while queue.blocking_recv_many(&mut jobs, BATCH_MAX) > 0 {
+/// What the writer works with.
+struct Batches {
+    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+    failing: watch::Sender<Option<StoreError>>,
+}
+
+impl Batches {
+    fn on_thread(self, mut queue: mpsc::Receiver<Job>) -> Result<JoinHandle<()>, StoreError> {
+        let thread = std::thread::Builder::new().name("manager-writer".into());
+        let run = move || {
+            let mut jobs = Vec::with_capacity(BATCH_MAX);
+            while queue.blocking_recv_many(&mut jobs, BATCH_MAX) > 0 && self.one(&mut jobs) {}
+        };
+        thread.spawn(run).map_err(|error| StoreError::Engine {
+            action: "start the writer of the",
+            reason: error.to_string(),
+        })
+    }
+
+    async fn in_task(self, mut queue: mpsc::Receiver<Job>) {
+        let mut jobs = Vec::with_capacity(BATCH_MAX);
+        while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 && self.one(&mut jobs) {}
+    }
+
+    /// One commit; false if it was the last.
+    fn one(&self, jobs: &mut Vec<Job>) -> bool {
         let stop = jobs.iter().any(|job| matches!(job, Job::Stop));
-        match commit_batch(store, shared, jobs.drain(..)) {
+        match commit_batch(&*self.store, &self.shared, jobs.drain(..)) {
             Ok(answers) => answers.into_iter().for_each(Answer::send),
             Err(error) => {
                 tracing::error!(%error, "the store has failed; the manager stops");
-                failing.send_replace(Some(error));
-                return; // dropping the jobs and the queue tells everyone who waits
+                self.failing.send_replace(Some(error));
+                return false; // dropping the jobs and the queue tells everyone who waits
             }
         }
-        if stop {
-            return;
-        }
+        !stop
     }
 }
 

@@ -56,7 +56,7 @@ pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
     check(&spec)?;
     build(dir, |store| {
         let snapshot = store.snapshot()?;
-        let changes = first_state(&spec, &snapshot)?;
+        let changes = first_state(&spec, random_key()?, &snapshot)?;
         store.commit(&changes)?;
         Ok(())
     })
@@ -163,9 +163,12 @@ pub fn wall_clock() -> Timestamp {
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
 
-/// Everything a new store holds.
-pub fn first_state(spec: &Spec, snapshot: &Snapshot) -> Result<store::Changes, ManagerError> {
-    let hash_key = random_key()?;
+/// Everything a new store holds. `hash_key` is what directories hash their names with.
+pub fn first_state(
+    spec: &Spec,
+    hash_key: [u64; 2],
+    snapshot: &Snapshot,
+) -> Result<store::Changes, ManagerError> {
     let mut map = ClusterMap {
         epoch: Epoch(1),
         cluster: spec.cluster,

@@ -148,7 +148,7 @@ impl Manager {
             hash,
             log: EventLog::default(),
             tasks: std::sync::Mutex::default(),
-            thread: std::sync::Mutex::new(Some(thread)),
+            thread: std::sync::Mutex::new(thread),
         });
         let manager = Manager { inner };
         manager.spawn(run_cluster(cluster, queue, publish, manager.inner.clone()));
@@ -304,7 +304,7 @@ impl Manager {
                 let MgrReply::Locks { locks, more } = reply else { return Ok(reply) };
                 let snapshot = self.snapshot();
                 let name = move || crate::paths::name_locks(&*snapshot, fs, locks);
-                let named = tokio::task::spawn_blocking(name).await.map_err(|_| stopping())?;
+                let named = self.inner.writer.aside(name).await?;
                 let locks = named.map_err(|error| refusal(Fault::from(error).into_reply()))?;
                 Ok(MgrReply::Locks { locks, more })
             }
@@ -331,9 +331,9 @@ impl Manager {
                 let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
                 let MgrReply::Cluster(report) = reply else { return Ok(reply) };
                 let snapshot = self.snapshot();
-                // Goes over all extents: not on a thread that leases are renewed on.
+                // Goes over all extents.
                 let look = move || crate::lost::lost_files(&*snapshot, &report, fs, after);
-                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = self.inner.writer.aside(look).await?;
                 let found = found.map_err(|error| refusal(Fault::from(error).into_reply()))?;
                 Ok(MgrReply::LostFiles(found))
             }
@@ -342,14 +342,14 @@ impl Manager {
             MgrRequest::Owned { fs, ino, block } => {
                 let snapshot = self.snapshot();
                 let look = move || crate::owned::runs(&*snapshot, fs, ino, block);
-                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = self.inner.writer.aside(look).await?;
                 let (runs, more) = found.map_err(read_refusal)?;
                 Ok(MgrReply::Owned { runs, more })
             }
             MgrRequest::Owners { blocks } => {
                 let snapshot = self.snapshot();
                 let look = move || crate::owned::owners(&*snapshot, &blocks);
-                let found = tokio::task::spawn_blocking(look).await.map_err(|_| stopping())?;
+                let found = self.inner.writer.aside(look).await?;
                 Ok(MgrReply::Owners(found.map_err(read_refusal)?))
             }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
@@ -403,6 +403,9 @@ impl Manager {
         if !losers.is_empty() {
             let fs = self.fs_of(caller.session)?;
             let end = caller.expires;
+            if self.inner.holders.unclear(fs) {
+                self.inner.tell(Event::Unclear { fs }, None).await?;
+            }
             while self.inner.holders.unclear(fs) {
                 // Sessions are about to say what they have open.
                 if Instant::now() + TICK >= end {
@@ -495,8 +498,7 @@ impl Manager {
         );
         let read = move || answer_from(&snapshot, &contexts, session, &request);
         let outcome = if long {
-            // Thousands of records: not on a thread that leases are renewed on.
-            tokio::task::spawn_blocking(read).await.map_err(|_| stopping())?
+            self.inner.writer.aside(read).await? // thousands of records
         } else {
             read()
         };
@@ -673,10 +675,12 @@ async fn run_cluster(
     let mut last = Duration::ZERO;
     inner.collect.notify_one();
     loop {
-        // Both arms only wait: nothing is lost when the other one wins.
+        // Both arms only wait: nothing is lost when the other one wins. The clock comes first, so that questions
+        // cannot keep a lease from running out.
         let ask = tokio::select! {
-            ask = queue.recv() => ask,
+            biased;
             _ = tick.tick() => Some(Ask { event: Event::Tick, at: inner.now(), answer: None }),
+            ask = queue.recv() => ask,
         };
         let Some(Ask { event, at, answer }) = ask else { return };
         waiting.extend(answer);

@@ -13,7 +13,7 @@ use crate::{
     Caller, Manager,
     cluster::{Event, Unmake, closed_name},
     keys::{self, DeleteRecord, Inode, ReadError, last_u64},
-    manager::{ANSWER_BEFORE, TICK, read_refusal, stopping},
+    manager::{ANSWER_BEFORE, TICK, read_refusal},
     store::{Read, open_record, prefix_end},
 };
 
@@ -69,13 +69,13 @@ impl Manager {
         let there = |fs: FsId| map.filesystems.iter().find(|entry| entry.id == fs);
         loop {
             let snapshot = self.snapshot();
-            // Goes over all inodes: not on a thread that leases are renewed on.
-            let look = tokio::task::spawn_blocking(move || uses(&*snapshot, pool));
-            let uses = look.await.map_err(|_| stopping())?.map_err(read_refusal)?;
+            // Goes over all inodes.
+            let look = self.inner().writer.aside(move || uses(&*snapshot, pool));
+            let uses = look.await?.map_err(read_refusal)?;
             if let Some((fs, ino)) = uses.first.filter(|(fs, _)| there(*fs).is_some()) {
                 let snapshot = self.snapshot();
                 let path = move || crate::paths::paths(&*snapshot, fs, [ino].into_iter());
-                let paths = tokio::task::spawn_blocking(path).await.map_err(|_| stopping())?;
+                let paths = self.inner().writer.aside(path).await?;
                 let path = paths.map_err(read_refusal)?.remove(&ino).unwrap_or_default();
                 return Ok(Some(format!(
                     "{} files and directories are in pool {name}, the first of them /{} in {}; copy or remove \

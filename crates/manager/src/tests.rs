@@ -26,6 +26,8 @@ use crate::{
     store::{JournaledStore, RedbStore, Store, volatile::Volatile},
 };
 
+mod restart;
+
 fn spec(nodes: u32) -> Spec {
     Spec {
         cluster: ClusterId(7),
@@ -240,7 +242,7 @@ async fn on_media(media: &Media) -> Result<Manager, ManagerError> {
     let store = JournaledStore::on_media(table, Box::new(media.journal.clone()))?;
     let snapshot = store.snapshot()?;
     if format::check_format(&*snapshot, Path::new("m")).is_err() {
-        store.commit(&format::first_state(&spec(3), &snapshot)?)?;
+        store.commit(&format::first_state(&spec(3), [1, 2], &snapshot)?)?;
     }
     drop(snapshot);
     Manager::on_store(Arc::new(store), Path::new("m"))

@@ -27,6 +27,7 @@ mod status;
 pub use cache::CacheUse;
 pub use config::{ServedPdisk, ServerConfig, Tuning};
 pub use error::ServerError;
+pub use gate::{Gate, Pass};
 pub use scrub::{Found, Page};
 pub use server::Server;
 pub use status::{CatchUpStatus, PdiskStatus, RepairStatus, ServerStatus};

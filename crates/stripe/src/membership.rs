@@ -81,7 +81,7 @@ impl ManagerLink for NetManager {
                 lane: Lane::Control,
                 session,
                 epoch,
-                idempotent: true,
+                idempotent: request.is_idempotent(),
                 ..Call::new(Service::Manager, 0, frame::encode(&request), deadline)
             };
             let reply = peer.call(call).await.map_err(|error| match error {

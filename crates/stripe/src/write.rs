@@ -295,6 +295,7 @@ impl Writer<'_> {
             }
             // Each branch only waits: what arrives stays until the next turn.
             tokio::select! {
+                biased;
                 Some(done) = self.tasks.join_next() => {
                     if let Ok(event) = done {
                         self.event(&view, event)?;

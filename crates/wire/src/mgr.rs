@@ -379,6 +379,16 @@ pub enum MgrRequest {
     },
 }
 
+impl MgrRequest {
+    /// Whether it may be carried out once more, perhaps later, perhaps by the next manager. What begins a session
+    /// ends the one that the same process had before: a copy would end the session that a later one began. What
+    /// says all that is held is true when it is asked for: a copy lacks what was granted since.
+    pub fn is_idempotent(&self) -> bool {
+        use MgrRequest::{Claim, OpenSession, RegisterServer};
+        !matches!(self, OpenSession { .. } | RegisterServer { .. } | Claim { .. })
+    }
+}
+
 /// The manager's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MgrReply {

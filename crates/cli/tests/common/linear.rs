@@ -19,6 +19,8 @@ pub struct Done {
     pub act: Act,
     pub start: u64,
     pub end: u64,
+    /// A write that may have had no effect. If it had one, it was in time.
+    pub maybe: bool,
 }
 
 /// Whether there is such an order, beginning with the value 0.
@@ -32,22 +34,24 @@ pub fn is_linearizable(history: &[Done]) -> bool {
         while first < history.len() && taken[first] {
             first += 1;
         }
-        if first == history.len() {
+        if history.iter().zip(&taken).all(|(done, taken)| *taken || done.maybe) {
             return true;
         }
         // Whoever starts after the end of one that is not taken yet comes after it.
         let limit = history[first..]
             .iter()
             .zip(&taken[first..])
-            .filter(|(_, taken)| !**taken)
+            .filter(|(done, taken)| !**taken && !done.maybe)
             .map(|(done, _)| done.end)
             .min()
             .unwrap_or(u64::MAX);
+        let latest =
+            history.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(done, _)| done.start).max();
         for (at, done) in history.iter().enumerate().skip(first) {
             if done.start > limit {
                 break;
             }
-            if taken[at] {
+            if taken[at] || latest.is_some_and(|latest| done.end < latest) {
                 continue;
             }
             let next = match done.act {

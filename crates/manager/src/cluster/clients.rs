@@ -159,11 +159,7 @@ impl Cluster {
             } else if ending.fence.is_some() {
                 self.opens.push(open);
             } else if !alone && !ready {
-                self.with_tokens(open.fs, step, |tokens, _| {
-                    let mut acts = crate::tokens::Acts::default();
-                    tokens.share(now, &mut acts);
-                    acts
-                });
+                self.share_tokens(open.fs, now, step);
                 self.opens.push(open);
             } else {
                 self.begin(open, alone, alone && ending.unresolved, now, step);

@@ -93,6 +93,11 @@ pub enum Event {
         /// Which.
         epoch: Epoch,
     },
+    /// Somebody waits to know who has what open.
+    Unclear {
+        /// In which file system.
+        fs: FsId,
+    },
     /// A client mounts.
     Open {
         /// Answer to.
@@ -517,6 +522,8 @@ impl Cluster {
                 self.renew(ticket, session, epoch, pdisks, now, &mut step);
             }
             Event::Have { session, epoch } => self.acknowledge(session, epoch),
+            Event::Unclear { fs } if self.unclear().contains(&fs) => self.share_tokens(fs, now, &mut step),
+            Event::Unclear { .. } => {}
             Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead, share } => {
                 let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
                 self.open(ticket, expires, &fs, record, &proven_dead, share, now, &mut step);

@@ -75,7 +75,7 @@ impl Stage {
         };
         let empty: Snapshot = Arc::new(BTreeMap::new());
         let mut store = BTreeMap::new();
-        store::memory::apply(&mut store, crate::format::first_state(&spec, &empty).unwrap());
+        store::memory::apply(&mut store, crate::format::first_state(&spec, [1, 2], &empty).unwrap());
         let cluster = Cluster::load(&store, LEASE, Duration::ZERO).unwrap();
         Stage {
             store,

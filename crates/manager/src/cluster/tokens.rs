@@ -103,6 +103,15 @@ impl Cluster {
         self.store_grants(step);
     }
 
+    /// Asks all who may hold anything what they hold.
+    pub(super) fn share_tokens(&mut self, fs: FsId, now: Duration, step: &mut Step) {
+        self.with_tokens(fs, step, |tokens, _| {
+            let mut acts = Acts::default();
+            tokens.share(now, &mut acts);
+            acts
+        });
+    }
+
     pub(super) fn token_event(&mut self, event: Event, now: Duration, step: &mut Step) {
         let (ticket, session) = match &event {
             Event::Acquire { ticket, session, .. }

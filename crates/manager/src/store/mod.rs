@@ -53,6 +53,11 @@ pub trait Store: Send + Sync + 'static {
     fn commit(&self, changes: &Changes) -> Result<(), StoreError>;
     /// Where it is and how safe that is, for people.
     fn describe(&self) -> String;
+    /// Whether commits and long reads want threads of their own, since they wait for a device. Without,
+    /// everything runs in one thread, the same way each time.
+    fn waits(&self) -> bool {
+        true
+    }
 }
 
 /// The store failed.

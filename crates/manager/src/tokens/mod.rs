@@ -27,6 +27,8 @@ use wire::{
 use self::rules::{Way, give, way, widened};
 use crate::cluster::Ticket;
 
+/// Questions of one session for one inode that are answered together; of more the oldest are told to be late.
+const TICKETS_MAX: usize = 8;
 /// A recall that was told and not obeyed is told again after this.
 const RETELL: Duration = Duration::from_secs(2);
 
@@ -100,7 +102,8 @@ struct Holder {
 
 #[derive(Debug, Clone)]
 struct Wait {
-    ticket: Ticket,
+    /// The question, and those that it took the place of: which of them somebody still waits for is not known.
+    tickets: Vec<Ticket>,
     session: SessionId,
     need: Need,
     since: Duration,
@@ -175,7 +178,8 @@ impl Tokens {
         self.tell(now, acts);
     }
 
-    /// A session wants a token; an earlier wish of it for the same inode is forgotten.
+    /// A session wants a token; an earlier wish of it for the same inode is answered with this one. A question that
+    /// is sent again may overtake its first copy, so the later is not always the one that is waited for.
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub fn acquire(
         &mut self,
@@ -189,11 +193,13 @@ impl Tokens {
     ) -> Acts {
         let mut acts = Acts::default();
         let entry = self.inodes.entry(ino).or_default();
+        let mut tickets = vec![ticket];
         if let Some(old) = entry.waiting.iter().position(|wait| wait.session == session) {
-            entry.waiting.remove(old);
+            tickets.extend(entry.waiting.remove(old).into_iter().flat_map(|old| old.tickets));
+            acts.late.extend(tickets.drain(TICKETS_MAX.min(tickets.len())..));
         }
         let (publish, published) = (None, Vec::new());
-        entry.waiting.push_back(Wait { ticket, session, need, since: now, expires, publish, published });
+        entry.waiting.push_back(Wait { tickets, session, need, since: now, expires, publish, published });
         self.settle(ino, now, next, &mut acts);
         self.tell(now, &mut acts);
         acts
@@ -388,10 +394,10 @@ impl Tokens {
         let mut late = Vec::new();
         for (&ino, entry) in &mut self.inodes {
             let before = entry.waiting.len();
-            entry.waiting.retain(|wait| {
+            entry.waiting.retain_mut(|wait| {
                 let keep = now < wait.expires;
                 if !keep {
-                    acts.late.push(wait.ticket);
+                    acts.late.append(&mut wait.tickets);
                 }
                 keep
             });
@@ -529,7 +535,8 @@ impl Tokens {
                 if let Some(wish) = member.recalls.get_mut(&ino) {
                     wish.what = holder.token.clone();
                 }
-                acts.granted.push((wait.ticket, holder.token.clone(), resolve));
+                let tickets = wait.tickets.drain(..);
+                acts.granted.extend(tickets.map(|ticket| (ticket, holder.token.clone(), resolve)));
             }
             acts.touched.insert(ino);
             false

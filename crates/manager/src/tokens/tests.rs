@@ -5,6 +5,7 @@ use wire::token::{Span, Use};
 use super::*;
 
 const INO: InodeNo = InodeNo(7);
+const NOW: Duration = Duration::ZERO;
 const NEVER: Duration = Duration::MAX;
 
 struct Stage {
@@ -137,4 +138,25 @@ fn who_wants_other_blocks_goes_past_who_waits() {
     let acts =
         stage.with(|tokens, next| tokens.acquire(SessionId(1), INO, Need::Write, 1, NEVER, NEVER, next));
     assert!(acts.granted.is_empty());
+}
+
+#[test]
+fn a_late_copy_of_a_question_does_not_silence_the_question() {
+    let mut stage = Stage::new(2);
+    stage.write(1, 0);
+    let ask = |stage: &mut Stage, ticket| {
+        let acquire = |tokens: &mut Tokens, next: NextGrant<'_>| {
+            tokens.acquire(SessionId(2), INO, Need::Write, ticket, Duration::from_secs(1), NOW, next)
+        };
+        stage.with(acquire)
+    };
+    (1..=TICKETS_MAX as u64).for_each(|ticket| assert_eq!(ask(&mut stage, ticket).late, []));
+    assert_eq!(ask(&mut stage, 100).late, [1], "of many the oldest is given up");
+    let left = [Token::new(INO, TokenMode::Open, Grant(u64::MAX))];
+    let mut others = stage.tokens.clone();
+    let acts = stage.with(|tokens, next| tokens.release(SessionId(1), &left, NOW, next));
+    let answered: BTreeSet<Ticket> = acts.granted.iter().map(|(ticket, ..)| *ticket).collect();
+    assert_eq!(answered, (2..=TICKETS_MAX as u64).chain([100]).collect());
+    let late = others.tick(false, Duration::from_secs(1), &mut || Grant(1)).late;
+    assert_eq!(late.into_iter().collect::<BTreeSet<_>>(), answered);
 }
