@@ -1,4 +1,4 @@
-//! fsx (tests/fsx.sh) on real mounts: 100,000 operations buffered and mapped, 50,000 with O_DIRECT, and 50,000 while the file is
+//! fsx (tests/fsx.sh) on real mounts: 100,000 operations buffered and mapped, 25,000 with O_DIRECT, and 25,000 while the file is
 //! open on a second mount where somebody looks at it twice a second. `ROPEWALK_SOAK=1`: 1,000,000 each.
 #![allow(clippy::unwrap_used)]
 
@@ -30,11 +30,11 @@ fn buffered_and_mapped() {
 
 #[test]
 fn by_direct_io() {
-    fsx(&Mounts::new(1), 50_000, &[("DIRECT", "1"), ("MSYNC", "0")]);
+    fsx(&Mounts::new(1), 25_000, &[("DIRECT", "1"), ("MSYNC", "0")]);
 }
 
 #[test]
 fn open_on_a_second_mount() {
     let mounts = Mounts::new(2);
-    fsx(&mounts, 50_000, &[("OTHER", mounts.all[1].to_str().unwrap()), ("PAUSE", "0.5"), ("MSYNC", "0")]);
+    fsx(&mounts, 25_000, &[("OTHER", mounts.all[1].to_str().unwrap()), ("PAUSE", "0.5"), ("MSYNC", "0")]);
 }
