@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use lab::perf::{CLIENT, Direct, Mounted, Process, Report, SERVER, Spec, Style, Surroundings, Target};
 use serde::Serialize;
 
-use crate::{args::Perf, directory::ClusterDir, link, mount, output, process, server};
+use crate::{args::Perf, directory::ClusterDir, link, mount, output, process, server, tuning};
 
 /// How long the end of the direct client may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
@@ -66,6 +66,7 @@ fn direct(
     let client = runtime.block_on(async {
         let endpoint = server::start_client_endpoint(dir)?;
         server::serve_admin(&endpoint, "client", "perf");
+        tuning::begin(&endpoint, dir.file.manager).await;
         let config = server::client_config(dir, &args.fs, "(ropewalk perf)".into(), &endpoint);
         anyhow::Ok(client::Client::mount(&endpoint, config).await?)
     })?;

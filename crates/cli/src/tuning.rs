@@ -18,6 +18,13 @@ use crate::server::Running;
 /// Time between questions: a change is in force everywhere after this.
 const EVERY: Duration = Duration::from_secs(2);
 
+/// What the cluster's tunables say of connections, for an `endpoint` that is about to begin.
+pub async fn begin(endpoint: &Endpoint, manager: SocketAddr) {
+    if let Some(tunables) = read(endpoint, manager).await {
+        apply(endpoint, &tunables);
+    }
+}
+
 /// Keeps `endpoint` and what runs in this process as the cluster's tunables say.
 pub fn follow(endpoint: &Endpoint, manager: SocketAddr, running: Arc<Running>) {
     let endpoint = endpoint.clone();
