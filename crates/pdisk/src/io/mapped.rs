@@ -34,7 +34,8 @@ impl Map {
     }
 
     /// Lends `len` bytes at `offset`, both multiples of 4 KiB. They must stay as they are until `token` is dropped. Pages
-    /// that the file does not have any more are an error here and not a signal later.
+    /// that the file does not have any more are an error here. If somebody cuts the file off after that, whoever touches
+    /// them gets SIGBUS: the process ends, as by a kill.
     pub fn lend<T: Send + 'static>(
         self: &Arc<Map>,
         offset: usize,
