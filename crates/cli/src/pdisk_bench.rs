@@ -102,6 +102,8 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
     if let Some(dir) = args.dirs.first().filter(|_| args.open_only) {
         return output::json(&bench::open(dir, IoConfig::default())?);
     }
+    args.dirs.iter().try_for_each(|dir| nothing_left(dir))?;
+    clean_on_interrupt(args.dirs.clone())?;
     if args.load.is_some() {
         return args.dirs.iter().try_for_each(|dir| pdisk_commands::bench_one(dir, args));
     }
@@ -117,6 +119,44 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
         reports.push(report);
     }
     if args.json { output::json(&reports) } else { Ok(()) }
+}
+
+/// What a measurement makes in its directory.
+const MADE: [&str; 2] = ["pdisk-bench", FIO_FILE];
+const FIO_FILE: &str = "pdisk-bench.fio";
+
+/// Refuses a directory in which another measurement runs, or was killed.
+fn nothing_left(dir: &Path) -> Result<()> {
+    match MADE.iter().map(|name| dir.join(name)).find(|left| left.exists()) {
+        Some(left) => {
+            let left = left.display();
+            bail!("{left} is there: a `pdisk bench` runs here, or was killed; if none runs: rm -r {left}")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Ctrl-C (or SIGTERM) takes away what was made, and ends the program.
+fn clean_on_interrupt(dirs: Vec<PathBuf>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+        let asked = runtime.block_on(async {
+            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+            tokio::select! {
+                asked = tokio::signal::ctrl_c() => asked,
+                _ = terminate.recv() => Ok(()),
+            }
+        });
+        if let Err(e) = asked {
+            return tracing::warn!(error = %e, "Ctrl-C will leave the files of the measurement");
+        }
+        for path in dirs.iter().flat_map(|dir| MADE.map(|name| dir.join(name))) {
+            // Of the two one is a directory; neither need be there.
+            let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+        }
+        std::process::exit(130);
+    })?;
+    Ok(())
 }
 
 fn measure(dir: &Path, args: &PdiskBench) -> Result<Report> {
@@ -152,6 +192,14 @@ fn cases(tmpfs: bool) -> (Vec<Case>, Vec<Case>) {
     let case = |load, job, goal, against| Case { load, job, goal, against };
     let plain = vec![
         case(Load::Write { depth: 8 }, "--rw=write --bs=1m --iodepth=8", Some(0.9), ""),
+        // Nothing that job writes is durable. Here each of eight waits for its own flush, as each of the store's writers does.
+        case(
+            Load::Write { depth: 8 },
+            "--rw=write --bs=1m --iodepth=1 --fdatasync=1 --numjobs=8 --thread --group_reporting --size=12% \
+             --offset_increment=12%",
+            None,
+            "8 durable jobs of fio",
+        ),
         case(Load::Read { depth: 8 }, "--rw=read --bs=1m --iodepth=8", Some(0.9), ""),
         case(Load::RandomRead { depth: 32, batch: 1 }, "--rw=randread --bs=4k --iodepth=32", random, ""),
         // In batches fio submits and awaits as many at once as well.
@@ -184,7 +232,7 @@ fn compare(
     args: &PdiskBench,
     bar: &indicatif::ProgressBar,
 ) -> Result<(Vec<Compared>, Vec<Gain>)> {
-    let fio = Fio { file: dir.join("pdisk-bench.fio"), size: args.size.0 / 2, seconds: args.seconds };
+    let fio = Fio { file: dir.join(FIO_FILE), size: args.size.0 / 2, seconds: args.seconds };
     let with_fio = !args.no_fio && fio.lay_out();
     if !with_fio && !args.no_fio {
         eprintln!("fio does not run here: the store's figures stand alone");

@@ -254,3 +254,28 @@ fn help_shows_examples() {
     }
     assert!(ok(&["completion", "bash"]).contains("ropewalk"));
 }
+
+#[test]
+fn a_measurement_is_refused_beside_anothers_files_and_an_interrupted_one_leaves_none() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, left) = (root.path().to_str().unwrap(), root.path().join("pdisk-bench"));
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("thesis.txt"), "years of work").unwrap();
+    let error = refused(&["pdisk", "bench", dir, "--no-fio"]);
+    assert!(error.contains(left.to_str().unwrap()) && error.contains("rm -r"), "{error}");
+    assert_eq!(fs::read_to_string(left.join("thesis.txt")).unwrap(), "years of work");
+    fs::remove_dir_all(&left).unwrap();
+
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    let options = ["pdisk", "bench", dir, "--no-fio", "--size", "64m", "--seconds", "60"];
+    let mut measuring = Command::new(program).args(options).spawn().unwrap();
+    let since = std::time::Instant::now();
+    while !left.join("0/log").exists() {
+        assert!(since.elapsed().as_secs() < 30, "it does not begin");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&measuring);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(measuring.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
+}

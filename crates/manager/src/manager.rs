@@ -75,7 +75,13 @@ pub struct Caller {
 struct Ask {
     event: Event,
     at: Duration,
-    answer: Option<(Ticket, oneshot::Sender<MgrReply>)>,
+    answer: Option<(Ticket, Asker)>,
+}
+
+/// Who waits for the answer to a question.
+struct Asker {
+    session: SessionId,
+    answer: oneshot::Sender<MgrReply>,
 }
 
 /// The manager of a cluster. Cheap to clone; its tasks end with [`Manager::stop`].
@@ -365,7 +371,8 @@ impl Manager {
     ) -> Result<MgrReply, MgrError> {
         let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
-        self.inner.tell(event(ticket), Some((ticket, answer))).await?;
+        let asker = Asker { session: caller.session, answer };
+        self.inner.tell(event(ticket), Some((ticket, asker))).await?;
         match tokio::time::timeout_at(caller.expires, answered).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) => Err(stopping()),
@@ -433,8 +440,9 @@ impl Manager {
     async fn acquire(&self, caller: Caller, ino: InodeNo, need: Need) -> Result<MgrReply, MgrError> {
         let (session, expires) = (caller.session, self.expiry(caller).saturating_sub(ANSWER_BEFORE));
         let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
-        let MgrReply::Token { token, resolve, .. } = self.ask(caller, ask).await? else {
-            return Err(MgrError::Errno(EIO));
+        let (token, resolve) = match self.ask(caller, ask).await? {
+            MgrReply::Token { token, resolve, .. } => (token, resolve),
+            refused => return Ok(refused),
         };
         let attr = match self.read_now(session, &MgrRequest::GetAttr { ino }) {
             Ok(MgrReply::Attr(attr)) => Some(attr),
@@ -592,11 +600,7 @@ impl Inner {
         self.started.elapsed()
     }
 
-    async fn tell(
-        &self,
-        event: Event,
-        answer: Option<(Ticket, oneshot::Sender<MgrReply>)>,
-    ) -> Result<(), MgrError> {
+    async fn tell(&self, event: Event, answer: Option<(Ticket, Asker)>) -> Result<(), MgrError> {
         let ask = Ask { event, at: self.now(), answer };
         self.events.send(ask).await.map_err(|_| stopping())
     }
@@ -669,7 +673,7 @@ async fn run_cluster(
     publish: watch::Sender<Arc<ClusterMap>>,
     inner: Arc<Inner>,
 ) {
-    let mut waiting: HashMap<Ticket, oneshot::Sender<MgrReply>> = HashMap::new();
+    let mut waiting: HashMap<Ticket, Asker> = HashMap::new();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Duration::ZERO;
@@ -689,7 +693,7 @@ async fn run_cluster(
         if !take_step(step, &publish, &inner, &mut waiting).await {
             return; // the store has failed; dropping the answers tells everyone who waits
         }
-        waiting.retain(|_, answer| !answer.is_closed());
+        waiting.retain(|_, asker| !asker.answer.is_closed());
     }
 }
 
@@ -698,10 +702,15 @@ async fn take_step(
     mut step: Step,
     publish: &watch::Sender<Arc<ClusterMap>>,
     inner: &Arc<Inner>,
-    waiting: &mut HashMap<Ticket, oneshot::Sender<MgrReply>>,
+    waiting: &mut HashMap<Ticket, Asker>,
 ) -> bool {
+    let mut ended = Vec::new();
     if !step.store.is_empty() {
         let ops = std::mem::take(&mut step.store);
+        ended.extend(ops.iter().filter_map(|op| match op {
+            StoreOp::EndSession(session) => Some(*session),
+            _ => None,
+        }));
         let stored = inner.writer.run(move |txn| {
             for op in ops {
                 match op {
@@ -728,9 +737,13 @@ async fn take_step(
     inner.holders.take(&mut step);
     inner.drop_orphans(std::mem::take(&mut step.left));
     for (ticket, reply) in std::mem::take(&mut step.replies) {
-        if let Some(answer) = waiting.remove(&ticket) {
-            let _ = answer.send(reply); // who waited may have given up
+        if let Some(asker) = waiting.remove(&ticket) {
+            let _ = asker.answer.send(reply); // who waited may have given up
         }
+    }
+    // Nothing that a session waits for comes once it has ended.
+    for (_, asker) in waiting.extract_if(|_, asker| ended.contains(&asker.session)) {
+        let _ = asker.answer.send(MgrReply::Error(MgrError::NoSession));
     }
     if step.collect {
         inner.collect.notify_one();

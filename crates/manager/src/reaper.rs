@@ -25,6 +25,9 @@ use crate::{
 
 /// Pause after a failure, and between looks at an empty queue.
 const PAUSE: Duration = Duration::from_secs(1);
+/// What is removed gathers for so long: every round is a flush of each pdisk and a commit here, and who removes many files
+/// waits for flushes of the same disks.
+const GATHER: Duration = Duration::from_millis(200);
 
 /// Sends deletes to a pdisk's server.
 pub(crate) trait Deleter: Send + Sync + 'static {
@@ -81,7 +84,8 @@ pub(crate) async fn run(inner: Arc<Inner>, deleter: impl Deleter) {
                 // Safe to cancel: a notification that is missed is made up for by the pause's end.
                 let _ = tokio::time::timeout(PAUSE, inner.deletes.notified()).await;
             }
-            Ok(_) => {}
+            Ok(BATCH_MAX..) => {}
+            Ok(_) => tokio::time::sleep(GATHER).await,
             Err(reason) => {
                 tracing::debug!(reason, "deletes are tried again");
                 tokio::time::sleep(PAUSE).await;

@@ -26,6 +26,7 @@ use crate::{
     store::{JournaledStore, RedbStore, Store, volatile::Volatile},
 };
 
+mod ended;
 mod restart;
 
 fn spec(nodes: u32) -> Spec {

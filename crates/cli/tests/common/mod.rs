@@ -66,7 +66,13 @@ impl Cluster {
 
     /// Directories only.
     pub fn prepare(options: &[&str]) -> Cluster {
-        let root = tempfile::Builder::new().prefix("ropewalk-test-").tempdir().expect("temporary directory");
+        Cluster::prepare_in(&std::env::temp_dir(), options)
+    }
+
+    /// Directories in `base`, only.
+    pub fn prepare_in(base: &Path, options: &[&str]) -> Cluster {
+        let root =
+            tempfile::Builder::new().prefix("ropewalk-test-").tempdir_in(base).expect("temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("mount point");
         Cluster {
             root,

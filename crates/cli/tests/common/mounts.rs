@@ -22,7 +22,22 @@ pub struct Mounts {
 
 impl Mounts {
     pub fn new(count: usize) -> Mounts {
-        let cluster = Cluster::up(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat());
+        Mounts::of(Cluster::prepare(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat()), count)
+    }
+
+    /// With everything on a file system in memory where it has room: for what is not about disks, and would wait for
+    /// their flushes most of the time.
+    pub fn in_memory(count: usize) -> Mounts {
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
+        let base = if room { memory.to_path_buf() } else { std::env::temp_dir() };
+        let options =
+            ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
+        Mounts::of(Cluster::prepare_in(&base, &options), count)
+    }
+
+    fn of(cluster: Cluster, count: usize) -> Mounts {
+        cluster.start();
         let more = tempfile::Builder::new().prefix("ropewalk-mounts-").tempdir().unwrap();
         let mut mounts = Mounts { all: vec![cluster.mnt()], cluster, more };
         (1..count).for_each(|_| mounts.add());

@@ -1,8 +1,9 @@
 //! The manager's store: the table in redb, with a journal in front of it.
 //!
-//! A commit goes to the journal and is flushed there, then to the table without a flush. When the journal is
-//! full the table is made durable and the journal begins anew. Opening brings the table up to the
-//! journal's end. What a snapshot shows is durable: the table follows the journal.
+//! A commit goes to the journal and is flushed there, then stays in memory ([`Recent`]) above the table. The table
+//! takes what has gathered there in one commit of its own, without a flush: a commit rewrites the tree's paths to what it
+//! changes, and those of many are largely the same. When the journal is full the table takes everything
+//! durably and the journal begins anew. Opening brings the table up to the journal's end. What a snapshot shows is durable.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,6 +15,7 @@ use std::{
 use super::{
     Changes, RedbStore, Snapshot, Store, StoreError,
     journal::{Journal, Medium},
+    recent::Recent,
     redb::Mark,
 };
 
@@ -21,10 +23,22 @@ use super::{
 /// milliseconds at open.
 const JOURNAL_BYTES: u64 = 8 << 20;
 
+/// Changes held in memory above the table, at most, about: those of some 200 small operations; few in tests, so that
+/// the table follows often there.
+const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
+
 /// A redb store with its journal.
 pub struct JournaledStore {
     table: RedbStore,
-    journal: Mutex<Journal>,
+    state: Mutex<State>,
+}
+
+struct State {
+    journal: Journal,
+    /// What the journal holds and the table does not.
+    recent: Recent,
+    /// The table after its last commit; none before the first.
+    base: Option<Snapshot>,
 }
 
 /// The journal's path for a store at `path`.
@@ -74,63 +88,76 @@ impl JournaledStore {
         let mut id = [0; 8];
         io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut id)?;
         let journal = Journal::create(medium, u64::from_le_bytes(id), 0)?;
-        Ok(JournaledStore { table, journal: Mutex::new(journal) })
+        Ok(JournaledStore::with(table, journal))
+    }
+
+    fn with(table: RedbStore, journal: Journal) -> JournaledStore {
+        let state = State { journal, recent: Recent::default(), base: None };
+        JournaledStore { table, state: Mutex::new(state) }
     }
 
     /// Writes the new journal's identity into the table: from now on the table is nothing without it.
     fn marked(self) -> Result<JournaledStore, StoreError> {
-        self.checkpoint(&mut self.journal(), &Changes::new())?;
+        {
+            let state = &mut *self.state();
+            self.settle(state, state.journal.next(), true)?;
+        }
         Ok(self)
     }
 
     fn resume(table: RedbStore, medium: Box<dyn Medium>) -> io::Result<JournaledStore> {
         let mark = table.mark().map_err(io::Error::other)?.unwrap_or_default();
         let found = Journal::open(medium, mark.journal, mark.applied)?;
-        let mut changes = Changes::new();
-        found.changes.into_iter().for_each(|later| changes.extend(later));
-        let store = JournaledStore { table, journal: Mutex::new(found.journal) };
-        store.replay(&changes).map_err(io::Error::other)?;
+        let store = JournaledStore::with(table, found.journal);
+        {
+            let state = &mut *store.state();
+            found.changes.into_iter().for_each(|changes| state.recent.push(changes));
+            store.settle(state, state.journal.last(), true).map_err(io::Error::other)?;
+        }
         Ok(store)
     }
 
-    fn replay(&self, changes: &Changes) -> Result<(), StoreError> {
-        let mut journal = self.journal();
-        let mark = Mark { journal: journal.id(), applied: journal.last() };
-        self.table.commit_marked(changes, mark, true)?;
-        journal.restart(mark.applied);
-        Ok(())
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic in a commit stops the manager; the state is whole between its steps.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn journal(&self) -> MutexGuard<'_, Journal> {
-        // A panic in a commit stops the manager; the journal itself is whole between its calls.
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Commits `changes` durably to the table under the next number, and begins the journal anew.
-    fn checkpoint(&self, journal: &mut Journal, changes: &Changes) -> Result<(), StoreError> {
-        let mark = Mark { journal: journal.id(), applied: journal.next() };
-        self.table.commit_marked(changes, mark, true)?;
-        journal.restart(mark.applied);
+    /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal
+    /// begins anew.
+    fn settle(&self, state: &mut State, applied: u64, durable: bool) -> Result<(), StoreError> {
+        let mark = Mark { journal: state.journal.id(), applied };
+        // Before the commit, so that the pages it replaces can be used again.
+        state.base = None;
+        self.table.commit_marked(&state.recent.merged(), mark, durable)?;
+        state.base = Some(self.table.snapshot()?);
+        state.recent = Recent::default();
+        if durable {
+            state.journal.restart(applied);
+        }
         Ok(())
     }
 }
 
 impl Store for JournaledStore {
     fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        self.table.snapshot()
+        let state = self.state();
+        // None only after a failed commit.
+        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
+        Ok(state.recent.above(base))
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
-        let mut journal = self.journal();
-        let written = journal.append(changes).map_err(|error| StoreError::Engine {
+        let state = &mut *self.state();
+        let written = state.journal.append(changes).map_err(|error| StoreError::Engine {
             action: "commit to the journal of the",
             reason: error.to_string(),
         })?;
-        if !written {
-            return self.checkpoint(&mut journal, changes);
+        state.recent.push(changes.clone());
+        match (written, state.recent.len()) {
+            (false, _) => self.settle(state, state.journal.next(), true),
+            (true, RECENT_MAX..) => self.settle(state, state.journal.last(), false),
+            (true, _) => Ok(()),
         }
-        let mark = Mark { journal: journal.id(), applied: journal.last() };
-        self.table.commit_marked(changes, mark, false)
     }
 
     fn describe(&self) -> String {
@@ -140,6 +167,8 @@ impl Store for JournaledStore {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, ops::ControlFlow};
+
     use super::*;
 
     fn put(key: &str, value: &str) -> Changes {
@@ -148,6 +177,35 @@ mod tests {
 
     fn get(store: &impl Store, key: &str) -> Option<Vec<u8>> {
         store.snapshot().unwrap().get(key.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn snapshots_show_what_is_in_the_table_and_what_is_not_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.redb");
+        drop(RedbStore::create(&path, 1 << 20).unwrap());
+        let store = JournaledStore::open(&path, 1 << 20).unwrap();
+        let (mut model, mut seen) = (BTreeMap::new(), Vec::new());
+        let mut settled = 0;
+        for n in 0..200u32 {
+            let (new, old) = (n.to_be_bytes().to_vec(), (n / 2).to_be_bytes().to_vec());
+            model.insert(new.clone(), n.to_le_bytes().to_vec());
+            model.remove(&old);
+            store.commit(&[(new, Some(n.to_le_bytes().to_vec())), (old, None)].into()).unwrap();
+            settled += u32::from(store.state().recent.len() == 0);
+            assert!(store.state().recent.len() < RECENT_MAX);
+            seen.push((store.snapshot().unwrap(), model.clone()));
+        }
+        assert!(settled > 10, "the table took part {settled} times");
+        for (snapshot, model) in seen {
+            let mut found = BTreeMap::new();
+            let all = snapshot.scan(&[], &[u8::MAX], &mut |key, value| {
+                found.insert(key.to_vec(), value.to_vec());
+                ControlFlow::Continue(())
+            });
+            all.unwrap();
+            assert_eq!(found, model);
+        }
     }
 
     /// The table as it is while the store is open: what only the journal holds durably may be missing there.

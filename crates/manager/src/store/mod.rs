@@ -10,6 +10,7 @@ mod journal;
 mod journaled;
 #[cfg(test)]
 pub(crate) mod memory;
+mod recent;
 mod record;
 mod redb;
 mod txn;

@@ -66,7 +66,7 @@ impl Read for Txn<'_> {
 type ScanFn<'a> = &'a mut dyn FnMut(&[u8], &[u8], Visit<'_>) -> Result<(), StoreError>;
 
 /// Scans `lower` with the changes of one layer laid over it.
-fn scan_layer(
+pub(super) fn scan_layer(
     layer: &Changes,
     lower: ScanFn<'_>,
     start: &[u8],
