@@ -101,6 +101,7 @@ def number(v, digits=2):
     return "" if v is None else f"{v:,.{digits}f}"
 
 
+reached, missed = 0, []
 print("| work | system | MB/s | op/s | runs | p99 ms | CPU-s/GB | of ceiling | of 1way | of the best equal peer | goals | durability |")
 print("|---|---|---|---|---|---|---|---|---|---|---|---|")
 for row in rows:
@@ -120,6 +121,10 @@ for row in rows:
                 of_peer = over(own, best)
             for name, need, got in goals(row, code, how, of_ceiling, of_1way, of_peer, mid(row, system, "cpu_s_per_gb")):
                 verdicts.append(f"{name}: " + ("not measured" if got is None else "yes" if got >= need else "**no**"))
+                if got is not None and got >= need:
+                    reached += 1
+                elif got is not None:
+                    missed.append(f"{row}, {system.removeprefix('ropewalk-')}: {name} ({number(got)})")
         cells = [
             row, system, number(mb, 0), number(ops, 0), str(len(rows[row][system])),
             number(mid(row, system, "p99_ms")), number(mid(row, system, "cpu_s_per_gb")),
@@ -128,6 +133,10 @@ for row in rows:
         ]
         print("| " + " | ".join(cells) + " |")
 
+print()
+print(f"Goals by these medians: {reached} reached, {len(missed)} missed" + (":" if missed else "."))
+for line in missed:
+    print("- " + line)
 print()
 print("FUSE over io_uring against classic, in the same runs:")
 print()

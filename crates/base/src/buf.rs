@@ -5,6 +5,7 @@
 
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    collections::VecDeque,
     ops::{Deref, DerefMut},
     ptr::NonNull,
     sync::{
@@ -161,8 +162,10 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Keeps freed buffers warm for the next user, by power-of-two size class. It bounds what is kept
-/// idle (`idle_bytes_max`), not what is lent out: the bound on lending is the caller's queue bound.
+/// Keeps freed buffers for the next user, by power-of-two size class: the one freed last is taken first, since it may
+/// be in the CPU's cache. It bounds what is kept idle (`idle_bytes_max`), not what is lent out: the bound on lending is
+/// the caller's queue bound. When it is full, what was freed longest ago goes: sizes that nobody asks for any more make
+/// room for those that come now.
 #[derive(Clone)]
 pub struct BufPool(Arc<PoolInner>);
 
@@ -171,21 +174,55 @@ struct PoolInner {
     idle_bytes_max: AtomicUsize,
 }
 
+/// Size classes: 4 KiB to 128 MiB.
+const CLASSES: usize = 16;
+
 #[derive(Default)]
 struct Idle {
-    /// Index = log2(capacity / 4 KiB).
-    classes: [Vec<Block>; 16],
+    /// Index = log2(capacity / 4 KiB). Each with the number of its return, rising.
+    classes: [VecDeque<(u64, Block)>; CLASSES],
     bytes: usize,
+    returns: u64,
+}
+
+impl Idle {
+    fn put(&mut self, block: Block) {
+        self.bytes += block.capacity;
+        self.returns += 1;
+        self.classes[class_of(block.capacity)].push_back((self.returns, block));
+    }
+
+    /// Takes out what was freed longest ago, until at most `bytes` are left.
+    fn shrink(&mut self, bytes: usize) -> Vec<Block> {
+        let mut gone = Vec::new();
+        while self.bytes > bytes {
+            let filled = self.classes.iter_mut().filter(|class| !class.is_empty());
+            let oldest = filled.min_by_key(|class| class.front().map(|(number, _)| *number));
+            let Some((_, block)) = oldest.and_then(VecDeque::pop_front) else { break };
+            self.bytes -= block.capacity;
+            gone.push(block);
+        }
+        gone
+    }
 }
 
 impl PoolInner {
     fn put(&self, block: Block) {
-        let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
-        let class = class_of(block.capacity);
-        if class < idle.classes.len() && idle.bytes + block.capacity <= self.idle_bytes_max.load(Relaxed) {
-            idle.bytes += block.capacity;
-            idle.classes[class].push(block);
+        let max = self.idle_bytes_max.load(Relaxed);
+        if class_of(block.capacity) >= CLASSES || block.capacity > max {
+            return;
         }
+        let gone = {
+            let mut idle = self.lock();
+            idle.put(block);
+            idle.shrink(max)
+        };
+        // Giving memory back to the system takes long: not with the lock held.
+        drop(gone);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -203,8 +240,8 @@ impl BufPool {
         let capacity = round_up(len).next_power_of_two();
         let class = class_of(capacity);
         let reused = {
-            let mut idle = self.0.idle.lock().unwrap_or_else(|e| e.into_inner());
-            let block = idle.classes.get_mut(class).and_then(Vec::pop);
+            let mut idle = self.0.lock();
+            let block = idle.classes.get_mut(class).and_then(VecDeque::pop_back).map(|(_, block)| block);
             if let Some(block) = &block {
                 idle.bytes -= block.capacity;
             }
@@ -214,19 +251,16 @@ impl BufPool {
         AlignedBuf { block: Some(block), len, pool: Arc::downgrade(&self.0) }
     }
 
-    /// Changes how much is kept idle; what is more than that is freed, large buffers first.
+    /// Changes how much is kept idle; what is more than that is freed.
     pub fn set_idle_max(&self, bytes: usize) {
         self.0.idle_bytes_max.store(bytes, Relaxed);
-        let mut idle = self.0.idle.lock().unwrap_or_else(|e| e.into_inner());
-        while idle.bytes > bytes {
-            let Some(block) = idle.classes.iter_mut().rev().find_map(Vec::pop) else { break };
-            idle.bytes -= block.capacity;
-        }
+        let gone = self.0.lock().shrink(bytes);
+        drop(gone);
     }
 
     /// Bytes kept idle now.
     pub fn idle_bytes(&self) -> usize {
-        self.0.idle.lock().unwrap_or_else(|e| e.into_inner()).bytes
+        self.0.lock().bytes
     }
 }
 
@@ -273,11 +307,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_now_pushes_out_other_sizes() {
+        let pool = BufPool::new(64 << 10);
+        let get = |len, count| (0..count).map(|_| pool.get(len)).collect::<Vec<_>>();
+        drop(get(4096, 16));
+        drop(get(16384, 3));
+        let counts: Vec<usize> = pool.0.lock().classes.iter().map(VecDeque::len).collect();
+        assert_eq!((counts[0], counts[2], pool.idle_bytes()), (4, 3, 64 << 10));
+        let last = pool.get(16384).as_ptr();
+        assert_eq!(pool.get(16384).as_ptr(), last, "the one freed last comes first");
+    }
+
+    #[test]
     fn idle_memory_is_bounded() {
         let pool = BufPool::new(8192);
         let buffers: Vec<_> = (0..4).map(|_| pool.get(4096)).collect();
         drop(buffers);
         assert_eq!(pool.idle_bytes(), 8192);
+        drop(pool.get(16384));
+        assert_eq!(pool.idle_bytes(), 8192, "larger than all that may be kept");
         let outlives = pool.get(4096);
         drop(pool);
         drop(outlives);

@@ -153,14 +153,22 @@ async fn full_blocks_of_small_files_wait_below_the_threshold() {
 #[tokio::test]
 async fn the_page_pool_changes_its_size_while_in_use() {
     let mut world = World::new(4, 7);
-    let (client, handle) = stored(&mut world, roomy()).await;
+    let kept = Tunables { seq_discard_threshold: 1 << 40, ..roomy() };
+    let (client, handle) = stored(&mut world, kept).await;
     for at in (0..FILE).step_by(STEP) {
         read_at(&client, handle, at).await;
     }
     let before = client.pool_use().used;
     assert!(before > FILE / 2);
     let mut tunables = base::tunables::Tunables::default();
-    tunables.apply([("maxblocksize", "4m"), ("pagepool", "16m"), ("prefetchThreads", "2")]).unwrap();
+    tunables
+        .apply([
+            ("maxblocksize", "4m"),
+            ("pagepool", "16m"),
+            ("prefetchThreads", "2"),
+            ("seqDiscardThreshold", "1t"),
+        ])
+        .unwrap();
     client.retune(&tunables);
     // What was on its way may still come.
     until("clean pages are given up", || client.pool_use().used <= 16 << 20).await;
