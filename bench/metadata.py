@@ -159,10 +159,15 @@ def fill_all(directory, entries):
     step = -(-entries // FILLERS)
     began = time.monotonic()
     fillers = [multiprocessing.Process(target=fill, args=(directory, i, min(i + step, entries))) for i in range(0, entries, step)]
-    for filler in fillers:
-        filler.start()
-    for filler in fillers:
-        filler.join()
+    try:
+        for filler in fillers:
+            filler.start()
+        for filler in fillers:
+            filler.join()
+    finally:
+        for filler in filter(multiprocessing.Process.is_alive, fillers):
+            filler.kill()
+            filler.join()
     if any(filler.exitcode for filler in fillers):
         raise RuntimeError("not all entries were made")
     return entries / (time.monotonic() - began)
