@@ -9,6 +9,7 @@ mod linear;
 mod mounts;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
@@ -498,4 +499,79 @@ fn extended_attributes_are_seen_at_once() {
         rustix::fs::removexattr(file(1), "user.round").unwrap();
         assert!((0..count).all(|i| get(i) == none), "round {round}");
     }
+}
+
+/// Names in three directories, made, moved, linked and removed on three mounts in turn, and looked for on all of them after
+/// each step, so that what a mount keeps is used and must not be behind. Half way the manager is killed; in the end a mount.
+#[test]
+fn names_that_are_kept_are_never_behind() {
+    use std::os::unix::fs::PermissionsExt;
+    let mounts = Mounts::new(3);
+    let mut random = Random(seed());
+    let dirs = ["p", "q", "p/r"];
+    let mut modes = [0o755; 3];
+    dirs.iter().for_each(|dir| fs::create_dir(mounts.at(0, dir)).unwrap());
+    let path = |random: &mut Random| {
+        format!("{}/{}", dirs[random.below(3) as usize], ["a", "b", "c", "d"][random.below(4) as usize])
+    };
+    let mut there: BTreeMap<String, u64> = BTreeMap::new();
+    for step in 0..160 {
+        let mount = random.below(3) as usize;
+        let (one, two) = (path(&mut random), path(&mut random));
+        let (from, to) = (mounts.at(mount, &one), mounts.at(mount, &two));
+        let (had, free) = (there.get(&one).copied(), !there.contains_key(&two));
+        let told = format!("step {step}, mount {mount}: {one} {two}");
+        match random.below(6) {
+            0..2 => {
+                let made = OpenOptions::new().write(true).create_new(true).open(&from);
+                assert_eq!(made.is_ok(), had.is_none(), "{told}");
+                made.into_iter()
+                    .for_each(|file| _ = there.insert(one.clone(), file.metadata().unwrap().ino()));
+            }
+            2 => {
+                assert_eq!(fs::remove_file(&from).is_ok(), had.is_some(), "{told}");
+                there.remove(&one);
+            }
+            3 => {
+                assert_eq!(fs::rename(&from, &to).is_ok(), had.is_some(), "{told}");
+                if let Some(inode) = had.filter(|inode| there.get(&two) != Some(inode)) {
+                    there.remove(&one);
+                    there.insert(two, inode);
+                }
+            }
+            4 => {
+                assert_eq!(fs::hard_link(&from, &to).is_ok(), had.is_some() && free, "{told}");
+                had.filter(|_| free).into_iter().for_each(|inode| _ = there.insert(two.clone(), inode));
+            }
+            _ => {
+                let (dir, mode) = (random.below(3) as usize, 0o700 + random.below(64) as u32);
+                let set = fs::set_permissions(mounts.at(mount, dirs[dir]), PermissionsExt::from_mode(mode));
+                set.unwrap();
+                modes[dir] = mode;
+            }
+        }
+        for other in 0..3 {
+            for _ in 0..3 {
+                let name = path(&mut random);
+                let found = fs::symlink_metadata(mounts.at(other, &name)).ok().map(|found| found.ino());
+                assert_eq!(found, there.get(&name).copied(), "{told}: {name} on {other}");
+            }
+            let dir = random.below(3) as usize;
+            let mode = fs::metadata(mounts.at(other, dirs[dir])).unwrap().mode() & 0o777;
+            assert_eq!(mode, modes[dir], "{told}: {} on {other}", dirs[dir]);
+        }
+        if step == 80 {
+            mounts.cluster.kill(|name| name == "manager");
+            mounts.cluster.start_server("manager");
+        }
+    }
+    let listed = fs::read_dir(mounts.at(1, "q")).unwrap().count();
+    assert_eq!(listed, there.keys().filter(|name| name.starts_with("q/")).count());
+    // A dead mount keeps nobody from changing what it kept for longer than its lease.
+    kill_process(mounts.process(2), Signal::KILL).unwrap();
+    fs::write(mounts.at(0, "q/after"), "x").unwrap();
+    assert_eq!(fs::read_to_string(mounts.at(1, "q/after")).unwrap(), "x");
+    fs::set_permissions(mounts.at(1, "p"), PermissionsExt::from_mode(0o711)).unwrap();
+    assert_eq!(fs::metadata(mounts.at(0, "p")).unwrap().mode() & 0o777, 0o711);
+    let _ = rustix::mount::unmount(&mounts.all[2], rustix::mount::UnmountFlags::DETACH);
 }

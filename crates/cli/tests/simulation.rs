@@ -45,12 +45,13 @@ use tokio::{
 const STEPS: u64 = 25;
 const PATIENCE: Duration = Duration::from_secs(600);
 
-const RULES: [Without; 6] = [
+const RULES: [Without; 7] = [
     Without::Fence,
     Without::Durability,
     Without::ExactlyOnce,
     Without::Lease,
     Without::Recall,
+    Without::Names,
     Without::Flush,
 ];
 /// Each of them is missed by a seed below this.

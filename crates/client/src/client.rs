@@ -111,16 +111,45 @@ impl Client {
         if self.core.surely_absent(parent, name) {
             return Err(Errno::ENOENT);
         }
+        for _ in 0..STALE_TRIES {
+            if let Some(attr) = self.look(parent, name).await? {
+                return Ok(attr);
+            }
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    /// The same, if what the name led to was still there when its attributes were asked for: another session may lead
+    /// the name elsewhere meanwhile, and then it never was absent.
+    async fn look(&self, parent: InodeNo, name: &[u8]) -> Result<Option<Attr>, Errno> {
+        match self.core.known_name(parent, name) {
+            Some(Hint { ino: InodeNo(0), .. }) => return Err(Errno::ENOENT),
+            Some(hint) => match self.core.getattr(hint.ino).await {
+                Ok(attr) if attr.nlink > 0 => return Ok(Some(attr)),
+                // Removed since it was looked for.
+                Ok(_) | Err(Errno::ENOENT) => {}
+                Err(error) => return Err(error),
+            },
+            None => {}
+        }
+        let question = self.core.question(parent, name).await;
         let gives = self.core.gives();
         let reply = self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await;
-        self.core.note_hint(parent, name, &reply);
-        match reply? {
+        match question {
+            Some(question) => question.answered(Hint::of(&reply)),
+            None => self.core.note_hint(parent, name, &reply),
+        }
+        let ino = match reply? {
             MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
-                self.core.attr_under_token(attr.ino).await
+                attr.ino
             }
-            MgrReply::Attr(attr) => Ok(self.core.seen_attr(*attr)),
-            MgrReply::Held(attr) => self.core.attr_under_token(attr.ino).await,
-            other => Err(unexpected("Lookup", &other)),
+            MgrReply::Attr(attr) => return Ok(Some(self.core.seen_attr(*attr))),
+            MgrReply::Held(attr) => attr.ino,
+            other => return Err(unexpected("Lookup", &other)),
+        };
+        match self.core.attr_under_token(ino).await {
+            Err(Errno::ENOENT) => Ok(None),
+            answer => answer.map(Some),
         }
     }
 
@@ -136,7 +165,8 @@ impl Client {
         }
         let (mut inos, mut files) = (Vec::new(), Vec::new());
         for (parent, name) in names {
-            let hint = match self.core.take_hint(*parent, name) {
+            let known = self.core.known_name(*parent, name);
+            let hint = match known.or_else(|| self.core.take_hint(*parent, name)) {
                 Some(hint) => hint,
                 None => {
                     let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
@@ -209,8 +239,9 @@ impl Client {
         };
         self.core.note_name(parent, name);
         let before = self.core.before_directory();
+        let changing = self.core.change(&[(parent, name)], &[]);
         let reply = self.core.calls.mutate(change).await;
-        self.core.invalidate_attr(parent);
+        changing.end(&reply, &[Hint::of(&reply)]);
         match reply? {
             MgrReply::Created { attr, new: true } => {
                 if kind == FileKind::Directory {
@@ -240,8 +271,9 @@ impl Client {
         };
         self.core.note_name(parent, name);
         let change = Change::Link { ino, parent, name: name.to_vec(), now: now() };
+        let changing = self.core.change(&[(parent, name)], &[ino]);
         let reply = self.core.calls.mutate(change).await;
-        self.core.invalidate_attr(parent);
+        changing.end(&reply, &[Hint::of(&reply)]);
         match reply? {
             MgrReply::Attr(attr) => Ok(self.core.changed_attr(*attr)),
             other => Err(unexpected("Link", &other)),
@@ -255,17 +287,19 @@ impl Client {
         // what is not, is given up right after.
         for _ in 0..STALE_TRIES {
             let (holds, inos) = self.hold_names(&[(parent, name)]).await?;
+            let lost = inos.as_ref().map(|inos| inos[0]);
             let change = Change::Unlink {
                 parent,
                 name: name.to_vec(),
                 directory,
                 open: true,
                 highest: self.core.any_version(),
-                expect: inos.map(|inos| inos[0]),
+                expect: lost,
                 now: now(),
             };
+            let changing = self.core.change(&[(parent, name)], lost.as_slice());
             let reply = self.core.calls.mutate(change).await;
-            self.core.invalidate_attr(parent);
+            changing.end(&reply, &[Some(Hint::NOTHING)]);
             match reply {
                 // Another session was faster with this name.
                 Err(Errno(libc::ESTALE)) => drop(holds),
@@ -294,6 +328,7 @@ impl Client {
         let mut tries = 0..STALE_TRIES;
         let _holds = loop {
             let (holds, inos) = self.hold_names(&[(parent, name), (new_parent, new_name)]).await?;
+            let expect = inos.map(|inos| (inos[0], inos[1]));
             let change = Change::Rename {
                 parent,
                 name: name.to_vec(),
@@ -303,12 +338,14 @@ impl Client {
                 exchange,
                 open: true,
                 highest: self.core.any_version(),
-                expect: inos.map(|inos| (inos[0], inos[1])),
+                expect,
                 now: now(),
             };
+            let (moved, replaced) = expect.unwrap_or_default();
+            let changing = self.core.change(&[(parent, name), (new_parent, new_name)], &[moved, replaced]);
             let reply = self.core.calls.mutate(change).await;
-            self.core.invalidate_attr(parent);
-            self.core.invalidate_attr(new_parent);
+            // Two names of one inode both stay.
+            changing.end(&reply, &[(!exchange && moved != replaced).then_some(Hint::NOTHING)]);
             match reply {
                 // Another session was faster with these names.
                 Err(Errno(libc::ESTALE)) if tries.next().is_some() => drop(holds),
@@ -322,8 +359,11 @@ impl Client {
         let moved: &[(InodeNo, &[u8])] =
             if exchange { &[(new_parent, new_name), (parent, name)] } else { &[(new_parent, new_name)] };
         for (parent, name) in moved {
+            let question = self.core.question(*parent, name).await;
             let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
-            if let Ok(MgrReply::Attr(attr)) = self.core.calls.ask(ask).await {
+            let reply = self.core.calls.ask(ask).await;
+            question.into_iter().for_each(|question| question.answered(Hint::of(&reply)));
+            if let Ok(MgrReply::Attr(attr)) = reply {
                 self.core.changed_attr(*attr);
             }
         }
@@ -343,8 +383,10 @@ impl Client {
     pub async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
         let gives = self.core.gives();
+        let listed = self.core.before_listing(ino);
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
+                listed.into_iter().for_each(|listed| self.core.listed(listed, &entries));
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
                     let behind =
@@ -406,7 +448,10 @@ impl Client {
             _ => None,
         };
         inode.lock().attr.plain = false;
-        match self.core.calls.mutate(change).await? {
+        let changing = self.core.change(&[], &[ino]);
+        let reply = self.core.calls.mutate(change).await;
+        changing.end(&reply, &[]);
+        match reply? {
             MgrReply::Attr(attr) => {
                 self.core.changed_attr(*attr);
             }

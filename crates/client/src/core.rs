@@ -79,6 +79,8 @@ pub(crate) struct Core {
     /// Names in directories made here; and how often one was made in another directory.
     pub names_known: Arc<AtomicUsize>,
     pub names_elsewhere: AtomicU64,
+    /// Names kept under tokens.
+    pub names_kept: Arc<AtomicUsize>,
     /// What names led to when the kernel asked last.
     pub hints: Mutex<Hints>,
     /// The resolution under way, plus 1.
@@ -124,6 +126,7 @@ impl Core {
             claims: AtomicU64::new(0),
             names_known: Arc::default(),
             names_elsewhere: AtomicU64::new(0),
+            names_kept: Arc::default(),
             hints: Mutex::default(),
             resolving: AtomicU64::new(0),
             kernel: RwLock::default(),

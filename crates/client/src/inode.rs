@@ -26,6 +26,7 @@ use wire::{
 
 use crate::{
     block::Block,
+    directory::Names,
     error::Errno,
     extents::BlockSet,
     names::NewNames,
@@ -71,6 +72,10 @@ pub(crate) struct FileState {
     pub inline_len: u64,
     /// Made in this session: nothing of it can be on the pdisks that is not known here.
     pub born_here: bool,
+    /// It is known to be no file.
+    pub special: bool,
+    /// Where names of this directory lead.
+    pub names_kept: Names,
     /// All names of a directory made here.
     pub names: Option<NewNames>,
     /// Blocks cut off or punched in this session: their strips are deleted some time later.
@@ -150,6 +155,8 @@ impl Inode {
             inline: false,
             inline_len: 0,
             born_here: false,
+            special: false,
+            names_kept: Names::default(),
             names: None,
             dropped: BlockSet::default(),
             leaving: false,

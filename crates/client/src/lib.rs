@@ -15,6 +15,7 @@ mod client;
 mod commit;
 mod config;
 mod core;
+mod directory;
 mod error;
 mod extents;
 mod handle;

@@ -35,13 +35,16 @@ pub(crate) struct Hint {
 }
 
 impl Hint {
+    /// The name leads nowhere.
+    pub const NOTHING: Hint = Hint { ino: InodeNo(0), is_file: false };
+
     /// None if the question was not answered.
     pub fn of(reply: &Result<MgrReply, Errno>) -> Option<Hint> {
         match reply {
-            Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
+            Ok(MgrReply::Attr(attr) | MgrReply::Held(attr) | MgrReply::Created { attr, .. }) => {
                 Some(Hint { ino: attr.ino, is_file: attr.kind == FileKind::File })
             }
-            Err(Errno::ENOENT) => Some(Hint { ino: InodeNo(0), is_file: false }),
+            Err(Errno::ENOENT) => Some(Hint::NOTHING),
             _ => None,
         }
     }

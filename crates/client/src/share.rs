@@ -62,7 +62,7 @@ impl Drop for TokenHold {
 }
 
 /// Ends an attempt to get a token that was given up half way.
-struct Asking<'a>(&'a Inode);
+pub(crate) struct Asking<'a>(pub &'a Inode);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
@@ -466,8 +466,8 @@ impl Core {
                 tokens.extend(state.token.token(inode.ino));
             } else {
                 state.token.forget(inode.ino);
-                state.attr_known = false;
-                state.attr_generation += 1;
+                state.outdate_attr();
+                state.names_kept.forget();
             }
         }
         self.gives.fetch_add(1, SeqCst);
@@ -550,8 +550,12 @@ impl Core {
                 }
             }
         }
+        let special = inode.lock().special;
         let (token, room) = {
             let mut state = inode.lock();
+            if special {
+                state.names_kept.recalled();
+            }
             let Losing { to, gone, .. } = state.token.losing();
             let room = match to {
                 TokenMode::Part => gone.runs().iter().map(|run| state.forget_blocks(run.span)).sum(),
@@ -562,7 +566,9 @@ impl Core {
             (state.token.gave(inode.ino, open), room)
         };
         self.return_room(inode, room);
-        self.gives.fetch_add(1, SeqCst);
+        if !special {
+            self.gives.fetch_add(1, SeqCst);
+        }
         Some(token)
     }
 
@@ -577,7 +583,7 @@ impl Core {
         let Some(kernel) = self.kernel() else { return };
         let mut ranges = {
             let mut state = inode.lock();
-            if state.wide_opens > 0 && state.token.mode() < TokenMode::Write {
+            if state.special || state.wide_opens > 0 && state.token.mode() < TokenMode::Write {
                 // Pages are filled under the right to write only: there are none. Requests for them wait for that right,
                 // with their pages locked, and cannot be let in under a lesser one.
                 return;

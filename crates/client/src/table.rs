@@ -101,6 +101,13 @@ impl Core {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
+        state.special = attr.kind != FileKind::File;
+        if state.special && self.whole().is_none() {
+            // Others change it beside us: which answer is the newest cannot be told.
+            state.gone |= attr.nlink == 0;
+            state.outdate_attr();
+            return attr;
+        }
         if state.token.mode() < TokenMode::Read {
             state.gone |= attr.nlink == 0;
             return attr;
@@ -114,7 +121,8 @@ impl Core {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
-        if state.token.mode() < TokenMode::Read {
+        state.special = attr.kind != FileKind::File;
+        if state.token.mode() < TokenMode::Read || state.special && self.whole().is_none() {
             return attr;
         }
         if !state.attr_known {
@@ -132,34 +140,37 @@ impl Core {
         inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
     }
 
-    /// The attributes here may be behind the manager's (a change of an entry moved a directory's times).
-    pub fn invalidate_attr(&self, ino: InodeNo) {
-        if let Some(inode) = self.inode_known(ino) {
-            let mut state = inode.lock();
-            state.attr_generation += 1;
-            state.attr_known = false;
-        }
-    }
-
     /// Attributes, from here or from the manager.
     pub async fn getattr(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
         let inode = self.inode(ino);
         let gives = self.gives();
         let generation = {
             let state = inode.lock();
-            if state.attr_known && state.token.mode() >= TokenMode::Read && self.calls.lease_valid() {
+            let held = match state.special && self.whole().is_none() {
+                true => state.keeps(),
+                false => state.token.mode() >= TokenMode::Read,
+            };
+            if state.attr_known && held && self.calls.lease_valid() {
                 return if state.gone && state.opens == 0 { Err(Errno::ENOENT) } else { Ok(state.visible()) };
             }
             state.attr_generation
         };
+        if let Some(answer) = self.attr_with_token(&inode).await {
+            return answer;
+        }
         match self.calls.ask(MgrRequest::GetAttr { ino }).await {
             Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && self.is_behind(ino, gives) => {
                 self.attr_under_token(ino).await
             }
             Ok(MgrReply::Attr(attr)) => {
-                if inode.lock().attr_generation != generation {
+                let mut state = inode.lock();
+                if state.attr_generation != generation {
                     return Ok(*attr);
                 }
+                if attr.kind != FileKind::File && self.whole().is_none() && state.keeps() {
+                    state.merge(Attr::clone(&attr));
+                }
+                drop(state);
                 Ok(self.seen_attr(*attr))
             }
             Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
@@ -176,7 +187,8 @@ impl Core {
     /// Changes attributes; the size first, by itself. Those of files go to the manager with the next commit:
     /// by age, after the last close, with fsync, or before the token is given up.
     pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
-        let kind = self.getattr(ino).await?.kind;
+        let before = self.getattr(ino).await?;
+        let kind = before.kind;
         let inode = self.inode(ino);
         let _hold = match kind {
             FileKind::File => Some(self.hold(&inode, Need::Write).await?),
@@ -190,7 +202,7 @@ impl Core {
         }
         let others = SetAttrs { size: None, ctime: None, ..set };
         if others == SetAttrs::default() {
-            return Ok(inode.lock().visible());
+            return Ok(if kind == FileKind::File { inode.lock().visible() } else { before });
         }
         let ctime = set.ctime.unwrap_or_else(now);
         if kind == FileKind::File {
@@ -210,15 +222,11 @@ impl Core {
             ctime,
             highest: self.any_version(),
         };
-        match self.calls.mutate(change).await? {
-            MgrReply::Attr(attr) => {
-                let mut state = inode.lock();
-                if state.token.mode() < TokenMode::Read {
-                    return Ok(*attr);
-                }
-                state.merge(*attr);
-                Ok(state.visible())
-            }
+        let changing = self.change(&[], &[ino]);
+        let reply = self.calls.mutate(change).await;
+        changing.end(&reply, &[]);
+        match reply? {
+            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr)),
             other => Err(unexpected("SetAttr", &other)),
         }
     }

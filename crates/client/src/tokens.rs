@@ -132,6 +132,16 @@ impl Cell {
         }
     }
 
+    /// Begins to ask for a token without waiting for anything; ends as [`Enter::Ask`] does. False if somebody asks
+    /// already, or it is being given up.
+    pub fn begin_asking(&mut self) -> bool {
+        let may = self.giving.is_none() && !self.resolving && !self.asking;
+        if may {
+            (self.asking, self.outdated) = (true, false);
+        }
+        may
+    }
+
     /// Lets somebody in whom the giving up waits for (through pages that the kernel has locked).
     pub fn enter_late(&mut self, need: Need) -> bool {
         let may = self.giving.is_some() && !self.resolving && self.held.allows(need);

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use wire::mgr::{Change, MgrError, MgrReply, OpId};
 
 use crate::{
+    cluster::UnderWay,
     namespace::{self, Fault, FsContext},
     store::{Snapshot, Store, StoreError, Txn},
 };
@@ -34,6 +35,7 @@ enum Job {
         session: SessionId,
         changes: Vec<(OpId, Change)>,
         openers: Vec<(InodeNo, SessionId)>,
+        under_way: UnderWay,
         answer: oneshot::Sender<Vec<Outcome>>,
     },
     Run {
@@ -44,7 +46,7 @@ enum Job {
 }
 
 enum Answer {
-    Many(oneshot::Sender<Vec<Outcome>>, Vec<Outcome>),
+    Many(oneshot::Sender<Vec<Outcome>>, Vec<Outcome>, UnderWay),
     Run(oneshot::Sender<Result<(), MgrError>>, Result<(), MgrError>),
     Stop,
 }
@@ -101,15 +103,16 @@ impl Writer {
     }
 
     /// Applies mutations; answered when they are committed. `openers` are sessions that have inodes open
-    /// which may lose their last name.
+    /// which may lose their last name; `under_way` ends when it is committed, whoever waits for that.
     pub async fn mutate(
         &self,
         session: SessionId,
         changes: Vec<(OpId, Change)>,
         openers: Vec<(InodeNo, SessionId)>,
+        under_way: UnderWay,
     ) -> Result<Vec<Outcome>, MgrError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Job::Mutate { session, changes, openers, answer }).await?;
+        self.send(Job::Mutate { session, changes, openers, under_way, answer }).await?;
         answered.await.map_err(|_| self.stopped())
     }
 
@@ -217,12 +220,12 @@ fn commit_batch(
     let mut answers = Vec::new();
     for job in jobs {
         answers.push(match job {
-            Job::Mutate { session, changes, openers, answer } => {
+            Job::Mutate { session, changes, openers, under_way, answer } => {
                 let mut outcomes = Vec::with_capacity(changes.len());
                 for (op, change) in changes {
                     outcomes.push(namespace::mutate(&mut txn, context, session, op, change, &openers)?);
                 }
-                Answer::Many(answer, outcomes)
+                Answer::Many(answer, outcomes, under_way)
             }
             Job::Run { work, answer } => {
                 let outcome = match work(&mut txn) {
@@ -253,7 +256,10 @@ impl Answer {
     /// Who waited may be gone; the work is done all the same.
     fn send(self) {
         match self {
-            Answer::Many(to, outcomes) => drop(to.send(outcomes)),
+            Answer::Many(to, outcomes, under_way) => {
+                drop(under_way);
+                let _ = to.send(outcomes);
+            }
             Answer::Run(to, outcome) => drop(to.send(outcome)),
             Answer::Stop => {}
         }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use base::{Epoch, FsId, InodeNo, SessionId, tunables::Tunables};
-use libc::{EIO, ENOENT, ETIMEDOUT};
+use libc::{EINVAL, EIO, ENOENT, ETIMEDOUT};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     task::JoinSet,
@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     /// Something was queued for deletion, perhaps.
     pub deletes: Notify,
     /// Who holds which tokens.
-    holders: Holders,
+    holders: Arc<Holders>,
     events: mpsc::Sender<Ask>,
     collect: Notify,
     tickets: AtomicU64,
@@ -145,7 +145,7 @@ impl Manager {
             writer,
             map,
             deletes: Notify::new(),
-            holders: Holders::new(cluster.unclear()),
+            holders: Arc::new(Holders::new(cluster.unclear())),
             events,
             collect: Notify::new(),
             tickets: AtomicU64::new(1),
@@ -395,9 +395,31 @@ impl Manager {
         caller.expires.saturating_duration_since(self.inner.started)
     }
 
-    /// Carries changes out. Those that take names away need to know who else has the inodes open; the
-    /// caller's write tokens on them see to it that nobody opens them meanwhile.
-    async fn mutate(&self, caller: Caller, changes: Vec<(OpId, Change)>) -> Result<Vec<Outcome>, MgrError> {
+    /// Carries changes out. Whoever else keeps what they change in memory gives that up first. Those that take names
+    /// away need to know who else has the inodes open; the caller's write tokens on them see to it that nobody
+    /// opens them meanwhile.
+    async fn mutate(
+        &self,
+        caller: Caller,
+        mut changes: Vec<(OpId, Change)>,
+    ) -> Result<Vec<Outcome>, MgrError> {
+        let (fs, session) = (self.fs_of(caller.session)?, caller.session);
+        if self.inner.holders.is_shared() {
+            changes.iter_mut().for_each(|(_, change)| self.expect(session, change));
+        }
+        let mut inos: Vec<InodeNo> = changes.iter().flat_map(|(_, change)| kept(change)).collect();
+        inos.sort_unstable();
+        inos.dedup();
+        let under_way = self.inner.holders.begin(fs, inos.clone());
+        for ino in inos {
+            if self.inner.holders.kept_by_other(fs, ino, session) {
+                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
+                let ask = |ticket| Event::Change { ticket, expires, session, ino };
+                if let MgrReply::Error(error) = self.ask(caller, ask).await? {
+                    return Err(error);
+                }
+            }
+        }
         let mut losers: Vec<InodeNo> = Vec::new();
         for (_, change) in &changes {
             match change {
@@ -408,7 +430,6 @@ impl Manager {
         }
         let mut openers = Vec::new();
         if !losers.is_empty() {
-            let fs = self.fs_of(caller.session)?;
             let end = caller.expires;
             if self.inner.holders.unclear(fs) {
                 self.inner.tell(Event::Unclear { fs }, None).await?;
@@ -425,9 +446,30 @@ impl Manager {
                 openers.extend(sessions.into_iter().filter(|s| *s != caller.session).map(|s| (ino, s)));
             }
         }
-        let outcomes = self.inner.writer.mutate(caller.session, changes, openers).await?;
+        let outcomes = self.inner.writer.mutate(session, changes, openers, under_way).await?;
         self.inner.deletes.notify_one();
         Ok(outcomes)
+    }
+
+    /// A change from the time when its session had everything names no inodes that lose a name. Here they are found,
+    /// so that it is known whose memory they are in; if it finds others then, it is refused and comes again.
+    fn expect(&self, session: SessionId, change: &mut Change) {
+        let leads_to = |parent: InodeNo, name: &[u8]| {
+            let ask = MgrRequest::Lookup { parent, name: name.to_vec() };
+            match self.read_now(session, &ask) {
+                Ok(MgrReply::Attr(attr)) if name != b"." && name != b".." => attr.ino,
+                _ => InodeNo(0),
+            }
+        };
+        match change {
+            Change::Unlink { parent, name, expect: expect @ None, .. } => {
+                *expect = Some(leads_to(*parent, name));
+            }
+            Change::Rename { parent, name, new_parent, new_name, expect: expect @ None, .. } => {
+                *expect = Some((leads_to(*parent, name), leads_to(*new_parent, new_name)));
+            }
+            _ => {}
+        }
     }
 
     fn fs_of(&self, session: SessionId) -> Result<FsId, MgrError> {
@@ -439,13 +481,27 @@ impl Manager {
     /// A token, with the inode's attributes as they are after it was given.
     async fn acquire(&self, caller: Caller, ino: InodeNo, need: Need) -> Result<MgrReply, MgrError> {
         let (session, expires) = (caller.session, self.expiry(caller).saturating_sub(ANSWER_BEFORE));
+        let names = need == Need::Names;
+        if names {
+            match self.read_now(session, &MgrRequest::GetAttr { ino })? {
+                MgrReply::Attr(attr) if attr.kind == FileKind::File => return Err(MgrError::Errno(EINVAL)),
+                MgrReply::Attr(_) => {}
+                other => return Ok(other),
+            }
+        }
         let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
         let (token, resolve) = match self.ask(caller, ask).await? {
             MgrReply::Token { token, resolve, .. } => (token, resolve),
             refused => return Ok(refused),
         };
+        if names {
+            // Changes that began before cannot know of this grant.
+            let ended = self.inner.holders.wait_changes(self.fs_of(session)?, ino);
+            let ended = tokio::time::timeout_at(caller.expires - ANSWER_BEFORE, ended).await;
+            ended.map_err(|_| MgrError::Errno(ETIMEDOUT))?;
+        }
         let attr = match self.read_now(session, &MgrRequest::GetAttr { ino }) {
-            Ok(MgrReply::Attr(attr)) => Some(attr),
+            Ok(MgrReply::Attr(attr)) if !names || attr.nlink > 0 => Some(attr),
             Ok(_) | Err(MgrError::Errno(ENOENT)) => None,
             Err(error) => return Err(error),
         };
@@ -604,6 +660,26 @@ impl Inner {
         let ask = Ask { event, at: self.now(), answer };
         self.events.send(ask).await.map_err(|_| stopping())
     }
+}
+
+/// Inodes of which sessions may keep in memory what a change changes. What is committed of a file is changed under
+/// tokens of its own.
+fn kept(change: &Change) -> Vec<InodeNo> {
+    let mut inos = match change {
+        Change::Create { parent, .. } => vec![*parent],
+        Change::Link { ino, parent, .. } => vec![*ino, *parent],
+        Change::Unlink { parent, expect, .. } => vec![*parent, expect.unwrap_or_default()],
+        Change::Rename { parent, new_parent, expect, .. } => {
+            let (from, to) = expect.unwrap_or_default();
+            vec![*parent, *new_parent, from, to]
+        }
+        Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. } | Change::RemoveXattr { ino, .. } => {
+            vec![*ino]
+        }
+        Change::CommitWrite { .. } | Change::Deallocate { .. } | Change::Forget { .. } => Vec::new(),
+    };
+    inos.retain(|ino| ino.0 > 0);
+    inos
 }
 
 fn answer_from(

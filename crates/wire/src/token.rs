@@ -55,6 +55,9 @@ pub enum Need {
     Read,
     /// To change anything.
     Write,
+    /// Of what is no file: its attributes, and of a directory its names, unchanging. Gives `Read`; changes are the
+    /// manager's, which recalls it from all but who changes.
+    Names,
 }
 
 impl Need {
@@ -67,6 +70,7 @@ impl Need {
             Need::Blocks(..) => "read blocks",
             Need::Read => "read",
             Need::Write => "write",
+            Need::Names => "names",
         }
     }
     /// Whether one of the two has to wait for the other.
@@ -127,7 +131,7 @@ impl Token {
     pub fn allows(&self, need: Need) -> bool {
         match need {
             Need::Size => self.mode >= TokenMode::Part,
-            Need::Attr | Need::Read => self.mode >= TokenMode::Read,
+            Need::Attr | Need::Read | Need::Names => self.mode >= TokenMode::Read,
             Need::Blocks(span, what) => match self.mode {
                 TokenMode::Part => self.blocks.covers(span, what),
                 TokenMode::Read => what <= Use::Read,

@@ -28,7 +28,7 @@ use wire::{
     map::{FsEntry, NodeEntry, PdiskEntry, PoolEntry},
     mgr::{MgrReply, MgrRequest, OpId, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
-    token::Recall,
+    token::{Need, Recall},
 };
 
 use super::{
@@ -51,6 +51,8 @@ pub enum Without {
     Lease,
     /// A token is given on as soon as its holder is asked for it.
     Recall,
+    /// Names and directories are changed without asking for them who keeps them.
+    Names,
     /// What is stored because a token is asked for is not stored.
     Flush,
 }
@@ -73,6 +75,8 @@ pub struct Cluster {
     cut: Mutex<HashMap<Who, Option<Instant>>>,
     /// Tokens that clients were asked for and have not given up.
     wanted: Mutex<HashSet<(SessionId, InodeNo)>>,
+    /// Inodes of which names were asked for.
+    named: Mutex<HashSet<InodeNo>>,
     /// All that happened, in order.
     pub trace: Mutex<Vec<String>>,
 }
@@ -120,6 +124,7 @@ impl Cluster {
             nodes: (1..=NODES).map(node).collect(),
             cut: Mutex::default(),
             wanted: Mutex::default(),
+            named: Mutex::default(),
             trace: Mutex::default(),
         });
         cluster.start_manager();
@@ -250,17 +255,20 @@ impl Cluster {
             }
         }
         self.note(format!("from {who}, {session}: {request:?}"));
+        if let MgrRequest::Acquire { ino, need: Need::Names } = &request {
+            self.named.lock().unwrap().insert(*ino);
+        }
         if let MgrRequest::Release { tokens } = &request {
             let mut wanted = self.wanted.lock().unwrap();
             tokens.iter().for_each(|token| _ = wanted.remove(&(session, token.ino)));
         }
-        let reply = tokio::select! {
+        let mut reply = tokio::select! {
             biased;
             _ = kills.changed() => return Err(lost()),
             reply = manager.handle(caller, request) => reply,
         };
         self.note(format!("to {who}, {session}: {reply:?}"));
-        if let MgrReply::Recalls(recalls) = &reply {
+        if let MgrReply::Recalls(recalls) = &mut reply {
             self.recalled(&manager, caller, recalls).await;
         }
         if !self.travel(who).await || kills.has_changed().unwrap_or(true) {
@@ -276,8 +284,18 @@ impl Cluster {
     }
 
     /// A client is asked for tokens.
-    async fn recalled(&self, manager: &Manager, caller: Caller, recalls: &[Recall]) {
-        for recall in recalls {
+    async fn recalled(&self, manager: &Manager, caller: Caller, recalls: &mut Vec<Recall>) {
+        let named = |recall: &Recall| match recall {
+            Recall::Token(token) => self.named.lock().unwrap().contains(&token.ino),
+            _ => false,
+        };
+        if self.without == Without::Names {
+            for unheard in recalls.extract_if(.., |recall| named(recall)) {
+                let Recall::Token(token) = unheard else { continue };
+                manager.handle(caller, MgrRequest::Release { tokens: vec![token] }).await;
+            }
+        }
+        for recall in recalls.iter() {
             let Recall::Token(token) = recall else { continue };
             self.wanted.lock().unwrap().insert((caller.session, token.ino));
             if self.without == Without::Recall {

@@ -28,6 +28,8 @@ use crate::{
 const FILES: [(&str, u64); 2] = [("small", 64), ("large", 512 << 10)];
 /// Where values of eight bytes stand: file, offset.
 const PLACES: [(usize, u64); 5] = [(0, 0), (0, 8), (1, 0), (1, 5000), (1, (256 << 10) + 16)];
+/// Names in two directories, each a place after those above: its value is the number of the inode it leads to.
+const SHARED: [&str; 3] = ["one", "two", "three"];
 const RECORD: usize = 16;
 const RW: OpenFlags = OpenFlags {
     read: true,
@@ -82,6 +84,7 @@ pub struct Ledger {
     book: Mutex<Book>,
     began: Instant,
     dir: InodeNo,
+    other: InodeNo,
 }
 
 async fn make(client: &Client, parent: InodeNo, name: &str, kind: FileKind) -> Result<InodeNo, Errno> {
@@ -97,6 +100,14 @@ async fn open(client: &Client, name: &str, flags: OpenFlags) -> Result<Handle, E
 async fn put(client: &Client, handle: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
     assert_eq!(client.write(handle, offset, bytes).await?, bytes.len(), "a short write");
     Ok(())
+}
+
+async fn leads_to(client: &Client, dir: InodeNo, name: &str) -> Result<u64, Errno> {
+    match client.lookup(dir, name.as_bytes()).await {
+        Ok(attr) => Ok(attr.ino.0),
+        Err(Errno::ENOENT) => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 async fn number_at(client: &Client, handle: Handle, offset: u64) -> Result<u64, Errno> {
@@ -117,7 +128,13 @@ impl Ledger {
             client.release(handle);
         }
         let dir = make(client, InodeNo::ROOT, "names", FileKind::Directory).await?;
-        Ok(Arc::new(Ledger { book: Mutex::default(), began: Instant::now(), dir }))
+        let other = make(client, InodeNo::ROOT, "other", FileKind::Directory).await?;
+        Ok(Arc::new(Ledger { book: Mutex::default(), began: Instant::now(), dir, other }))
+    }
+
+    /// Where a shared name is.
+    fn home(&self, name: usize) -> InodeNo {
+        [self.dir, self.other][name % 2]
     }
 
     fn now(&self) -> u64 {
@@ -137,6 +154,12 @@ impl Ledger {
             let seen = number_at(client, handle, offset).await.map_err(failed("read in the end"))?;
             client.release(handle);
             let (act, end) = (Act::Read(seen), self.now());
+            self.book().values.push(Value { who: Who::MAX, place, act, start, end, synced: true });
+        }
+        for name in 0..SHARED.len() {
+            let start = self.now();
+            let seen = leads_to(client, self.home(name), SHARED[name]).await.map_err(failed("look up"))?;
+            let (place, act, end) = (PLACES.len() + name, Act::Read(seen), self.now());
             self.book().values.push(Value { who: Who::MAX, place, act, start, end, synced: true });
         }
         self.check_values(lost)?;
@@ -160,8 +183,10 @@ impl Ledger {
 
     fn check_values(&self, lost: &HashSet<Who>) -> Result<(), String> {
         let book = self.book();
-        for place in 0..PLACES.len() {
-            let unsure = |value: &&Value| lost.contains(&value.who) && !value.synced;
+        for place in 0..PLACES.len() + SHARED.len() {
+            // A name that was answered is made; files may lack what was not synced.
+            let made = |value: &Value| place >= PLACES.len() && value.end < u64::MAX;
+            let unsure = |value: &&Value| lost.contains(&value.who) && !value.synced && !made(value);
             let here = || book.values.iter().filter(|value| value.place == place);
             // Who reads what only itself had written sees what may be lost with it.
             let own: HashSet<u64> = here()
@@ -216,8 +241,11 @@ impl Ledger {
                 return Err(format!("{name} should be {state:?}"));
             }
         }
-        let strange =
-            found.iter().find(|name| !book.names.contains_key(*name) && !book.prizes.contains_key(*name));
+        let strange = found.iter().find(|name| {
+            !book.names.contains_key(*name)
+                && !book.prizes.contains_key(*name)
+                && !SHARED.contains(&name.as_str())
+        });
         if let Some(name) = strange {
             return Err(format!("{name} was never made"));
         }
@@ -256,7 +284,9 @@ impl Program {
                 30..60 => ("read", self.read_value(&open, reads).await),
                 60..68 => ("fsync", self.sync(&open).await),
                 68..78 => ("append", self.append(&open, step).await),
-                78..90 => ("names", self.names(step).await),
+                78..84 => ("names", self.names(step).await),
+                84..90 => ("move", self.move_name(step).await),
+                90..95 => ("look up", self.look_up().await),
                 _ => ("count", self.count(&open).await),
             };
             done.map_err(|error| (what, error))?;
@@ -328,7 +358,8 @@ impl Program {
                 book.log[..logged].iter_mut().filter(|record| record.who == self.who && record.answered);
             own.for_each(|record| record.synced = true);
         }
-        for value in book.values.iter_mut().filter(|value| PLACES[value.place].0 == file) {
+        let of_file = |value: &&mut Value| PLACES.get(value.place).is_some_and(|place| place.0 == file);
+        for value in book.values.iter_mut().filter(of_file) {
             value.synced |= value.who == self.who && value.end < began;
         }
         Ok(())
@@ -377,6 +408,42 @@ impl Program {
             Ok(_) => *self.ledger.book().prizes.entry(prize).or_default() += 1,
             Err(Errno(libc::EEXIST)) => {}
             Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A shared name is led to a new file, or is removed.
+    async fn move_name(&mut self, step: u64) -> Result<(), Errno> {
+        let name = self.random.below(SHARED.len() as u64) as usize;
+        let (home, place) = (self.ledger.home(name), PLACES.len() + name);
+        if self.random.below(3) == 0 {
+            let at = self.begin(place, Act::Write(0));
+            match self.client.unlink(home, SHARED[name].as_bytes(), false).await {
+                Ok(()) => self.end(at, Act::Write(0)),
+                Err(Errno::ENOENT) => self.end(at, Act::Read(0)),
+                Err(error) => return Err(error),
+            }
+            return Ok(());
+        }
+        let fresh = format!("c{}-{}-{step}", self.who, self.number);
+        self.name(&fresh, Name::Unknown);
+        let from = self.ledger.dir;
+        let ino = make(&self.client, from, &fresh, FileKind::File).await?;
+        let at = self.begin(place, Act::Write(ino.0));
+        self.client.rename(from, fresh.as_bytes(), home, SHARED[name].as_bytes(), false, false).await?;
+        self.end(at, Act::Write(ino.0));
+        self.name(&fresh, Name::Gone);
+        Ok(())
+    }
+
+    /// Where shared names lead: several times, so that answers are kept and used.
+    async fn look_up(&mut self) -> Result<(), Errno> {
+        for _ in 0..4 {
+            let name = self.random.below(SHARED.len() as u64) as usize;
+            let at = self.begin(PLACES.len() + name, Act::Read(0));
+            let seen = leads_to(&self.client, self.ledger.home(name), SHARED[name]).await?;
+            self.end(at, Act::Read(seen));
+            self.client.getattr(self.ledger.home(name)).await?;
         }
         Ok(())
     }

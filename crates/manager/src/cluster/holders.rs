@@ -2,32 +2,109 @@
 //!
 //! Changed by the driver before the answers that follow from a change go out: who is answered can rely on
 //! it. A session's release is seen here only after what it committed is in the store's snapshots.
+//!
+//! Changes of names are announced here before it is looked who keeps them. So one who is granted them meanwhile is
+//! either seen by the change, which then recalls that grant, or sees the change, and is answered after it.
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{PoisonError, RwLock},
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
 };
 
 use base::{FsId, InodeNo, SessionId};
+use tokio::sync::Notify;
 use wire::token::TokenMode;
 
 use super::Step;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Holders(RwLock<Table>);
+pub struct Holders {
+    table: RwLock<Table>,
+    /// A change has ended.
+    ended: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Table {
     holders: HashMap<(FsId, InodeNo), Vec<(SessionId, TokenMode)>>,
     unclear: HashSet<FsId>,
+    /// Numbers of the changes under way of an inode.
+    changing: HashMap<(FsId, InodeNo), BTreeSet<u64>>,
+    next: u64,
+}
+
+/// A change of some inodes that is under way until this is dropped.
+#[derive(Debug)]
+pub struct UnderWay {
+    holders: Arc<Holders>,
+    fs: FsId,
+    inos: Vec<InodeNo>,
+    number: u64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut table = self.holders.write();
+        for &ino in &self.inos {
+            if let Some(numbers) = table.changing.get_mut(&(self.fs, ino)) {
+                numbers.remove(&self.number);
+                if numbers.is_empty() {
+                    table.changing.remove(&(self.fs, ino));
+                }
+            }
+        }
+        drop(table);
+        self.holders.ended.notify_waiters();
+    }
 }
 
 impl Holders {
     /// At the start: nothing is known, and of these file systems that is not all.
     pub fn new(unclear: Vec<FsId>) -> Holders {
         let unclear = unclear.into_iter().collect();
-        Holders(RwLock::new(Table { unclear, ..Table::default() }))
+        Holders { table: RwLock::new(Table { unclear, ..Table::default() }), ended: Notify::new() }
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change of some inodes begins.
+    pub fn begin(self: &Arc<Holders>, fs: FsId, inos: Vec<InodeNo>) -> UnderWay {
+        let mut table = self.write();
+        table.next += 1;
+        let number = table.next;
+        for &ino in &inos {
+            table.changing.entry((fs, ino)).or_default().insert(number);
+        }
+        UnderWay { holders: self.clone(), fs, inos, number }
+    }
+
+    /// Waits until the changes of an inode have ended that are under way now.
+    pub async fn wait_changes(&self, fs: FsId, ino: InodeNo) {
+        let last = self.table.read().unwrap_or_else(PoisonError::into_inner).next;
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            let first = {
+                let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+                table.changing.get(&(fs, ino)).and_then(|numbers| numbers.first().copied())
+            };
+            if first.is_none_or(|first| first > last) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Whether another session may keep something of the inode.
+    pub fn kept_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
+        let keeps = |&(holder, mode): &(SessionId, TokenMode)| holder != session && mode >= TokenMode::Part;
+        table.unclear.contains(&fs) || holders.iter().any(keeps)
     }
 
     /// Takes over what a step changed.
@@ -35,7 +112,7 @@ impl Holders {
         if step.holders.is_empty() && step.unclear.is_empty() {
             return;
         }
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.write();
         for (fs, ino, holders) in step.holders.drain(..) {
             if holders.is_empty() {
                 table.holders.remove(&(fs, ino));
@@ -55,18 +132,18 @@ impl Holders {
 
     /// Whether any token is held one by one: several sessions share a file system.
     pub fn is_shared(&self) -> bool {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         !table.holders.is_empty() || !table.unclear.is_empty()
     }
 
     /// Whether it is not known in full who holds what.
     pub fn unclear(&self, fs: FsId) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).unclear.contains(&fs)
+        self.table.read().unwrap_or_else(PoisonError::into_inner).unclear.contains(&fs)
     }
 
     /// Whether another session than `session` may be changing the inode.
     pub fn written_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         table.unclear.contains(&fs)
             || holders.iter().any(|&(holder, mode)| holder != session && is_writing(mode))
@@ -74,7 +151,7 @@ impl Holders {
 
     /// The sessions that have the inode open, or hold more of it.
     pub fn openers(&self, fs: FsId, ino: InodeNo) -> Vec<SessionId> {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         holders.iter().map(|(session, _)| *session).collect()
     }

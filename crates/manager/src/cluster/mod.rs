@@ -39,7 +39,7 @@ use wire::{
 
 pub(crate) use self::moves::needed;
 pub use self::{
-    holders::Holders,
+    holders::{Holders, UnderWay},
     pools::{NewPool, Unmake, closed_name},
     space::data_strips,
 };
@@ -179,6 +179,17 @@ pub enum Event {
         ino: InodeNo,
         /// What for.
         need: Need,
+    },
+    /// A client changes an inode or a name in it: answered when no other session keeps anything of it.
+    Change {
+        /// Answer to.
+        ticket: Ticket,
+        /// When it stops waiting.
+        expires: Duration,
+        /// Whose.
+        session: SessionId,
+        /// Which inode.
+        ino: InodeNo,
     },
     /// A client gives tokens up.
     Release {

@@ -96,6 +96,9 @@ impl Cluster {
         for (ticket, recalls) in acts.told {
             step.reply(ticket, MgrReply::Recalls(recalls));
         }
+        for ticket in acts.cleared {
+            step.reply(ticket, MgrReply::Done);
+        }
         for ticket in acts.late {
             step.refuse(ticket, MgrError::Errno(ETIMEDOUT));
         }
@@ -115,6 +118,7 @@ impl Cluster {
     pub(super) fn token_event(&mut self, event: Event, now: Duration, step: &mut Step) {
         let (ticket, session) = match &event {
             Event::Acquire { ticket, session, .. }
+            | Event::Change { ticket, session, .. }
             | Event::Release { ticket, session, .. }
             | Event::WaitRecalls { ticket, session, .. }
             | Event::Claim { ticket, session, .. }
@@ -153,6 +157,10 @@ impl Cluster {
             Event::Acquire { ticket, expires, session, ino, need } => {
                 done = false;
                 tokens.acquire(session, ino, need, ticket, expires, now, next)
+            }
+            Event::Change { ticket, expires, session, ino } => {
+                done = false;
+                tokens.change(session, ino, ticket, expires, now, next)
             }
             Event::WaitRecalls { ticket, expires, session } => {
                 done = false;

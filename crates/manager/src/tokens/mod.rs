@@ -46,6 +46,8 @@ pub struct Acts {
     pub late: Vec<Ticket>,
     /// Inodes whose holders may have changed.
     pub touched: BTreeSet<InodeNo>,
+    /// Changes that nobody else's memory stands in the way of.
+    pub cleared: Vec<Ticket>,
     /// Sessions that gave up the last right on an inode.
     pub left: Vec<(SessionId, InodeNo)>,
 }
@@ -113,12 +115,31 @@ struct Wait {
     published: Vec<SessionId>,
 }
 
+/// A change at the manager that waits until no other session keeps what it changes.
+#[derive(Debug, Clone)]
+struct Change {
+    ticket: Ticket,
+    session: SessionId,
+    expires: Duration,
+}
+
 #[derive(Debug, Default, Clone)]
 struct Entry {
     holders: Vec<Holder>,
     waiting: VecDeque<Wait>,
+    /// They go before all who wait for tokens.
+    changes: Vec<Change>,
     /// Nothing that an unclean end left is undecided here.
     resolved: bool,
+}
+
+impl Entry {
+    fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty() || !self.changes.is_empty()
+    }
+    fn is_used(&self) -> bool {
+        !self.holders.is_empty() || self.is_wanted()
+    }
 }
 
 /// What is known of one session, for listings.
@@ -200,6 +221,24 @@ impl Tokens {
         }
         let (publish, published) = (None, Vec::new());
         entry.waiting.push_back(Wait { tickets, session, need, since: now, expires, publish, published });
+        self.settle(ino, now, next, &mut acts);
+        self.tell(now, &mut acts);
+        acts
+    }
+
+    /// A session changes an inode, or a name in it, at the manager: all others give up what they keep of it first. What
+    /// is granted afterwards is the caller's to hold back until the change is made.
+    pub fn change(
+        &mut self,
+        session: SessionId,
+        ino: InodeNo,
+        ticket: Ticket,
+        expires: Duration,
+        now: Duration,
+        next: NextGrant<'_>,
+    ) -> Acts {
+        let mut acts = Acts::default();
+        self.inodes.entry(ino).or_default().changes.push(Change { ticket, session, expires });
         self.settle(ino, now, next, &mut acts);
         self.tell(now, &mut acts);
         acts
@@ -330,7 +369,7 @@ impl Tokens {
     /// Nothing is unresolved any more.
     pub fn all_resolved(&mut self) {
         self.unresolved = false;
-        self.inodes.retain(|_, entry| !entry.holders.is_empty() || !entry.waiting.is_empty());
+        self.inodes.retain(|_, entry| entry.is_used());
     }
 
     /// A session ends uncleanly: its tokens stay until it is fenced.
@@ -368,6 +407,8 @@ impl Tokens {
             let before = entry.holders.len() + entry.waiting.len();
             entry.holders.retain(|holder| holder.session != session);
             entry.waiting.retain(|wait| wait.session != session);
+            let gone = entry.changes.extract_if(.., |change| change.session == session);
+            acts.late.extend(gone.map(|change| change.ticket));
             if before != entry.holders.len() + entry.waiting.len() {
                 acts.touched.insert(ino);
             }
@@ -393,7 +434,7 @@ impl Tokens {
         let mut acts = Acts::default();
         let mut late = Vec::new();
         for (&ino, entry) in &mut self.inodes {
-            let before = entry.waiting.len();
+            let before = entry.waiting.len() + entry.changes.len();
             entry.waiting.retain_mut(|wait| {
                 let keep = now < wait.expires;
                 if !keep {
@@ -401,7 +442,9 @@ impl Tokens {
                 }
                 keep
             });
-            if entry.waiting.len() != before {
+            let gone = entry.changes.extract_if(.., |change| now >= change.expires);
+            acts.late.extend(gone.map(|change| change.ticket));
+            if entry.waiting.len() + entry.changes.len() != before {
                 late.push(ino);
             }
         }
@@ -423,7 +466,7 @@ impl Tokens {
 
     /// Who is alone gets everything back.
     fn give_all(&mut self, alone: bool, next: NextGrant<'_>, acts: &mut Acts) {
-        let idle = !self.unresolved && self.inodes.values().all(|entry| entry.waiting.is_empty());
+        let idle = !self.unresolved && !self.inodes.values().any(Entry::is_wanted);
         if !alone || self.members.len() != 1 || !idle {
             return;
         }
@@ -465,19 +508,19 @@ impl Tokens {
 
     fn settle_all(&mut self, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         let waiting: Vec<InodeNo> =
-            self.inodes.iter().filter(|(_, e)| !e.waiting.is_empty()).map(|(&ino, _)| ino).collect();
+            self.inodes.iter().filter(|(_, e)| e.is_wanted()).map(|(&ino, _)| ino).collect();
         for ino in waiting {
             self.settle(ino, now, next, acts);
         }
         let unresolved = self.unresolved;
-        self.inodes.retain(|_, e| !e.holders.is_empty() || !e.waiting.is_empty() || e.resolved && unresolved);
+        self.inodes.retain(|_, e| e.is_used() || e.resolved && unresolved);
     }
 
     /// Gives what can be given on one inode, and recalls what stands in the way of the rest. Nobody is given
     /// what somebody before it waits for.
     fn settle(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         if !self.ready() {
-            if self.inodes.get(&ino).is_some_and(|entry| !entry.waiting.is_empty()) {
+            if self.inodes.get(&ino).is_some_and(Entry::is_wanted) {
                 for member in self.members.values_mut().filter(|m| m.whole && !m.ending) {
                     member.gift = None;
                     member.share.get_or_insert(Wish::new((), now));
@@ -485,6 +528,7 @@ impl Tokens {
             }
             return;
         }
+        self.settle_changes(ino, now, next, acts);
         while self.settle_once(ino, now, next, acts) {}
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         for holder in &entry.holders {
@@ -494,19 +538,39 @@ impl Tokens {
                 member.recalls.remove(&ino);
             }
         }
-        if entry.holders.is_empty() && entry.waiting.is_empty() && !(entry.resolved && self.unresolved) {
+        if !(entry.is_used() || entry.resolved && self.unresolved) {
             self.inodes.remove(&ino);
         }
     }
 
+    /// Lets changes go that nobody's token is in the way of.
+    fn settle_changes(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
+        let Some(Entry { holders, changes, .. }) = self.inodes.get_mut(&ino) else { return };
+        changes.retain(|&Change { ticket, session, expires }| {
+            let (tickets, published) = (Vec::new(), Vec::new());
+            let need = Need::Write;
+            let mut wait = Wait { tickets, session, need, since: now, expires, publish: None, published };
+            let free = clear(&mut self.members, holders, ino, &mut wait, need, false, now, next);
+            acts.cleared.extend(free.then_some(ticket));
+            !free
+        });
+    }
+
     /// One look at all who wait; true if somebody was given something.
     fn settle_once(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) -> bool {
-        let Some(Entry { holders, waiting, resolved }) = self.inodes.get_mut(&ino) else { return false };
-        let resolve = self.unresolved && !*resolved;
+        let Some(Entry { holders, waiting, changes, resolved }) = self.inodes.get_mut(&ino) else {
+            return false;
+        };
+        if !changes.is_empty() {
+            return false;
+        }
+        let unresolved = self.unresolved && !*resolved;
         let before = waiting.len();
         let mut ahead: Vec<Need> = Vec::new();
         waiting.retain_mut(|wait| {
             let runs: usize = holders.iter().map(|holder| holder.token.blocks.runs().len()).sum();
+            // What is no file has nothing on the pdisks.
+            let resolve = unresolved && wait.need != Need::Names;
             let need = match wait.need {
                 _ if resolve => Need::Write,
                 need if runs + RUNS_SPLIT > RUNS_MAX => widened(need),

@@ -160,3 +160,60 @@ fn a_late_copy_of_a_question_does_not_silence_the_question() {
     let late = others.tick(false, Duration::from_secs(1), &mut || Grant(1)).late;
     assert_eq!(late.into_iter().collect::<BTreeSet<_>>(), answered);
 }
+
+#[test]
+fn a_change_waits_until_nobody_else_keeps_what_it_changes() {
+    let mut stage = Stage::new(2);
+    let (one, two) = (SessionId(1), SessionId(2));
+    assert_eq!(stage.want(1, Need::Names).mode, TokenMode::Read);
+    assert_eq!(stage.want(2, Need::Names).mode, TokenMode::Read);
+    // Who changes keeps its own.
+    let acts = stage.with(|tokens, next| tokens.change(one, INO, 90, NEVER, NOW, next));
+    assert!(acts.cleared.is_empty() && acts.told.is_empty());
+    let told = stage.tokens.poll(two, 12, NEVER, NOW).told;
+    let Recall::Token(wanted) = told[0].1[0].clone() else { panic!("{told:?}") };
+    assert_eq!(wanted.mode, TokenMode::Open);
+    // Others who want it meanwhile come after the change, and it ends in time whatever they do.
+    let acts = stage.with(|tokens, next| tokens.acquire(two, INO, Need::Names, 91, NEVER, NOW, next));
+    assert!(acts.granted.is_empty());
+    let acts = stage.with(|tokens, next| tokens.change(one, INO, 92, Duration::from_secs(1), NOW, next));
+    assert!(acts.cleared.is_empty());
+    let acts = stage.with(|tokens, next| tokens.tick(false, Duration::from_secs(1), next));
+    assert_eq!((acts.late, acts.cleared), (vec![92], vec![]));
+    let left = Token { mode: TokenMode::None, ..wanted };
+    let acts = stage.with(|tokens, next| tokens.release(two, &[left], NOW, next));
+    assert_eq!((acts.cleared, acts.granted.len()), (vec![90], 1));
+    assert_eq!((stage.held(1).mode, stage.held(2).mode), (TokenMode::Read, TokenMode::Read));
+    // Nobody else keeps it: at once.
+    let none = Token::new(INO, TokenMode::None, stage.held(2).serial);
+    stage.with(|tokens, next| tokens.release(two, &[none], NOW, next));
+    let acts = stage.with(|tokens, next| tokens.change(one, INO, 93, NEVER, NOW, next));
+    assert_eq!(acts.cleared, [93]);
+}
+
+#[test]
+fn a_change_waits_for_a_dead_session_until_it_is_fenced_and_for_claims_after_a_restart() {
+    let mut stage = Stage::new(2);
+    let (one, two) = (SessionId(1), SessionId(2));
+    stage.want(2, Need::Names);
+    stage.tokens.end(two);
+    let acts = stage.with(|tokens, next| tokens.change(one, INO, 90, NEVER, NOW, next));
+    assert!(acts.cleared.is_empty());
+    let acts = stage.with(|tokens, next| tokens.drop_session(two, NOW, next));
+    assert_eq!(acts.cleared, [90]);
+    // What the dead session left of files is no matter of names.
+    assert_eq!(stage.want(1, Need::Names).mode, TokenMode::Read);
+
+    let mut stage = Stage::new(0);
+    stage.tokens.begin(one, true);
+    stage.tokens.begin(two, true);
+    let acts = stage.with(|tokens, next| tokens.change(one, INO, 91, NEVER, NOW, next));
+    assert!(acts.cleared.is_empty());
+    for (session, ticket) in [(one, 11), (two, 12)] {
+        let told = stage.tokens.poll(session, ticket, NEVER, NOW).told;
+        assert_eq!(told, [(ticket, vec![Recall::Share])]);
+    }
+    stage.with(|tokens, next| tokens.claim(one, &[], true, NOW, next));
+    let acts = stage.with(|tokens, next| tokens.claim(two, &[], true, NOW, next));
+    assert_eq!(acts.cleared, [91]);
+}
