@@ -38,7 +38,7 @@ pub fn up(args: &Up) -> Result<()> {
         None => make::make(args)?,
     };
     let mut started = Started(Vec::new());
-    start_servers(&dir, &mut started)?;
+    serve_all(&dir, &mut started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
         if process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
@@ -150,13 +150,18 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     Ok(())
 }
 
-fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
+/// A server that was started: its name, its log, and where in that its own lines begin.
+type Log = (String, std::path::PathBuf, u64);
+
+/// Starts the servers that do not run, but for those started already.
+fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -> Result<()> {
     let mut addresses = vec![dir.file.manager];
     addresses.extend(dir.file.nodes.iter().map(|n| n.addr));
     let names = dir.servers();
     let absent: Vec<(&String, SocketAddr)> = names
         .iter()
         .zip(addresses)
+        .filter(|(name, _)| logs.iter().all(|(started, ..)| started != *name))
         .filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addr) in &absent {
@@ -169,7 +174,6 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    let mut logs = Vec::new();
     for (name, _) in &absent {
         let log = dir.log_file(name);
         let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
@@ -178,7 +182,7 @@ fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
         started.0.push(process::spawn_detached(&args, &log)?);
         logs.push((name.to_string(), log, from));
     }
-    wait_until_serving(dir, started, &logs)
+    Ok(())
 }
 
 /// A taken port is said before anything is started.
@@ -188,17 +192,17 @@ pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
         .with_context(|| format!("{addr} for {name} is not free; stop the program that has it (`ss -ltnp` shows which), or choose other ports with --port for a new cluster"))
 }
 
-fn wait_until_serving(
-    dir: &ClusterDir,
-    started: &mut Started,
-    logs: &[(String, std::path::PathBuf, u64)],
-) -> Result<()> {
+/// Starts what does not run, and waits until all nodes serve.
+fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
+    let mut logs = Vec::new();
     let end = Instant::now() + START_PATIENCE;
     let bar = output::spinner("starting");
     link::run(async {
         let link = Link::new(dir)?;
         loop {
-            for (child, (name, log, from)) in started.0.iter_mut().zip(logs) {
+            // Each turn: who was just being killed when it was looked for is gone by now.
+            start_servers(dir, started, &mut logs)?;
+            for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
                 if let Some(status) = child.try_wait().context("look after a child process")? {
                     bail!("{name} ended at its start ({status}):\n{}", process::log_tail(log, *from));
                 }

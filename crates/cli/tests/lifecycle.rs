@@ -192,3 +192,17 @@ fn metrics_are_served_over_http() {
     assert!(text.starts_with("HTTP/1.0 200") && text.contains("# TYPE ropewalk_"), "{text}");
     cluster.down();
 }
+
+#[test]
+fn who_was_just_ending_when_it_was_looked_for_is_started_all_the_same() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--pdisk-size", "256m", "--code", "1way"]);
+    cluster.kill(|name| name == "manager");
+    // A process that still lives at the first look, as one that was killed does while its threads end.
+    let mut ending = std::process::Command::new("sleep").arg("2").spawn().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", ending.id())).unwrap();
+    let ticks = base::proc_stat::start_ticks(&stat).unwrap();
+    fs::write(cluster.dir().join("run/manager.pid"), format!("{}\n{ticks}\n", ending.id())).unwrap();
+    cluster.start();
+    ending.wait().unwrap();
+    assert!(cluster.processes().iter().any(|(name, _)| name == "manager"));
+}

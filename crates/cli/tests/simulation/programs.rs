@@ -281,12 +281,12 @@ impl Program {
             let act = if reads.is_some() && self.random.below(50) > 0 { 30 } else { self.random.below(100) };
             let (what, done) = match act {
                 0..30 => ("write", self.write_value(&open).await),
-                30..60 => ("read", self.read_value(&open, reads).await),
-                60..68 => ("fsync", self.sync(&open).await),
-                68..78 => ("append", self.append(&open, step).await),
-                78..84 => ("names", self.names(step).await),
-                84..90 => ("move", self.move_name(step).await),
-                90..95 => ("look up", self.look_up().await),
+                30..58 => ("read", self.read_value(&open, reads).await),
+                58..66 => ("fsync", self.sync(&open).await),
+                66..76 => ("append", self.append(&open, step).await),
+                76..82 => ("names", self.names(step).await),
+                82..87 => ("move", self.move_name(step).await),
+                87..91 => ("look up", self.look_up().await),
                 _ => ("count", self.count(&open).await),
             };
             done.map_err(|error| (what, error))?;
