@@ -141,6 +141,9 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     let Some(wanted) = &args.mount else { return Ok(()) };
     if process::live_pid(&dir.pid_file(&mount::process_name(wanted))).is_none() {
         mount::wait_dead(wanted);
+    } else if dir.file.mount.as_ref() == Some(wanted) {
+        // A look at it would wait for servers that do not run yet.
+        return Ok(());
     }
     let wanted = mount::check_mountpoint(wanted, &dir.path)?;
     if dir.file.mount.as_ref() != Some(&wanted) {
