@@ -61,12 +61,17 @@ def drop_names():
 
 
 def work(paths, synced, barrier, times):
-    directory = os.open(os.path.dirname(paths[0]), os.O_RDONLY)
-    sync = (lambda: os.fsync(directory)) if synced else lambda: None
+    directory = None
+
+    def sync():
+        if synced:
+            os.fsync(directory)
+
     for phase in PHASES:
         barrier.wait(WAIT)
-        began = time.monotonic()
         try:
+            directory = directory or os.open(os.path.dirname(paths[0]), os.O_RDONLY)
+            began = time.monotonic()
             phase(paths, sync)
         except Exception as error:
             times.put(error)
@@ -85,12 +90,14 @@ def span(times):
 
 def small_files(mounts, workers, files, synced):
     """Files per second of each phase; worker i uses mount i mod n."""
-    base = os.path.join(mounts[0], "small")
+    # A name of its own: another mount of GlusterFS answers ESTALE for a while where a directory was removed and made again.
+    small = f"small-{workers}-{len(mounts)}"
+    base = os.path.join(mounts[0], small)
     os.mkdir(base)
     jobs, barrier, times = [], multiprocessing.Barrier(workers + 1), multiprocessing.Queue()
     for worker in range(workers):
         os.mkdir(os.path.join(base, f"w{worker}"))
-        directory = os.path.join(mounts[worker % len(mounts)], "small", f"w{worker}")
+        directory = os.path.join(mounts[worker % len(mounts)], small, f"w{worker}")
         paths = [os.path.join(directory, str(i)) for i in range(files // workers)]
         jobs.append(multiprocessing.Process(target=work, args=(paths, synced, barrier, times), daemon=True))
     for job in jobs:
