@@ -156,10 +156,10 @@ impl Ledger {
             let (act, end) = (Act::Read(seen), self.now());
             self.book().values.push(Value { who: Who::MAX, place, act, start, end, synced: true });
         }
-        for name in 0..SHARED.len() {
+        for (number, name) in SHARED.iter().enumerate() {
             let start = self.now();
-            let seen = leads_to(client, self.home(name), SHARED[name]).await.map_err(failed("look up"))?;
-            let (place, act, end) = (PLACES.len() + name, Act::Read(seen), self.now());
+            let seen = leads_to(client, self.home(number), name).await.map_err(failed("look up"))?;
+            let (place, act, end) = (PLACES.len() + number, Act::Read(seen), self.now());
             self.book().values.push(Value { who: Who::MAX, place, act, start, end, synced: true });
         }
         self.check_values(lost)?;
