@@ -2,7 +2,7 @@
 
 use wire::token::Need;
 
-use super::{restart::claim_nothing, *};
+use super::{restart::two_sessions, *};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_session_waits_for_is_answered_when_it_ends() {
@@ -10,14 +10,7 @@ async fn what_a_session_waits_for_is_answered_when_it_ends() {
     let path = dir.path().join("manager");
     format(&path, spec(3)).unwrap();
     let manager = Manager::open(&path).unwrap();
-    let (one, _) = open_session(&manager).await;
-    let mut request = open_request(None);
-    if let MgrRequest::OpenSession { process, share, .. } = &mut request {
-        (process.pid, *share) = (8, true);
-    }
-    let (opened, ()) =
-        tokio::join!(manager.handle(caller(SessionId(0)), request), claim_nothing(manager.clone(), one));
-    let MgrReply::SessionOpen { session: other, .. } = opened else { panic!("{opened:?}") };
+    let (one, other) = two_sessions(&manager).await;
     let acquire = MgrRequest::Acquire { ino: InodeNo(9), need: Need::Write };
     let held = manager.handle(caller(one), acquire.clone()).await;
     assert!(matches!(held, MgrReply::Token { .. }), "{held:?}");
