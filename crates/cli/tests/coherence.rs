@@ -575,3 +575,78 @@ fn names_that_are_kept_are_never_behind() {
     assert_eq!(fs::metadata(mounts.at(0, "p")).unwrap().mode() & 0o777, 0o711);
     let _ = rustix::mount::unmount(&mounts.all[2], rustix::mount::UnmountFlags::DETACH);
 }
+
+/// A change at random of names in these directories, or of their attributes; whether it could be made is not asked.
+fn change_somewhere(random: &mut Random, root: &Path, dirs: &[&str]) {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let mut path = || {
+        let (dir, name) = (random.below(dirs.len() as u64), random.below(4));
+        root.join(dirs[dir as usize]).join(["a", "b", "c", "d"][name as usize])
+    };
+    let (one, two) = (path(), path());
+    let _ = match random.below(9) {
+        0 | 1 => OpenOptions::new().write(true).create_new(true).open(&one).map(drop),
+        2 => fs::remove_file(&one),
+        3 => fs::create_dir(&one),
+        4 => fs::remove_dir(&one),
+        5 => fs::rename(&one, &two),
+        6 => fs::hard_link(&one, &two),
+        7 => symlink("a", &one),
+        _ => fs::set_permissions(&one, PermissionsExt::from_mode(0o700 + random.below(64) as u32)),
+    };
+}
+
+/// Attributes of directories and what their names are, as one mount shows them.
+fn shown(root: &Path, dirs: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    for dir in dirs {
+        for name in [".", "a", "b", "c", "d"] {
+            let path = root.join(dir).join(name);
+            let Ok(is) = fs::symlink_metadata(&path) else { continue };
+            let times = (is.mtime(), is.mtime_nsec(), is.ctime(), is.ctime_nsec());
+            all.push(format!("{dir}/{name} {} {:o} {} {times:?}", is.ino(), is.mode(), is.nlink()));
+        }
+    }
+    all
+}
+
+/// Who changes a directory reckons its new attributes itself and keeps all of its names: others, who ask, must see the same.
+/// Alone, beside another mount, and with several changes at once.
+#[test]
+fn directories_look_the_same_to_who_changed_them() {
+    let mut mounts = Mounts::in_memory(1);
+    let (mut random, dirs) = (Random(seed()), ["p", "q", "p/r"]);
+    dirs.iter().for_each(|dir| fs::create_dir(mounts.at(0, dir)).unwrap());
+    for _ in 0..100 {
+        change_somewhere(&mut random, &mounts.all[0], &dirs);
+        shown(&mounts.all[0], &dirs);
+    }
+    let alone = shown(&mounts.all[0], &dirs);
+    mounts.add();
+    assert_eq!(shown(&mounts.all[1], &dirs), alone, "what was reckoned alone");
+    let mut last = 0;
+    for step in 0..200 {
+        // Some changes by the same mount one after the other, so that it gets the tokens back.
+        last = if random.below(4) == 0 { 1 - last } else { last };
+        change_somewhere(&mut random, &mounts.all[last], &dirs);
+        let here = shown(&mounts.all[last], &dirs);
+        if random.below(3) == 0 {
+            assert_eq!(shown(&mounts.all[1 - last], &dirs), here, "step {step}: {last} changed it");
+        }
+    }
+    for round in 0..5 {
+        let before = random.next();
+        thread::scope(|scope| {
+            for worker in 0..4 {
+                let (root, mut random) = (&mounts.all[0], Random(before + worker));
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        change_somewhere(&mut random, root, &dirs);
+                        shown(root, &dirs[..1]);
+                    }
+                });
+            }
+        });
+        assert_eq!(shown(&mounts.all[0], &dirs), shown(&mounts.all[1], &dirs), "round {round}");
+    }
+}

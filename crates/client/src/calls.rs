@@ -98,9 +98,14 @@ impl Calls {
 
     /// One change, applied exactly once or not at all. After `EIO` it is not known which.
     pub async fn mutate(&self, change: Change) -> Result<MgrReply, Errno> {
+        self.mutate_and_hold(change, false).await
+    }
+
+    /// The same; with `hold` the token of a file that is made comes with the answer, if it is to be had at once.
+    pub async fn mutate_and_hold(&self, change: Change, hold: bool) -> Result<MgrReply, Errno> {
         let slot = self.slot().await?;
         let op = slot.op;
-        self.ask(MgrRequest::Mutate { op, change }).await
+        self.ask(MgrRequest::Mutate { op, change, hold }).await
     }
 
     /// Several changes, at most [`MANY_MAX`], each with its own outcome.

@@ -26,6 +26,7 @@ use crate::{
     calls::{Calls, unexpected},
     config::Tunables,
     core::{Core, SessionInfo, now},
+    directory::{Newest, Touched},
     error::Errno,
     handle::{Handle, OpenFile, OpenFlags, ReadData},
     inode::{FileState, Inode},
@@ -122,7 +123,12 @@ impl Client {
     /// The same, if what the name led to was still there when its attributes were asked for: another session may lead
     /// the name elsewhere meanwhile, and then it never was absent.
     async fn look(&self, parent: InodeNo, name: &[u8]) -> Result<Option<Attr>, Errno> {
-        match self.core.known_name(parent, name) {
+        let mut known = self.core.known_name(parent, name);
+        if known.is_none() {
+            self.core.want_names(parent).await;
+            known = self.core.known_name(parent, name);
+        }
+        match known {
             Some(Hint { ino: InodeNo(0), .. }) => return Err(Errno::ENOENT),
             Some(hint) => match self.core.getattr(hint.ino).await {
                 Ok(attr) if attr.nlink > 0 => return Ok(Some(attr)),
@@ -132,8 +138,8 @@ impl Client {
             },
             None => {}
         }
-        let question = self.core.question(parent, name).await;
-        let gives = self.core.gives();
+        let question = self.core.question(parent, name);
+        let (gives, since) = (self.core.gives(), self.core.moves.load(SeqCst));
         let reply = self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await;
         match question {
             Some(question) => question.answered(Hint::of(&reply)),
@@ -143,7 +149,7 @@ impl Client {
             MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
                 attr.ino
             }
-            MgrReply::Attr(attr) => return Ok(Some(self.core.seen_attr(*attr))),
+            MgrReply::Attr(attr) => return Ok(Some(self.core.seen_attr(*attr, since))),
             MgrReply::Held(attr) => attr.ino,
             other => return Err(unexpected("Lookup", &other)),
         };
@@ -225,6 +231,7 @@ impl Client {
         existing_ok: bool,
     ) -> Result<(Attr, bool), Errno> {
         check_name(name)?;
+        let now = now();
         let change = Change::Create {
             parent,
             name: name.to_vec(),
@@ -234,31 +241,46 @@ impl Client {
             gid,
             rdev,
             target: target.to_vec(),
-            now: now(),
+            now,
             existing_ok,
         };
         self.core.note_name(parent, name);
-        let before = self.core.before_directory();
+        let (before, before_made) = (self.core.before_directory(), self.core.before_made());
+        let since = self.core.moves.load(SeqCst);
         let changing = self.core.change(&[(parent, name)], &[]);
-        let reply = self.core.calls.mutate(change).await;
-        changing.end(&reply, &[Hint::of(&reply)]);
+        let hold = kind == FileKind::File && self.core.whole().is_none();
+        let reply = self.core.calls.mutate_and_hold(change, hold).await;
+        let touched = match reply {
+            Ok(MgrReply::Created { new: false, .. }) => Touched::Nothing,
+            _ => Touched::At(now, i32::from(kind == FileKind::Directory)),
+        };
+        let newest = changing.end(&reply, &[Hint::of(&reply)], touched);
         match reply? {
-            MgrReply::Created { attr, new: true } => {
-                if kind == FileKind::Directory {
-                    self.core.begin_names(attr.ino, &before);
-                }
-                let inode = self.core.inode(attr.ino);
-                let attr = self.core.changed_attr(*attr);
-                let mut state = inode.lock();
-                state.born_here = state.token.mode() == TokenMode::Write;
-                Ok((attr, true))
-            }
             MgrReply::Created { attr, new: false } if self.core.whole().is_none() => {
                 Ok((self.core.getattr(attr.ino).await?, false))
             }
-            MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr), false)),
+            MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr, since), false)),
+            MgrReply::Created { attr, new: true } => {
+                if kind == FileKind::Directory {
+                    self.core.begin_names(attr.ino, &before);
+                    self.core.made_directory(attr.ino);
+                }
+                Ok((self.made(self.core.changed_attr(*attr, newest)), true))
+            }
+            MgrReply::CreatedHeld { attr, token, resolve } => {
+                self.core.take_made(Attr::clone(&attr), &token, resolve, before_made);
+                Ok((self.made(*attr), true))
+            }
             other => Err(unexpected("Create", &other)),
         }
+    }
+
+    /// Nothing of what was made here and is held can be on the pdisks that is not known here.
+    fn made(&self, attr: Attr) -> Attr {
+        let inode = self.core.inode(attr.ino);
+        let mut state = inode.lock();
+        state.born_here = state.token.mode() == TokenMode::Write;
+        attr
     }
 
     /// Another name for a file.
@@ -270,12 +292,13 @@ impl Client {
             _ => None,
         };
         self.core.note_name(parent, name);
-        let change = Change::Link { ino, parent, name: name.to_vec(), now: now() };
+        let now = now();
+        let change = Change::Link { ino, parent, name: name.to_vec(), now };
         let changing = self.core.change(&[(parent, name)], &[ino]);
         let reply = self.core.calls.mutate(change).await;
-        changing.end(&reply, &[Hint::of(&reply)]);
+        let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, 0));
         match reply? {
-            MgrReply::Attr(attr) => Ok(self.core.changed_attr(*attr)),
+            MgrReply::Attr(attr) => Ok(self.core.changed_attr(*attr, newest)),
             other => Err(unexpected("Link", &other)),
         }
     }
@@ -287,7 +310,7 @@ impl Client {
         // what is not, is given up right after.
         for _ in 0..STALE_TRIES {
             let (holds, inos) = self.hold_names(&[(parent, name)]).await?;
-            let lost = inos.as_ref().map(|inos| inos[0]);
+            let (lost, now) = (inos.as_ref().map(|inos| inos[0]), now());
             let change = Change::Unlink {
                 parent,
                 name: name.to_vec(),
@@ -295,15 +318,16 @@ impl Client {
                 open: true,
                 highest: self.core.any_version(),
                 expect: lost,
-                now: now(),
+                now,
             };
             let changing = self.core.change(&[(parent, name)], lost.as_slice());
             let reply = self.core.calls.mutate(change).await;
-            changing.end(&reply, &[Some(Hint::NOTHING)]);
+            let newest =
+                changing.end(&reply, &[Some(Hint::NOTHING)], Touched::At(now, -i32::from(directory)));
             match reply {
                 // Another session was faster with this name.
                 Err(Errno(libc::ESTALE)) => drop(holds),
-                reply => return self.unlinked("Unlink", reply?).await,
+                reply => return self.unlinked("Unlink", reply?, newest).await,
             }
         }
         Err(Errno(libc::EAGAIN))
@@ -345,12 +369,13 @@ impl Client {
             let changing = self.core.change(&[(parent, name), (new_parent, new_name)], &[moved, replaced]);
             let reply = self.core.calls.mutate(change).await;
             // Two names of one inode both stay.
-            changing.end(&reply, &[(!exchange && moved != replaced).then_some(Hint::NOTHING)]);
+            let leads = [(!exchange && moved != replaced).then_some(Hint::NOTHING)];
+            let newest = changing.end(&reply, &leads, Touched::Unknown);
             match reply {
                 // Another session was faster with these names.
                 Err(Errno(libc::ESTALE)) if tries.next().is_some() => drop(holds),
                 reply => {
-                    self.unlinked("Rename", reply?).await?;
+                    self.unlinked("Rename", reply?, newest).await?;
                     break holds;
                 }
             }
@@ -359,20 +384,21 @@ impl Client {
         let moved: &[(InodeNo, &[u8])] =
             if exchange { &[(new_parent, new_name), (parent, name)] } else { &[(new_parent, new_name)] };
         for (parent, name) in moved {
-            let question = self.core.question(*parent, name).await;
+            let question = self.core.question(*parent, name);
+            let newest = self.core.unmoved();
             let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
             let reply = self.core.calls.ask(ask).await;
             question.into_iter().for_each(|question| question.answered(Hint::of(&reply)));
             if let Ok(MgrReply::Attr(attr)) = reply {
-                self.core.changed_attr(*attr);
+                self.core.changed_attr(*attr, newest);
             }
         }
         Ok(())
     }
 
-    async fn unlinked(&self, what: &'static str, reply: MgrReply) -> Result<(), Errno> {
+    async fn unlinked(&self, what: &'static str, reply: MgrReply, newest: Newest) -> Result<(), Errno> {
         match reply {
-            MgrReply::Unlinked { attr: Some(attr) } => self.core.name_lost(*attr).await,
+            MgrReply::Unlinked { attr: Some(attr) } => self.core.name_lost(*attr, newest).await,
             MgrReply::Unlinked { attr: None } | MgrReply::Done => {}
             other => return Err(unexpected(what, &other)),
         }
@@ -382,17 +408,17 @@ impl Client {
     /// Entries of a directory after `cookie` (0: from the start), with `plus` their attributes too.
     pub async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
-        let gives = self.core.gives();
-        let listed = self.core.before_listing(ino);
+        let (gives, since) = (self.core.gives(), self.core.moves.load(SeqCst));
+        let listed = self.core.before_listing(ino, cookie);
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
-                listed.into_iter().for_each(|listed| self.core.listed(listed, &entries));
+                listed.into_iter().for_each(|listed| self.core.listed(listed, &entries, end));
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
                     let behind =
                         |attr: &Attr| attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives);
                     if let Some(attr) = entry.attr.take().filter(|attr| !behind(attr)) {
-                        entry.attr = Some(self.core.seen_attr(attr));
+                        entry.attr = Some(self.core.seen_attr(attr, since));
                     }
                 }
                 Ok(Listing { entries, end, parent })
@@ -450,10 +476,10 @@ impl Client {
         inode.lock().attr.plain = false;
         let changing = self.core.change(&[], &[ino]);
         let reply = self.core.calls.mutate(change).await;
-        changing.end(&reply, &[]);
+        let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {
             MgrReply::Attr(attr) => {
-                self.core.changed_attr(*attr);
+                self.core.changed_attr(*attr, newest);
             }
             MgrReply::Done => {
                 if let Some(inode) = self.core.inode_known(ino) {

@@ -81,6 +81,10 @@ pub(crate) struct Core {
     pub names_elsewhere: AtomicU64,
     /// Names kept under tokens.
     pub names_kept: Arc<AtomicUsize>,
+    /// Counts beginnings and ends of changes of names, and of attributes of what is no file.
+    pub moves: AtomicU64,
+    /// Counts recalls: a token that comes with an answer asked for before one may be recalled already.
+    pub recalls: AtomicU64,
     /// What names led to when the kernel asked last.
     pub hints: Mutex<Hints>,
     /// The resolution under way, plus 1.
@@ -127,6 +131,8 @@ impl Core {
             names_known: Arc::default(),
             names_elsewhere: AtomicU64::new(0),
             names_kept: Arc::default(),
+            moves: AtomicU64::new(0),
+            recalls: AtomicU64::new(0),
             hints: Mutex::default(),
             resolving: AtomicU64::new(0),
             kernel: RwLock::default(),

@@ -1,9 +1,14 @@
 //! Attributes and names kept under the tokens of directories (and attributes of all that is no file): docs/tokens.md.
 //!
 //! Invariants: an answer is kept only if the token was held from before the question until it came, and no change of
-//! that name by this client was under way in between. Changes are noted before the manager hears of them, token or
-//! not: a token may come while they are under way. The manager recalls nothing from who changes; so after a change of
-//! which it is not known whether it was made, or will be by a late copy, nothing is kept of its inodes any more.
+//! that name, or for attributes of that inode, by this client was under way in between. Changes are noted before the
+//! manager hears of them, token or not: a token may come while they are under way. A change that was the only one of
+//! its directory brings the attributes known before it up to date; after several at once they are asked for, since
+//! nobody here knows which was the last. The manager recalls nothing from who changes; so after a change of which it
+//! is not known whether it was made, or will be by a late copy, nothing is kept of its inodes any more.
+//!
+//! While *all* names of a directory are kept (it was empty when the token came, or was listed to its end), any other
+//! name leads nowhere.
 //!
 //! Next: making names under a token for writing, ahead of the manager. They would be `Name`s that lead somewhere
 //! without its knowing yet, to be told before the token is given back.
@@ -18,7 +23,7 @@ use std::{
 
 use base::InodeNo;
 use wire::{
-    mgr::{Attr, DirEntry, FileKind, MgrReply, MgrRequest},
+    mgr::{Attr, DirEntry, FileKind, MgrReply, MgrRequest, Timestamp},
     token::{Need, Token, TokenMode},
 };
 
@@ -45,12 +50,23 @@ enum Name {
     Changing { count: u32, several: bool },
     /// Where the manager said that it leads.
     Leads(Hint),
+    /// It is to be asked for, though all names are kept.
+    Unsure,
 }
 
 /// What is kept of one directory beside its attributes.
 #[derive(Default)]
 pub(crate) struct Names {
     names: HashMap<Vec<u8>, Name>,
+    /// All names there are, are among them.
+    complete: bool,
+    /// It was listed from its start to this cookie, and what was listed is kept.
+    listed_to: Option<u64>,
+    /// Made here and not yet asked about.
+    new: bool,
+    /// Own changes of the inode that are under way, and whether ever several at once.
+    changes: u32,
+    several: bool,
     /// Counts how often this was forgotten and begun anew.
     tenure: u64,
     /// Counts beginnings and ends of changes.
@@ -74,7 +90,7 @@ impl Names {
     /// Nothing that is kept counts any more.
     pub fn forget(&mut self) {
         self.tenure += 1;
-        self.questions = 0;
+        (self.questions, self.complete, self.listed_to) = Default::default();
         self.counted(|names| names.names.retain(|_, name| matches!(name, Name::Changing { .. })));
     }
 
@@ -101,8 +117,37 @@ impl Names {
         self.counted(|names| _ = names.names.insert(name.to_vec(), state));
     }
 
-    fn remove(&mut self, name: &[u8]) {
-        self.counted(|names| _ = names.names.remove(name));
+    /// It is not known where the name leads.
+    fn unknow(&mut self, name: &[u8]) {
+        self.counted(|names| match names.complete {
+            true => _ = names.names.insert(name.to_vec(), Name::Unsure),
+            false => _ = names.names.remove(name),
+        });
+    }
+
+    /// Where a name leads, if that is known.
+    fn known(&self, name: &[u8]) -> Option<Hint> {
+        match self.names.get(name) {
+            Some(Name::Leads(hint)) => Some(*hint),
+            None if self.complete && name != b"." && name != b".." => Some(Hint::NOTHING),
+            _ => None,
+        }
+    }
+
+    fn change_begins(&mut self) {
+        self.moves += 1;
+        self.listed_to = None;
+        self.changes += 1;
+        self.several |= self.changes > 1;
+    }
+
+    /// Whether it was the only one all the time.
+    fn change_ends(&mut self) -> bool {
+        self.moves += 1;
+        self.changes -= 1;
+        let alone = !self.several;
+        self.several &= self.changes > 0;
+        alone
     }
 }
 
@@ -117,6 +162,7 @@ pub(crate) struct Question {
 /// A listing whose entries may be kept.
 pub(crate) struct Listed {
     inode: Arc<Inode>,
+    from: u64,
     tenure: u64,
     moves: u64,
 }
@@ -125,8 +171,27 @@ pub(crate) struct Listed {
 pub(crate) struct Changing {
     core: Arc<Core>,
     names: Vec<(Arc<Inode>, Vec<u8>, u64)>,
-    others: Vec<Arc<Inode>>,
+    /// All that are changed, each once.
+    inodes: Vec<Arc<Inode>>,
+    /// [`Core::moves`] at its beginning.
+    begun: u64,
     ended: bool,
+}
+
+/// A change was answered, and no other was under way since it began: so its answer tells the newest attributes, as long
+/// as none has begun since. Holds [`Core::moves`].
+#[derive(Clone, Copy)]
+pub(crate) struct Newest(Option<u64>);
+
+/// What a change that was made did to the attributes of each directory it names.
+#[derive(Clone, Copy)]
+pub(crate) enum Touched {
+    /// Names were made or taken away at this time, of so many more directories.
+    At(Timestamp, i32),
+    /// Nothing.
+    Nothing,
+    /// To be asked for.
+    Unknown,
 }
 
 impl FileState {
@@ -143,8 +208,41 @@ impl FileState {
         }
         names.questions += 1;
         let (with, without, again) = QUESTIONS;
-        names.questions >= if names.recalled { again } else { [without, with][usize::from(attr)] }
-            && self.token.begin_asking()
+        let enough = match names.recalled {
+            true => again,
+            false if attr || std::mem::take(&mut names.new) => with,
+            false => without,
+        };
+        names.questions >= enough && self.token.begin_asking()
+    }
+
+    /// Whether attributes may be kept that were asked for at this generation: no change by this client can have made
+    /// them old.
+    pub fn settled_since(&self, generation: u64) -> bool {
+        self.attr_generation == generation && self.names_kept.changes == 0
+    }
+
+    /// A change by this client that was alone has done this to its attributes.
+    fn touched(&mut self, touched: Touched, held: bool) {
+        match touched {
+            Touched::At(now, directories) if self.attr_known && held => {
+                (self.attr.mtime, self.attr.ctime) = (now, now);
+                self.attr.nlink = self.attr.nlink.saturating_add_signed(directories);
+                self.attr_generation += 1;
+            }
+            Touched::Nothing => {}
+            _ => self.outdate_attr(),
+        }
+    }
+
+    /// Attributes that came with the answer to a change of what is no file.
+    pub fn take_changed(&mut self, attr: &Attr, newest: Newest, core: &Core) {
+        self.outdate_attr();
+        let held = core.whole().is_some() || self.keeps();
+        if held && self.names_kept.changes == 0 && newest.0 == Some(core.moves.load(SeqCst)) {
+            self.merge(attr.clone());
+        }
+        self.gone |= attr.nlink == 0;
     }
 
     /// What is known is forgotten, and what is asked for now is not kept.
@@ -163,20 +261,27 @@ impl Core {
     pub fn known_name(&self, dir: InodeNo, name: &[u8]) -> Option<Hint> {
         let inode = self.inode_known(dir).filter(|_| self.uses_names())?;
         let state = inode.lock();
-        match state.names_kept.names.get(name) {
-            Some(Name::Leads(hint)) if state.keeps() => Some(*hint),
-            _ => None,
-        }
+        state.names_kept.known(name).filter(|_| state.keeps())
     }
 
-    /// Somebody asks where a name leads; the answer is kept if it may be.
-    pub async fn question(self: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Option<Question> {
-        let inode = self.inode_known(dir).filter(|_| self.uses_names() && name != b"." && name != b"..")?;
+    /// A directory was made here: all its names will be known.
+    pub fn made_directory(self: &Arc<Core>, dir: InodeNo) {
+        self.inode(dir).lock().names_kept.new = true;
+    }
+
+    /// Somebody is about to ask where a name leads: gets the directory's token, if it is worth it.
+    pub async fn want_names(self: &Arc<Core>, dir: InodeNo) {
+        let Some(inode) = self.inode_known(dir).filter(|_| self.uses_names()) else { return };
         let wants = inode.lock().wants_token(false);
         if wants {
             // Without it the question is put all the same.
             let _ = self.ask_names(&inode).await;
         }
+    }
+
+    /// Somebody asks where a name leads; the answer is kept if it may be.
+    pub fn question(&self, dir: InodeNo, name: &[u8]) -> Option<Question> {
+        let inode = self.inode_known(dir).filter(|_| self.uses_names() && name != b"." && name != b"..")?;
         let mut state = inode.lock();
         if !state.keeps() || matches!(state.names_kept.names.get(name), Some(Name::Changing { .. })) {
             return None;
@@ -189,39 +294,48 @@ impl Core {
         Some(Question { inode, name: name.to_vec(), number, tenure })
     }
 
-    /// Somebody lists a directory.
-    pub fn before_listing(&self, dir: InodeNo) -> Option<Listed> {
+    /// Somebody lists a directory, from this cookie on.
+    pub fn before_listing(&self, dir: InodeNo, from: u64) -> Option<Listed> {
         let inode = self.inode_known(dir).filter(|_| self.uses_names())?;
         let state = inode.lock();
         let (tenure, moves) = (state.names_kept.tenure, state.names_kept.moves);
         let keeps = state.keeps();
         drop(state);
-        keeps.then_some(Listed { inode, tenure, moves })
+        keeps.then_some(Listed { inode, from, tenure, moves })
     }
 
-    /// What was listed is kept, if there is room.
-    pub fn listed(&self, listed: Listed, entries: &[DirEntry]) {
+    /// What was listed is kept, if there is room. `end`: nothing follows.
+    pub fn listed(&self, listed: Listed, entries: &[DirEntry], end: bool) {
         let mut state = listed.inode.lock();
         let same = (listed.tenure, listed.moves) == (state.names_kept.tenure, state.names_kept.moves);
-        if !same || !state.keeps() {
+        if !same || !state.keeps() || state.names_kept.complete {
             return;
         }
+        let names = &mut state.names_kept;
         for entry in entries {
-            let known = state.names_kept.names.get(&entry.name);
-            if matches!(known, Some(Name::Changing { .. })) || self.names_kept.load(Relaxed) >= KEPT_MAX {
+            if matches!(names.names.get(&entry.name), Some(Name::Changing { .. })) {
                 continue;
             }
+            if self.names_kept.load(Relaxed) >= KEPT_MAX {
+                names.listed_to = None;
+                return;
+            }
             let hint = Hint { ino: entry.ino, is_file: entry.kind == FileKind::File };
-            state.names_kept.set(&self.names_kept, &entry.name, Name::Leads(hint));
+            names.set(&self.names_kept, &entry.name, Name::Leads(hint));
+        }
+        if listed.from == 0 || names.listed_to.is_some_and(|to| listed.from <= to) {
+            let last = entries.last().map_or(listed.from, |entry| entry.cookie);
+            names.listed_to = names.listed_to.max(Some(last));
+            names.complete = end;
         }
     }
 
     /// A change of names, and of the attributes of their directories and of `others`, begins.
     pub fn change(self: &Arc<Core>, names: &[(InodeNo, &[u8])], others: &[InodeNo]) -> Changing {
-        let begin = |(dir, name): &(InodeNo, &[u8])| {
-            let inode = self.inode(*dir);
+        let begun = self.moves.fetch_add(1, SeqCst) + 1;
+        let mut inodes: Vec<Arc<Inode>> = names.iter().map(|(dir, _)| self.inode(*dir)).collect();
+        let names = names.iter().zip(inodes.clone()).map(|((_, name), inode)| {
             let mut state = inode.lock();
-            state.names_kept.moves += 1;
             let now = match state.names_kept.names.get(*name) {
                 Some(Name::Changing { count, .. }) => Name::Changing { count: count + 1, several: true },
                 _ => Name::Changing { count: 1, several: false },
@@ -230,10 +344,18 @@ impl Core {
             let tenure = state.names_kept.tenure;
             drop(state);
             (inode, name.to_vec(), tenure)
-        };
-        let names = names.iter().map(begin).collect();
-        let others = others.iter().filter_map(|ino| self.inode_known(*ino)).collect();
-        Changing { core: self.clone(), names, others, ended: false }
+        });
+        let names = names.collect();
+        inodes.extend(others.iter().filter_map(|ino| self.inode_known(*ino)));
+        inodes.sort_unstable_by_key(|inode| inode.ino);
+        inodes.dedup_by_key(|inode| inode.ino);
+        inodes.iter().for_each(|inode| inode.lock().names_kept.change_begins());
+        Changing { core: self.clone(), names, inodes, begun, ended: false }
+    }
+
+    /// What is asked for now is the newest, unless a change begins.
+    pub fn unmoved(&self) -> Newest {
+        Newest(Some(self.moves.load(SeqCst)))
     }
 
     /// Attributes of what is no file, and its token if it is to be had at once.
@@ -248,10 +370,13 @@ impl Core {
     /// Asks for the token, as was begun; none if there was no answer.
     async fn ask_names(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<Option<Attr>, Errno> {
         let _asking = Asking(inode);
-        let (claims, generation) = (self.claims.load(SeqCst), inode.lock().attr_generation);
+        let (claims, (generation, moves)) = {
+            let state = inode.lock();
+            (self.claims.load(SeqCst), (state.attr_generation, state.names_kept.moves))
+        };
         let ask = MgrRequest::Acquire { ino: inode.ino, need: Need::Names };
-        let (token, attr) = match self.calls.ask(ask).await {
-            Ok(MgrReply::Token { token, attr, .. }) => (token, attr),
+        let (token, attr, empty) = match self.calls.ask(ask).await {
+            Ok(MgrReply::Token { token, attr, empty, .. }) => (token, attr, empty),
             Ok(other) => return Err(unexpected("Acquire", &other)),
             Err(Errno::ENOENT) => return Err(Errno::ENOENT),
             // Somebody goes on changing it: the question is put without it.
@@ -268,9 +393,11 @@ impl Core {
                 None
             } else {
                 state.token.leave();
-                let undisturbed = state.attr_generation == generation;
+                let undisturbed = state.settled_since(generation);
                 state.outdate_attr();
                 state.names_kept.forget();
+                state.names_kept.complete =
+                    empty && (state.names_kept.moves, state.names_kept.changes) == (moves, 0);
                 match &attr {
                     Some(attr) if undisturbed => state.merge(Attr::clone(attr)),
                     _ => {}
@@ -309,50 +436,72 @@ impl Question {
         }
         match hint.filter(|_| state.keeps()) {
             Some(hint) => _ = state.names_kept.names.insert(self.name, Name::Leads(hint)),
-            None => state.names_kept.remove(&self.name),
+            None => state.names_kept.unknow(&self.name),
         }
     }
 }
 
 impl Changing {
-    /// The change was answered: `leads` says where the names lead by it, as far as that is known.
-    pub fn end(mut self, reply: &Result<MgrReply, Errno>, leads: &[Option<Hint>]) {
+    /// The change was answered: `leads` says where the names lead by it, as far as that is known, and `touched` what it
+    /// did to the attributes of the directories.
+    pub fn end(
+        mut self,
+        reply: &Result<MgrReply, Errno>,
+        leads: &[Option<Hint>],
+        touched: Touched,
+    ) -> Newest {
         if matches!(reply, Err(Errno(libc::EIO | libc::ETIMEDOUT))) {
-            return; // nobody knows
+            return Newest(None); // nobody knows
         }
         self.ended = true;
         for (at, (inode, name, tenure)) in self.names.iter().enumerate() {
             let mut state = inode.lock();
             let hint = leads.get(at).copied().flatten().filter(|_| reply.is_ok());
             let hint = hint.filter(|_| state.keeps() && state.names_kept.tenure == *tenure);
-            state.outdate_attr();
             let names = &mut state.names_kept;
-            names.moves += 1;
             match (names.names.get(name), hint) {
                 (Some(Name::Changing { count: 2.., .. }), _) => {
                     if let Some(Name::Changing { count, .. }) = names.names.get_mut(name) {
                         *count -= 1;
                     }
                 }
+                (Some(Name::Changing { several: false, .. }), Some(Hint { ino: InodeNo(0), .. }))
+                    if names.complete =>
+                {
+                    names.counted(|names| _ = names.names.remove(name));
+                }
                 (Some(Name::Changing { several: false, .. }), Some(hint)) => {
                     names.names.insert(name.clone(), Name::Leads(hint));
                 }
-                _ => names.remove(name),
+                _ => names.unknow(name),
             }
         }
-        self.others.iter().for_each(|inode| {
+        let whole = self.core.whole().is_some();
+        for inode in &self.inodes {
             let mut state = inode.lock();
-            if state.special {
+            let alone = state.names_kept.change_ends();
+            let named = self.names.iter().any(|(dir, ..)| dir.ino == inode.ino);
+            if named && alone && reply.is_ok() {
+                let held = whole || state.keeps();
+                state.touched(touched, held);
+            } else if named || state.special {
                 state.outdate_attr();
             }
-        });
+        }
+        let moves = self.core.moves.fetch_add(1, SeqCst);
+        Newest((moves == self.begun).then_some(moves + 1))
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        if !self.ended {
-            self.names.iter().map(|(inode, ..)| inode).chain(&self.others).for_each(|i| self.core.spoil(i));
+        if self.ended {
+            return;
         }
+        for inode in &self.inodes {
+            _ = inode.lock().names_kept.change_ends();
+            self.core.spoil(inode);
+        }
+        self.core.moves.fetch_add(1, SeqCst);
     }
 }

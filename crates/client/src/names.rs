@@ -41,9 +41,12 @@ impl Hint {
     /// None if the question was not answered.
     pub fn of(reply: &Result<MgrReply, Errno>) -> Option<Hint> {
         match reply {
-            Ok(MgrReply::Attr(attr) | MgrReply::Held(attr) | MgrReply::Created { attr, .. }) => {
-                Some(Hint { ino: attr.ino, is_file: attr.kind == FileKind::File })
-            }
+            Ok(
+                MgrReply::Attr(attr)
+                | MgrReply::Held(attr)
+                | MgrReply::Created { attr, .. }
+                | MgrReply::CreatedHeld { attr, .. },
+            ) => Some(Hint { ino: attr.ino, is_file: attr.kind == FileKind::File }),
             Err(Errno::ENOENT) => Some(Hint::NOTHING),
             _ => None,
         }

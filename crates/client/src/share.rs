@@ -61,6 +61,13 @@ impl Drop for TokenHold {
     }
 }
 
+/// What was so before a file was made whose token comes with the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BeforeMade {
+    claims: u64,
+    recalls: u64,
+}
+
 /// Ends an attempt to get a token that was given up half way.
 pub(crate) struct Asking<'a>(pub &'a Inode);
 
@@ -187,8 +194,9 @@ impl Core {
         if inode.lock().attr_known {
             return Ok(());
         }
+        let since = self.moves.load(SeqCst);
         match self.calls.ask(MgrRequest::GetAttr { ino: inode.ino }).await? {
-            MgrReply::Attr(attr) => drop(self.seen_attr(*attr)),
+            MgrReply::Attr(attr) => drop(self.seen_attr(*attr, since)),
             other => return Err(unexpected("GetAttr", &other)),
         }
         Ok(())
@@ -217,7 +225,7 @@ impl Core {
         let claims = self.claims.load(SeqCst);
         let (token, resolve, attr) = match self.calls.ask(MgrRequest::Acquire { ino: inode.ino, need }).await
         {
-            Ok(MgrReply::Token { token, resolve, attr }) => (token, resolve, attr),
+            Ok(MgrReply::Token { token, resolve, attr, .. }) => (token, resolve, attr),
             Ok(other) => return Err(unexpected("Acquire", &other)),
             Err(Errno(libc::ETIMEDOUT)) => {
                 tracing::error!(inode = %inode.ino, "gave up waiting for a token");
@@ -283,6 +291,36 @@ impl Core {
         drop(hold);
         self.release(vec![left]).await;
         Err(Errno::ENOENT)
+    }
+
+    /// Takes the token that came with a new file. It is used only if nothing was recalled or claimed meanwhile: a recall
+    /// of an inode that is not known here leaves no trace.
+    pub fn take_made(self: &Arc<Core>, attr: Attr, token: &Token, resolve: bool, before: BeforeMade) {
+        let inode = self.inode(attr.ino);
+        self.set_geometry(&inode, &attr);
+        let left = {
+            let mut state = inode.lock();
+            if !state.token.begin_asking() {
+                return; // it is asked for already, and what comes then counts
+            }
+            if resolve || before != self.before_made() {
+                Some(state.token.unused(token))
+            } else {
+                if state.token.granted(token, false, false) {
+                    state.token.leave();
+                    state.attr_known = false;
+                    state.merge(attr);
+                }
+                None
+            }
+        };
+        inode.changed.notify_waiters();
+        self.release_soon(left.into_iter().collect());
+    }
+
+    /// To be taken before a file is made.
+    pub fn before_made(&self) -> BeforeMade {
+        BeforeMade { claims: self.claims.load(SeqCst), recalls: self.recalls.load(SeqCst) }
     }
 
     /// What is being given up may not be mixed with what comes; but who holds pages locked that this waits for
@@ -489,6 +527,8 @@ impl Core {
 
     /// Gives a token up as far as it is wanted.
     pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        // Before it is looked whether the inode is known: see `take_made`.
+        self.recalls.fetch_add(1, SeqCst);
         let Some(inode) = self.inode_known(wanted.ino) else {
             return self.release(vec![Token::new(wanted.ino, TokenMode::None, wanted.serial)]).await;
         };

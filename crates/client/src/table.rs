@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, MutexGuard,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use base::InodeNo;
@@ -17,6 +20,7 @@ use wire::{
 use crate::{
     calls::unexpected,
     core::{Core, now, patient},
+    directory::{Newest, Touched},
     error::Errno,
     inode::Inode,
 };
@@ -96,16 +100,14 @@ impl Core {
         self.table().entries.remove(&ino);
     }
 
-    /// Takes in attributes that the manager gave as the result of a change: they are the newest.
-    pub fn changed_attr(self: &Arc<Core>, attr: Attr) -> Attr {
+    /// Takes in attributes that the manager gave as the result of a change: of a file, whose token is held, the newest.
+    pub fn changed_attr(self: &Arc<Core>, attr: Attr, newest: Newest) -> Attr {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
         state.special = attr.kind != FileKind::File;
-        if state.special && self.whole().is_none() {
-            // Others change it beside us: which answer is the newest cannot be told.
-            state.gone |= attr.nlink == 0;
-            state.outdate_attr();
+        if state.special {
+            state.take_changed(&attr, newest, self);
             return attr;
         }
         if state.token.mode() < TokenMode::Read {
@@ -116,8 +118,9 @@ impl Core {
         state.visible()
     }
 
-    /// Takes in attributes that the manager gave as an answer to a question. What is known here is newer.
-    pub fn seen_attr(self: &Arc<Core>, attr: Attr) -> Attr {
+    /// Takes in attributes that the manager gave as an answer to a question, put when [`Core::moves`] was `since`. What
+    /// is known here is newer.
+    pub fn seen_attr(self: &Arc<Core>, attr: Attr, since: u64) -> Attr {
         let inode = self.inode(attr.ino);
         self.set_geometry(&inode, &attr);
         let mut state = inode.lock();
@@ -126,6 +129,11 @@ impl Core {
             return attr;
         }
         if !state.attr_known {
+            if state.special
+                && (self.moves.load(SeqCst) != since || !state.settled_since(state.attr_generation))
+            {
+                return attr;
+            }
             state.merge(attr);
         }
         state.visible()
@@ -162,16 +170,18 @@ impl Core {
             Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && self.is_behind(ino, gives) => {
                 self.attr_under_token(ino).await
             }
+            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File => {
+                let same = inode.lock().attr_generation == generation;
+                Ok(if same { self.seen_attr(*attr, self.moves.load(SeqCst)) } else { *attr })
+            }
             Ok(MgrReply::Attr(attr)) => {
+                self.set_geometry(&inode, &attr);
                 let mut state = inode.lock();
-                if state.attr_generation != generation {
-                    return Ok(*attr);
-                }
-                if attr.kind != FileKind::File && self.whole().is_none() && state.keeps() {
+                state.special = true;
+                if state.settled_since(generation) && (self.whole().is_some() || state.keeps()) {
                     state.merge(Attr::clone(&attr));
                 }
-                drop(state);
-                Ok(self.seen_attr(*attr))
+                Ok(*attr)
             }
             Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
             Ok(other) => Err(unexpected("GetAttr", &other)),
@@ -224,9 +234,9 @@ impl Core {
         };
         let changing = self.change(&[], &[ino]);
         let reply = self.calls.mutate(change).await;
-        changing.end(&reply, &[]);
+        let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {
-            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr)),
+            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
             other => Err(unexpected("SetAttr", &other)),
         }
     }
@@ -241,9 +251,9 @@ impl Core {
     }
 
     /// What follows when an inode lost a name: without names and handles it is given up.
-    pub async fn name_lost(self: &Arc<Core>, attr: Attr) {
+    pub async fn name_lost(self: &Arc<Core>, attr: Attr, newest: Newest) {
         let ino = attr.ino;
-        self.changed_attr(attr);
+        self.changed_attr(attr, newest);
         let inode = self.inode(ino);
         let unused = {
             let state = inode.lock();

@@ -45,6 +45,8 @@ const EVENTS_MAX: usize = 1024;
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Questions that wait are answered this long before their deadline.
 pub(crate) const ANSWER_BEFORE: Duration = Duration::from_millis(300);
+/// How long the token of a new file is waited for.
+const MADE_WAIT: Duration = Duration::from_millis(50);
 /// Orphans removed in one transaction.
 const COLLECT_MAX: usize = 64;
 /// Records of removed file systems removed in one transaction.
@@ -228,9 +230,14 @@ impl Manager {
     async fn answer(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
         let session = caller.session;
         match request {
-            MgrRequest::Mutate { op, change } => {
+            MgrRequest::Mutate { op, change, hold } => {
                 let mut outcomes = self.mutate(caller, vec![(op, change)]).await?;
-                outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))
+                match outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))? {
+                    MgrReply::Created { attr, new: true } if hold && attr.kind == FileKind::File => {
+                        Ok(self.made_held(caller, attr).await)
+                    }
+                    done => Ok(done),
+                }
             }
             MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
@@ -505,7 +512,24 @@ impl Manager {
             Ok(_) | Err(MgrError::Errno(ENOENT)) => None,
             Err(error) => return Err(error),
         };
-        Ok(MgrReply::Token { token, resolve, attr })
+        let empty = names && attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory) && {
+            let read = self.inner.writer.snapshot();
+            let empty = namespace::is_empty(&*read, self.fs_of(session)?, ino);
+            empty.map_err(|fault| refusal(fault.into_reply()))?
+        };
+        Ok(MgrReply::Token { token, resolve, attr, empty })
+    }
+
+    /// A file was made for somebody who will use it. Nobody else knows it yet; if somebody does (the answer is repeated),
+    /// or tokens are not given now, it is asked for when it is used.
+    async fn made_held(&self, caller: Caller, attr: Box<Attr>) -> MgrReply {
+        let (session, ino, need) = (caller.session, attr.ino, Need::Write);
+        let expires = self.inner.now() + MADE_WAIT;
+        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
+        match self.ask(caller, ask).await {
+            Ok(MgrReply::Token { token, resolve, .. }) => MgrReply::CreatedHeld { attr, token, resolve },
+            _ => MgrReply::Created { attr, new: true },
+        }
     }
 
     /// Answers a short question from the last committed snapshot.

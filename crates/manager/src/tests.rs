@@ -110,7 +110,7 @@ fn create(name: &str, kind: FileKind) -> Change {
 }
 
 fn mutate(seq: u64, change: Change) -> MgrRequest {
-    MgrRequest::Mutate { op: OpId { slot: 1, seq }, change }
+    MgrRequest::Mutate { op: OpId { slot: 1, seq }, change, hold: false }
 }
 
 async fn names(manager: &Manager, session: SessionId) -> BTreeSet<String> {
@@ -262,8 +262,11 @@ async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
         writers.spawn(async move {
             for seq in 1..10_000 {
                 let name = format!("{slot}.{seq}");
-                let request =
-                    MgrRequest::Mutate { op: OpId { slot, seq }, change: create(&name, FileKind::File) };
+                let request = MgrRequest::Mutate {
+                    op: OpId { slot, seq },
+                    change: create(&name, FileKind::File),
+                    hold: false,
+                };
                 let reply = manager.handle(caller(session), request).await;
                 assert!(matches!(reply, MgrReply::Created { new: true, .. }), "{reply:?}");
                 acknowledged.lock().unwrap().insert(name);

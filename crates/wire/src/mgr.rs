@@ -226,6 +226,8 @@ pub enum MgrRequest {
         op: OpId,
         /// What.
         change: Change,
+        /// The caller will use a file that is made: it gets its token with the answer, if it is to be had at once.
+        hold: bool,
     },
     /// Several changes in one transaction's batch, each with its own identity and outcome.
     MutateMany {
@@ -508,6 +510,8 @@ pub enum MgrReply {
         resolve: bool,
         /// The inode's attributes under the token; none if there is no such inode any more.
         attr: Option<Box<Attr>>,
+        /// It is a directory without names, under the token.
+        empty: bool,
     },
     /// Attributes that another session may be changing just now: a read token gives the true ones.
     Held(Box<Attr>),
@@ -538,6 +542,15 @@ pub enum MgrReply {
     },
     /// Whose blocks are, in the order of the question.
     Owners(Vec<Owner>),
+    /// A file was made, and is held by its maker: Created and Token in one.
+    CreatedHeld {
+        /// The attributes.
+        attr: Box<Attr>,
+        /// The token.
+        token: Token,
+        /// As with Token.
+        resolve: bool,
+    },
 }
 
 /// Why the manager did not do it.

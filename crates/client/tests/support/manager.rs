@@ -150,7 +150,7 @@ impl FakeManager {
                 MgrReply::Reserved { bytes }
             }
             MgrRequest::CloseSession => MgrReply::Done,
-            MgrRequest::Mutate { op, change } => self.once(state, session, op, change),
+            MgrRequest::Mutate { op, change, .. } => self.once(state, session, op, change),
             MgrRequest::MutateMany { changes } => MgrReply::Many(
                 changes.into_iter().map(|(op, change)| Ok(self.once(state, session, op, change))).collect(),
             ),

@@ -91,7 +91,7 @@ impl Cluster {
             step.holders.push((fs, ino, tokens.holders(ino)));
         }
         for (ticket, token, resolve) in acts.granted {
-            step.reply(ticket, MgrReply::Token { token, resolve, attr: None });
+            step.reply(ticket, MgrReply::Token { token, resolve, attr: None, empty: false });
         }
         for (ticket, recalls) in acts.told {
             step.reply(ticket, MgrReply::Recalls(recalls));

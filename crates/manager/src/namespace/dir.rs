@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use base::InodeNo;
+use base::{FsId, InodeNo};
 use libc::{EINVAL, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR};
 use wire::mgr::{DirEntry, FileKind, NAME_LEN_MAX};
 
@@ -57,9 +57,9 @@ pub fn find(from: &dyn Read, fs: &FsContext, dir: InodeNo, name: &[u8]) -> Op<Op
 }
 
 /// Whether there is any entry.
-pub fn is_empty(from: &dyn Read, fs: &FsContext, dir: InodeNo) -> Op<bool> {
+pub fn is_empty(from: &dyn Read, fs: FsId, dir: InodeNo) -> Op<bool> {
     let mut empty = true;
-    let (start, end) = (entry_key(fs.fs, dir, 0), entry_key(fs.fs, dir, u64::MAX));
+    let (start, end) = (entry_key(fs, dir, 0), entry_key(fs, dir, u64::MAX));
     from.scan(&start, &end, &mut |_, _| {
         empty = false;
         ControlFlow::Break(())

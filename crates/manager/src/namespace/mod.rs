@@ -26,6 +26,7 @@ use thiserror::Error;
 use wire::mgr::{Change, MgrError, MgrReply};
 
 pub use self::{
+    dir::is_empty,
     hash::DirHash,
     inode::new_root,
     query::query,

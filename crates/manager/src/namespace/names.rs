@@ -171,7 +171,7 @@ impl Editor<'_, '_> {
         match (entry.kind == FileKind::Directory, directory) {
             (true, false) => return errno(EISDIR),
             (false, true) => return errno(ENOTDIR),
-            (true, true) if !dir::is_empty(self.txn, &self.fs, entry.ino)? => return errno(ENOTEMPTY),
+            (true, true) if !dir::is_empty(self.txn, self.fs.fs, entry.ino)? => return errno(ENOTEMPTY),
             _ => {}
         }
         self.remove_entry(parent, cookie);

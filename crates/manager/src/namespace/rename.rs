@@ -73,7 +73,7 @@ impl Editor<'_, '_> {
                 match (is_dir, old.kind == FileKind::Directory) {
                     (true, false) => return errno(ENOTDIR),
                     (false, true) => return errno(EISDIR),
-                    (true, true) if !dir::is_empty(self.txn, &self.fs, old.ino)? => {
+                    (true, true) if !dir::is_empty(self.txn, self.fs.fs, old.ino)? => {
                         return errno(ENOTEMPTY);
                     }
                     _ => {}
