@@ -200,6 +200,11 @@ impl FileState {
         self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names_kept.spoiled
     }
 
+    /// The same for attributes, also while nobody else is there.
+    pub fn keeps_attr(&self, core: &Core) -> bool {
+        if core.whole().is_some() { !self.names_kept.spoiled } else { self.keeps() }
+    }
+
     /// Whether its token is worth asking for now. `attr`: the question is for its attributes.
     fn wants_token(&mut self, attr: bool) -> bool {
         let names = &mut self.names_kept;
@@ -223,9 +228,9 @@ impl FileState {
     }
 
     /// A change by this client that was alone has done this to its attributes.
-    fn touched(&mut self, touched: Touched, held: bool) {
+    fn touched(&mut self, touched: Touched, core: &Core) {
         match touched {
-            Touched::At(now, directories) if self.attr_known && held => {
+            Touched::At(now, directories) if self.attr_known && self.keeps_attr(core) => {
                 (self.attr.mtime, self.attr.ctime) = (now, now);
                 self.attr.nlink = self.attr.nlink.saturating_add_signed(directories);
                 self.attr_generation += 1;
@@ -238,8 +243,8 @@ impl FileState {
     /// Attributes that came with the answer to a change of what is no file.
     pub fn take_changed(&mut self, attr: &Attr, newest: Newest, core: &Core) {
         self.outdate_attr();
-        let held = core.whole().is_some() || self.keeps();
-        if held && self.names_kept.changes == 0 && newest.0 == Some(core.moves.load(SeqCst)) {
+        if self.keeps_attr(core) && self.names_kept.changes == 0 && newest.0 == Some(core.moves.load(SeqCst))
+        {
             self.merge(attr.clone());
         }
         self.gone |= attr.nlink == 0;
@@ -476,14 +481,12 @@ impl Changing {
                 _ => names.unknow(name),
             }
         }
-        let whole = self.core.whole().is_some();
         for inode in &self.inodes {
             let mut state = inode.lock();
             let alone = state.names_kept.change_ends();
             let named = self.names.iter().any(|(dir, ..)| dir.ino == inode.ino);
             if named && alone && reply.is_ok() {
-                let held = whole || state.keeps();
-                state.touched(touched, held);
+                state.touched(touched, &self.core);
             } else if named || state.special {
                 state.outdate_attr();
             }

@@ -129,9 +129,8 @@ impl Core {
             return attr;
         }
         if !state.attr_known {
-            if state.special
-                && (self.moves.load(SeqCst) != since || !state.settled_since(state.attr_generation))
-            {
+            let settled = self.moves.load(SeqCst) == since && state.settled_since(state.attr_generation);
+            if state.special && !(settled && state.keeps_attr(self)) {
                 return attr;
             }
             state.merge(attr);
@@ -178,7 +177,7 @@ impl Core {
                 self.set_geometry(&inode, &attr);
                 let mut state = inode.lock();
                 state.special = true;
-                if state.settled_since(generation) && (self.whole().is_some() || state.keeps()) {
+                if state.settled_since(generation) && state.keeps_attr(self) {
                     state.merge(Attr::clone(&attr));
                 }
                 Ok(*attr)
