@@ -16,7 +16,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
     lock::Lock,
-    mgr::{Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, XATTR_NAMESPACES},
+    mgr::{
+        Attr, Change, DirEntry, FileKind, MgrReply, MgrRequest, NAME_LEN_MAX, Timestamp, XATTR_NAMESPACES,
+    },
     token::{Need, Token, TokenMode},
 };
 
@@ -349,10 +351,10 @@ impl Client {
         if exchange {
             self.core.note_name(parent, name);
         }
-        let mut tries = 0..STALE_TRIES;
-        let _holds = loop {
-            let (holds, inos) = self.hold_names(&[(parent, name), (new_parent, new_name)]).await?;
-            let expect = inos.map(|inos| (inos[0], inos[1]));
+        let places = [(parent, name), (new_parent, new_name)];
+        for _ in 0..STALE_TRIES {
+            let (holds, inos) = self.hold_names(&places).await?;
+            let (expect, now) = (inos.map(|inos| (inos[0], inos[1])), now());
             let change = Change::Rename {
                 parent,
                 name: name.to_vec(),
@@ -363,37 +365,39 @@ impl Client {
                 open: true,
                 highest: self.core.any_version(),
                 expect,
-                now: now(),
+                now,
             };
             let (moved, replaced) = expect.unwrap_or_default();
-            let changing = self.core.change(&[(parent, name), (new_parent, new_name)], &[moved, replaced]);
+            let changing = self.core.change(&places, &[moved, replaced]);
             let reply = self.core.calls.mutate(change).await;
-            // Two names of one inode both stay.
-            let leads = [(!exchange && moved != replaced).then_some(Hint::NOTHING)];
-            let newest = changing.end(&reply, &leads, Touched::Unknown);
+            // The change times of what was moved are the manager's.
+            let mut seen = Vec::new();
+            for (parent, name) in places.iter().skip(usize::from(!exchange)).filter(|_| reply.is_ok()) {
+                let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
+                seen.push(self.core.calls.ask(ask).await);
+            }
+            let mut leads: Vec<Option<Hint>> = seen.iter().map(Hint::of).collect();
+            if !exchange {
+                // Two names of one inode both stay.
+                leads.insert(0, (moved != replaced).then_some(Hint::NOTHING));
+            }
+            let newest = changing.end(&reply, &leads, touched_by_rename(&seen, now));
             match reply {
                 // Another session was faster with these names.
-                Err(Errno(libc::ESTALE)) if tries.next().is_some() => drop(holds),
+                Err(Errno(libc::ESTALE)) => {}
                 reply => {
                     self.unlinked("Rename", reply?, newest).await?;
-                    break holds;
+                    for seen in seen {
+                        if let Ok(MgrReply::Attr(attr)) = seen {
+                            self.core.changed_attr(*attr, newest);
+                        }
+                    }
+                    return Ok(());
                 }
             }
-        };
-        // The moved inode's change time is the manager's.
-        let moved: &[(InodeNo, &[u8])] =
-            if exchange { &[(new_parent, new_name), (parent, name)] } else { &[(new_parent, new_name)] };
-        for (parent, name) in moved {
-            let question = self.core.question(*parent, name);
-            let newest = self.core.unmoved();
-            let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
-            let reply = self.core.calls.ask(ask).await;
-            question.into_iter().for_each(|question| question.answered(Hint::of(&reply)));
-            if let Ok(MgrReply::Attr(attr)) = reply {
-                self.core.changed_attr(*attr, newest);
-            }
+            drop(holds);
         }
-        Ok(())
+        Err(Errno(libc::ESTALE))
     }
 
     async fn unlinked(&self, what: &'static str, reply: MgrReply, newest: Newest) -> Result<(), Errno> {
@@ -841,6 +845,18 @@ impl Client {
         self.core.calls.set_closed();
         result
     }
+}
+
+/// What a rename did to its directories: no link count of theirs changes where no directory was moved, and names were
+/// moved if they do not lead to one inode.
+fn touched_by_rename(seen: &[Result<MgrReply, Errno>], now: Timestamp) -> Touched {
+    let plain = |seen: &Result<MgrReply, Errno>| match seen {
+        Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
+            attr.kind != FileKind::Directory && attr.nlink == 1
+        }
+        _ => false,
+    };
+    if seen.iter().all(plain) { Touched::At(now, 0) } else { Touched::Unknown }
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {

@@ -358,11 +358,6 @@ impl Core {
         Changing { core: self.clone(), names, inodes, begun, ended: false }
     }
 
-    /// What is asked for now is the newest, unless a change begins.
-    pub fn unmoved(&self) -> Newest {
-        Newest(Some(self.moves.load(SeqCst)))
-    }
-
     /// Attributes of what is no file, and its token if it is to be had at once.
     pub async fn attr_with_token(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Result<Attr, Errno>> {
         let wants = self.uses_names() && inode.lock().wants_token(true);
