@@ -413,6 +413,47 @@ fn writers_of_different_blocks_do_not_disturb_each_other() {
     }
 }
 
+/// Two mounts make, look at, list, move and remove names at the same time, each in directories of its own: after the first
+/// round every directory's token is where it was, under the same grant. One that is recalled goes, or comes back under a later one.
+#[test]
+fn work_in_directories_of_ones_own_costs_no_recall() {
+    let mounts = Mounts::in_memory(2);
+    let dirs: Vec<String> = (0..2).flat_map(|mount| [format!("d{mount}"), format!("d{mount}/sub")]).collect();
+    dirs.iter().enumerate().for_each(|(at, dir)| fs::create_dir(mounts.at(at / 2, dir)).unwrap());
+    let inodes: Vec<u64> = std::iter::once(mounts.all[0].clone())
+        .chain(dirs.iter().enumerate().map(|(at, dir)| mounts.at(at / 2, dir)))
+        .map(|dir| fs::metadata(dir).unwrap().ino())
+        .collect();
+    let work = |mount: usize| {
+        let at = |name: &str| mounts.at(mount, &format!("d{mount}/{name}"));
+        for step in 0..4 {
+            let (made, moved) = (at(&format!("made{step}")), at(&format!("sub/moved{step}")));
+            File::create_new(&made).unwrap().write_all(b"small").unwrap();
+            fs::create_dir(at("dir")).unwrap();
+            fs::rename(&made, &moved).unwrap();
+            fs::rename(at("dir"), at("sub/dir")).unwrap();
+            assert_eq!(fs::metadata(&moved).unwrap().len(), 5);
+            assert!(fs::metadata(&made).is_err());
+            assert_eq!(fs::read_dir(at("sub")).unwrap().count(), 2);
+            assert_eq!(fs::read_dir(at("")).unwrap().count(), 1);
+            fs::remove_file(&moved).unwrap();
+            fs::remove_dir(at("sub/dir")).unwrap();
+        }
+    };
+    let round = || {
+        thread::scope(|scope| (0..2).for_each(|mount| drop(scope.spawn(move || work(mount)))));
+        inodes.iter().flat_map(|&inode| tokens_of(&mounts, inode)).collect::<Vec<_>>()
+    };
+    let tokens = [(); 2].map(|()| round())[1].clone();
+    let holders = |of: u64| tokens.iter().filter(|token| token["inode"] == of).count();
+    assert_eq!(inodes.iter().map(|&inode| holders(inode)).collect::<Vec<_>>(), [2, 1, 1, 1, 1], "{tokens:?}");
+    (0..4).for_each(|number| assert_eq!(round(), tokens, "a token moved in round {number}"));
+    // The same work in one directory does cost recalls: the count can see them.
+    File::create_new(mounts.at(0, "d1/guest")).unwrap();
+    fs::remove_file(mounts.at(0, "d1/guest")).unwrap();
+    assert_ne!(round(), tokens);
+}
+
 /// What the listings say of two mounts, and the forced end of one.
 #[test]
 fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {

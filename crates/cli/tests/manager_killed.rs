@@ -1,6 +1,7 @@
 //! The manager is killed (SIGKILL) and started again, over and over, under load from two mounts, one of them over
 //! io_uring where the kernel has it: no acknowledged operation is lost, none is done twice, open files, files without a
 //! name and locks go on. How long the mounts stood still is printed. `ROPEWALK_SOAK=1` kills it 50 times.
+//! And the manager's disk becomes full under load.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -13,6 +14,7 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
@@ -244,4 +246,80 @@ fn check(mounts: &Mounts, done: &[[u64; 5]; 2]) {
     }
     let both = fs::read_to_string(mounts.at(0, "both")).unwrap();
     assert_eq!(both.lines().count() as u64, done[0][1] + done[1][1]);
+}
+
+/// A file system of its own for a directory, taken away when dropped.
+struct Small<'a>(&'a Path);
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// The manager's disk becomes full while names are made: it stops and says why, also when it is started again as long as there
+/// is no room. With room it goes on, and so does who waited: every name is made, once.
+#[test]
+fn a_full_disk_stops_the_manager_and_nothing_is_lost() {
+    let mounts = Mounts::in_memory(1);
+    let cluster = &mounts.cluster;
+    let (manager, aside) = (cluster.dir().join("manager"), cluster.dir().join("aside"));
+    fs::create_dir(mounts.at(0, "names")).unwrap();
+    cluster.kill(|name| name == "manager");
+    fs::rename(&manager, &aside).unwrap();
+    fs::create_dir(&manager).unwrap();
+    rustix::mount::mount("tmpfs", &manager, "tmpfs", rustix::mount::MountFlags::empty(), c"size=64m")
+        .unwrap();
+    let _small = Small(&manager);
+    for entry in fs::read_dir(&aside).unwrap() {
+        let (from, to) = (entry.as_ref().unwrap().path(), manager.join(entry.unwrap().file_name()));
+        // The table with holes where it holds nothing, so that it needs room soon; the journal as it is made.
+        let sparse = if from.extension().is_some_and(|kind| kind == "redb") { "always" } else { "never" };
+        let copied = Command::new("cp").arg(format!("--sparse={sparse}")).arg(from).arg(to).status().unwrap();
+        assert!(copied.success());
+    }
+    let log = || fs::read_to_string(cluster.dir().join("log/manager.log")).unwrap_or_default();
+    let ends = |times: usize| {
+        let end = Instant::now() + PATIENCE;
+        while log().matches("the manager stops: ").count() + log().matches("open store ").count() < times
+            || cluster.processes().iter().any(|(name, _)| name == "manager")
+        {
+            assert!(Instant::now() < end, "it does not end\n{}", log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(log().matches("No space left").count() >= times, "{}", log());
+    };
+    let (stop, made, filler) = (AtomicBool::new(false), AtomicU64::new(0), manager.join("filler"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let name = format!("names/{:0200}", made.load(SeqCst));
+                File::create_new(mounts.at(0, &name)).unwrap();
+                made.fetch_add(1, SeqCst);
+            }
+        });
+        let goes_on = |to: u64| {
+            let end = Instant::now() + PATIENCE;
+            while made.load(SeqCst) < to {
+                assert!(Instant::now() < end, "it does not go on\n{}", log());
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        cluster.start_server("manager");
+        goes_on(20);
+        let full =
+            File::create(&filler).and_then(|mut file| std::io::copy(&mut std::io::repeat(7), &mut file));
+        assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        ends(1);
+        let before = made.load(SeqCst);
+        cluster.start_server("manager");
+        ends(2);
+        assert_eq!(made.load(SeqCst), before);
+        fs::remove_file(&filler).unwrap();
+        cluster.start_server("manager");
+        goes_on(before + 100);
+        stop.store(true, SeqCst);
+        println!("{before} names before the disk was full, {} in all", made.load(SeqCst));
+    });
+    assert_eq!(fs::read_dir(mounts.at(0, "names")).unwrap().count() as u64, made.load(SeqCst));
 }

@@ -1,7 +1,7 @@
 //! The seeded simulation: the shipped manager, memberships, gates, stripes and clients in one thread, over a simulated
 //! network, clock and disks (`simulation/`). Programs on two or three clients use the same files, names and locks, while
-//! messages are lost, late or carried out twice, ways are cut for shorter and longer than a lease, the manager and clients are
-//! killed. Whatever was answered must hold, and nobody may wait for ever.
+//! messages are lost, late or carried out twice, ways are cut for shorter and longer than a lease, the manager, servers and
+//! clients are killed. Whatever was answered must hold, and nobody may wait for ever.
 //! `ROPEWALK_TEST_SEED=7` repeats a seed (with `RUST_LOG=info`: all that happens in it), `ROPEWALK_SIMULATION_SEEDS=1000..2000`
 //! runs others, `ROPEWALK_SOAK=1` more.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -13,6 +13,7 @@ mod simulation {
     pub mod cluster;
     pub mod disk;
     pub mod programs;
+    pub mod server;
     pub mod world;
 }
 
@@ -45,7 +46,7 @@ use tokio::{
 const STEPS: u64 = 25;
 const PATIENCE: Duration = Duration::from_secs(600);
 
-const RULES: [Without; 7] = [
+const RULES: [Without; 9] = [
     Without::Fence,
     Without::Durability,
     Without::ExactlyOnce,
@@ -53,6 +54,8 @@ const RULES: [Without; 7] = [
     Without::Recall,
     Without::Names,
     Without::Flush,
+    Without::Written,
+    Without::CatchUp,
 ];
 /// Each of them is missed by a seed below this; the rarest, the fence, by one of some 250.
 const BOUND: u64 = 2001;
@@ -77,12 +80,29 @@ impl Mishaps {
         }
     }
 
-    async fn next(&mut self, cluster: &Cluster, killed: &mut Vec<Who>) {
+    /// One server at a time: with two away everybody waits.
+    fn kill_server(&mut self, cluster: &Arc<Cluster>) {
+        let node = cluster.nodes[self.random.below(NODES.into()) as usize].clone();
+        let down = Duration::from_millis(self.random.below(20_000));
+        if cluster.all_serve() && cluster.kill_server(&node) {
+            cluster.note(format!("mishap: the server {} is killed for {down:?}", node.id));
+            let cluster = cluster.clone();
+            tokio::spawn(async move {
+                sleep(down).await;
+                cluster.start_server(&node).await;
+                cluster.note(format!("mishap: the server {} is back", node.id));
+            });
+        }
+    }
+
+    async fn next(&mut self, cluster: &Arc<Cluster>, killed: &mut Vec<Who>) {
         let mut time = |from: u64, to: u64| Duration::from_millis(from + self.random.below(to - from));
         sleep(time(100, 4000)).await;
         let (short, long, down) = (time(200, 5000), time(11_000, 40_000), time(0, 4000));
         let who = self.random.below(self.clients.into()) as Who;
-        match self.random.below(10) {
+        // A rule is looked for among what can show it missing.
+        let servers_die = matches!(cluster.without, Without::Nothing | Without::Written | Without::CatchUp);
+        match self.random.below(if servers_die { 13 } else { 10 }) {
             0..4 => {
                 cluster.note(format!("mishap: the manager is killed for {down:?}"));
                 cluster.kill_manager();
@@ -95,6 +115,7 @@ impl Mishaps {
                 let node = NODE + 1 + self.random.below(NODES.into()) as Who;
                 self.cut_short(cluster, node, short);
             }
+            10.. => self.kill_server(cluster),
             // One stays to the end.
             7..9 if who > 0 && self.doomed.insert(who) => {
                 cluster.note(format!("mishap: client {who} is cut off for {long:?}"));

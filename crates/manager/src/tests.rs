@@ -23,10 +23,14 @@ use wire::{
 use crate::{
     Caller, Manager, ManagerError, Spec, format,
     reaper::{self, Deleter},
-    store::{JournaledStore, RedbStore, Store, volatile::Volatile},
+    store::{
+        JournaledStore, RedbStore, Store,
+        volatile::{Fails, Volatile},
+    },
 };
 
 mod ended;
+mod full;
 mod restart;
 
 fn spec(nodes: u32) -> Spec {
@@ -324,8 +328,8 @@ async fn a_failing_store_stops_the_manager() {
     let media = Media::new(true);
     let manager = on_media(&media).await.unwrap();
     let (session, _) = open_session(&manager).await;
-    media.table.break_down();
-    media.journal.break_down();
+    media.table.fail(Fails::Flushes, 0);
+    media.journal.fail(Fails::Flushes, 0);
     let reply = manager.handle(caller(session), mutate(1, create("a", FileKind::File))).await;
     assert!(matches!(reply, MgrReply::Error(MgrError::Store(_))), "{reply:?}");
     assert!(manager.failed().await.to_string().contains("commit"));

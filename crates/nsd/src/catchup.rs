@@ -16,6 +16,7 @@ use std::{
 };
 
 use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
+use pdisk::Pdisk;
 use stripe::{ClusterView, Membership, StripeIo};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -33,11 +34,12 @@ use crate::{
     pace::{PERMITS, Pace},
     settle::{Place, Settled, Unsettled, empty, settle},
     status::CatchUpStatus,
+    strips::Strips,
 };
 
 /// Catch-up of one pdisk: its state, and what it reports.
-pub struct CatchUp {
-    served: ServedPdisk,
+pub struct CatchUp<S = Pdisk> {
+    served: ServedPdisk<S>,
     io: StripeIo,
     membership: Membership,
     tuning: Tuning,
@@ -64,21 +66,21 @@ pub struct Revisit {
     pub groups: HashSet<(PoolId, GroupId)>,
 }
 
-impl CatchUp {
+impl<S: Strips> CatchUp<S> {
     /// For one pdisk. `made` is what the reports to the manager say.
     pub fn new(
-        served: ServedPdisk,
+        served: ServedPdisk<S>,
         io: StripeIo,
         membership: Membership,
         tuning: Tuning,
         pace: Arc<Pace>,
         made: Made,
-    ) -> CatchUp {
+    ) -> CatchUp<S> {
         CatchUp { served, io, membership, tuning, status: Mutex::default(), pace, made }
     }
 
     /// The pdisk it makes strips on.
-    pub fn pdisk(&self) -> PdiskId {
+    pub(crate) fn pdisk(&self) -> PdiskId {
         self.served.id
     }
     /// A permit to work on a stripe of a pool.
@@ -88,7 +90,7 @@ impl CatchUp {
         Arc::clone(permits).acquire_many_owned(share).await.ok()
     }
     /// Pause between looks at stripes that could not be settled yet.
-    pub fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         self.tuning.revisit_pause
     }
 
@@ -188,7 +190,7 @@ impl CatchUp {
     }
 
     /// Settles what waits; true if nothing is left.
-    pub async fn look_again(
+    pub(crate) async fn look_again(
         self: &Arc<Self>,
         revisit: &Arc<Mutex<Revisit>>,
         parallel: &Arc<Semaphore>,
@@ -263,7 +265,7 @@ impl CatchUp {
     }
 
     /// Compares strip `me` of one group with the others; what differs is settled, or remembered.
-    pub async fn group(
+    pub(crate) async fn group(
         self: Arc<Self>,
         pool: PoolId,
         group: GroupId,

@@ -9,11 +9,11 @@ use wire::mgr::ProcessIdent;
 
 /// An open pdisk to serve.
 #[derive(Clone)]
-pub struct ServedPdisk {
+pub struct ServedPdisk<S = Pdisk> {
     /// Its number.
     pub id: PdiskId,
     /// The pdisk.
-    pub pdisk: Pdisk,
+    pub pdisk: S,
 }
 
 /// Bounds and times of a server.

@@ -3,8 +3,8 @@
 //! repair of damaged strips.
 //!
 //! [`Server`] puts the parts together: `gate` admits requests, `ops` carries them to the pdisks,
-//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge`, as fast as `pace` lets them;
-//! `leftovers` removes what has moved away; `cache` answers what is read again.
+//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge`, as fast as `pace` lets them (`strips`: what
+//! they need of a pdisk); `leftovers` removes what has moved away; `cache` answers what is read again.
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -23,11 +23,15 @@ mod server;
 mod settle;
 mod statistics;
 mod status;
+mod strips;
 
 pub use cache::CacheUse;
+pub use catchup::{CatchUp, Made};
 pub use config::{ServedPdisk, ServerConfig, Tuning};
 pub use error::ServerError;
 pub use gate::{Gate, Pass};
+pub use pace::Pace;
 pub use scrub::{Found, Page};
 pub use server::Server;
 pub use status::{CatchUpStatus, PdiskStatus, RepairStatus, ServerStatus};
+pub use strips::Strips;

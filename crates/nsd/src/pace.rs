@@ -49,6 +49,12 @@ pub struct Pace {
     paid_at: Mutex<HashMap<PdiskId, Instant>>,
 }
 
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::new()
+    }
+}
+
 impl Pace {
     /// By the defaults.
     pub fn new() -> Pace {

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use base::{GroupId, OpClass, PoolId, StripIndex, StripeId, Version};
 use bytes::{Bytes, BytesMut};
-use pdisk::Pdisk;
 use stripe::{StripeError, StripeIo};
 use thiserror::Error;
 use wire::{
@@ -14,7 +13,10 @@ use wire::{
     strip::{DeleteStrips, StripRefusal, StripState},
 };
 
-use crate::judge::{Seen, Verdict, Why, judge};
+use crate::{
+    judge::{Seen, Verdict, Why, judge},
+    strips::Strips,
+};
 
 /// What became of a strip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +70,7 @@ const LOOKS_MAX: usize = 3;
 /// if it is to be avoided: this is it, or it does not count.
 pub async fn settle(
     io: &StripeIo,
-    pdisk: &Pdisk,
+    pdisk: &impl Strips,
     place: Place,
     avoid: bool,
     class: OpClass,
@@ -89,7 +91,7 @@ pub async fn settle(
 
 async fn once(
     io: &StripeIo,
-    pdisk: &Pdisk,
+    pdisk: &impl Strips,
     place: Place,
     avoid: bool,
     class: OpClass,

@@ -5,20 +5,19 @@
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
-use base::{ClusterId, Epoch, FsId, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
 use client::{Client, ClientConfig, MountError, Tunables};
 use manager::{Caller, Manager, Spec, format::first_state, store::Store};
 use net::BoxFuture;
-use nsd::Gate;
-use stripe::{
-    Fault, LinkError, ManagerLink, Membership, MembershipConfig, NsdCall, NsdTransport, Registered,
-    Registrar, RegistrarError,
-};
+use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -26,15 +25,12 @@ use tokio::{
 };
 use wire::{
     map::{FsEntry, NodeEntry, PdiskEntry, PoolEntry},
-    mgr::{MgrReply, MgrRequest, OpId, PdiskReport, ProcessIdent},
+    mgr::{MgrReply, MgrRequest, OpId, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     token::{Need, Recall},
 };
 
-use super::{
-    disk::{Kept, Strips},
-    world,
-};
+use super::{disk::Kept, server::Node, world};
 use crate::common::Random;
 
 /// A rule taken out.
@@ -55,6 +51,10 @@ pub enum Without {
     Names,
     /// What is stored because a token is asked for is not stored.
     Flush,
+    /// What a server acknowledged last is lost when it is killed.
+    Written,
+    /// A pdisk that comes back counts at once.
+    CatchUp,
 }
 
 /// A process that others may not reach: 0 to 99 are clients, 100 and more the nodes.
@@ -70,7 +70,9 @@ pub struct Cluster {
     manager: Mutex<Option<Manager>>,
     /// How often it was killed.
     kills: watch::Sender<u64>,
-    nodes: Vec<Node>,
+    pub nodes: Vec<Arc<Node>>,
+    /// Requests that servers have admitted.
+    admitted: AtomicU64,
     /// Until when a process reaches nobody. The dead: for ever.
     cut: Mutex<HashMap<Who, Option<Instant>>>,
     /// Tokens that clients were asked for and have not given up.
@@ -79,12 +81,6 @@ pub struct Cluster {
     named: Mutex<HashSet<InodeNo>>,
     /// All that happened, in order.
     pub trace: Mutex<Vec<String>>,
-}
-
-struct Node {
-    id: NodeId,
-    strips: Mutex<Strips>,
-    serving: OnceLock<(Membership, Arc<Gate>)>,
 }
 
 fn spec() -> Spec {
@@ -114,14 +110,14 @@ impl Cluster {
         let kept = Kept::default();
         let first = first_state(&spec(), [1, 2], &kept.snapshot().unwrap()).unwrap();
         kept.commit(&first).unwrap();
-        let node = |id| Node { id: NodeId(id), strips: Mutex::default(), serving: OnceLock::new() };
         let cluster = Arc::new(Cluster {
             random: Mutex::new(Random(seed)),
             without,
             kept: Mutex::new(kept),
             manager: Mutex::default(),
             kills: watch::Sender::new(0),
-            nodes: (1..=NODES).map(node).collect(),
+            nodes: (1..=NODES).map(Node::new).collect(),
+            admitted: AtomicU64::new(0),
             cut: Mutex::default(),
             wanted: Mutex::default(),
             named: Mutex::default(),
@@ -129,15 +125,7 @@ impl Cluster {
         });
         cluster.start_manager();
         for node in &cluster.nodes {
-            let who = NODE + node.id.0;
-            let link = Arc::new(Way { cluster: cluster.clone(), who });
-            let config = MembershipConfig { in_force_by_owner: true, ..MembershipConfig::default() };
-            let membership = Membership::start(link, Arc::new(Server(node.id)), config).await.unwrap();
-            let gate = Arc::new(Gate::new(membership.view(), vec![PdiskId(node.id.0)]));
-            let following = gate.clone();
-            let of = membership.clone();
-            tokio::spawn(async move { following.follow(of).await });
-            assert!(node.serving.set((membership, gate)).is_ok());
+            cluster.start_server(node).await;
         }
         cluster
     }
@@ -320,17 +308,21 @@ impl Cluster {
     async fn serve(self: Arc<Cluster>, to: Addressed, payload: Bytes) -> Result<(NsdReply, Bytes), Fault> {
         let Addressed { node, session, epoch, request, deadline } = to;
         let at = &self.nodes[node.0 as usize - 1];
-        let Some((membership, gate)) = at.serving.get() else {
+        let Some((membership, gate)) = at.serving() else {
             return Err(Fault::Unreachable("not serving".into()));
         };
         let wait = Duration::from_secs(2);
-        let pass = match gate.admit(membership, session, epoch, &request, wait, deadline).await {
+        let pass = match gate.admit(&membership, session, epoch, &request, wait, deadline).await {
             Ok(pass) => Some(pass),
             Err(NsdRefusal::Fenced) if self.without == Without::Fence => None,
             Err(refusal) => return Err(Fault::Refused(refusal)),
         };
+        let (number, asked) = (self.admitted.fetch_add(1, SeqCst), format!("{node}, {session}: {request:?}"));
+        at.begin(number, request, payload);
         sleep(Duration::from_micros(self.below(3000))).await;
-        let asked = format!("{node}, {session}: {request:?}");
+        let Some((request, payload)) = at.end(number) else {
+            return Err(Fault::Unreachable("killed".into()));
+        };
         let (reply, bytes) = match self.pretended(session, &request) {
             Some(reply) => (reply, Bytes::new()),
             None => at.strips.lock().unwrap().carry_out(request, &payload),
@@ -376,9 +368,9 @@ struct Addressed {
 }
 
 /// What a process reaches the others by.
-struct Way {
-    cluster: Arc<Cluster>,
-    who: Who,
+pub struct Way {
+    pub cluster: Arc<Cluster>,
+    pub who: Who,
 }
 
 /// Waits for an answer; what was sent is on its way in any case.
@@ -418,34 +410,5 @@ impl NsdTransport for Way {
             let sent = tokio::spawn(cluster.deliver(who, to, Bytes::from(payload.concat())));
             answered(sent, deadline, Fault::Timeout).await
         })
-    }
-}
-
-/// How a node becomes part of the cluster.
-struct Server(NodeId);
-
-impl Registrar for Server {
-    fn register(&self, link: Arc<dyn ManagerLink>) -> BoxFuture<'static, Result<Registered, RegistrarError>> {
-        let request = MgrRequest::RegisterServer {
-            node: self.0,
-            process: ProcessIdent { pid: NODE + self.0.0, ..ProcessIdent::default() },
-            addrs: vec![format!("127.0.0.{}:1", self.0.0)],
-            pdisks: self.reports(),
-        };
-        Box::pin(async move {
-            let sent = std::time::Instant::now();
-            match link.call(SessionId(0), Epoch(0), request, sent + Duration::from_secs(5)).await {
-                Ok(MgrReply::Registered { session, lease_us, map, .. }) => {
-                    Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map })
-                }
-                Ok(_) => Err(RegistrarError::Fatal(LinkError::Protocol)),
-                Err(error) => Err(RegistrarError::Retry(error)),
-            }
-        })
-    }
-
-    fn reports(&self) -> Vec<PdiskReport> {
-        let (id, incarnation) = (PdiskId(self.0.0), Incarnation(1));
-        vec![PdiskReport { id, incarnation, capacity: 1 << 40, free: 1 << 40, ..PdiskReport::default() }]
     }
 }

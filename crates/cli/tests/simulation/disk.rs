@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use base::{FsId, Grant, GroupId, PoolId, StripId, Version, units::UNIT};
+use base::{Grant, GroupId, PoolId, StripId, Version, units::UNIT};
 use bytes::Bytes;
 use manager::store::{Changes, Read, Snapshot, Store, StoreError, Visit};
 use pdisk::rules;
@@ -91,26 +91,35 @@ impl Store for Kept {
     }
 }
 
-/// One version of a strip.
+/// One version of a strip. Its bytes are not copied with it.
 #[derive(Clone)]
 struct Held {
     info: VersionInfo,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     crcs: Vec<u32>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Strip {
     pool: PoolId,
     group: GroupId,
     adopted: Option<Held>,
     prepared: Option<Held>,
     sealed_below: Grant,
+    /// Something was done to it in this life of its server.
+    touched: bool,
 }
 
 /// The strips of a pdisk.
 #[derive(Default)]
-pub struct Strips(BTreeMap<StripId, Strip>);
+pub struct Strips {
+    here: BTreeMap<StripId, Strip>,
+    changes: u64,
+    /// Of this life.
+    deletes: Vec<DeleteStrips>,
+    /// Before the last change of one strip.
+    before: Option<(StripId, Strip)>,
+}
 
 type Refused<T> = Result<T, StripRefusal>;
 
@@ -121,7 +130,7 @@ impl Strips {
         let done = |result: Refused<()>| result.map_or_else(refused, |()| NsdReply::Done);
         let reply = match request {
             NsdRequest::Prepare { strip, .. } => done(self.prepare(&strip, payload)),
-            NsdRequest::Install { strip, .. } => done(self.install(&strip, payload)),
+            NsdRequest::Install { strip, .. } => done(self.install(&strip, payload, self.deletes.len())),
             NsdRequest::Adopt { items, .. } => {
                 NsdReply::Outcomes(items.into_iter().map(|(id, version)| self.adopt(id, version)).collect())
             }
@@ -130,15 +139,17 @@ impl Strips {
             }
             NsdRequest::Seal { strips, below, .. } => {
                 for id in &strips {
-                    let strip = self.0.entry(*id).or_default();
+                    let strip = self.change(*id);
                     strip.sealed_below = strip.sealed_below.max(below);
                 }
                 self.states(strips.into_iter(), usize::MAX)
             }
             NsdRequest::State { strips, .. } => self.states(strips.into_iter(), usize::MAX),
             NsdRequest::ListGroup { pool, group, after, limit, .. } => {
-                let of = |strip: &Strip| (strip.pool, strip.group) == (pool, group);
-                self.states(self.after(after, of).into_iter(), limit as usize)
+                let mut states = self.list_group(pool, group, after);
+                let more = states.len() > limit as usize;
+                states.truncate(limit as usize);
+                NsdReply::States { states, more }
             }
             NsdRequest::ListPrepared { fs, after, limit, .. } => {
                 let listed = self.after(after, |strip| strip.prepared.is_some());
@@ -158,13 +169,45 @@ impl Strips {
     }
 
     fn after(&self, after: Option<StripId>, of: impl Fn(&Strip) -> bool) -> Vec<StripId> {
-        let rest = self.0.iter().filter(|(id, _)| after.is_none_or(|after| **id > after));
+        let rest = self.here.iter().filter(|(id, _)| after.is_none_or(|after| **id > after));
         rest.filter(|(_, strip)| of(strip)).map(|(id, _)| *id).collect()
     }
 
-    fn state(&self, id: StripId) -> StripState {
+    /// A strip that is changed.
+    fn change(&mut self, id: StripId) -> &mut Strip {
+        self.changes += 1;
+        let strip = self.here.entry(id).or_default();
+        self.before = Some((id, strip.clone()));
+        strip.touched = true;
+        strip
+    }
+
+    /// Changes since it was made: how far its log is.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub fn deletes_seen(&self) -> usize {
+        self.deletes.len()
+    }
+
+    /// The server has died. `behind`: what it changed last is lost.
+    pub fn end_life(&mut self, behind: bool) {
+        if let Some((id, strip)) = self.before.take().filter(|_| behind) {
+            self.here.insert(id, strip);
+        }
+        self.deletes.clear();
+        self.here.values_mut().for_each(|strip| strip.touched = false);
+    }
+
+    pub fn list_group(&self, pool: PoolId, group: GroupId, after: Option<StripId>) -> Vec<StripState> {
+        let of = |strip: &Strip| (strip.pool, strip.group) == (pool, group);
+        self.after(after, of).into_iter().map(|id| self.state(id)).collect()
+    }
+
+    pub fn state(&self, id: StripId) -> StripState {
         let none = Strip::default();
-        let strip = self.0.get(&id).unwrap_or(&none);
+        let strip = self.here.get(&id).unwrap_or(&none);
         let info = |held: &Option<Held>| held.as_ref().map(|held| held.info.clone());
         StripState {
             strip: id,
@@ -186,7 +229,10 @@ impl Strips {
     fn prepare(&mut self, request: &PrepareStrip, payload: &Bytes) -> Refused<()> {
         checked(request, payload)?;
         let decision = rules::prepare(&self.state(request.strip), request);
-        let strip = self.0.entry(request.strip).or_default();
+        if decision.adopt.is_none() {
+            decision.then.clone()?;
+        }
+        let strip = self.change(request.strip);
         if decision.adopt.is_some() {
             strip.adopted = strip.prepared.take();
         }
@@ -198,36 +244,51 @@ impl Strips {
         Ok(())
     }
 
-    fn install(&mut self, request: &PrepareStrip, payload: &Bytes) -> Refused<()> {
+    /// `since`: deletes that had been seen when it was begun.
+    pub fn install(&mut self, request: &PrepareStrip, payload: &Bytes, since: usize) -> Refused<()> {
         checked(request, payload)?;
-        rules::install(&self.state(request.strip), request.info.version)?;
-        let strip = self.0.entry(request.strip).or_default();
+        let present = request.info.version;
+        let deleted = |item: &DeleteStrips| covers(item, &request.strip) && item.highest >= present;
+        // A life remembers them all.
+        if since > self.deletes.len() || self.deletes.iter().any(deleted) {
+            return Err(StripRefusal::NotNewer { present });
+        }
+        rules::install(&self.state(request.strip), present)?;
+        let strip = self.change(request.strip);
         (strip.pool, strip.group) = (request.pool, request.group);
         (strip.adopted, strip.prepared) = (Some(over(None, request, payload)), None);
         Ok(())
     }
 
-    fn adopt(&mut self, id: StripId, version: Version) -> Refused<()> {
+    pub fn adopt(&mut self, id: StripId, version: Version) -> Refused<()> {
         if rules::adopt(&self.state(id), version)? == rules::Action::Apply {
-            let strip = self.0.entry(id).or_default();
+            let strip = self.change(id);
             strip.adopted = strip.prepared.take();
         }
         Ok(())
     }
 
-    fn discard(&mut self, id: StripId, version: Version) -> Refused<()> {
+    pub fn discard(&mut self, id: StripId, version: Version) -> Refused<()> {
         if rules::discard(&self.state(id), version)? == rules::Action::Apply {
-            self.0.entry(id).or_default().prepared = None;
+            self.change(id).prepared = None;
         }
         Ok(())
     }
 
-    fn delete(&mut self, item: &DeleteStrips) {
-        let of = |id: &StripId, fs: FsId| {
-            let stripe = id.stripe;
-            stripe.fs == fs && stripe.inode == item.inode && (item.first..=item.last).contains(&stripe.block)
-        };
-        for (_, strip) in self.0.iter_mut().filter(|(id, _)| of(id, item.fs)) {
+    /// Drops what an earlier life left prepared; false if it is not that.
+    pub fn discard_leftover(&mut self, id: StripId, version: Version) -> bool {
+        let left = |strip: &&Strip| !strip.touched && version_of(&strip.prepared) == Some(version);
+        let found = self.here.get(&id).filter(left).is_some();
+        if found {
+            self.change(id).prepared = None;
+        }
+        found
+    }
+
+    pub fn delete(&mut self, item: &DeleteStrips) {
+        self.changes += 1;
+        self.deletes.push(*item);
+        for (_, strip) in self.here.iter_mut().filter(|(id, _)| covers(item, id)) {
             let stays = |held: &Held| held.info.version > item.highest;
             strip.adopted = strip.adopted.take().filter(stays);
             strip.prepared = strip.prepared.take().filter(stays);
@@ -235,7 +296,7 @@ impl Strips {
     }
 
     fn read(&self, read: &ReadStrip) -> Refused<(StripRead, Bytes)> {
-        let strip = self.0.get(&read.strip).ok_or(StripRefusal::Absent)?;
+        let strip = self.here.get(&read.strip).ok_or(StripRefusal::Absent)?;
         let versions = [&strip.adopted, &strip.prepared];
         let held = match read.version {
             ReadVersion::Adopted => strip.adopted.as_ref(),
@@ -254,6 +315,15 @@ impl Strips {
     }
 }
 
+fn covers(item: &DeleteStrips, id: &StripId) -> bool {
+    let stripe = id.stripe;
+    (stripe.fs, stripe.inode) == (item.fs, item.inode) && (item.first..=item.last).contains(&stripe.block)
+}
+
+fn version_of(held: &Option<Held>) -> Option<Version> {
+    held.as_ref().map(|held| held.info.version)
+}
+
 fn refused(refusal: StripRefusal) -> NsdReply {
     NsdReply::Refused(NsdRefusal::Strip(refusal))
 }
@@ -266,7 +336,7 @@ fn checked(request: &PrepareStrip, payload: &Bytes) -> Refused<()> {
 
 /// The new version: what came, over its base or zeros.
 fn over(base: Option<Held>, request: &PrepareStrip, payload: &Bytes) -> Held {
-    let (mut bytes, mut crcs) = base.map(|held| (held.bytes, held.crcs)).unwrap_or_default();
+    let (mut bytes, mut crcs) = base.map(|held| (held.bytes.to_vec(), held.crcs)).unwrap_or_default();
     let len = request.info.len as usize;
     bytes.resize(len, 0);
     crcs.resize(len / UNIT, crc32c(&[0; UNIT]));
@@ -278,5 +348,5 @@ fn over(base: Option<Held>, request: &PrepareStrip, payload: &Bytes) -> Held {
         crcs[from / UNIT..from / UNIT + units].copy_from_slice(&request.crcs[at / UNIT..at / UNIT + units]);
         at += size;
     }
-    Held { info: request.info.clone(), bytes, crcs }
+    Held { info: request.info.clone(), bytes: bytes.into(), crcs }
 }

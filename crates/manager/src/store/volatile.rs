@@ -1,7 +1,7 @@
 //! A medium that loses power, for tests: what was written is kept apart until it is flushed.
 //!
 //! SIGKILL leaves the page cache alone, so it is no power cut; this is one. At the cut every write since
-//! the last flush survives or not, each for itself.
+//! the last flush survives or not, each for itself. It can also be full, or fail, from some write or flush on.
 
 use std::{
     io,
@@ -12,6 +12,15 @@ use redb::StorageBackend;
 
 use super::journal::Medium;
 
+/// What a medium that fails does no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fails {
+    /// Writing and growing: there is no room. Half of a write may be there.
+    Writes,
+    /// Flushing: what was to be flushed is still read, and never gets to the disk.
+    Flushes,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// What reads see.
@@ -20,8 +29,31 @@ struct State {
     flushed: Vec<u8>,
     /// Written since.
     pending: Vec<(u64, Vec<u8>)>,
-    /// Flushes fail from now on.
-    broken: bool,
+    /// What fails after so many more of its kind.
+    fails: Option<(Fails, u64)>,
+}
+
+impl State {
+    /// Whether this one fails.
+    fn fails(&mut self, what: Fails) -> bool {
+        match &mut self.fails {
+            Some((fails, 0)) => *fails == what,
+            Some((fails, left)) if *fails == what => {
+                *left -= 1;
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Carries writes out, as far as they lie within.
+fn write_all(to: &mut [u8], writes: &[(u64, Vec<u8>)]) {
+    for (offset, bytes) in writes {
+        let room = to.get_mut(*offset as usize..).unwrap_or_default();
+        let len = bytes.len().min(room.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+    }
 }
 
 /// The medium. Clones are the same medium.
@@ -42,23 +74,23 @@ impl Volatile {
         self.state.lock().unwrap()
     }
 
-    /// From now on every flush fails.
-    pub fn break_down(&self) {
-        self.state().broken = true;
+    /// After `after` more of its kind every one fails, until it is mended.
+    pub fn fail(&self, what: Fails, after: u64) {
+        self.state().fails = Some((what, after));
+    }
+
+    /// There is room again; nothing fails.
+    pub fn mend(&self) {
+        self.state().fails = None;
     }
 
     /// What is left after a power cut now: `survives` decides for each unflushed write.
     pub fn power_cut(&self, mut survives: impl FnMut() -> bool) -> Volatile {
-        let state = self.state();
+        let mut state = self.state();
         let mut left = state.flushed.clone();
         left.resize(state.seen.len(), 0);
-        for (offset, bytes) in &state.pending {
-            if survives() {
-                let start = *offset as usize;
-                let end = (start + bytes.len()).min(left.len());
-                left[start..end].copy_from_slice(&bytes[..end - start]);
-            }
-        }
+        state.pending.retain(|_| survives());
+        write_all(&mut left, &state.pending);
         let state = State { seen: left.clone(), flushed: left, ..State::default() };
         Volatile { state: Arc::new(Mutex::new(state)), honest: true }
     }
@@ -76,17 +108,24 @@ impl StorageBackend for Volatile {
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.state().seen.resize(len as usize, 0);
+        let mut state = self.state();
+        if len > state.seen.len() as u64 && state.fails(Fails::Writes) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.seen.resize(len as usize, 0);
+        state.flushed.truncate(len as usize);
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.state();
-        if state.broken {
-            return Err(io::Error::other("broken down"));
-        }
+        let state = &mut *self.state();
+        let failed = state.fails(Fails::Flushes);
         if self.honest {
-            state.flushed = state.seen.clone();
-            state.pending.clear();
+            state.flushed.resize(state.seen.len(), 0);
+            let pending = std::mem::take(&mut state.pending);
+            if failed {
+                return Err(io::Error::other("a flush failed"));
+            }
+            write_all(&mut state.flushed, &pending);
         }
         Ok(())
     }
@@ -97,9 +136,11 @@ impl StorageBackend for Volatile {
         if end > state.seen.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        state.seen[start..end].copy_from_slice(data);
+        let full = state.fails(Fails::Writes);
+        let data = if full { &data[..data.len() / 2] } else { data };
+        state.seen[start..start + data.len()].copy_from_slice(data);
         state.pending.push((offset, data.to_vec()));
-        Ok(())
+        if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 
