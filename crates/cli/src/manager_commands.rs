@@ -26,10 +26,13 @@ pub fn dump(args: &ManagerFile) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
     stopped(&dir)?;
     let path = manager::format::store_path(&dir.manager_dir());
+    if !path.exists() {
+        bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
+    }
     let from =
         JournaledStore::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
     let file = File::create_new(&args.file)
-        .with_context(|| format!("make {}; give a file that is not there yet", args.file.display()))?;
+        .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
     let count = write_dump(&from, file).inspect_err(|_| {
         // Half a dump is of no use, and would be refused.
         let _ = std::fs::remove_file(&args.file);
@@ -60,7 +63,9 @@ pub fn restore(args: &ManagerFile) -> Result<()> {
         );
     }
     let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
-    let count = manager::restore(&store, &mut BufReader::new(file))?;
+    let count = manager::restore(&store, &mut BufReader::new(file)).with_context(|| {
+        format!("restore from {}; no store was made, take another dump", args.file.display())
+    })?;
     output::line(format!(
         "{count} records are in {}; start it: ropewalk up --dir {}",
         store.display(),

@@ -509,6 +509,17 @@ fn the_managers_store_goes_through_a_dump() {
     assert!(full.contains("move it away"), "{full}");
     let store = mounts.cluster.dir().join("manager");
     fs::rename(&store, mounts.more.path().join("old")).unwrap();
+    let none = common::refused(&["manager", "dump", "--dir", dir, &format!("{dump}.none")]);
+    assert!(none.contains("manager restore"), "{none}");
+    let bytes = fs::read(dump).unwrap();
+    let flipped = bytes.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == bytes.len() / 2)).collect();
+    for bad in [bytes[..bytes.len() - 1].to_vec(), [&bytes[..], b"x"].concat(), flipped] {
+        let path = format!("{dump}.bad");
+        fs::write(&path, bad).unwrap();
+        let said = common::refused(&["manager", "restore", "--dir", dir, &path]);
+        assert!(said.contains(&path), "{said}");
+        assert!(!store.exists(), "a store is left of a bad dump");
+    }
     ok(&["manager", "restore", "--dir", dir, dump]);
     mounts.cluster.start();
     assert_eq!(fs::read(mounts.at(0, "large")).unwrap(), content);

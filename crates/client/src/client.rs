@@ -518,6 +518,10 @@ impl Client {
         {
             // From here on the inode stays in memory, and unlinked until the handle is released.
             let mut state = inode.lock();
+            if state.gone && state.opens == 0 {
+                // It was removed since it was looked for; whoever did that may forget it any moment.
+                return Err(Errno::ENOENT);
+            }
             state.opens += 1;
             state.wide_opens += u32::from(file.is_wide());
         }

@@ -69,7 +69,7 @@ pub trait Calls: Send + Sync + 'static {
         let _ = handle;
         false
     }
-    /// An entry by name.
+    /// An entry by name; "." also of what is no directory: the inode of a file handle.
     fn lookup(&self, parent: InodeNo, name: &[u8]) -> impl Answer<Attr>;
     /// Attributes.
     fn getattr(&self, ino: InodeNo) -> impl Answer<Attr>;

@@ -22,7 +22,11 @@ impl Calls for Client {
     }
 
     async fn lookup(&self, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
-        Client::lookup(self, parent, name).await
+        if name != b"." {
+            return Client::lookup(self, parent, name).await;
+        }
+        let attr = Client::getattr(self, parent).await?;
+        if attr.nlink > 0 { Ok(attr) } else { Err(Errno::ENOENT) }
     }
 
     async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {

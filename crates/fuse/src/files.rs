@@ -14,6 +14,7 @@ use crate::{
     buffers::Payload,
     calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, SetAttrs},
     inodes::Way,
+    names::stale,
     reply::Answer,
     request::{Header, Operation, name_too_long},
     session::{OpenFile, Session},
@@ -156,7 +157,7 @@ impl<C: Calls> Session<C> {
         if flags.truncate && kill_suidgid {
             self.drop_privileges(attr.ino).await?;
         }
-        let opened = self.calls.open(attr.ino, self.caching().flags_below(flags)).await?;
+        let opened = self.calls.open(attr.ino, self.caching().flags_below(flags)).await.map_err(stale)?;
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
         }

@@ -78,10 +78,11 @@ impl Inodes {
         }
     }
 
-    /// What can be said of an inode that the file system below has no more, while the kernel still
-    /// refers to it: the directory a process stands in may be removed.
+    /// What can be said of a directory that the file system below has no more, while the kernel still
+    /// refers to it: a process may stand in it.
     pub fn removed(&self, ino: InodeNo) -> Option<Attr> {
-        let known = *self.shard(ino).get(&ino).filter(|k| k.references > 0)?;
+        let shard = self.shard(ino);
+        let known = *shard.get(&ino).filter(|k| k.references > 0 && k.kind == FileKind::Directory)?;
         let Known { uid, gid, mode, kind, .. } = known;
         Some(Attr { ino, kind, mode, uid, gid, nlink: 0, ..Attr::default() })
     }
@@ -214,9 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_inode_is_described_while_it_is_referred_to() {
+    fn a_removed_directory_is_described_while_it_is_referred_to() {
         let inodes = Inodes::new();
-        inodes.refer(&Attr { uid: 5, ..file(7, 0o640) });
+        inodes.refer(&file(8, 0o640));
+        assert_eq!(inodes.removed(InodeNo(8)), None);
+        inodes.refer(&Attr { uid: 5, kind: FileKind::Directory, ..file(7, 0o640) });
         let removed = inodes.removed(InodeNo(7)).unwrap();
         assert_eq!((removed.uid, removed.mode, removed.nlink), (5, 0o640, 0));
         inodes.forget(InodeNo(7), 1);

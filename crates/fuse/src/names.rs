@@ -37,9 +37,28 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name_too_long(name) { error(libc::ENAMETOOLONG) } else { Ok(()) }
 }
 
+/// What the kernel is told of an inode that is no more: it looks the name up once more then, which another mount may
+/// have led elsewhere meanwhile and which was never absent.
+pub(crate) fn stale(errno: Errno) -> Errno {
+    if errno.0 == libc::ENOENT { Errno(libc::ESTALE) } else { errno }
+}
+
 impl<C: Calls> Session<C> {
     /// Does what is asked.
     pub(crate) async fn serve(
+        self: &Arc<Self>,
+        header: &Header,
+        operation: Operation,
+        payload: Option<Payload>,
+    ) -> Result<Answer, Errno> {
+        let of_inode = operation.is_of_inode();
+        match self.serve_one(header, operation, payload).await {
+            Err(errno) if of_inode => Err(stale(errno)),
+            answer => answer,
+        }
+    }
+
+    async fn serve_one(
         self: &Arc<Self>,
         header: &Header,
         operation: Operation,

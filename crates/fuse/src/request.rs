@@ -125,6 +125,26 @@ struct Cursor<'a> {
     rest: &'a [u8],
 }
 
+impl Operation {
+    /// Whether ENOENT can only mean that the inode of the header is no more. Not of those by an open file, which
+    /// keeps it, and those that name an entry of a directory.
+    pub fn is_of_inode(&self) -> bool {
+        use Operation::*;
+        matches!(
+            self,
+            Getattr
+                | Statx
+                | Setattr(_)
+                | Readlink
+                | Open { .. }
+                | Setxattr { .. }
+                | Getxattr { .. }
+                | Listxattr { .. }
+                | Removexattr { .. }
+        )
+    }
+}
+
 impl<'a> Cursor<'a> {
     fn take<T: FromBytes + Immutable + KnownLayout>(&mut self) -> Result<T, &'static str> {
         let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| "shorter than its structure")?;

@@ -130,6 +130,9 @@ pub fn restore(from: &mut dyn std::io::Read, to: &dyn Store) -> Result<u64, Mana
     if counted != count || input.take_u32()? != crc {
         return Err(input.bad("count or CRC mismatch"));
     }
+    if input.take(1).is_ok() {
+        return Err(input.bad("goes on after its end"));
+    }
     to.commit(&changes)?;
     Ok(count)
 }
@@ -159,6 +162,8 @@ mod tests {
         for len in [0, 10, MAGIC.len() + 2, bytes.len() - 1] {
             assert!(matches!(restore(&mut &bytes[..len], &fresh), Err(ManagerError::BadDump { .. })));
         }
+        let longer = [bytes.as_slice(), b"x"].concat();
+        assert!(matches!(restore(&mut longer.as_slice(), &fresh), Err(ManagerError::BadDump { .. })));
         let mut torn = bytes.clone();
         torn[1000] ^= 1;
         assert!(restore(&mut torn.as_slice(), &fresh).is_err());

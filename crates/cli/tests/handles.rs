@@ -1,0 +1,130 @@
+//! Story: inodes by file handle, as an NFS server on a mount keeps them, and names that another mount leads to
+//! other inodes just when they are used.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use mounts::Mounts;
+
+/// `handle.py save PATH HANDLE`, `handle.py open MOUNT HANDLE`: what is there (kind, size), or the name of the error.
+const HANDLE: &str = r#"
+import ctypes, errno, os, stat, sys
+libc = ctypes.CDLL(None, use_errno=True)
+what, path, handle = sys.argv[1:]
+if what == "save":
+    bytes, mount = ctypes.create_string_buffer(b"\x80".ljust(136, b"\0"), 136), ctypes.c_int()
+    if libc.name_to_handle_at(-100, path.encode(), bytes, ctypes.byref(mount), 0):
+        sys.exit(os.strerror(ctypes.get_errno()))
+    open(handle, "wb").write(bytes.raw)
+else:
+    at = os.open(path, os.O_RDONLY)
+    found = libc.open_by_handle_at(at, open(handle, "rb").read(), os.O_RDONLY)
+    if found < 0:
+        print(errno.errorcode[ctypes.get_errno()], end="")
+    elif stat.S_ISDIR(os.fstat(found).st_mode):
+        print("directory of", *sorted(os.listdir(found)), end="")
+    else:
+        print("file:", os.read(found, 100).decode(), end="")
+"#;
+
+fn handle(what: &str, path: &Path, handle: &Path) -> String {
+    let run = Command::new("python3").args(["-c", HANDLE, what]).args([path, handle]).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    String::from_utf8(run.stdout).unwrap()
+}
+
+/// Handles made on one mount lead to their inodes on every mount, wherever these were moved, also after the mount,
+/// the manager and the servers were killed; those of removed inodes are stale.
+#[test]
+fn file_handles_outlive_restarts() {
+    let mut mounts = Mounts::new(2);
+    fs::create_dir_all(mounts.at(0, "a/b")).unwrap();
+    fs::write(mounts.at(0, "a/b/file"), "content").unwrap();
+    fs::write(mounts.at(0, "a/b/gone"), "").unwrap();
+    let more = mounts.more.path().to_path_buf();
+    let saved = |name: &str| more.join(format!("handle-{name}"));
+    for (path, name) in [("a/b/file", "file"), ("a/b", "dir"), ("a/b/gone", "gone"), ("", "root")] {
+        handle("save", &mounts.at(0, path), &saved(name));
+    }
+    let check = |mount: &Path| {
+        let open = |name| handle("open", mount, &saved(name));
+        assert_eq!(open("file"), "file: content");
+        assert_eq!(open("dir"), "directory of other");
+        assert_eq!(open("gone"), "ESTALE");
+        assert_eq!(open("root"), "directory of a moved");
+    };
+    fs::rename(mounts.at(1, "a/b/file"), mounts.at(1, "moved")).unwrap();
+    fs::remove_file(mounts.at(1, "a/b/gone")).unwrap();
+    fs::write(mounts.at(1, "a/b/other"), "").unwrap();
+    mounts.all.iter().for_each(|mount| check(mount));
+    mounts.cluster.kill(|_| true);
+    for mount in &mounts.all {
+        common::ropewalk(&["umount", "--force", mount.to_str().unwrap()]);
+    }
+    mounts.cluster.start();
+    check(&mounts.all[0]);
+    mounts.add();
+    check(mounts.all.last().unwrap());
+}
+
+/// A name that is only ever replaced is never absent, whatever is done with it elsewhere at that moment.
+#[test]
+fn a_replaced_name_is_never_absent() {
+    let mounts = Mounts::new(2);
+    let (here, there) = (mounts.at(0, "f"), mounts.at(1, "f"));
+    fs::write(&here, "12345").unwrap();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let next = mounts.at(1, "next");
+            while !ended.load(SeqCst) {
+                fs::write(&next, "12345").unwrap();
+                fs::rename(&next, &there).unwrap();
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(3);
+        let (mut done, mut stale) = (0, 0);
+        while Instant::now() < end {
+            let uses: [fn(&Path) -> std::io::Result<u64>; 4] = [
+                |path| {
+                    let mut file = File::open(path)?;
+                    // Nobody else has it open; what was removed meanwhile stays until it is closed.
+                    thread::sleep(Duration::from_millis(1));
+                    let mut bytes = Vec::new();
+                    Ok(file.read_to_end(&mut bytes).expect("read what is open") as u64)
+                },
+                |path| File::options().write(true).open(path).map(|_| 5),
+                |path| fs::set_permissions(path, fs::Permissions::from_mode(0o640)).map(|()| 5),
+                |path| fs::metadata(path).map(|found| found.size()),
+            ];
+            for act in uses {
+                match act(&here) {
+                    Ok(size) => assert_eq!(size, 5),
+                    // The kernel looks once more only.
+                    Err(error) if error.raw_os_error() == Some(libc::ESTALE) => stale += 1,
+                    Err(error) => {
+                        ended.store(true, SeqCst);
+                        panic!("{error}");
+                    }
+                }
+                done += 1;
+            }
+        }
+        ended.store(true, SeqCst);
+        println!("{done} uses of a name, {stale} of which met two replacements");
+        assert!(stale < done / 4, "{stale} of {done}");
+    });
+}
