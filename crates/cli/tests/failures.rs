@@ -208,6 +208,7 @@ fn what_cannot_be_resolved_yet_is_resolved_when_it_can() {
     cluster.kill(|name| name.starts_with("mount") || name == "n1" || name == "n2");
     let models = load.end();
     let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    set(&cluster, &["operationDeadline=20s"]); // the mount waits so long for those that are away
     ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", mnt.to_str().unwrap()]);
     assert!(cluster.logs().contains("cannot be resolved until"), "all could be resolved: {}", cluster.logs());
     cluster.start_server("n1");

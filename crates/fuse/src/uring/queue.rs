@@ -16,7 +16,7 @@ use std::{
     thread::{self, ThreadId},
 };
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use tokio::sync::Semaphore;
 use zerocopy::IntoBytes;
 
@@ -141,7 +141,7 @@ impl<C: Calls> Queue<C> {
             if !idle {
                 continue;
             }
-            let waited = self.ring.ring.submit_and_wait(1);
+            let waited = self.submit_and_wait();
             self.ring.shared.sleeping.store(false, SeqCst);
             if let Err(error) = waited
                 && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
@@ -164,6 +164,15 @@ impl<C: Calls> Queue<C> {
                 }
             }
         }
+    }
+
+    /// Hands over what is prepared and sleeps until there is a request or an answer.
+    fn submit_and_wait(&mut self) -> io::Result<usize> {
+        let ring = &mut self.ring.ring;
+        let prepared = ring.submission().len() as u32;
+        let flags = wait_flags(ring.params().is_feature_no_iowait());
+        // SAFETY: no argument is passed; what the entries point to lives until the thread ends (`push`, `arm_wake`).
+        unsafe { ring.submitter().enter::<libc::sigset_t>(prepared, 1, flags.bits(), None) }
     }
 
     /// Gives all entries to the kernel; a refusal comes at once.
@@ -243,5 +252,23 @@ impl<C: Calls> Queue<C> {
     /// Keeps the memory that the kernel may still know of.
     fn abandon(self) {
         self.ring.entries.iter().cloned().for_each(std::mem::forget);
+    }
+}
+
+/// A queue without requests waits for no disk. The kernel counts that as iowait unless told not to, which it must be
+/// able to take (Linux 6.15).
+fn wait_flags(can_be_told: bool) -> EnterFlags {
+    let told = if can_be_told { EnterFlags::NO_IOWAIT } else { EnterFlags::empty() };
+    EnterFlags::GETEVENTS | told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_for_requests_is_no_iowait_where_the_kernel_can_be_told() {
+        assert_eq!(wait_flags(true).bits(), 1 | 1 << 7);
+        assert_eq!(wait_flags(false).bits(), 1, "an older kernel refuses flags that it does not know");
     }
 }

@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use super::{
     Inbox, IoFile, Job, Op, Queue, Settings,
@@ -348,7 +348,11 @@ impl Loop {
                 return Ok(());
             }
         }
-        self.ring.submit_and_wait(1).map(drop)
+        let can_be_told = self.ring.params().is_feature_no_iowait();
+        let flags = wait_flags(can_be_told, self.in_flight() > 0);
+        let prepared = self.ring.submission().len() as u32;
+        // SAFETY: no argument is passed; what the entries point to is owned by slots (`push`).
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(prepared, 1, flags.bits(), None) }.map(drop)
     }
 
     /// Ends what is complete. Returns how many completions there were.
@@ -440,5 +444,24 @@ fn entry(fd: i32, op: &mut Op, done: usize, offset: u64, region: Option<&Region>
             }
         }
         Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+    }
+}
+
+/// A thread that waits for work alone waits for no disk. The kernel counts that as iowait unless told not to, which it
+/// must be able to take (Linux 6.15).
+fn wait_flags(can_be_told: bool, disk_works: bool) -> EnterFlags {
+    let told = if can_be_told && !disk_works { EnterFlags::NO_IOWAIT } else { EnterFlags::empty() };
+    EnterFlags::GETEVENTS | told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_waiting_for_the_disk_is_iowait_where_the_kernel_can_be_told() {
+        assert_eq!(wait_flags(true, false).bits(), 1 | 1 << 7);
+        assert_eq!(wait_flags(true, true).bits(), 1);
+        assert_eq!(wait_flags(false, false).bits(), 1, "an older kernel refuses flags that it does not know");
     }
 }

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // tests
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -13,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::common::*;
 use base::{Grant, NodeId};
 use bytes::Bytes;
-use common::*;
 use net::BoxFuture;
 use stripe::{Fault, NetTransport, NsdCall, NsdTransport, resolve_fs};
 use wire::nsd::{NsdReply, NsdRequest};

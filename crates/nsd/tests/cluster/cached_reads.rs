@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn hits(cluster: &Cluster) -> u64 {
     cluster.nodes.iter().flatten().map(|node| node.server.cache_use().hit_bytes).sum()

@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // tests
 
-mod common;
-
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use net::BoxFuture;
 use stripe::{Fault, NetTransport, NsdCall, NsdTransport};
 use wire::{

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
-mod common;
-
+use crate::common::*;
 use base::NodeId;
-use common::*;
 
 const BLOCK: u32 = 256 << 10;
 
