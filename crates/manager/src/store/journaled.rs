@@ -169,7 +169,7 @@ impl Store for JournaledStore {
 mod tests {
     use std::{collections::BTreeMap, ops::ControlFlow};
 
-    use super::*;
+    use super::{super::volatile::Volatile, *};
 
     fn put(key: &str, value: &str) -> Changes {
         [(key.into(), Some(value.into()))].into()
@@ -206,6 +206,24 @@ mod tests {
             all.unwrap();
             assert_eq!(found, model);
         }
+    }
+
+    #[test]
+    fn a_table_from_before_the_journals_round_is_refused() {
+        let (table, journal) = (Volatile::new(true), Volatile::new(true));
+        redb::StorageBackend::set_len(&journal, 12 * 4096).unwrap();
+        let open = |table: &Volatile, journal: &Volatile| {
+            let table = RedbStore::on_backend(table.clone()).unwrap();
+            JournaledStore::on_media(table, Box::new(journal.clone()))
+        };
+        let store = open(&table, &journal).unwrap();
+        store.commit(&put("first", "1")).unwrap();
+        let former = table.power_cut(|| true);
+        (0..30).for_each(|n| store.commit(&put("later", &n.to_string())).unwrap());
+        let error = open(&former, &journal.power_cut(|| true)).err().unwrap().to_string();
+        assert!(error.contains("is missing before"), "{error}");
+        drop(store);
+        assert_eq!(get(&open(&table, &journal).unwrap(), "later"), Some(b"29".to_vec()));
     }
 
     /// The table as it is while the store is open: what only the journal holds durably may be missing there.
