@@ -101,8 +101,12 @@ impl Mishaps {
         let (short, long, down) = (time(200, 5000), time(11_000, 40_000), time(0, 4000));
         let who = self.random.below(self.clients.into()) as Who;
         // A rule is looked for among what can show it missing.
-        let servers_die = matches!(cluster.without, Without::Nothing | Without::Written | Without::CatchUp);
-        match self.random.below(if servers_die { 13 } else { 10 }) {
+        let what = match cluster.without {
+            Without::Nothing | Without::Written | Without::CatchUp => self.random.below(13),
+            Without::Fence => 7 + self.random.below(2),
+            _ => self.random.below(10),
+        };
+        match what {
             0..4 => {
                 cluster.note(format!("mishap: the manager is killed for {down:?}"));
                 cluster.kill_manager();
