@@ -134,16 +134,41 @@ impl Names {
         }
     }
 
+    /// Keeps what was listed from a cookie on.
+    fn list(&mut self, total: &Arc<AtomicUsize>, from: u64, entries: &[DirEntry], end: bool) {
+        for entry in entries {
+            if matches!(self.names.get(&entry.name), Some(Name::Changing { .. })) {
+                continue;
+            }
+            if total.load(Relaxed) >= KEPT_MAX {
+                self.listed_to = None;
+                return;
+            }
+            let hint = Hint { ino: entry.ino, is_file: entry.kind == FileKind::File };
+            self.set(total, &entry.name, Name::Leads(hint));
+        }
+        if from == 0 || self.listed_to.is_some_and(|to| from <= to) {
+            let last = entries.last().map_or(from, |entry| entry.cookie);
+            self.listed_to = self.listed_to.max(Some(last));
+            self.complete = end;
+        }
+    }
+
     fn change_begins(&mut self) {
-        self.moves += 1;
-        self.listed_to = None;
+        self.moved();
         self.changes += 1;
         self.several |= self.changes > 1;
     }
 
+    /// A listing that goes on knows no more of what was listed before.
+    fn moved(&mut self) {
+        self.moves += 1;
+        self.listed_to = None;
+    }
+
     /// Whether it was the only one all the time.
     fn change_ends(&mut self) -> bool {
-        self.moves += 1;
+        self.moved();
         self.changes -= 1;
         let alone = !self.several;
         self.several &= self.changes > 0;
@@ -316,23 +341,7 @@ impl Core {
         if !same || !state.keeps() || state.names_kept.complete {
             return;
         }
-        let names = &mut state.names_kept;
-        for entry in entries {
-            if matches!(names.names.get(&entry.name), Some(Name::Changing { .. })) {
-                continue;
-            }
-            if self.names_kept.load(Relaxed) >= KEPT_MAX {
-                names.listed_to = None;
-                return;
-            }
-            let hint = Hint { ino: entry.ino, is_file: entry.kind == FileKind::File };
-            names.set(&self.names_kept, &entry.name, Name::Leads(hint));
-        }
-        if listed.from == 0 || names.listed_to.is_some_and(|to| listed.from <= to) {
-            let last = entries.last().map_or(listed.from, |entry| entry.cookie);
-            names.listed_to = names.listed_to.max(Some(last));
-            names.complete = end;
-        }
+        state.names_kept.list(&self.names_kept, listed.from, entries, end);
     }
 
     /// A change of names, and of the attributes of their directories and of `others`, begins.
@@ -501,5 +510,64 @@ impl Drop for Changing {
             self.core.spoil(inode);
         }
         self.core.moves.fetch_add(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(names: &[(u64, &str)]) -> Vec<DirEntry> {
+        let entry = |(cookie, name): &(u64, &str)| DirEntry {
+            name: name.as_bytes().to_vec(),
+            ino: InodeNo(*cookie),
+            kind: FileKind::File,
+            cookie: *cookie,
+            attr: None,
+        };
+        names.iter().map(entry).collect()
+    }
+
+    fn leads(names: &Names, name: &str) -> Option<u64> {
+        names.known(name.as_bytes()).map(|hint| hint.ino.0)
+    }
+
+    #[test]
+    fn names_are_absent_only_where_all_were_listed() {
+        let (mut names, total) = (Names::default(), Arc::default());
+        names.list(&total, 0, &entries(&[(3, "a"), (5, "b")]), false);
+        assert_eq!((leads(&names, "a"), leads(&names, "z")), (Some(3), None));
+        names.list(&total, 5, &entries(&[(9, "c")]), true);
+        assert_eq!((leads(&names, "c"), leads(&names, "z")), (Some(9), Some(0)));
+        assert_eq!((leads(&names, "."), leads(&names, "..")), (None, None));
+        names.unknow(b"a");
+        assert_eq!((leads(&names, "a"), leads(&names, "z")), (None, Some(0)));
+        names.forget();
+        assert_eq!((leads(&names, "b"), leads(&names, "z"), total.load(Relaxed)), (None, None, 0));
+        names.list(&total, 5, &entries(&[(9, "c")]), true);
+        assert_eq!(leads(&names, "z"), None, "what comes before was not listed");
+    }
+
+    #[test]
+    fn a_change_between_two_parts_of_a_listing_ends_it() {
+        let (mut names, total) = (Names::default(), Arc::default());
+        names.set(&total, b"x", Name::Changing { count: 1, several: false });
+        names.change_begins();
+        names.list(&total, 0, &entries(&[(3, "a")]), false);
+        assert!(names.change_ends(), "it was alone");
+        names.unknow(b"x");
+        names.list(&total, 3, &entries(&[(9, "c")]), true);
+        assert_eq!((leads(&names, "x"), leads(&names, "z")), (None, None));
+    }
+
+    #[test]
+    fn of_changes_at_once_none_is_alone() {
+        let mut names = Names::default();
+        names.change_begins();
+        names.change_begins();
+        assert!(!names.change_ends());
+        assert!(!names.change_ends());
+        names.change_begins();
+        assert!(names.change_ends());
     }
 }
