@@ -9,7 +9,6 @@ mod linear;
 mod mounts;
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
@@ -317,18 +316,6 @@ fn writer(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).unwrap()
 }
 
-/// The tokens of a file, as far as blocks can be used by them.
-fn tokens_of(mounts: &Mounts, inode: u64) -> Vec<serde_json::Value> {
-    let tokens = mounts.cluster.json(&["tokens"]);
-    tokens
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|t| t["inode"] == inode && t["mode"] != "open")
-        .cloned()
-        .collect()
-}
-
 /// Two mounts write every other block of one file at the same time: when the blocks are divided neither grants nor
 /// releases follow, times are seen by the other, and the death of one takes nothing from the other.
 #[test]
@@ -353,7 +340,7 @@ fn writers_of_different_blocks_do_not_disturb_each_other() {
                 });
             }
         });
-        tokens_of(&mounts, inode)
+        mounts.tokens_of(inode)
     };
     let (mut rounds, mut tokens) = (0, Vec::new());
     loop {
@@ -411,47 +398,6 @@ fn writers_of_different_blocks_do_not_disturb_each_other() {
         let whole = |unit: &[u8]| unit.iter().all(|b| *b == unit[0]) && (unit[0] == b'z') == own;
         assert!(bytes.chunks(4096).all(whole), "block {number}");
     }
-}
-
-/// Two mounts make, look at, list, move and remove names at the same time, each in directories of its own: after the first
-/// round every directory's token is where it was, under the same grant. One that is recalled goes, or comes back under a later one.
-#[test]
-fn work_in_directories_of_ones_own_costs_no_recall() {
-    let mounts = Mounts::in_memory(2);
-    let dirs: Vec<String> = (0..2).flat_map(|mount| [format!("d{mount}"), format!("d{mount}/sub")]).collect();
-    dirs.iter().enumerate().for_each(|(at, dir)| fs::create_dir(mounts.at(at / 2, dir)).unwrap());
-    let inodes: Vec<u64> = std::iter::once(mounts.all[0].clone())
-        .chain(dirs.iter().enumerate().map(|(at, dir)| mounts.at(at / 2, dir)))
-        .map(|dir| fs::metadata(dir).unwrap().ino())
-        .collect();
-    let work = |mount: usize| {
-        let at = |name: &str| mounts.at(mount, &format!("d{mount}/{name}"));
-        for step in 0..4 {
-            let (made, moved) = (at(&format!("made{step}")), at(&format!("sub/moved{step}")));
-            File::create_new(&made).unwrap().write_all(b"small").unwrap();
-            fs::create_dir(at("dir")).unwrap();
-            fs::rename(&made, &moved).unwrap();
-            fs::rename(at("dir"), at("sub/dir")).unwrap();
-            assert_eq!(fs::metadata(&moved).unwrap().len(), 5);
-            assert!(fs::metadata(&made).is_err());
-            assert_eq!(fs::read_dir(at("sub")).unwrap().count(), 2);
-            assert_eq!(fs::read_dir(at("")).unwrap().count(), 1);
-            fs::remove_file(&moved).unwrap();
-            fs::remove_dir(at("sub/dir")).unwrap();
-        }
-    };
-    let round = || {
-        thread::scope(|scope| (0..2).for_each(|mount| drop(scope.spawn(move || work(mount)))));
-        inodes.iter().flat_map(|&inode| tokens_of(&mounts, inode)).collect::<Vec<_>>()
-    };
-    let tokens = [(); 2].map(|()| round())[1].clone();
-    let holders = |of: u64| tokens.iter().filter(|token| token["inode"] == of).count();
-    assert_eq!(inodes.iter().map(|&inode| holders(inode)).collect::<Vec<_>>(), [2, 1, 1, 1, 1], "{tokens:?}");
-    (0..4).for_each(|number| assert_eq!(round(), tokens, "a token moved in round {number}"));
-    // The same work in one directory does cost recalls: the count can see them.
-    File::create_new(mounts.at(0, "d1/guest")).unwrap();
-    fs::remove_file(mounts.at(0, "d1/guest")).unwrap();
-    assert_ne!(round(), tokens);
 }
 
 /// What the listings say of two mounts, and the forced end of one.
@@ -550,155 +496,5 @@ fn extended_attributes_are_seen_at_once() {
         assert!((0..count).all(|i| get(i).as_ref() == Ok(&value)), "round {round}");
         rustix::fs::removexattr(file(1), "user.round").unwrap();
         assert!((0..count).all(|i| get(i) == none), "round {round}");
-    }
-}
-
-/// Names in three directories, made, moved, linked and removed on three mounts in turn, and looked for on all of them after
-/// each step, so that what a mount keeps is used and must not be behind. Half way the manager is killed; in the end a mount.
-#[test]
-fn names_that_are_kept_are_never_behind() {
-    use std::os::unix::fs::PermissionsExt;
-    let mounts = Mounts::new(3);
-    let mut random = Random(seed());
-    let dirs = ["p", "q", "p/r"];
-    let mut modes = [0o755; 3];
-    dirs.iter().for_each(|dir| fs::create_dir(mounts.at(0, dir)).unwrap());
-    let path = |random: &mut Random| {
-        format!("{}/{}", dirs[random.below(3) as usize], ["a", "b", "c", "d"][random.below(4) as usize])
-    };
-    let mut there: BTreeMap<String, u64> = BTreeMap::new();
-    for step in 0..160 {
-        let mount = random.below(3) as usize;
-        let (one, two) = (path(&mut random), path(&mut random));
-        let (from, to) = (mounts.at(mount, &one), mounts.at(mount, &two));
-        let (had, free) = (there.get(&one).copied(), !there.contains_key(&two));
-        let told = format!("step {step}, mount {mount}: {one} {two}");
-        match random.below(6) {
-            0..2 => {
-                let made = OpenOptions::new().write(true).create_new(true).open(&from);
-                assert_eq!(made.is_ok(), had.is_none(), "{told}");
-                made.into_iter()
-                    .for_each(|file| _ = there.insert(one.clone(), file.metadata().unwrap().ino()));
-            }
-            2 => {
-                assert_eq!(fs::remove_file(&from).is_ok(), had.is_some(), "{told}");
-                there.remove(&one);
-            }
-            3 => {
-                assert_eq!(fs::rename(&from, &to).is_ok(), had.is_some(), "{told}");
-                if let Some(inode) = had.filter(|inode| there.get(&two) != Some(inode)) {
-                    there.remove(&one);
-                    there.insert(two, inode);
-                }
-            }
-            4 => {
-                assert_eq!(fs::hard_link(&from, &to).is_ok(), had.is_some() && free, "{told}");
-                had.filter(|_| free).into_iter().for_each(|inode| _ = there.insert(two.clone(), inode));
-            }
-            _ => {
-                let (dir, mode) = (random.below(3) as usize, 0o700 + random.below(64) as u32);
-                let set = fs::set_permissions(mounts.at(mount, dirs[dir]), PermissionsExt::from_mode(mode));
-                set.unwrap();
-                modes[dir] = mode;
-            }
-        }
-        for other in 0..3 {
-            for _ in 0..3 {
-                let name = path(&mut random);
-                let found = fs::symlink_metadata(mounts.at(other, &name)).ok().map(|found| found.ino());
-                assert_eq!(found, there.get(&name).copied(), "{told}: {name} on {other}");
-            }
-            let dir = random.below(3) as usize;
-            let mode = fs::metadata(mounts.at(other, dirs[dir])).unwrap().mode() & 0o777;
-            assert_eq!(mode, modes[dir], "{told}: {} on {other}", dirs[dir]);
-        }
-        if step == 80 {
-            mounts.cluster.kill(|name| name == "manager");
-            mounts.cluster.start_server("manager");
-        }
-    }
-    let listed = fs::read_dir(mounts.at(1, "q")).unwrap().count();
-    assert_eq!(listed, there.keys().filter(|name| name.starts_with("q/")).count());
-    // A dead mount keeps nobody from changing what it kept for longer than its lease.
-    kill_process(mounts.process(2), Signal::KILL).unwrap();
-    fs::write(mounts.at(0, "q/after"), "x").unwrap();
-    assert_eq!(fs::read_to_string(mounts.at(1, "q/after")).unwrap(), "x");
-    fs::set_permissions(mounts.at(1, "p"), PermissionsExt::from_mode(0o711)).unwrap();
-    assert_eq!(fs::metadata(mounts.at(0, "p")).unwrap().mode() & 0o777, 0o711);
-    let _ = rustix::mount::unmount(&mounts.all[2], rustix::mount::UnmountFlags::DETACH);
-}
-
-/// A change at random of names in these directories, or of their attributes; whether it could be made is not asked.
-fn change_somewhere(random: &mut Random, root: &Path, dirs: &[&str]) {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    let mut path = || {
-        let (dir, name) = (random.below(dirs.len() as u64), random.below(4));
-        root.join(dirs[dir as usize]).join(["a", "b", "c", "d"][name as usize])
-    };
-    let (one, two) = (path(), path());
-    let _ = match random.below(9) {
-        0 | 1 => OpenOptions::new().write(true).create_new(true).open(&one).map(drop),
-        2 => fs::remove_file(&one),
-        3 => fs::create_dir(&one),
-        4 => fs::remove_dir(&one),
-        5 => fs::rename(&one, &two),
-        6 => fs::hard_link(&one, &two),
-        7 => symlink("a", &one),
-        _ => fs::set_permissions(&one, PermissionsExt::from_mode(0o700 + random.below(64) as u32)),
-    };
-}
-
-/// Attributes of directories and what their names are, as one mount shows them.
-fn shown(root: &Path, dirs: &[&str]) -> Vec<String> {
-    let mut all = Vec::new();
-    for dir in dirs {
-        for name in [".", "a", "b", "c", "d"] {
-            let path = root.join(dir).join(name);
-            let Ok(is) = fs::symlink_metadata(&path) else { continue };
-            let times = (is.mtime(), is.mtime_nsec(), is.ctime(), is.ctime_nsec());
-            all.push(format!("{dir}/{name} {} {:o} {} {times:?}", is.ino(), is.mode(), is.nlink()));
-        }
-    }
-    all
-}
-
-/// Who changes a directory reckons its new attributes itself and keeps all of its names: others, who ask, must see the same.
-/// Alone, beside another mount, and with several changes at once.
-#[test]
-fn directories_look_the_same_to_who_changed_them() {
-    let mut mounts = Mounts::in_memory(1);
-    let (mut random, dirs) = (Random(seed()), ["p", "q", "p/r"]);
-    dirs.iter().for_each(|dir| fs::create_dir(mounts.at(0, dir)).unwrap());
-    for _ in 0..100 {
-        change_somewhere(&mut random, &mounts.all[0], &dirs);
-        shown(&mounts.all[0], &dirs);
-    }
-    let alone = shown(&mounts.all[0], &dirs);
-    mounts.add();
-    assert_eq!(shown(&mounts.all[1], &dirs), alone, "what was reckoned alone");
-    let mut last = 0;
-    for step in 0..200 {
-        // Some changes by the same mount one after the other, so that it gets the tokens back.
-        last = if random.below(4) == 0 { 1 - last } else { last };
-        change_somewhere(&mut random, &mounts.all[last], &dirs);
-        let here = shown(&mounts.all[last], &dirs);
-        if random.below(3) == 0 {
-            assert_eq!(shown(&mounts.all[1 - last], &dirs), here, "step {step}: {last} changed it");
-        }
-    }
-    for round in 0..5 {
-        let before = random.next();
-        thread::scope(|scope| {
-            for worker in 0..4 {
-                let (root, mut random) = (&mounts.all[0], Random(before + worker));
-                scope.spawn(move || {
-                    for _ in 0..20 {
-                        change_somewhere(&mut random, root, &dirs);
-                        shown(root, &dirs[..1]);
-                    }
-                });
-            }
-        });
-        assert_eq!(shown(&mounts.all[0], &dirs), shown(&mounts.all[1], &dirs), "round {round}");
     }
 }

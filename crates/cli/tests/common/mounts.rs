@@ -66,6 +66,13 @@ impl Mounts {
         self.all[mount].join(name)
     }
 
+    /// The tokens of an inode, as far as anything may be kept or used under them.
+    pub fn tokens_of(&self, inode: u64) -> Vec<serde_json::Value> {
+        let tokens = self.cluster.json(&["tokens"]);
+        let of = |t: &&serde_json::Value| t["inode"] == inode && t["mode"] != "open";
+        tokens.as_array().unwrap().iter().filter(of).cloned().collect()
+    }
+
     pub fn process(&self, mount: usize) -> Pid {
         let name =
             format!("mount{}", self.all[mount].canonicalize().unwrap().to_str().unwrap().replace('/', "-"));
