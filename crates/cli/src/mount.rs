@@ -103,7 +103,7 @@ pub fn process_name(mountpoint: &Path) -> String {
 
 /// A directory that can be mounted on, as an absolute path.
 pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
-    // A mount whose process was killed answers nothing but ENOTCONN; it is cleared.
+    // A mount whose process was killed answers nothing any more; it is cleared.
     if is_dead(mountpoint) {
         fuse::unmount(mountpoint, true)?;
     }
@@ -118,7 +118,8 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
         }
         Err(e) => return Err(e).with_context(|| format!("mount point {}", mountpoint.display())),
     };
-    if !path.is_dir() {
+    let found = fs::metadata(&path).with_context(|| format!("mount point {}", path.display()))?;
+    if !found.is_dir() {
         bail!("mount point {} is not a directory", mountpoint.display());
     }
     if let Ok(cluster) = cluster.canonicalize()
@@ -134,9 +135,7 @@ pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
 }
 
 fn is_dead(mountpoint: &Path) -> bool {
-    // ECANCELED while the rings of a killed process are torn down.
-    let dead = |e: std::io::Error| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECANCELED));
-    fs::metadata(mountpoint).is_err_and(dead)
+    fs::metadata(mountpoint).is_err_and(|error| fuse::is_dead(&error))
 }
 
 /// A killed process holds its mount until its last thread has ended: waits for that, but not for long.

@@ -381,7 +381,12 @@ impl Client {
                 // Two names of one inode both stay.
                 leads.insert(0, (moved != replaced).then_some(Hint::NOTHING));
             }
-            let newest = changing.end(&reply, &leads, touched_by_rename(&seen, now));
+            let same = expect.is_some() && moved == replaced;
+            let touched = match same || !changing.is_alone() {
+                true => Touched::Unknown,
+                false => touched_by_rename(&seen, now),
+            };
+            let newest = changing.end(&reply, &leads, touched);
             match reply {
                 // Another session was faster with these names.
                 Err(Errno(libc::ESTALE)) => {}

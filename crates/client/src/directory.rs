@@ -451,6 +451,11 @@ impl Question {
 }
 
 impl Changing {
+    /// Whether no other change of this client is under way, or was since this one began.
+    pub fn is_alone(&self) -> bool {
+        self.core.moves.load(SeqCst) == self.begun
+    }
+
     /// The change was answered: `leads` says where the names lead by it, as far as that is known, and `touched` what it
     /// did to the attributes of the directories.
     pub fn end(

@@ -43,5 +43,5 @@ pub use caching::Caching;
 pub use handshake::Agreed;
 pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus, Transport};
 pub use mountinfo::{Mounted, mounts};
-pub use mountpoint::{KIND, unmount};
+pub use mountpoint::{KIND, is_dead, unmount};
 pub use waiting::InFlight;

@@ -58,9 +58,10 @@ pub fn prepare(options: &MountOptions) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// What a FUSE mount without its process answers; "canceled" while an io_uring of it is being torn down.
-fn is_dead(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECANCELED))
+/// Whether this is what a FUSE mount without its process answers: "aborted" to who asked while the process died,
+/// "canceled" while an io_uring of it is being torn down.
+pub fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 /// "Transport endpoint is not connected": a FUSE mount without its process. Ours are replaced, since
