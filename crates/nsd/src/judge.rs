@@ -63,7 +63,11 @@ pub fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &
     let mine = mine.filter(|s| s.adopted.is_some() || s.prepared.is_some());
     let index = StripIndex(me as u8);
     if others.iter().all(|s| matches!(s, Seen::Mine)) {
-        return Verdict::Fine; // one strip a stripe: nobody knows better
+        // One strip a stripe: a version that is prepared here is complete, and its writer, if it lives, has ceased to
+        // adopt it when the pdisk ceased to count.
+        let newest = mine.filter(|m| !m.lost).and_then(|m| m.prepared.as_ref()).map(|p| p.version);
+        let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
+        return newest.filter(|p| have < Some(*p)).map_or(Verdict::Fine, Verdict::Adopt);
     }
     let present = |s: &StripState| s.adopted.is_some() || s.prepared.is_some();
     let ok = |seen: &Seen| match seen {

@@ -156,3 +156,17 @@ fn whatever_a_strip_holds_it_becomes_what_the_parity_says() {
     }
     assert!(judged > 500, "{judged}");
 }
+
+/// Nobody else can say that a version is complete, and nobody need: the writer forgets what is prepared on a pdisk
+/// that does not count any more, and leaves it to its catch-up.
+#[test]
+fn the_only_strip_of_a_stripe_is_complete_when_it_is_prepared() {
+    let alone = Geometry::new("1way".parse().expect("a code"), 256 << 10);
+    let judged = |adopted, prepared| judge(alone, 0, holds(adopted, prepared).as_ref(), &[Seen::Mine]);
+    assert_eq!(judged(None, Some(3)), Verdict::Adopt(v(3)));
+    assert_eq!(judged(Some(2), Some(3)), Verdict::Adopt(v(3)));
+    assert_eq!(judged(Some(3), Some(2)), Verdict::Fine);
+    assert_eq!((judged(Some(3), None), judged(None, None)), (Verdict::Fine, Verdict::Fine));
+    let lost = holds(Some(2), Some(3)).map(|state| StripState { lost: true, ..state });
+    assert_eq!(judge(alone, 0, lost.as_ref(), &[Seen::Mine]), Verdict::Fine);
+}
