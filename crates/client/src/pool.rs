@@ -10,7 +10,7 @@
 //! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
 //! What a reader in sequence has gone through, and blocks of large files that were stored whole, are given up before
 //! anything else, and take a sixteenth of the pool at most ([`Pool::give_up_first`]): memory that was touched is used again
-//! before memory that was not (ARCHITECTURE, CPU a gigabyte).
+//! before memory that was not (docs/measurements.md).
 
 use std::{
     collections::VecDeque,
