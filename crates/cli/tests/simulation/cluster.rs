@@ -320,6 +320,7 @@ impl Cluster {
         let (number, asked) = (self.admitted.fetch_add(1, SeqCst), format!("{node}, {session}: {request:?}"));
         at.begin(number, request, payload);
         sleep(Duration::from_micros(self.below(3000))).await;
+        at.answers().await;
         let Some((request, payload)) = at.end(number) else {
             return Err(Fault::Unreachable("killed".into()));
         };

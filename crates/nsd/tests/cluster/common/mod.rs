@@ -138,7 +138,8 @@ impl ManagerLink for Link {
                     if !map.nodes.iter().any(|n| n.session == Some(session)) {
                         return Err(LinkError::Refused(MgrError::NoSession));
                     }
-                    manager.state.lock().unwrap().acked.insert(session, epoch);
+                    let everywhere = pdisks.iter().map(|p| p.in_force).fold(epoch, Epoch::min);
+                    manager.state.lock().unwrap().acked.insert(session, everywhere);
                     for report in pdisks {
                         let entry = map.pdisk(report.id).unwrap();
                         let caught_up = report.caught_up.is_some_and(|e| e >= entry.changed);
