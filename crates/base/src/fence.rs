@@ -4,7 +4,8 @@
 //! version without some session) has settled when it is in force at every pdisk of every server that has a lease. One
 //! disk that hangs must not keep it from settling for ever, nor for the others: so passes are counted for each pdisk
 //! ([`Passes`], at the server), and who lags behind by a lease ([`Versions`], at the manager) is set aside: a server loses its
-//! session, a pdisk counts as away.
+//! session, a pdisk counts as away. So does a pdisk at which anything at all is under way for a lease: who waits for it may be
+//! nobody who could complain, and the map need not have changed.
 //!
 //! **Why a pdisk may be set aside while I/O of a fenced session is still in the kernel.** It can land at any later time, so it
 //! must count for nothing:
@@ -35,17 +36,40 @@ use crate::Epoch;
 /// Versions whose time of publication is remembered; with more, those between the oldest and the newest are forgotten.
 const VERSIONS_MAX: usize = 256;
 
-/// The requests under way at one pdisk, by the map version they were admitted under.
+/// The requests under way at one pdisk, by the map version they were admitted under, and by the second in which they began.
 #[derive(Clone, Debug, Default)]
 pub struct Passes {
     admitting: Epoch,
     out: BTreeMap<Epoch, u64>,
+    since: BTreeMap<u64, u64>,
+}
+
+/// A request under way; to be given back when it has ended.
+#[derive(Debug)]
+pub struct Permit {
+    epoch: Epoch,
+    second: u64,
+}
+
+/// Takes one away; what is none any more goes.
+fn take<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
 }
 
 impl Passes {
     /// Admits under `epoch` from now on.
     pub fn new(epoch: Epoch) -> Passes {
-        Passes { admitting: epoch, out: BTreeMap::new() }
+        Passes { admitting: epoch, ..Passes::default() }
+    }
+
+    /// What comes is admitted under this version.
+    pub fn admitting(&self) -> Epoch {
+        self.admitting
     }
 
     /// A newer map: what comes is admitted under it.
@@ -53,22 +77,26 @@ impl Passes {
         self.admitting = self.admitting.max(epoch);
     }
 
-    /// A request begins; the version it was admitted under is to be given back when it has ended.
-    pub fn begin(&mut self) -> Epoch {
-        *self.out.entry(self.admitting).or_default() += 1;
-        self.admitting
+    /// A request begins.
+    pub fn begin(&mut self, now: Duration) -> Permit {
+        let (epoch, second) = (self.admitting, now.as_secs());
+        *self.out.entry(epoch).or_default() += 1;
+        *self.since.entry(second).or_default() += 1;
+        Permit { epoch, second }
     }
 
     /// A request has ended. True if a newer version is in force by that.
-    pub fn end(&mut self, epoch: Epoch) -> bool {
+    pub fn end(&mut self, permit: Permit) -> bool {
         let before = self.in_force();
-        if let Some(count) = self.out.get_mut(&epoch) {
-            *count -= 1;
-            if *count == 0 {
-                self.out.remove(&epoch);
-            }
-        }
+        take(&mut self.out, permit.epoch);
+        take(&mut self.since, permit.second);
         self.in_force() > before
+    }
+
+    /// How long the oldest request has been under way, to the second below.
+    pub fn oldest(&self, now: Duration) -> Duration {
+        let since = self.since.keys().next().map(|second| Duration::from_secs(second + 1));
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
     /// The newest version such that nothing admitted under an older one is under way.
@@ -126,18 +154,19 @@ mod tests {
     fn a_version_is_in_force_when_nothing_older_is_under_way() {
         let mut passes = Passes::new(Epoch(3));
         assert_eq!(passes.in_force(), Epoch(3));
-        let (first, second) = (passes.begin(), passes.begin());
+        let (first, second) = (passes.begin(s(1)), passes.begin(s(2)));
         passes.replace(Epoch(5));
-        let third = passes.begin();
+        let third = passes.begin(s(2));
         passes.replace(Epoch(9));
-        assert_eq!((first, second, third), (Epoch(3), Epoch(3), Epoch(5)));
-        assert_eq!(passes.in_force(), Epoch(3));
+        assert_eq!([&first, &second, &third].map(|permit| permit.epoch.0), [3, 3, 5]);
+        assert_eq!((passes.in_force(), passes.oldest(s(12))), (Epoch(3), s(10)));
         assert!(!passes.end(first), "one more of that version is out");
         assert!(passes.end(second));
-        assert_eq!(passes.in_force(), Epoch(5));
+        assert_eq!((passes.in_force(), passes.oldest(s(12))), (Epoch(5), s(9)));
         passes.replace(Epoch(4));
         assert!(passes.end(third));
         assert_eq!(passes.in_force(), Epoch(9), "an older map changes nothing");
+        assert_eq!(passes.oldest(s(1000)), s(0));
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Mishaps {
     fn hang(&mut self, cluster: &Arc<Cluster>) {
         let node = &cluster.nodes[self.random.below(NODES.into()) as usize];
         let time = Some(self.random.below(120)).filter(|time| *time < 100).map(Duration::from_secs);
-        if cluster.all_serve() {
+        // While another one catches up it is needed: everybody would wait for as long as it hangs.
+        if cluster.all_serve() && cluster.all_ok() {
             cluster.note(format!("mishap: the disk of {} hangs for {time:?}", node.id));
             node.hang(time);
         }

@@ -12,11 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, PdiskId, SessionId, fence::Passes};
+use base::{
+    Epoch, PdiskId, SessionId,
+    fence::{Passes, Permit},
+    presence::{Presence, boot_time},
+};
 use stripe::{ClusterView, InForce, Membership};
 use tokio::sync::watch;
 use wire::nsd::{NsdRefusal, NsdRequest};
 
+/// How often it is looked how long requests have been under way.
+const LOOK: Duration = Duration::from_millis(500);
 /// What is under way mostly ends within this time: then one message tells the manager all.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -24,14 +30,14 @@ const GATHER: Duration = Duration::from_millis(20);
 pub struct Pass {
     shared: Arc<Shared>,
     pdisk: PdiskId,
-    epoch: Epoch,
+    permit: Option<Permit>,
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut present = self.shared.lock();
-        let Some(at) = present.pdisks.get_mut(&self.pdisk) else { return };
-        if at.passes.end(self.epoch) {
+        let (at, permit) = (present.pdisks.get_mut(&self.pdisk), self.permit.take());
+        if at.zip(permit).is_some_and(|(at, permit)| at.passes.end(permit)) {
             self.shared.tell(&present);
         }
     }
@@ -46,9 +52,11 @@ struct Served {
 struct Present {
     view: Arc<ClusterView>,
     pdisks: HashMap<PdiskId, Served>,
+    clock: Presence,
 }
 
 struct Shared {
+    started: Instant,
     present: Mutex<Present>,
     in_force: watch::Sender<InForce>,
 }
@@ -80,9 +88,9 @@ impl Gate {
     pub fn new(view: Arc<ClusterView>, served: Vec<PdiskId>) -> Gate {
         let of = |id| Served { changed: view.pdisk_changed(id), passes: Passes::new(view.epoch()) };
         let pdisks = served.into_iter().map(|id| (id, of(id))).collect();
-        let present = Present { pdisks, view };
+        let present = Present { pdisks, view, clock: Presence::default() };
         let in_force = watch::Sender::new(present.in_force());
-        Gate { shared: Arc::new(Shared { present: Mutex::new(present), in_force }) }
+        Gate { shared: Arc::new(Shared { started: Instant::now(), present: Mutex::new(present), in_force }) }
     }
 
     /// Admits under a newer map from now on.
@@ -94,6 +102,13 @@ impl Gate {
         }
         present.view = view;
         self.shared.tell(&present);
+    }
+
+    /// How long the oldest request at each pdisk has been under way, this process's own absence not counted.
+    fn oldest(&self) -> BTreeMap<PdiskId, Duration> {
+        let mut present = self.shared.lock();
+        let now = present.clock.look(self.shared.started.elapsed(), boot_time()).present;
+        present.pdisks.iter().map(|(&id, at)| (id, at.passes.oldest(now))).collect()
     }
 
     /// Follows the map: admits under each new version, and says what is in force.
@@ -112,10 +127,12 @@ impl Gate {
                 // The manager may wait for this acknowledgement: not at the next turn, now.
                 membership.renew_soon();
             }
-            // Both arms only wait.
+            membership.set_oldest(self.oldest());
+            // All arms only wait.
             let more = tokio::select! {
                 more = views.changed() => more,
                 more = in_force.changed() => more,
+                () = tokio::time::sleep(LOOK) => Ok(()),
             };
             if more.is_err() {
                 return;
@@ -174,7 +191,8 @@ impl Gate {
         if epoch < changed && !from_manager {
             return Err(NsdRefusal::StaleEpoch { current: map.epoch });
         }
-        Ok(Pass { shared: Arc::clone(&self.shared), pdisk, epoch: at.passes.begin() })
+        let permit = at.passes.begin(present.clock.present(self.shared.started.elapsed()));
+        Ok(Pass { shared: Arc::clone(&self.shared), pdisk, permit: Some(permit) })
     }
 }
 

@@ -141,6 +141,7 @@ impl Registrar for NodeRegistrar {
                 waits: told.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
                 client_us: self.pace.client_us(),
                 in_force: Epoch(0),
+                oldest_us: 0,
             }
         };
         self.served.iter().map(report).collect()

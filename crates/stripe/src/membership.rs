@@ -215,6 +215,8 @@ struct Inner {
     session: SessionCell,
     views: watch::Sender<Arc<ClusterView>>,
     in_force: watch::Sender<InForce>,
+    /// How long the oldest request at each pdisk has been under way.
+    oldest: Mutex<BTreeMap<PdiskId, Duration>>,
     lease: Mutex<Lease>,
     /// The lease is to be renewed now.
     renew: Notify,
@@ -260,6 +262,7 @@ impl Membership {
             }),
             config,
             views: watch::Sender::new(view),
+            oldest: Mutex::default(),
             lease: Mutex::new(Lease { time: registered.lease, until: registered.sent + registered.lease }),
             renew: Notify::new(),
             ended: watch::Sender::new(None),
@@ -301,6 +304,10 @@ impl Membership {
             *before = now;
             changed
         })
+    }
+    /// The owner says how long the oldest request at each pdisk has been under way.
+    pub fn set_oldest(&self, oldest: BTreeMap<PdiskId, Duration>) {
+        *self.inner.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
     }
     /// Why membership ended for good, once it has.
     pub fn ended(&self) -> watch::Receiver<Option<String>> {
@@ -394,7 +401,12 @@ impl Inner {
     /// What a renewal reports.
     fn reports(&self, in_force: &InForce) -> Vec<PdiskReport> {
         let mut reports = self.registrar.reports();
-        reports.iter_mut().for_each(|report| report.in_force = in_force.of(report.id));
+        let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        for report in &mut reports {
+            report.in_force = in_force.of(report.id);
+            report.oldest_us = oldest.get(&report.id).map_or(0, |time| time.as_micros() as u64);
+        }
+        drop(oldest);
         reports
     }
 

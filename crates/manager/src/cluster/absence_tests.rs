@@ -1,6 +1,9 @@
 //! Stories of a manager that was away, and of disks and servers that do not follow the map, told to the state machine.
 
-use base::PoolId;
+use base::{
+    PoolId,
+    fence::{Passes, Permit},
+};
 use wire::{mgr::MgrError, token::TokenMode};
 
 use super::{
@@ -131,6 +134,20 @@ fn a_hung_disk_with_the_last_copies_is_waited_for_but_holds_no_fence_up() {
 }
 
 #[test]
+fn a_disk_at_which_anything_hangs_for_a_lease_is_set_aside_though_the_map_is_the_same() {
+    let mut stage = Stage::running(4, "2+2p");
+    let hung = |seconds: u64| PdiskReport { oldest_us: 1_000_000 * seconds, ..report(2, 1, 0) };
+    stage.renew(2, hung(9));
+    assert_eq!(stage.states(), "oooo");
+    stage.renew(2, hung(10));
+    assert_eq!(stage.states(), "omoo");
+    stage.renew_stuck(2, Epoch(1));
+    assert_eq!(stage.states(), "omoo", "what hangs is from before it was missing");
+    stage.renew(2, report(2, 1, 0));
+    assert_eq!(stage.states(), "oroo");
+}
+
+#[test]
 fn a_server_that_renews_and_does_not_follow_the_map_is_taken_out() {
     let mut stage = Stage::running(4, "2+2p");
     let old = stage.cluster.map().epoch;
@@ -156,4 +173,91 @@ fn a_shorter_lease_ends_none_that_was_given() {
     assert_eq!(stage.states(), "oooo");
     stage.pass(2);
     assert_eq!(stage.states().matches('m').count(), 2, "all have lapsed, two are needed");
+}
+
+/// The servers of a [`Stage`] by the code that servers run: what is under way at each pdisk, and since which map.
+struct Servers {
+    passes: Vec<Passes>,
+    /// Which server's requests under way were admitted under which map.
+    under_way: Vec<(u32, Epoch, Permit)>,
+    hung: Vec<bool>,
+    state: u64,
+}
+
+impl Servers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 33) % n
+    }
+
+    /// A second passes: requests begin and end, maps arrive, leases are renewed.
+    fn second(&mut self, stage: &mut Stage) {
+        for node in 1..=4u32 {
+            let at = node as usize - 1;
+            if self.below(3) > 0 {
+                let epoch = self.passes[at].admitting();
+                self.under_way.push((node, epoch, self.passes[at].begin(stage.now)));
+            }
+            if self.below(4) > 0 {
+                self.passes[at].replace(stage.cluster.map().epoch);
+            }
+            while !self.hung[at] && self.below(4) > 0 {
+                let Some(done) = self.under_way.iter().position(|(n, ..)| *n == node) else { break };
+                self.passes[at].end(self.under_way.swap_remove(done).2);
+            }
+            let (session, epoch) = (stage.servers[&node], self.passes[at].admitting());
+            let oldest_us = self.passes[at].oldest(stage.now).as_micros() as u64;
+            let in_force = self.passes[at].in_force();
+            let pdisks = vec![PdiskReport { in_force, oldest_us, ..report(node, 1, 0) }];
+            stage.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks });
+        }
+        stage.now += s(1);
+        stage.tell(|_| Event::Tick);
+    }
+}
+
+#[test]
+fn every_fence_settles_and_nothing_older_is_left_where_it_has() {
+    for seed in 0..300 {
+        let mut stage = Stage::running(4, "2+2p");
+        let passes = Passes::new(stage.cluster.map().epoch);
+        let (passes, hung) = (vec![passes; 4], vec![false; 4]);
+        let mut servers = Servers { passes, under_way: Vec::new(), hung, state: seed };
+        let ticket = stage.open(1, None);
+        let mut last = stage.opened(ticket).0;
+        for pid in 2..8 {
+            // One or two disks hang, or answer again.
+            for _ in 0..2 {
+                let at = servers.below(4) as usize;
+                let others = servers.hung.iter().filter(|hung| **hung).count();
+                servers.hung[at] = !servers.hung[at] && others < 2;
+            }
+            (0..servers.below(15)).for_each(|_| servers.second(&mut stage));
+            let ticket = stage.open(pid, Some(last));
+            let fence = stage.cluster.map().epoch;
+            let mut waited = 0;
+            while !stage.replies.contains_key(&ticket) {
+                assert!(
+                    waited < 2 * LEASE.as_secs(),
+                    "seed {seed}: {fence} does not settle: {}",
+                    stage.states()
+                );
+                servers.second(&mut stage);
+                waited += 1;
+            }
+            for (node, epoch, _) in servers.under_way.iter().filter(|(_, epoch, _)| *epoch < fence) {
+                let disk = &stage.cluster.disks[&PdiskId(*node)];
+                assert!(
+                    disk.stuck.is_some(),
+                    "seed {seed}: {fence} has settled, {epoch} is under way at {node}"
+                );
+            }
+            last = stage.opened(ticket).0;
+        }
+        // What was set aside returns once it has answered.
+        servers.hung.fill(false);
+        (0..40).for_each(|_| servers.second(&mut stage));
+        assert!(!stage.states().contains('m'), "seed {seed}: {}", stage.states());
+    }
 }

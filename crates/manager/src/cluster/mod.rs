@@ -421,7 +421,9 @@ struct Disk {
     registered: Duration,
     /// Newest map version known to be in force there.
     acked: Epoch,
-    /// It has had I/O from before this version under way for too long: it counts as away until that is over.
+    /// How long its oldest I/O had been under way when it was reported.
+    oldest: Duration,
+    /// It has had old I/O under way for too long, and counts as away until this version is in force on it.
     stuck: Option<Epoch>,
     /// Its server said that it failed.
     failed: bool,

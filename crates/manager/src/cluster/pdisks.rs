@@ -61,6 +61,7 @@ impl Cluster {
         disk.server = Some(node);
         disk.registered = now;
         disk.stuck = disk.stuck.filter(|_| same_life);
+        disk.oldest = Duration::ZERO;
         disk.failed = report.failed;
         disk.silent = None;
         disk.held_off = None;

@@ -5,7 +5,8 @@
 //!
 //! Each map version is to be in force at all of them within a lease: at a server, that requests are admitted under it, which
 //! takes no I/O; at each of its pdisks, that nothing admitted before is under way. A server that renews and does not follow
-//! the map loses its session. A pdisk with older I/O is set aside: it counts as away, and a fence does not wait for it
+//! the map loses its session. A pdisk with older I/O, or with any for so long, is set aside: it counts as away, and a fence
+//! does not wait for it
 //! ([`base::fence`] says why that is safe).
 
 use std::time::Duration;
@@ -167,16 +168,16 @@ impl Cluster {
     pub(super) fn settle_stuck(&mut self, now: Duration, step: &mut Step) {
         let (lease, epoch) = (self.lease, self.map.epoch);
         for (id, disk) in self.disks.iter_mut().filter(|(_, disk)| disk.server.is_some()) {
-            let late = self.versions.is_late(disk.acked, disk.registered, lease, now);
+            let behind = self.versions.is_late(disk.acked, disk.registered, lease, now);
+            let late = behind || disk.oldest >= lease;
             match disk.stuck {
-                Some(since) if disk.acked >= since => {
+                Some(since) if disk.acked >= since && !late => {
                     disk.stuck = None;
                     step.notes.push(format!("{id} has ended its old I/O"));
                 }
                 None if late => {
                     disk.stuck = Some(epoch);
-                    step.notes
-                        .push(format!("{id} does not end its I/O of before {lease:?}: it is set aside"));
+                    step.notes.push(format!("{id} has had I/O under way for {lease:?}: it is set aside"));
                 }
                 _ => {}
             }
@@ -199,6 +200,7 @@ impl Cluster {
         disk.record.free = report.free;
         disk.reported = Some(now);
         disk.acked = disk.acked.max(report.in_force.min(self.map.epoch));
+        disk.oldest = Duration::from_micros(report.oldest_us);
         disk.failed |= report.failed;
         disk.moved = report.moved;
         disk.waits = report.waits;
