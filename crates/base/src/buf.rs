@@ -1,7 +1,7 @@
 //! Aligned buffers: memory that sockets receive into and O_DIRECT disks write from, without a copy.
 //! An [`AlignedBuf`] has one owner and is mutable; frozen, it becomes [`bytes::Bytes`], shared and
 //! read-only. When the last reference goes, pooled memory returns to its [`BufPool`].
-//! The only unsafe code of this crate is here.
+//! The only unsafe code of this crate is here and in one line of `presence`.
 
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},

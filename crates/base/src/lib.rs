@@ -2,7 +2,9 @@
 
 pub mod buf;
 pub mod events;
+pub mod fence;
 pub mod ids;
+pub mod presence;
 pub mod proc_stat;
 pub mod stats;
 pub mod tunables;

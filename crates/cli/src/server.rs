@@ -307,10 +307,38 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     }
     agent.end().await;
     server.stop();
-    for served in pdisks {
-        served.pdisk.close().await.with_context(|| format!("close {}", served.id))?;
+    close_all(pdisks).await
+}
+
+/// How long a disk may take to end what it is at when its server ends. Shorter than `down` waits.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Closes all pdisks at once. One that hangs holds up no other, and not the process's end for ever: what is not closed is
+/// as after a crash, which the next open puts right.
+async fn close_all(pdisks: Vec<nsd::ServedPdisk>) -> Result<()> {
+    let ids: Vec<_> = pdisks.iter().map(|served| served.id).collect();
+    let closing: Vec<_> = pdisks.into_iter().map(|served| tokio::spawn(served.pdisk.close())).collect();
+    let until = tokio::time::Instant::now() + CLOSE_PATIENCE;
+    let (mut failed, mut hangs) = (None, false);
+    for (id, closing) in ids.into_iter().zip(closing) {
+        match tokio::time::timeout_at(until, closing).await {
+            Ok(closed) => {
+                let closed = closed.map_err(anyhow::Error::new).and_then(|closed| Ok(closed?));
+                failed = failed.or(closed.err().map(|error| error.context(format!("close {id}"))));
+            }
+            Err(_) => {
+                hangs = true;
+                tracing::error!(
+                    "{id} has not ended its I/O within {CLOSE_PATIENCE:?}: it is left as after a crash"
+                );
+            }
+        }
     }
-    Ok(())
+    if hangs {
+        // Its threads cannot be ended and would be waited for. The pid file stays: it says when the process is gone.
+        std::process::exit(1);
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Takes part in the lab's runs on this cluster's mounts of this node.

@@ -1,7 +1,8 @@
 //! The seeded simulation: the shipped manager, memberships, gates, stripes and clients in one thread, over a simulated
 //! network, clock and disks (`simulation/`). Programs on two or three clients use the same files, names and locks, while
 //! messages are lost, late or carried out twice, ways are cut for shorter and longer than a lease, the manager, servers and
-//! clients are killed. Whatever was answered must hold, and nobody may wait for ever.
+//! clients are killed, disks hang, and the machine sleeps with all that runs on it. Whatever was answered must hold, and nobody
+//! may wait for ever.
 //! `ROPEWALK_TEST_SEED=7` repeats a seed (with `RUST_LOG=info`: all that happens in it), `ROPEWALK_SIMULATION_SEEDS=1000..2000`
 //! runs others, `ROPEWALK_SOAK=1` more.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -95,6 +96,17 @@ impl Mishaps {
         }
     }
 
+    /// A disk hangs, for a moment, for longer than any deadline, or for ever.
+    fn hang(&mut self, cluster: &Arc<Cluster>) {
+        let node = &cluster.nodes[self.random.below(NODES.into()) as usize];
+        let time = Some(self.random.below(120)).filter(|time| *time < 100).map(Duration::from_secs);
+        // While another one catches up it is needed: everybody would wait for as long as it hangs.
+        if cluster.all_serve() && cluster.all_ok() {
+            cluster.note(format!("mishap: the disk of {} hangs for {time:?}", node.id));
+            node.hang(time);
+        }
+    }
+
     async fn next(&mut self, cluster: &Arc<Cluster>, killed: &mut Vec<Who>) {
         let mut time = |from: u64, to: u64| Duration::from_millis(from + self.random.below(to - from));
         sleep(time(100, 4000)).await;
@@ -102,7 +114,8 @@ impl Mishaps {
         let who = self.random.below(self.clients.into()) as Who;
         // A rule is looked for among what can show it missing.
         let what = match cluster.without {
-            Without::Nothing | Without::Written | Without::CatchUp => self.random.below(13),
+            Without::Nothing => self.random.below(16),
+            Without::Written | Without::CatchUp => self.random.below(13),
             Without::Fence => 7 + self.random.below(2),
             _ => self.random.below(10),
         };
@@ -119,7 +132,14 @@ impl Mishaps {
                 let node = NODE + 1 + self.random.below(NODES.into()) as Who;
                 self.cut_short(cluster, node, short);
             }
-            10.. => self.kill_server(cluster),
+            10..13 => self.kill_server(cluster),
+            13..15 => self.hang(cluster),
+            // For longer than a lease: nobody was heard of, and nobody is to blame.
+            15.. => {
+                let time = Duration::from_secs(11 + self.random.below(20));
+                cluster.note(format!("mishap: the machine sleeps for {time:?}"));
+                world::oversleep(time);
+            }
             // One stays to the end.
             7..9 if who > 0 && self.doomed.insert(who) => {
                 cluster.note(format!("mishap: client {who} is cut off for {long:?}"));

@@ -622,6 +622,9 @@ impl Client {
     /// The same, if all of it is in memory; `None` otherwise. Waits for nothing.
     pub fn try_read_cached(&self, handle: Handle, offset: u64, len: usize) -> Option<ReadData> {
         let file = self.file(handle).ok().filter(|f| f.flags.read)?;
+        if self.core.calls.dead() || !self.core.calls.lease_valid() {
+            return None;
+        }
         {
             let state = file.inode.lock();
             if !state.token.allows(state.read_need(offset, len as u64)) || state.token.is_giving() {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId};
+use base::{Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
 use net::Endpoint;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
@@ -205,8 +205,8 @@ impl SessionOpener {
             let dead = proven_dead.clone();
             let request =
                 MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead: dead, share };
-            let sent = Instant::now();
-            let reply = link.call(SessionId(0), Epoch(0), request, sent + OPEN_ATTEMPT).await;
+            let (sent, deadline) = (boot_time(), Instant::now() + OPEN_ATTEMPT);
+            let reply = link.call(SessionId(0), Epoch(0), request, deadline).await;
             match reply {
                 Ok(MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config }) => {
                     let info = SessionInfo { session, grant, fs };
@@ -274,7 +274,7 @@ const CALL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Manager for MemberCalls {
     fn lease_valid(&self) -> bool {
-        self.membership.lease_valid(Instant::now())
+        self.membership.lease_valid()
     }
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {

@@ -15,7 +15,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use base::{Epoch, FsId, InodeNo, SessionId, tunables::Tunables};
+use base::{
+    Epoch, FsId, InodeNo, SessionId,
+    presence::{Look, Presence, boot_time},
+    tunables::Tunables,
+};
 use libc::{EINVAL, EIO, ENOENT, ETIMEDOUT};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -76,7 +80,6 @@ pub struct Caller {
 
 struct Ask {
     event: Event,
-    at: Duration,
     answer: Option<(Ticket, Asker)>,
 }
 
@@ -103,6 +106,8 @@ pub(crate) struct Inner {
     collect: Notify,
     tickets: AtomicU64,
     started: Instant,
+    /// When the cluster's task looked at the clocks.
+    presence: std::sync::Mutex<Presence>,
     place: String,
     hash: DirHash,
     log: EventLog,
@@ -152,6 +157,7 @@ impl Manager {
             collect: Notify::new(),
             tickets: AtomicU64::new(1),
             started: Instant::now(),
+            presence: std::sync::Mutex::default(),
             place,
             hash,
             log: EventLog::default(),
@@ -399,7 +405,8 @@ impl Manager {
     }
 
     fn expiry(&self, caller: Caller) -> Duration {
-        caller.expires.saturating_duration_since(self.inner.started)
+        let expires = caller.expires.saturating_duration_since(self.inner.started);
+        self.inner.presence.lock().unwrap_or_else(|e| e.into_inner()).present(expires)
     }
 
     /// Carries changes out. Whoever else keeps what they change in memory gives that up first. Those that take names
@@ -676,12 +683,19 @@ impl Inner {
         }
     }
 
+    /// The time by which others are judged.
     fn now(&self) -> Duration {
-        self.started.elapsed()
+        let now = self.started.elapsed();
+        self.presence.lock().unwrap_or_else(|e| e.into_inner()).present(now)
+    }
+
+    fn look(&self) -> Look {
+        let (now, boot) = (self.started.elapsed(), boot_time());
+        self.presence.lock().unwrap_or_else(|e| e.into_inner()).look(now, boot)
     }
 
     async fn tell(&self, event: Event, answer: Option<(Ticket, Asker)>) -> Result<(), MgrError> {
-        let ask = Ask { event, at: self.now(), answer };
+        let ask = Ask { event, answer };
         self.events.send(ask).await.map_err(|_| stopping())
     }
 }
@@ -776,22 +790,23 @@ async fn run_cluster(
     let mut waiting: HashMap<Ticket, Asker> = HashMap::new();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last = Duration::ZERO;
     inner.collect.notify_one();
     loop {
         // Both arms only wait: nothing is lost when the other one wins. The clock comes first, so that questions
         // cannot keep a lease from running out.
         let ask = tokio::select! {
             biased;
-            _ = tick.tick() => Some(Ask { event: Event::Tick, at: inner.now(), answer: None }),
+            _ = tick.tick() => Some(Ask { event: Event::Tick, answer: None }),
             ask = queue.recv() => ask,
         };
-        let Some(Ask { event, at, answer }) = ask else { return };
+        let Some(Ask { event, answer }) = ask else { return };
         waiting.extend(answer);
-        last = last.max(at);
-        let step = cluster.handle(event, last);
-        if !take_step(step, &publish, &inner, &mut waiting).await {
-            return; // the store has failed; dropping the answers tells everyone who waits
+        let look = inner.look();
+        for event in look.away.map(Event::Away).into_iter().chain([event]) {
+            let step = cluster.handle(event, look.present);
+            if !take_step(step, &publish, &inner, &mut waiting).await {
+                return; // the store has failed; dropping the answers tells everyone who waits
+            }
         }
         waiting.retain(|_, asker| !asker.answer.is_closed());
     }

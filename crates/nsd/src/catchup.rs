@@ -144,7 +144,7 @@ impl<S: Strips> CatchUp<S> {
         let id = self.served.id;
         tracing::info!(pdisk = %id, %epoch, "catch-up begins");
         let mut in_force = self.membership.in_force();
-        if in_force.wait_for(|e| *e >= epoch).await.is_err() {
+        if in_force.wait_for(|now| now.of(id) >= epoch).await.is_err() {
             std::future::pending::<()>().await;
         }
         let view = self.io.view();

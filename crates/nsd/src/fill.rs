@@ -117,7 +117,7 @@ impl Work {
     async fn fill(self, of: Filled) {
         let (pool, StripMove { group, strip, since, .. }): (PoolId, StripMove) = (of.pool, of.what);
         let mut in_force = self.membership.in_force();
-        if in_force.wait_for(|e| *e >= since).await.is_err() {
+        if in_force.wait_for(|now| now.of(self.maker.pdisk()) >= since).await.is_err() {
             return;
         }
         drop(self.sweeping.lock().await);

@@ -1,87 +1,140 @@
 //! Admission: which requests are carried out, under which map.
 //!
-//! Owns the map that new requests are admitted under. Every admitted request holds a pass of that map
-//! version; a newer version is in force here only when all passes of older ones are back, and only then is
-//! the manager told. So whoever is fenced can change nothing after the fence is acknowledged.
+//! Owns the map that new requests are admitted under. A newer one counts for whatever comes from then on, at once. Every
+//! admitted request holds a pass of that map version at its pdisk; a version is *in force* at a pdisk only when all passes
+//! of older ones are back ([`base::fence`]), and only then is the manager told so. So whoever is fenced can change nothing
+//! after the fence is acknowledged; and a disk that does not answer holds up its own acknowledgement and nothing else: neither
+//! the map, nor other pdisks, nor the server's lease. The manager sets such a pdisk aside.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use base::{Epoch, PdiskId, SessionId};
-use stripe::{ClusterView, Membership};
-use tokio::sync::{mpsc, watch};
+use base::{
+    Epoch, PdiskId, SessionId,
+    fence::{Passes, Permit},
+    presence::{Presence, boot_time},
+};
+use stripe::{ClusterView, InForce, Membership};
+use tokio::sync::watch;
 use wire::nsd::{NsdRefusal, NsdRequest};
+
+/// How often it is looked how long requests have been under way.
+const LOOK: Duration = Duration::from_millis(500);
+/// What is under way mostly ends within this time: then one message tells the manager all.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Leave to carry out one request under one map version; given back by dropping it.
 pub struct Pass {
-    _held: mpsc::Sender<()>,
+    shared: Arc<Shared>,
+    pdisk: PdiskId,
+    permit: Option<Permit>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut present = self.shared.lock();
+        let (at, permit) = (present.pdisks.get_mut(&self.pdisk), self.permit.take());
+        if at.zip(permit).is_some_and(|(at, permit)| at.passes.end(permit)) {
+            self.shared.tell(&present);
+        }
+    }
+}
+
+struct Served {
+    /// The epoch of the last change of any group it is in.
+    changed: Epoch,
+    passes: Passes,
 }
 
 struct Present {
     view: Arc<ClusterView>,
-    /// For each served pdisk the epoch of the last change of any group it is in.
-    changed: HashMap<PdiskId, Epoch>,
-    held: mpsc::Sender<()>,
+    pdisks: HashMap<PdiskId, Served>,
+    clock: Presence,
+}
+
+struct Shared {
+    started: Instant,
+    present: Mutex<Present>,
+    in_force: watch::Sender<InForce>,
 }
 
 /// See the module.
 pub struct Gate {
-    present: Mutex<Present>,
-    returned: Mutex<Option<mpsc::Receiver<()>>>,
-    admitted_epoch: watch::Sender<Epoch>,
-    served: Vec<PdiskId>,
+    shared: Arc<Shared>,
 }
 
-fn changed_of(view: &ClusterView, served: &[PdiskId]) -> HashMap<PdiskId, Epoch> {
-    served.iter().map(|&id| (id, view.pdisk_changed(id))).collect()
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, present: &Present) {
+        self.in_force.send_replace(present.in_force());
+    }
+}
+
+impl Present {
+    fn in_force(&self) -> InForce {
+        let pdisks: BTreeMap<_, _> = self.pdisks.iter().map(|(&id, at)| (id, at.passes.in_force())).collect();
+        InForce { admitting: self.view.epoch(), pdisks }
+    }
 }
 
 impl Gate {
     /// Admits under `view` from the start.
     pub fn new(view: Arc<ClusterView>, served: Vec<PdiskId>) -> Gate {
-        let (held, returned) = mpsc::channel(1);
-        Gate {
-            admitted_epoch: watch::Sender::new(view.epoch()),
-            present: Mutex::new(Present { changed: changed_of(&view, &served), view, held }),
-            returned: Mutex::new(Some(returned)),
-            served,
-        }
+        let of = |id| Served { changed: view.pdisk_changed(id), passes: Passes::new(view.epoch()) };
+        let pdisks = served.into_iter().map(|id| (id, of(id))).collect();
+        let present = Present { pdisks, view, clock: Presence::default() };
+        let in_force = watch::Sender::new(present.in_force());
+        Gate { shared: Arc::new(Shared { started: Instant::now(), present: Mutex::new(present), in_force }) }
     }
 
-    /// Admits under a newer map from now on; ends when nothing admitted before is under way.
-    async fn replace(&self, view: Arc<ClusterView>) {
-        let (held, returned) = mpsc::channel(1);
-        let epoch = view.epoch();
-        let changed = changed_of(&view, &self.served);
-        {
-            let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-            *present = Present { view, changed, held };
+    /// Admits under a newer map from now on.
+    fn replace(&self, view: Arc<ClusterView>) {
+        let mut present = self.shared.lock();
+        for (&id, at) in &mut present.pdisks {
+            at.changed = view.pdisk_changed(id);
+            at.passes.replace(view.epoch());
         }
-        self.admitted_epoch.send_replace(epoch);
-        let older = self.returned.lock().unwrap_or_else(PoisonError::into_inner).replace(returned);
-        if let Some(mut older) = older {
-            // Nothing is ever sent: this ends when the last pass is dropped.
-            while older.recv().await.is_some() {}
-        }
+        present.view = view;
+        self.shared.tell(&present);
     }
 
-    /// Follows the map: puts each new version in force and says so.
+    /// How long the oldest request at each pdisk has been under way, this process's own absence not counted.
+    fn oldest(&self) -> BTreeMap<PdiskId, Duration> {
+        let mut present = self.shared.lock();
+        let now = present.clock.look(self.shared.started.elapsed(), boot_time()).present;
+        present.pdisks.iter().map(|(&id, at)| (id, at.passes.oldest(now))).collect()
+    }
+
+    /// Follows the map: admits under each new version, and says what is in force.
     pub async fn follow(&self, membership: Membership) {
-        let mut views = membership.views();
-        membership.set_in_force(self.epoch());
+        let (mut views, mut in_force) = (membership.views(), self.shared.in_force.subscribe());
         loop {
             let view = Arc::clone(&views.borrow_and_update());
-            let epoch = view.epoch();
-            if epoch > self.epoch() {
-                self.replace(view).await;
-                membership.set_in_force(epoch);
-                // The manager may wait for this acknowledgement: not at the next turn, now.
-                membership.renew_now().await;
+            if view.epoch() > self.epoch() {
+                self.replace(view);
             }
-            if views.changed().await.is_err() {
+            let all = in_force.wait_for(InForce::everywhere);
+            // Late is told as well.
+            drop(tokio::time::timeout(GATHER, all).await);
+            let now = in_force.borrow_and_update().clone();
+            if membership.set_in_force(now) {
+                // The manager may wait for this acknowledgement: not at the next turn, now.
+                membership.renew_soon();
+            }
+            membership.set_oldest(self.oldest());
+            // All arms only wait.
+            let more = tokio::select! {
+                more = views.changed() => more,
+                more = in_force.changed() => more,
+                () = tokio::time::sleep(LOOK) => Ok(()),
+            };
+            if more.is_err() {
                 return;
             }
         }
@@ -89,7 +142,7 @@ impl Gate {
 
     /// The map version that requests are admitted under.
     pub fn epoch(&self) -> Epoch {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner).view.epoch()
+        self.shared.lock().view.epoch()
     }
 
     /// Checks a request against lease, session and map. `Err` is the answer to its sender.
@@ -102,26 +155,24 @@ impl Gate {
         wait: Duration,
         expires: Instant,
     ) -> Result<Pass, NsdRefusal> {
-        if !membership.lease_valid(Instant::now()) {
+        if !membership.lease_valid() {
             return Err(NsdRefusal::NoLease);
         }
         let until = expires.min(Instant::now() + wait);
-        if epoch > self.epoch() {
-            let mut admitted = self.admitted_epoch.subscribe();
-            let here = admitted.wait_for(|e| *e >= epoch);
+        let pdisk = request.pdisk();
+        let lists = lists(request);
+        // What is listed must contain all that was written under older maps.
+        let here = |now: &InForce| now.admitting >= epoch && (!lists || now.of(pdisk) >= epoch);
+        let at_once = here(&self.shared.in_force.borrow());
+        if !at_once {
+            let mut in_force = self.shared.in_force.subscribe();
+            let here = in_force.wait_for(here);
             if !matches!(tokio::time::timeout_at(until.into(), here).await, Ok(Ok(_))) {
                 return Err(NsdRefusal::NoMap);
             }
         }
-        if lists(request) && *membership.in_force().borrow() < epoch {
-            // What is listed must contain all that was written under older maps.
-            let mut in_force = membership.in_force();
-            let here = in_force.wait_for(|e| *e >= epoch);
-            if !matches!(tokio::time::timeout_at(until.into(), here).await, Ok(Ok(_))) {
-                return Err(NsdRefusal::NoMap);
-            }
-        }
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.shared.lock();
+        let present = &mut *present;
         let map = &present.view.map;
         let from_manager = session == SessionId(0) && matches!(request, NsdRequest::Delete { .. });
         let known = map.clients.iter().any(|c| c.session == session)
@@ -129,19 +180,19 @@ impl Gate {
         if !known && !from_manager {
             return Err(NsdRefusal::Fenced);
         }
-        let pdisk = request.pdisk();
-        let Some(&pdisk_changed) = present.changed.get(&pdisk) else { return Err(NsdRefusal::NoSuchPdisk) };
+        let Some(at) = present.pdisks.get_mut(&pdisk) else { return Err(NsdRefusal::NoSuchPdisk) };
         let changed = match request {
             NsdRequest::Prepare { strip, .. } | NsdRequest::Install { strip, .. } => {
                 map.group_changed(strip.pool, strip.group)
             }
             // The last change of all groups of the pdisk is the group's, or later.
-            _ => pdisk_changed,
+            _ => at.changed,
         };
         if epoch < changed && !from_manager {
             return Err(NsdRefusal::StaleEpoch { current: map.epoch });
         }
-        Ok(Pass { _held: present.held.clone() })
+        let permit = at.passes.begin(present.clock.present(self.shared.started.elapsed()));
+        Ok(Pass { shared: Arc::clone(&self.shared), pdisk, permit: Some(permit) })
     }
 }
 

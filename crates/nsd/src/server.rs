@@ -1,5 +1,14 @@
 //! The server: registers, keeps lease and map, admits requests, runs catch-up and repair of its pdisks.
 //! Serves only under a lease and with the map loaded; without the manager its lease runs out by itself.
+//!
+//! The lease is looked at when a request comes and once more when its answer is ready: a server that was stopped in between
+//! says `NoLease`, whatever it did or read. Between that look and the sending it can be stopped as well, and nothing here can see
+//! it. That answer then counts for nothing where it arrives: its reader or writer held the token from before the question to the
+//! answer, so that nobody else changed these bytes meanwhile, or has lost its session and is told so when it uses what it read;
+//! and a writer counts a pdisk's answer only while the map says of the pdisk what it said at the question.
+//!
+//! Nobody waits here for a disk longer than its caller does: a request whose caller has given up is answered, and goes on by
+//! itself with its pass ([`crate::gate`]) until the disk has answered.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId};
+use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId, presence::boot_time};
 use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
 use pdisk::Payload;
@@ -40,6 +49,9 @@ use crate::{
     statistics::Statistics,
     status::{PdiskStatus, ServerStatus},
 };
+
+/// One attempt to register.
+const REGISTER_ATTEMPT: Duration = Duration::from_secs(5);
 
 /// A running NSD server. Stops when the last handle goes, or with [`Server::stop`].
 #[derive(Clone)]
@@ -97,8 +109,7 @@ impl Registrar for NodeRegistrar {
             pdisks: self.reports(),
         };
         Box::pin(async move {
-            let sent = Instant::now();
-            let deadline = sent + Duration::from_secs(5);
+            let (sent, deadline) = (boot_time(), Instant::now() + REGISTER_ATTEMPT);
             match link.call(SessionId(0), Epoch(0), request, deadline).await {
                 Ok(MgrReply::Registered { session, lease_us, map, .. }) => {
                     Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map })
@@ -129,6 +140,8 @@ impl Registrar for NodeRegistrar {
                 moved: told.moved.load(Ordering::Relaxed),
                 waits: told.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
                 client_us: self.pace.client_us(),
+                in_force: Epoch(0),
+                oldest_us: 0,
             }
         };
         self.served.iter().map(report).collect()
@@ -257,7 +270,7 @@ impl Server {
         ServerStatus {
             session: self.inner.membership.session(),
             epoch: view.epoch(),
-            lease: self.inner.membership.lease_valid(Instant::now()),
+            lease: self.inner.membership.lease_valid(),
             pdisks,
             repair: self.inner.repairs.status(),
         }
@@ -292,7 +305,18 @@ struct Requests(Arc<Inner>);
 impl Handler for Requests {
     fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
         let inner = Arc::clone(&self.0);
-        Box::pin(async move { inner.answer(request).await })
+        Box::pin(async move {
+            let expires = request.expires;
+            let mut work = Box::pin(inner.answer(request));
+            match tokio::time::timeout_at(expires.into(), &mut work).await {
+                Ok(response) => response,
+                Err(_) => {
+                    // The disk has the request, and what is under way is known by its pass: neither may be forgotten.
+                    tokio::spawn(work);
+                    Response::error(Status::Expired, "the disk has not answered in time")
+                }
+            }
+        })
     }
 
     fn wants_unit_crcs(&self) -> bool {
@@ -310,7 +334,7 @@ impl Inner {
         self.cache.get(served.id, read, states.first()?)
     }
 
-    async fn answer(&self, request: Request) -> Response {
+    async fn answer(self: Arc<Self>, request: Request) -> Response {
         let message: NsdRequest = match frame::decode(&request.body) {
             Ok(message) => message,
             Err(error) => return Response::error(Status::BadRequest, error),
@@ -374,6 +398,9 @@ impl Inner {
         }
         if let Some(counted) = counted {
             counted.done(request.received, request.payload.len(), payload.len());
+        }
+        if !self.membership.lease_valid() {
+            return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoLease)));
         }
         Response::with_payload(frame::encode(&reply), payload)
     }

@@ -28,7 +28,8 @@ pub use error::{Fault, StripFault, StripFaults, StripeError};
 pub use geometry::{Geometry, clip, covers_all, normalise, parity_ranges, subtract, union};
 pub use io::{IoConfig, SessionCell, SilenceReporter, StripStates, StripeIo};
 pub use membership::{
-    LinkError, ManagerLink, Membership, MembershipConfig, NetManager, Registered, Registrar, RegistrarError,
+    InForce, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, Registered, Registrar,
+    RegistrarError,
 };
 pub use meta::BlockMeta;
 pub use pieces::Pieces;

@@ -3,18 +3,22 @@
 //! Owns the session, the lease and the current [`ClusterView`]. The lease counts from the sending of the
 //! request that renewed it, and only while the map here is at least the one the manager had then: whoever
 //! was thought dead learns who was fenced before it serves again. Without the manager the lease runs out by
-//! itself; with it back the process renews or registers anew.
+//! itself; with it back the process renews or registers anew. It is measured by a clock that goes on while the machine
+//! sleeps ([`base::presence`]): who was stopped or asleep finds its lease over, and renews before anything else.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use base::{Epoch, PdiskId, SessionId};
+use base::{Epoch, PdiskId, SessionId, presence::boot_time};
 use net::{BoxFuture, Call, CallError, Endpoint, Lane, Service};
 use thiserror::Error;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
 use wire::{
     frame,
     map::ClusterMap,
@@ -106,8 +110,8 @@ impl ManagerLink for NetManager {
 pub struct Registered {
     /// The session.
     pub session: SessionId,
-    /// When the request was sent.
-    pub sent: Instant,
+    /// When the request was sent, by [`boot_time`].
+    pub sent: Duration,
     /// The lease from then on.
     pub lease: Duration,
     /// The map that includes the registration.
@@ -144,7 +148,7 @@ pub trait Registrar: Send + Sync + 'static {
 /// Times of membership.
 #[derive(Clone, Debug)]
 pub struct MembershipConfig {
-    /// How often the lease is renewed.
+    /// How often the lease is renewed; of a lease shorter than four times this, after a quarter of it.
     pub renew_interval: Duration,
     /// One long poll for the map.
     pub map_poll: Duration,
@@ -165,6 +169,26 @@ impl Default for MembershipConfig {
             register_deadline: Duration::from_secs(60),
             in_force_by_owner: false,
         }
+    }
+}
+
+/// Which map versions are in force here: at a server, at each of its pdisks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InForce {
+    /// Requests are admitted under this version.
+    pub admitting: Epoch,
+    /// Servers: nothing admitted under a version older than this one is under way at the pdisk.
+    pub pdisks: BTreeMap<PdiskId, Epoch>,
+}
+
+impl InForce {
+    /// What is in force at a pdisk.
+    pub fn of(&self, pdisk: PdiskId) -> Epoch {
+        self.pdisks.get(&pdisk).copied().unwrap_or(self.admitting)
+    }
+    /// Whether nothing older is under way at any pdisk.
+    pub fn everywhere(&self) -> bool {
+        self.pdisks.values().all(|epoch| *epoch >= self.admitting)
     }
 }
 
@@ -190,10 +214,22 @@ struct Inner {
     config: MembershipConfig,
     session: SessionCell,
     views: watch::Sender<Arc<ClusterView>>,
-    in_force: watch::Sender<Epoch>,
-    lease_until: Mutex<Instant>,
+    in_force: watch::Sender<InForce>,
+    /// How long the oldest request at each pdisk has been under way.
+    oldest: Mutex<BTreeMap<PdiskId, Duration>>,
+    lease: Mutex<Lease>,
+    /// The lease is to be renewed now.
+    renew: Notify,
     ended: watch::Sender<Option<String>>,
     silent: Mutex<HashMap<PdiskId, Instant>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    /// How long it is from its renewal.
+    time: Duration,
+    /// By [`boot_time`].
+    until: Duration,
 }
 
 impl Membership {
@@ -220,10 +256,15 @@ impl Membership {
             link,
             registrar,
             session: SessionCell::new(registered.session),
-            in_force: watch::Sender::new(if config.in_force_by_owner { Epoch(0) } else { view.epoch() }),
+            in_force: watch::Sender::new(InForce {
+                admitting: if config.in_force_by_owner { Epoch(0) } else { view.epoch() },
+                pdisks: BTreeMap::new(),
+            }),
             config,
             views: watch::Sender::new(view),
-            lease_until: Mutex::new(registered.sent + registered.lease),
+            oldest: Mutex::default(),
+            lease: Mutex::new(Lease { time: registered.lease, until: registered.sent + registered.lease }),
+            renew: Notify::new(),
             ended: watch::Sender::new(None),
             silent: Mutex::default(),
         });
@@ -248,17 +289,25 @@ impl Membership {
     pub fn session(&self) -> SessionId {
         self.inner.session.get()
     }
-    /// Whether the lease holds at `now`.
-    pub fn lease_valid(&self, now: Instant) -> bool {
-        now < *self.inner.lease_until.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the lease holds now.
+    pub fn lease_valid(&self) -> bool {
+        boot_time() < self.inner.lease().until
     }
-    /// The map version in force here.
-    pub fn in_force(&self) -> watch::Receiver<Epoch> {
+    /// The map versions in force here.
+    pub fn in_force(&self) -> watch::Receiver<InForce> {
         self.inner.in_force.subscribe()
     }
-    /// The owner has put a map in force: nothing admitted under an older one is under way.
-    pub fn set_in_force(&self, epoch: Epoch) {
-        self.inner.in_force.send_if_modified(|e| std::mem::replace(e, epoch.max(*e)) < epoch);
+    /// The owner says what is in force. False if that is known.
+    pub fn set_in_force(&self, now: InForce) -> bool {
+        self.inner.in_force.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        })
+    }
+    /// The owner says how long the oldest request at each pdisk has been under way.
+    pub fn set_oldest(&self, oldest: BTreeMap<PdiskId, Duration>) {
+        *self.inner.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
     }
     /// Why membership ended for good, once it has.
     pub fn ended(&self) -> watch::Receiver<Option<String>> {
@@ -281,6 +330,10 @@ impl Membership {
         if let Err(error) = self.inner.renew().await {
             tracing::debug!(%error, "renewal");
         }
+    }
+    /// Has the lease renewed at once, with what there is to report; waits for nothing.
+    pub fn renew_soon(&self) {
+        self.inner.renew.notify_one();
     }
     /// Ends renewing and polling; the lease runs out by itself.
     pub fn stop(&self) {
@@ -330,21 +383,38 @@ impl Inner {
         if newer {
             self.link.identify(self.session.get(), epoch);
             if !self.config.in_force_by_owner {
-                self.in_force.send_replace(epoch);
+                self.in_force.send_modify(|now| now.admitting = epoch);
             }
         }
     }
 
-    fn set_lease(&self, until: Instant) {
-        let mut lease = self.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
-        *lease = (*lease).max(until);
+    fn lease(&self) -> Lease {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lease of so long, that was asked for at `sent`.
+    fn set_lease(&self, sent: Duration, time: Duration) {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        *lease = Lease { time, until: lease.until.max(sent + time) };
+    }
+
+    /// What a renewal reports.
+    fn reports(&self, in_force: &InForce) -> Vec<PdiskReport> {
+        let mut reports = self.registrar.reports();
+        let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        for report in &mut reports {
+            report.in_force = in_force.of(report.id);
+            report.oldest_us = oldest.get(&report.id).map_or(0, |time| time.as_micros() as u64);
+        }
+        drop(oldest);
+        reports
     }
 
     async fn renew(&self) -> Result<(), LinkError> {
-        let sent = Instant::now();
-        let session = self.session.get();
-        let deadline = sent + self.config.renew_interval * 3;
-        let request = MgrRequest::Renew { epoch: *self.in_force.borrow(), pdisks: self.registrar.reports() };
+        let (sent, session) = (boot_time(), self.session.get());
+        let deadline = Instant::now() + self.config.renew_interval * 3;
+        let in_force = self.in_force.borrow().clone();
+        let request = MgrRequest::Renew { epoch: in_force.admitting, pdisks: self.reports(&in_force) };
         let MgrReply::Renewed { lease_us, epoch } = self.call(request, deadline).await? else {
             return Err(LinkError::Protocol);
         };
@@ -356,19 +426,21 @@ impl Inner {
             }
         }
         if epoch <= self.epoch() && session == self.session.get() {
-            self.set_lease(sent + Duration::from_micros(lease_us));
+            self.set_lease(sent, Duration::from_micros(lease_us));
         }
         Ok(())
     }
 
     async fn keep_lease(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(self.config.renew_interval).await;
+            let pause = self.config.renew_interval.min(self.lease().time / 4);
+            // Safe to cancel: what was wished meanwhile is kept.
+            let _ = tokio::time::timeout(pause, self.renew.notified()).await;
             match self.renew().await {
                 Ok(()) => {}
                 Err(LinkError::Refused(MgrError::NoSession)) => {
                     tracing::warn!(session = %self.session.get(), "the manager ended this session");
-                    *self.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                    self.lease.lock().unwrap_or_else(PoisonError::into_inner).until = Duration::ZERO;
                     if !self.register_again().await {
                         return;
                     }
@@ -386,7 +458,7 @@ impl Inner {
                     self.session.set(registered.session);
                     self.install(registered.map);
                     self.link.identify(registered.session, self.epoch());
-                    self.set_lease(registered.sent + registered.lease);
+                    self.set_lease(registered.sent, registered.lease);
                     tracing::info!(session = %registered.session, "registered again");
                     return true;
                 }
@@ -406,11 +478,11 @@ impl Inner {
     async fn keep_map(self: Arc<Self>) {
         let mut in_force = self.in_force.subscribe();
         loop {
-            // The next poll says what is in force here: not before it is.
+            // The next poll says under which version requests are admitted here: not before they are.
             let epoch = self.epoch();
-            let wait = in_force.wait_for(|e| *e >= epoch);
+            let wait = in_force.wait_for(|now| now.admitting >= epoch);
             let _ = tokio::time::timeout(self.config.map_poll, wait).await;
-            let have = *self.in_force.borrow();
+            let have = self.in_force.borrow().admitting;
             let deadline = Instant::now() + self.config.map_poll;
             match self.call(MgrRequest::WaitMap { have }, deadline).await {
                 Ok(MgrReply::Map(map)) => self.install(*map),

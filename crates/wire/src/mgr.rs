@@ -70,6 +70,10 @@ pub struct PdiskReport {
     pub waits: String,
     /// Mean time that requests of clients take at its server now, microseconds; 0 if there are none.
     pub client_us: u64,
+    /// Nothing that was admitted under a map version older than this one is under way on it.
+    pub in_force: Epoch,
+    /// How long the oldest request on it has been under way, microseconds.
+    pub oldest_us: u64,
 }
 
 /// Most entries of [`PdiskReport::filled`]: what the manager lets move to one pdisk at a time.

@@ -22,7 +22,7 @@ pub struct Mounts {
 
 impl Mounts {
     pub fn new(count: usize) -> Mounts {
-        Mounts::of(Cluster::prepare(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat()), count)
+        Mounts::over(Cluster::prepare(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat()), count)
     }
 
     /// With everything on a file system in memory where it has room: for what is not about disks, and would wait for
@@ -33,10 +33,11 @@ impl Mounts {
         let base = if room { memory.to_path_buf() } else { std::env::temp_dir() };
         let options =
             ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
-        Mounts::of(Cluster::prepare_in(&base, &options), count)
+        Mounts::over(Cluster::prepare_in(&base, &options), count)
     }
 
-    fn of(cluster: Cluster, count: usize) -> Mounts {
+    /// Brings up a cluster that is prepared.
+    pub fn over(cluster: Cluster, count: usize) -> Mounts {
         cluster.start();
         let more = tempfile::Builder::new().prefix("ropewalk-mounts-").tempdir().unwrap();
         let mut mounts = Mounts { all: vec![cluster.mnt()], cluster, more };

@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 use wire::{
-    map::{FsEntry, NodeEntry, PdiskEntry, PoolEntry},
+    map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::{MgrReply, MgrRequest, OpId, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     token::{Need, Recall},
@@ -145,6 +145,13 @@ impl Cluster {
         *kept = kept.next_life(self.without == Without::Durability && *self.kills.borrow() > 0);
         let started = Manager::on_store(Arc::new(kept.clone()), Path::new("simulated")).unwrap();
         *self.manager.lock().unwrap() = Some(started);
+    }
+
+    /// Whether all pdisks count, as far as a manager knows.
+    pub fn all_ok(&self) -> bool {
+        let manager = self.manager.lock().unwrap().clone();
+        let ok = |manager: Manager| manager.map().borrow().pdisks.iter().all(|p| p.state == PdiskState::Ok);
+        manager.is_some_and(ok)
     }
 
     pub fn kill_manager(&self) {
@@ -320,6 +327,7 @@ impl Cluster {
         let (number, asked) = (self.admitted.fetch_add(1, SeqCst), format!("{node}, {session}: {request:?}"));
         at.begin(number, request, payload);
         sleep(Duration::from_micros(self.below(3000))).await;
+        at.answers().await;
         let Some((request, payload)) = at.end(number) else {
             return Err(Fault::Unreachable("killed".into()));
         };

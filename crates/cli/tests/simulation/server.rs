@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripId, Version};
@@ -17,7 +18,7 @@ use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, Registered, Registrar, RegistrarError,
     StripeIo,
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use wire::{
     mgr::{MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::NsdRequest,
@@ -36,6 +37,8 @@ pub struct Node {
     /// Lives begun.
     lives: AtomicU64,
     serving: Mutex<Option<Life>>,
+    /// Its disk does not answer.
+    hangs: watch::Sender<bool>,
     /// What is being carried out: lost, or done, if the server is killed now.
     under_way: Mutex<BTreeMap<u64, (NsdRequest, Bytes)>>,
 }
@@ -54,6 +57,7 @@ impl Node {
             strips: Mutex::default(),
             lives: AtomicU64::new(0),
             serving: Mutex::default(),
+            hangs: watch::Sender::new(false),
             under_way: Mutex::default(),
         })
     }
@@ -61,6 +65,23 @@ impl Node {
     /// Membership and gate of who serves.
     pub fn serving(&self) -> Option<(Membership, Arc<Gate>)> {
         self.serving.lock().unwrap().as_ref().map(|life| (life.membership.clone(), life.gate.clone()))
+    }
+
+    /// Its disk answers nothing for so long, or never again.
+    pub fn hang(self: &Arc<Node>, time: Option<Duration>) {
+        self.hangs.send_replace(true);
+        let node = self.clone();
+        if let Some(time) = time {
+            tokio::spawn(async move {
+                tokio::time::sleep(time).await;
+                node.hangs.send_replace(false);
+            });
+        }
+    }
+
+    /// Ends when the disk answers.
+    pub async fn answers(&self) {
+        drop(self.hangs.subscribe().wait_for(|hangs| !hangs).await);
     }
 
     pub fn begin(&self, number: u64, request: NsdRequest, payload: Bytes) {
@@ -116,9 +137,10 @@ impl Cluster {
         true
     }
 
-    /// Whether all servers serve.
+    /// Whether all servers serve, and their disks answer.
     pub fn all_serve(&self) -> bool {
-        self.nodes.iter().all(|node| node.serving.lock().unwrap().is_some())
+        let serves = |node: &Node| node.serving.lock().unwrap().is_some() && !*node.hangs.borrow();
+        self.nodes.iter().all(|node| serves(node))
     }
 }
 
@@ -139,8 +161,8 @@ impl Registrar for Server {
             pdisks: self.reports(),
         };
         Box::pin(async move {
-            let sent = std::time::Instant::now();
-            let deadline = sent + std::time::Duration::from_secs(5);
+            let sent = base::presence::boot_time();
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
             match link.call(SessionId(0), Epoch(0), request, deadline).await {
                 Ok(MgrReply::Registered { session, lease_us, map, .. }) => {
                     let lease = std::time::Duration::from_micros(lease_us);
@@ -195,9 +217,11 @@ impl nsd::Strips for Pdisk {
         Ok(self.strips().list_group(pool, group, after).into_iter().take(limit).collect())
     }
     async fn adopt(&self, items: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
+        self.0.answers().await;
         items.into_iter().map(|(id, version)| self.strips().adopt(id, version)).collect()
     }
     async fn discard(&self, items: Vec<(StripId, Version)>) -> Vec<Refused<()>> {
+        self.0.answers().await;
         items.into_iter().map(|(id, version)| self.strips().discard(id, version)).collect()
     }
     async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
@@ -208,6 +232,7 @@ impl nsd::Strips for Pdisk {
         Ok(items.len() as u64)
     }
     async fn install_since(&self, request: PrepareStrip, payload: Bytes, since: usize) -> Refused<()> {
+        self.0.answers().await;
         self.strips().install(&request, &payload, since)
     }
 }

@@ -141,7 +141,9 @@ impl Cluster {
             .collect();
         for fs in fenced {
             let ending = self.endings.entry(fs).or_default();
-            ending.fence = None;
+            let settled = ending.fence.take();
+            // What was not waited for does not come back before it is in force there too.
+            self.disks.values_mut().for_each(|disk| disk.stuck = disk.stuck.max(disk.stuck.and(settled)));
             step.put(ending_key(fs), ending);
             step.collect = true;
         }

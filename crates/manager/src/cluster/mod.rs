@@ -4,7 +4,17 @@
 //! returns a [`Step`]: what to store, whom to answer, what to tell. The driver stores first, publishes
 //! the map then, and answers last, before it feeds the next event; so nobody ever sees state that is
 //! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
+//!
+//! Time here is the time that the manager was present ([`base::presence`]): it stands while the process is stopped, the
+//! machine asleep, the store stuck. So nobody's silence is judged by a time in which the manager itself heard nothing; and after
+//! a longer absence ([`Event::Away`]) everybody has a full lease. What was fenced stays fenced: it is in the map.
+//! A lease given counts here from a later moment, and by a slower clock, than at whom it was given to: so it has ended there
+//! when it has ended here. The other way round nothing is concluded from a lease that still runs here: servers and clients
+//! look at their own. (With several managers one of them would need a lease itself, to be the only one who judges: that one it
+//! must measure by `boot_time`, as servers and clients do theirs, and look at when an answer leaves.)
 
+#[cfg(test)]
+mod absence_tests;
 mod clients;
 mod holders;
 mod locks;
@@ -25,7 +35,9 @@ mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId, tunables::Tunables};
+use base::{
+    Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId, fence::Versions, tunables::Tunables,
+};
 use libc::{EINVAL, ENOENT};
 use wire::{
     lock::LockRequest,
@@ -60,6 +72,8 @@ pub type Ticket = u64;
 /// Something happened.
 #[derive(Debug, Clone)]
 pub enum Event {
+    /// The manager itself was away for so long.
+    Away(Duration),
     /// Time has passed.
     Tick,
     /// A server starts.
@@ -387,8 +401,9 @@ impl Step {
 #[derive(Debug, Clone)]
 struct Server {
     session: SessionId,
+    registered: Duration,
     renewed: Duration,
-    /// Newest map version known to be in force there.
+    /// Newest map version known to admit requests there.
     acked: Epoch,
 }
 
@@ -402,6 +417,14 @@ struct Disk {
     reported: Option<Duration>,
     /// The node that serves it now.
     server: Option<NodeId>,
+    /// Since when.
+    registered: Duration,
+    /// Newest map version known to be in force there.
+    acked: Epoch,
+    /// How long its oldest I/O had been under way when it was reported.
+    oldest: Duration,
+    /// It has had old I/O under way for too long, and counts as away until this version is in force on it.
+    stuck: Option<Epoch>,
     /// Its server said that it failed.
     failed: bool,
     /// First and last report of silence, while they come.
@@ -438,6 +461,8 @@ struct PendingOpen {
 pub struct Cluster {
     map: ClusterMap,
     published: Epoch,
+    /// Versions that are not in force everywhere.
+    versions: Versions,
     counters: CounterRecord,
     lease: Duration,
     /// Nobody is declared gone before this: after a start everybody has a full lease.
@@ -465,6 +490,7 @@ impl Cluster {
         let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
         let mut cluster = Cluster {
             published: map.epoch,
+            versions: Versions::default(),
             grants: Grants::new(counters.grant),
             tokens: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -484,14 +510,17 @@ impl Cluster {
         };
         for node in &cluster.map.nodes {
             if let Some(session) = node.session {
-                cluster.servers.insert(node.id, Server { session, renewed: now, acked: Epoch(0) });
+                let server = Server { session, registered: now, renewed: now, acked: Epoch(0) };
+                cluster.servers.insert(node.id, server);
             }
         }
         for pdisk in &cluster.map.pdisks {
             let record = keys::read(from, &keys::pdisk_key(pdisk.id))?.unwrap_or_default();
             let server = pdisk.nodes.iter().find(|node| cluster.servers.contains_key(node)).copied();
-            cluster.disks.insert(pdisk.id, Disk { record, server, stored: now, ..Disk::default() });
+            let disk = Disk { record, server, stored: now, registered: now, ..Disk::default() };
+            cluster.disks.insert(pdisk.id, disk);
         }
+        cluster.versions.publish(cluster.map.epoch, now);
         for entry in &cluster.map.clients {
             if let Some(record) = keys::read(from, &keys::session_key(entry.session))? {
                 cluster.clients.insert(entry.session, Client { record, renewed: now });
@@ -523,8 +552,12 @@ impl Cluster {
     /// Takes an event; `now` never goes back.
     pub fn handle(&mut self, event: Event, now: Duration) -> Step {
         let mut step = Step::default();
+        if let Event::Away(time) = event {
+            self.was_away(time, now, &mut step);
+        }
         self.lapse_servers(now, &mut step);
         match event {
+            Event::Away(_) => {}
             Event::Tick => self.lapse_clients(now, &mut step),
             Event::Register { ticket, node, process, addrs, pdisks } => {
                 self.register(ticket, node, process, addrs, pdisks, now, &mut step);
@@ -563,7 +596,7 @@ impl Cluster {
                 let report = self.report(now);
                 step.reply(ticket, MgrReply::Cluster(Box::new(report)));
             }
-            Event::SetLease(lease) => self.lease = lease,
+            Event::SetLease(lease) => self.set_lease(lease),
             Event::Detach { ticket, session } => self.detach(ticket, session, &mut step),
             Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
             Event::Wish { ticket, pdisk, wish } => {
@@ -588,13 +621,13 @@ impl Cluster {
             }
             Event::Lock { ticket, expires, session, request } => {
                 self.lock_event(ticket, expires, session, request, now, &mut step);
-                self.publish(&mut step);
+                self.publish(now, &mut step);
                 return step;
             }
             Event::ListLocks { ticket, fs, after } => self.list_locks(ticket, fs, after, now, &mut step),
             event => {
                 self.token_event(event, now, &mut step);
-                self.publish(&mut step);
+                self.publish(now, &mut step);
                 return step;
             }
         }
@@ -603,7 +636,7 @@ impl Cluster {
         self.settle_tokens(now, &mut step);
         self.settle_locks(now, &mut step);
         self.settle_opens(now, &mut step);
-        self.publish(&mut step);
+        self.publish(now, &mut step);
         step
     }
 
@@ -614,11 +647,12 @@ impl Cluster {
     }
 
     /// Stores and publishes the map if this event changed it; fills it into answers that carry it.
-    fn publish(&mut self, step: &mut Step) {
+    fn publish(&mut self, now: Duration, step: &mut Step) {
         if self.map.epoch == self.published {
             return;
         }
         self.published = self.map.epoch;
+        self.versions.publish(self.published, now);
         step.put(keys::map_key(), &map_record(&self.map));
         step.put(keys::counter_key(), &self.counters);
         let map = Arc::new(self.map.clone());

@@ -1,19 +1,20 @@
 //! Which pdisks count.
 //!
 //! ```text
-//!            lease lapsed, silent, behind the record
+//!            lease lapsed, silent, stuck, behind the record
 //!   Ok ─────────────────────────────────────────────► Missing ──► Returning (its server is here)
 //!   ▲                                                    ▲            │  │
 //!   └────────────── caught up ──────────────────────────┼────────────┘  │
 //!                                                        └── lapsed ─────┘      any ──► Failed
 //! ```
+//! What is missing returns only when all that was under way on it is over.
 //! The last copies are never given up: while some group would be left with fewer than K `Ok` members,
 //! a pdisk stays `Ok` although it is gone, and writes wait for it. A pdisk that came back behind its
 //! record is the exception: it holds old content, so counting it would be worse than being unavailable.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use base::{NodeId, PdiskId};
+use base::{Epoch, NodeId, PdiskId};
 use wire::{
     map::PdiskState,
     mgr::{PdiskReport, ProcessIdent},
@@ -58,6 +59,9 @@ impl Cluster {
         disk.stored = now;
         disk.reported = Some(now);
         disk.server = Some(node);
+        disk.registered = now;
+        disk.stuck = disk.stuck.filter(|_| same_life);
+        disk.oldest = Duration::ZERO;
         disk.failed = report.failed;
         disk.silent = None;
         disk.held_off = None;
@@ -68,6 +72,9 @@ impl Cluster {
                 self.set_state(report.id, PdiskState::Missing, "came back behind its record", step);
             }
         }
+        // Of an earlier life nothing is under way any more, and this one begins with this map.
+        let acked = if same_life { Epoch(0) } else { self.map.epoch };
+        self.disks.entry(report.id).or_default().acked = acked;
     }
 
     /// A client says that a pdisk does not answer. A dead server is found by its lease; this is for a
@@ -112,13 +119,16 @@ impl Cluster {
 
     /// Moves every pdisk to the state that its server's and its own condition ask for.
     pub(super) fn settle_pdisks(&mut self, now: Duration, step: &mut Step) {
+        self.settle_stuck(now, step);
         let ids: Vec<PdiskId> = self.map.pdisks.iter().map(|p| p.id).collect();
         for id in ids {
             let (Some(entry), Some(disk)) = (self.map.pdisk(id), self.disks.get_mut(&id)) else { continue };
             disk.held_off = disk.held_off.filter(|&until| now < until);
             let gone = disk.server.is_none() && now > self.grace_until;
-            let held_off = disk.held_off.is_some();
-            let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !held_off;
+            let held_off = disk.held_off.is_some() || disk.stuck.is_some();
+            // What was under way when it ceased to count is over: it could be taken for new, and be missed by catch-up.
+            let over = disk.acked >= entry.changed;
+            let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !held_off && over;
             let failed = disk.failed;
             match entry.state {
                 PdiskState::Failed => {}

@@ -2,6 +2,12 @@
 //!
 //! A server's session is in the map while its lease runs. Whoever lapses is taken out first and must
 //! register again; nothing it says under the old session counts.
+//!
+//! Each map version is to be in force at all of them within a lease: at a server, that requests are admitted under it, which
+//! takes no I/O; at each of its pdisks, that nothing admitted before is under way. A server that renews and does not follow
+//! the map loses its session. A pdisk with older I/O, or with any for so long, is set aside: it counts as away, and a fence
+//! does not wait for it
+//! ([`base::fence`] says why that is safe).
 
 use std::time::Duration;
 
@@ -11,20 +17,47 @@ use wire::{
     mgr::{MgrError, MgrReply, PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Server, Step, Ticket, invalid};
+use super::{Cluster, Disk, Server, Step, Ticket, invalid};
 
 impl Cluster {
-    /// Takes servers out whose lease has run out.
+    /// The manager itself was away: nobody could renew meanwhile, so everybody has a full lease again. After a short absence
+    /// what is left of it is enough, since the absence itself does not count.
+    pub(super) fn was_away(&mut self, time: Duration, now: Duration, step: &mut Step) {
+        if time * 2 < self.lease {
+            return;
+        }
+        step.notes.push(format!("the manager was away for {time:?}: everybody has a full lease again"));
+        self.servers.values_mut().for_each(|server| server.renewed = now);
+        self.clients.values_mut().for_each(|client| client.renewed = now);
+        self.versions.again(now);
+        self.grace_until = now + self.lease;
+    }
+
+    /// Leases that were given stay as long as they were.
+    pub(super) fn set_lease(&mut self, lease: Duration) {
+        let longer = self.lease.saturating_sub(lease);
+        self.servers.values_mut().for_each(|server| server.renewed += longer);
+        self.clients.values_mut().for_each(|client| client.renewed += longer);
+        self.lease = lease;
+    }
+
+    /// Takes servers out whose lease has run out, and those that do not follow the map.
     pub(super) fn lapse_servers(&mut self, now: Duration, step: &mut Step) {
         let lease = self.lease;
-        let lapsed: Vec<NodeId> =
-            self.servers.iter().filter(|(_, s)| now > s.renewed + lease).map(|(&id, _)| id).collect();
-        for id in lapsed {
+        let why = |server: &Server| {
+            let behind = self.versions.is_late(server.acked, server.registered, lease, now);
+            let reasons =
+                [(now > server.renewed + lease, "lost its lease"), (behind, "does not follow the map")];
+            reasons.into_iter().find(|(is, _)| *is).map(|(_, why)| why)
+        };
+        let lapsed: Vec<(NodeId, &str)> =
+            self.servers.iter().filter_map(|(&id, server)| Some((id, why(server)?))).collect();
+        for (id, why) in lapsed {
             self.servers.remove(&id);
             self.bump();
             if let Some(node) = self.map.nodes.iter_mut().find(|node| node.id == id) {
                 node.session = None;
-                step.notes.push(format!("server {} ({id}) lost its lease", node.name));
+                step.notes.push(format!("server {} ({id}) {why}", node.name));
             }
             self.disks
                 .values_mut()
@@ -55,7 +88,7 @@ impl Cluster {
             entry.addrs = addrs;
         }
         // Its map counts as in force only when it says so itself.
-        self.servers.insert(node, Server { session, renewed: now, acked: Epoch(0) });
+        self.servers.insert(node, Server { session, registered: now, renewed: now, acked: Epoch(0) });
         for disk in self.disks.values_mut() {
             if disk.server == Some(node) {
                 disk.server = None; // until it is named below
@@ -115,7 +148,7 @@ impl Cluster {
         step.reply(ticket, MgrReply::Renewed { lease_us, epoch });
     }
 
-    /// A map version is in force at a server.
+    /// Requests are admitted at a server under a map version.
     pub(super) fn acknowledge(&mut self, session: SessionId, epoch: Epoch) {
         if epoch <= self.map.epoch
             && let Some(server) = self.servers.values_mut().find(|server| server.session == session)
@@ -124,9 +157,36 @@ impl Cluster {
         }
     }
 
-    /// Whether a map version is in force at every server that still has a lease.
+    /// Whether a map version is in force at every server that still has a lease, but for pdisks that were set aside.
     pub(super) fn in_force(&self, epoch: Epoch) -> bool {
+        let waited_for = |disk: &&Disk| disk.server.is_some() && disk.stuck.is_none();
         self.servers.values().all(|server| server.acked >= epoch)
+            && self.disks.values().filter(waited_for).all(|disk| disk.acked >= epoch)
+    }
+
+    /// Sets pdisks aside that hold newer map versions up for too long, and takes back those that do not any more.
+    pub(super) fn settle_stuck(&mut self, now: Duration, step: &mut Step) {
+        let (lease, epoch) = (self.lease, self.map.epoch);
+        for (id, disk) in self.disks.iter_mut().filter(|(_, disk)| disk.server.is_some()) {
+            let behind = self.versions.is_late(disk.acked, disk.registered, lease, now);
+            let late = behind || disk.oldest >= lease;
+            match disk.stuck {
+                Some(since) if disk.acked >= since && !late => {
+                    disk.stuck = None;
+                    step.notes.push(format!("{id} has ended its old I/O"));
+                }
+                None if late => {
+                    disk.stuck = Some(epoch);
+                    step.notes.push(format!("{id} has had I/O under way for {lease:?}: it is set aside"));
+                }
+                _ => {}
+            }
+        }
+        let servers = self.servers.values().map(|server| server.acked);
+        let disks = self.disks.values().filter(|disk| disk.server.is_some()).map(|disk| disk.acked);
+        if let Some(everywhere) = servers.chain(disks).min() {
+            self.versions.settled(everywhere);
+        }
     }
 
     fn pdisk_report(&mut self, node: NodeId, report: PdiskReport, now: Duration, step: &mut Step) {
@@ -139,6 +199,8 @@ impl Cluster {
         disk.record.capacity = report.capacity;
         disk.record.free = report.free;
         disk.reported = Some(now);
+        disk.acked = disk.acked.max(report.in_force.min(self.map.epoch));
+        disk.oldest = Duration::from_micros(report.oldest_us);
         disk.failed |= report.failed;
         disk.moved = report.moved;
         disk.waits = report.waits;

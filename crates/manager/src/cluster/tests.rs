@@ -12,13 +12,13 @@ use wire::{
 use super::*;
 use crate::store::{self, Changes, Snapshot};
 
-const LEASE: Duration = Duration::from_secs(10);
+pub(super) const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
 pub(super) struct Stage {
     store: BTreeMap<Vec<u8>, Vec<u8>>,
     pub cluster: Cluster,
-    now: Duration,
+    pub now: Duration,
     tickets: Ticket,
     pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
@@ -133,7 +133,19 @@ impl Stage {
     pub fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
         let session = self.servers[&node];
         let epoch = self.cluster.map().epoch;
+        let report = PdiskReport { in_force: epoch, ..report };
         self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
+    }
+
+    pub fn renew_client(&mut self, session: SessionId) {
+        self.ask(|ticket| Event::Renew { ticket, session, epoch: Epoch(0), pdisks: vec![] });
+    }
+
+    /// The server follows the map, and its pdisk has had I/O from before a version under way since then.
+    pub fn renew_stuck(&mut self, node: u32, in_force: Epoch) {
+        let (session, epoch) = (self.servers[&node], self.cluster.map().epoch);
+        let pdisks = vec![PdiskReport { in_force, ..report(node, 1, 0) }];
+        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks });
     }
 
     pub fn renew_all(&mut self) {
@@ -325,15 +337,16 @@ fn a_dead_client_is_fenced_before_another_begins() {
     assert!(!stage.replies.contains_key(&ticket));
     let fence = stage.cluster.map().epoch;
     for node in 1..=3 {
-        let session = stage.servers[&node];
-        stage.tell(|_| Event::Have { session, epoch: fence });
+        stage.renew(node, report(node, 1, 0));
         assert!(!stage.replies.contains_key(&ticket), "server 4 has not acknowledged");
     }
     let collected = stage.collected;
     let session = stage.servers[&4];
     stage.tell(|_| Event::Have { session, epoch: Epoch(fence.0 - 1) });
-    assert!(!stage.replies.contains_key(&ticket), "an older map is no acknowledgement");
     stage.tell(|_| Event::Have { session, epoch: fence });
+    stage.renew_stuck(4, Epoch(fence.0 - 1));
+    assert!(!stage.replies.contains_key(&ticket), "something admitted under an older map is under way");
+    stage.renew(4, report(4, 1, 0));
     let (second, grant2, resolve) = stage.opened(ticket);
     assert!(second > first && grant2 > grant1 && resolve);
     assert!(stage.collected > collected, "its orphans may go now");
@@ -493,12 +506,12 @@ impl Stage {
         assert_eq!(reply, MgrReply::Done);
     }
 
-    fn acquire(&mut self, session: SessionId, ino: u64, need: Need) -> Ticket {
+    pub fn acquire(&mut self, session: SessionId, ino: u64, need: Need) -> Ticket {
         let expires = self.now + Duration::from_secs(60);
         self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), need })
     }
 
-    fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
+    pub fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
         match self.replies.remove(&ticket) {
             Some(MgrReply::Token { token, resolve, .. }) => (token, resolve),
             other => panic!("{other:?}"),
@@ -512,7 +525,7 @@ impl Stage {
         }
     }
 
-    fn release(&mut self, session: SessionId, token: Token) {
+    pub fn release(&mut self, session: SessionId, token: Token) {
         self.ask(|ticket| Event::Release { ticket, session, tokens: vec![token] });
     }
 
@@ -534,10 +547,7 @@ impl Stage {
     }
 
     pub fn fence(&mut self) {
-        let epoch = self.cluster.map().epoch;
-        for session in self.servers.clone().into_values() {
-            self.tell(|_| Event::Have { session, epoch });
-        }
+        self.renew_all();
     }
 }
 

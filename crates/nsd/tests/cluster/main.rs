@@ -5,4 +5,5 @@ mod cached_reads;
 mod common;
 mod crash;
 mod degraded;
+mod hung;
 mod small_overwrites;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use layout::{Code, LayoutTable, PdiskDesc};
 use net::{BoxFuture, Endpoint, EndpointConfig};
 use nsd::{ServedPdisk, Server, ServerConfig, Tuning};
-use pdisk::{CreateOptions, EngineChoice, IoConfig as PdiskIo, IoNode, OpenOptions, Pdisk};
+use pdisk::{CreateOptions, EngineChoice, FaultPlan, IoConfig as PdiskIo, IoNode, OpenOptions, Pdisk};
 use stripe::{
     BlockMeta, ClusterView, IoConfig, LinkError, ManagerLink, MembershipConfig, NetTransport, NsdTransport,
     SessionCell, SilenceReporter, StripeIo, WriteStripe, parity_ranges,
@@ -138,7 +138,8 @@ impl ManagerLink for Link {
                     if !map.nodes.iter().any(|n| n.session == Some(session)) {
                         return Err(LinkError::Refused(MgrError::NoSession));
                     }
-                    manager.state.lock().unwrap().acked.insert(session, epoch);
+                    let everywhere = pdisks.iter().map(|p| p.in_force).fold(epoch, Epoch::min);
+                    manager.state.lock().unwrap().acked.insert(session, everywhere);
                     for report in pdisks {
                         let entry = map.pdisk(report.id).unwrap();
                         let caught_up = report.caught_up.is_some_and(|e| e >= entry.changed);
@@ -181,6 +182,17 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(code: &str, block_size: u32, nodes: u32, per_node: u32) -> Cluster {
+        Cluster::start_on(code, block_size, nodes, per_node, None).await
+    }
+
+    /// With faults below the pdisks.
+    pub async fn start_on(
+        code: &str,
+        block_size: u32,
+        nodes: u32,
+        per_node: u32,
+        fault: Option<FaultPlan>,
+    ) -> Cluster {
         let code: Code = code.parse().unwrap();
         let desc = |n: u32, p: u32| PdiskDesc {
             id: PdiskId(n * per_node + p + 1),
@@ -226,7 +238,7 @@ impl Cluster {
                 views.send_replace(Arc::new(ClusterView::new((*map).clone())));
             }
         });
-        let config = PdiskIo { engine: EngineChoice::Auto, num_io_queues: 2, ..PdiskIo::default() };
+        let config = PdiskIo { engine: EngineChoice::Auto, num_io_queues: 2, fault, ..PdiskIo::default() };
         let mut cluster = Cluster {
             dir: tempfile::tempdir().unwrap(),
             manager,

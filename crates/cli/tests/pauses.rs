@@ -1,0 +1,239 @@
+//! Processes that are stopped and go on, and disks that hang: whoever was away itself blames nobody else for it; whoever is
+//! taken for gone by others finds that out before it answers; a disk that does not answer holds up nobody but itself.
+//! Leases are 2 s here, so six of them are over in 12.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use common::{Cluster, ok};
+use mounts::Mounts;
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Beyond a lease.
+const LONG: Duration = Duration::from_secs(4);
+/// Beyond six leases.
+const LONGER: Duration = Duration::from_secs(14);
+
+fn short_leases(cluster: &Cluster) {
+    let dir = cluster.dir();
+    ok(&["config", "set", "--dir", dir.to_str().unwrap(), "leaseRenewInterval=500ms", "leaseDuration=2s"]);
+    // Those of 10 s that were given are over.
+    sleep(Duration::from_secs(2));
+}
+
+fn pid(cluster: &Cluster, name: &str) -> Pid {
+    let found = cluster.processes().into_iter().find(|(process, _)| process == name);
+    Pid::from_raw(found.unwrap_or_else(|| panic!("{name} does not run")).1).unwrap()
+}
+
+/// Stops processes for some time.
+fn pause(pids: &[Pid], time: Duration) {
+    pids.iter().for_each(|&pid| kill_process(pid, Signal::STOP).unwrap());
+    sleep(time);
+    pids.iter().for_each(|&pid| kill_process(pid, Signal::CONT).unwrap());
+}
+
+fn pattern(n: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 512) as u8 ^ n).collect()
+}
+
+/// Whether a session was ended that had not ended itself.
+fn ended(cluster: &Cluster) -> Vec<String> {
+    let log = fs::read_to_string(cluster.dir().join("log/manager.log")).unwrap_or_default();
+    log.lines().filter(|line| line.contains("is ended:")).map(str::to_owned).collect()
+}
+
+/// The manager is away for longer than any lease, and with it, in turn, others. No mount is ended for it, and what was not
+/// synced is there.
+#[test]
+fn a_manager_that_was_stopped_ends_nobody() {
+    let mounts = Mounts::in_memory(2);
+    short_leases(&mounts.cluster);
+    let manager = pid(&mounts.cluster, "manager");
+    let files: Vec<fs::File> =
+        (0..2).map(|m| fs::File::create(mounts.at(m, &format!("f{m}"))).unwrap()).collect();
+    files.iter().zip(1..).for_each(|(file, n)| file.write_all_at(&pattern(n, 3_000_000), 0).unwrap());
+    // Each is about to want what the other one holds.
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            sleep(Duration::from_secs(1));
+            fs::read(mounts.at(0, "f1")).unwrap()
+        });
+        pause(&[manager], LONGER);
+        assert_eq!(reader.join().unwrap(), pattern(2, 3_000_000));
+    });
+    files.iter().for_each(|file| file.sync_all().unwrap());
+    for m in 0..2 {
+        assert_eq!(fs::read(mounts.at(m, "f0")).unwrap(), pattern(1, 3_000_000));
+    }
+    assert_eq!(ended(&mounts.cluster), Vec::<String>::new());
+
+    // With all servers, and what is written is not even on a pdisk yet.
+    files[0].write_all_at(&pattern(7, 3_000_000), 0).unwrap();
+    let servers: Vec<Pid> = ["n1", "n2", "n3"].iter().map(|name| pid(&mounts.cluster, name)).collect();
+    pause(&[servers.as_slice(), &[manager]].concat(), LONG);
+    files[0].sync_all().unwrap();
+    assert_eq!(fs::read(mounts.at(1, "f0")).unwrap(), pattern(7, 3_000_000));
+    assert_eq!(ended(&mounts.cluster), Vec::<String>::new());
+    mounts.cluster.wait_all_ok(PATIENCE);
+}
+
+/// Servers are stopped for less and for more than their lease: nothing is lost, nobody is ended.
+#[test]
+fn servers_that_were_stopped_answer_under_no_old_lease() {
+    let mounts = Mounts::in_memory(2);
+    short_leases(&mounts.cluster);
+    let servers: Vec<Pid> = ["n1", "n2", "n3"].iter().map(|name| pid(&mounts.cluster, name)).collect();
+    let file = fs::File::create(mounts.at(0, "f")).unwrap();
+    let cases: [(&[Pid], Duration); 3] =
+        [(&servers[..1], Duration::from_secs(1)), (&servers[..1], LONG), (&servers, LONG)];
+    for ((stopped, time), n) in cases.into_iter().zip(1..) {
+        file.write_all_at(&pattern(n, 2_000_000), 0).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| pause(stopped, time));
+            sleep(Duration::from_millis(200));
+            file.sync_all().unwrap();
+        });
+        assert_eq!(fs::read(mounts.at(1, "f")).unwrap(), pattern(n, 2_000_000), "case {n}");
+    }
+    mounts.cluster.wait_all_ok(PATIENCE);
+    mounts.cluster.kill(|name| name == "n2");
+    assert_eq!(fs::read(mounts.at(1, "f")).unwrap(), pattern(3, 2_000_000));
+    assert_eq!(ended(&mounts.cluster), Vec::<String>::new());
+}
+
+/// A mount is stopped. While nobody wants what it holds it goes on as if nothing had been; otherwise it is ended, says EIO, and
+/// what others wrote meanwhile stays. With the manager stopped as well, its silence counts only while that is there.
+#[test]
+fn a_mount_that_was_stopped_goes_on_or_says_that_it_lost_its_session() {
+    let mounts = Mounts::in_memory(2);
+    short_leases(&mounts.cluster);
+    let (mount, manager) = (mounts.process(1), pid(&mounts.cluster, "manager"));
+    let file = fs::File::create(mounts.at(1, "f")).unwrap();
+    file.write_all_at(&pattern(1, 300_000), 0).unwrap();
+    pause(&[mount], LONG);
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(mounts.at(1, "f")).unwrap(), pattern(1, 300_000));
+    assert_eq!(ended(&mounts.cluster), Vec::<String>::new());
+
+    file.write_all_at(&pattern(2, 300_000), 0).unwrap();
+    pause(&[mount, manager], LONGER);
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(mounts.at(0, "f")).unwrap(), pattern(2, 300_000));
+    assert_eq!(ended(&mounts.cluster), Vec::<String>::new());
+
+    file.write_all_at(&pattern(3, 300_000), 0).unwrap();
+    kill_process(mount, Signal::STOP).unwrap();
+    fs::write(mounts.at(0, "f"), pattern(4, 300_000)).unwrap();
+    fs::File::open(mounts.at(0, "f")).unwrap().sync_all().unwrap();
+    kill_process(mount, Signal::CONT).unwrap();
+    assert_eq!(ended(&mounts.cluster).len(), 1, "somebody wanted what it had");
+    assert_eq!(
+        file.sync_all().unwrap_err().raw_os_error(),
+        Some(libc::EIO),
+        "what it had is lost, and it says so"
+    );
+    assert_eq!(fs::read(mounts.at(0, "f")).unwrap(), pattern(4, 300_000));
+}
+
+const HANGING: [&str; 10] =
+    ["--nodes", "3", "--pdisks", "2", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
+
+/// Writes and syncs a file again and again, each time with another content, until that fails.
+fn write_on(path: PathBuf, done: &AtomicU64) {
+    let Ok(mut file) = fs::File::create(path) else { return };
+    while file.write_all(&pattern(1, 100_000)).and_then(|()| file.sync_all()).is_ok() {
+        done.fetch_add(1, SeqCst);
+    }
+}
+
+/// Server n3 from now on has a pdisk that hangs at some write for `time`; a mount writes until it does, and is killed then.
+fn hang_and_kill(mounts: &Mounts, time: &str) {
+    let cluster = &mounts.cluster;
+    cluster.wait_all_ok(PATIENCE);
+    cluster.kill(|name| name == "n3");
+    let fault = format!("delay {time} on=write file=log path=n3/pdisk1 after=30 times=1");
+    cluster.start_server_with("n3", &[("ROPEWALK_PDISK_FAULT", &fault)]);
+    cluster.wait_all_ok(PATIENCE);
+    let done: Arc<AtomicU64> = Arc::default();
+    let (path, counted) = (mounts.at(1, "of-the-dead"), done.clone());
+    let writer = std::thread::spawn(move || write_on(path, &counted));
+    let mut last = (0, Instant::now());
+    while last.1.elapsed() < Duration::from_millis(1500) {
+        assert!(last.0 < 20_000 && !writer.is_finished(), "it does not hang\n{}", cluster.logs());
+        let now = done.load(SeqCst);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    kill_process(mounts.process(1), Signal::KILL).unwrap();
+    // Of the same mount that lives, beside it: to the other disks, and what the dead one held.
+    store(&mounts.at(0, "beside"), 5);
+    store(&mounts.at(0, "of-the-dead"), 6);
+    let _ = rustix::mount::unmount(&mounts.all[1], rustix::mount::UnmountFlags::DETACH);
+    writer.join().unwrap();
+    assert_eq!(states(cluster, |p| p != "n3p1"), ["ok"; 5], "nobody else is held up");
+    assert_eq!(states(cluster, |p| p == "n3p1"), ["missing"]);
+}
+
+fn states(cluster: &Cluster, which: impl Fn(&str) -> bool) -> Vec<String> {
+    let list = cluster.json(&["pdisk", "list"]);
+    let pdisks = list.as_array().unwrap().iter().filter(|p| which(p["name"].as_str().unwrap()));
+    pdisks.map(|p| p["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn store(path: &Path, n: u8) {
+    let written = fs::write(path, pattern(n, 500_000)).and_then(|()| fs::File::open(path)?.sync_all());
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// The disk answers in the end: its pdisk comes back, and what it did late changes nothing.
+#[test]
+fn a_disk_that_answers_late_holds_up_nobody_else() {
+    let cluster = Cluster::prepare(&HANGING);
+    let mounts = Mounts::over(cluster, 2);
+    short_leases(&mounts.cluster);
+    hang_and_kill(&mounts, "25s");
+    mounts.cluster.wait_all_ok(PATIENCE);
+    mounts.cluster.kill(|name| name == "n2");
+    for (name, n) in [("beside", 5), ("of-the-dead", 6)] {
+        assert_eq!(fs::read(mounts.at(0, name)).unwrap(), pattern(n, 500_000), "{name}");
+    }
+}
+
+/// It never answers. The cluster works, and goes down within a bound.
+#[test]
+fn a_disk_that_never_answers_holds_up_nobody_else_and_not_the_end() {
+    let cluster = Cluster::prepare(&HANGING);
+    let mounts = Mounts::over(cluster, 2);
+    short_leases(&mounts.cluster);
+    hang_and_kill(&mounts, "3000000ms");
+    for n in 0..8 {
+        store(&mounts.at(0, &format!("g{n}")), n);
+    }
+    mounts.cluster.json(&["status"]);
+    mounts.cluster.down();
+    assert_eq!(mounts.cluster.processes(), []);
+    mounts.cluster.start();
+    mounts.cluster.wait_all_ok(PATIENCE);
+    for n in 0..8 {
+        assert_eq!(fs::read(mounts.at(0, &format!("g{n}"))).unwrap(), pattern(n, 500_000), "g{n}");
+    }
+}
