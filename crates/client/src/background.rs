@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::InodeNo;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
 use wire::{mgr::Change, token::TOKENS_MAX};
 
 use crate::{calls::MANY_MAX, core::Core, inode::Inode};
@@ -20,19 +20,30 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
+    // What the manager is told. While it does not answer, data goes out all the same.
+    let mut telling: Option<JoinHandle<usize>> = None;
     loop {
         let Some(core) = core.upgrade() else { return };
         if core.calls.dead() {
             return;
         }
         let commits = core.round();
-        let committed = core.commit_many(commits).await;
-        let forgotten = core.send_forgets().await;
-        if committed.max(forgotten) < MANY_MAX && !core.pool.pressure() {
+        let (teller, runtime) = (core.clone(), core.runtime.clone());
+        let told = telling.get_or_insert_with(|| {
+            runtime.spawn(async move { teller.commit_many(commits).await.max(teller.send_forgets().await) })
+        });
+        let told = match tokio::time::timeout(TICK, told).await {
+            Ok(told) => {
+                telling = None;
+                told.unwrap_or(0)
+            }
+            Err(_) => continue,
+        };
+        if told < MANY_MAX && !core.pool.pressure() {
             // What is closed or removed meanwhile goes in one message.
             tokio::time::sleep(GATHER).await;
         }
-        if committed + forgotten == 0 {
+        if told == 0 {
             // Either end of the pause leads to the next look.
             let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
         }

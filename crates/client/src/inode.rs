@@ -38,7 +38,7 @@ use crate::{
 /// See the file's head.
 pub(crate) struct Inode {
     pub ino: InodeNo,
-    pub io: tokio::sync::RwLock<()>,
+    pub io: Arc<tokio::sync::RwLock<()>>,
     pub commit: Arc<tokio::sync::Mutex<()>>,
     /// A flush ended, a hold was lifted.
     pub changed: Notify,
@@ -124,6 +124,8 @@ pub(crate) struct FileState {
     pub hold: u32,
     /// Blocks being written now.
     pub flights: u32,
+    /// Since when a change of the record is under way that takes blocks away ([`crate::changes`]).
+    pub changing: Option<Instant>,
     pub strip_units: u32,
 }
 
@@ -184,11 +186,12 @@ impl Inode {
             run: Run::default(),
             hold: 0,
             flights: 0,
+            changing: None,
             strip_units: 1,
         };
         Arc::new(Inode {
             ino,
-            io: tokio::sync::RwLock::new(()),
+            io: Arc::new(tokio::sync::RwLock::new(())),
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
             used: AtomicBool::new(true),
@@ -336,6 +339,12 @@ impl FileState {
         u64::from(self.attr.block_size.max(UNIT as u32))
     }
 
+    /// Whether it is not known which blocks there are, since a change of the record has had no answer for so long that
+    /// who asked for it was told `EIO`.
+    pub fn is_unsure(&self, patience: Duration) -> bool {
+        self.changing.is_some_and(|since| since.elapsed() >= patience)
+    }
+
     /// Whether pdisks or manager hold bytes of this block: what is absent here must be loaded.
     pub fn on_disk(&self, block: u64) -> bool {
         self.committed.contains(block) || self.pending.contains(block) || self.in_inode(block)
@@ -447,6 +456,7 @@ impl FileState {
     pub fn unsettled(&self) -> bool {
         !self.dirty.is_empty()
             || self.flights > 0
+            || self.changing.is_some()
             || !self.pending.is_empty()
             || self.times_dirty
             || self.attr.size != self.size_committed

@@ -21,6 +21,7 @@ use crate::{
     error::{BlockError, Errno},
     inode::{Inode, Locked},
     pool::{Charge, charged},
+    waits,
 };
 
 /// Most extents asked for in one call.
@@ -40,11 +41,15 @@ impl Core {
         if inode.home.get().is_none() {
             self.await_pool(inode).await?;
         }
-        if inode.lock().alloc_known {
+        let known = || {
+            let state = inode.lock();
+            state.alloc_known && !state.is_unsure(self.patience())
+        };
+        if known() {
             return Ok(());
         }
-        let _commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
-        if inode.lock().alloc_known {
+        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
+        if known() {
             return Ok(());
         }
         let mut found = Vec::new();
@@ -59,6 +64,7 @@ impl Core {
                         break;
                     }
                     from = base::BlockIndex(last.first.0 + last.count);
+                    waits::moved();
                 }
                 other => return Err(unexpected("Extents", &other)),
             }
@@ -117,7 +123,9 @@ impl Core {
         flush_starts: u32,
     ) {
         let bytes = units.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
-        let (permit, charge) = self.admit(bytes, class).await;
+        let (permit, charge) = self.admit(inode.ino, bytes, class).await;
+        // Who waits for it sees that it moves on.
+        wait.notify.notify_waiters();
         if class == OpClass::Prefetch {
             self.pool.counts().ahead.add(bytes);
         }
@@ -149,6 +157,7 @@ impl Core {
     /// What a load needs before it begins: its turn, if an application waits for it, and memory.
     async fn admit(
         &self,
+        ino: base::InodeNo,
         bytes: u64,
         class: OpClass,
     ) -> (Option<OwnedSemaphorePermit>, Result<Charge, Errno>) {
@@ -158,7 +167,7 @@ impl Core {
         // Loads on behalf of writes free memory in the end: they do not wait for their turn.
         let turn = self.load_permits.clone().acquire_owned();
         let permit = match class {
-            OpClass::Read => match crate::core::patient(self.patience(), "a turn to read", turn).await {
+            OpClass::Read => match self.patient("a turn to read", Some(ino), turn).await {
                 Ok(permit) => permit.ok(),
                 Err(error) => return (None, Err(error)),
             },
@@ -252,9 +261,8 @@ impl Core {
                     Some(Err(error)) => return Err(*error),
                     None => {}
                 }
-                // Memory wait and read have deadlines of their own; this one is behind both.
-                let patience = self.patience() * 3;
-                crate::core::patient(patience, "a block to be read", notified).await?;
+                self.patient("a block to be read", None, notified).await?;
+                waits::moved();
             }
         }
         Ok(())

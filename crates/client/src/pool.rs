@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 use crate::{
     error::Errno,
     usage::{PoolCounts, PoolUse},
+    waits::{self, Waits},
 };
 
 /// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
@@ -144,6 +145,7 @@ struct Inner {
     /// Counts every release of memory and every cleaning: a waiter's deadline restarts when it moves.
     progress: AtomicU64,
     counts: PoolCounts,
+    waits: Waits,
 }
 
 #[derive(Default)]
@@ -173,6 +175,7 @@ impl Pool {
             cleaned: Notify::new(),
             progress: AtomicU64::new(0),
             counts: PoolCounts::default(),
+            waits: Waits::default(),
         }));
         pool.resize(bytes_max, dirty_pct);
         pool
@@ -195,6 +198,11 @@ impl Pool {
 
     fn dirty_max(&self) -> u64 {
         self.0.dirty_max.load(SeqCst)
+    }
+
+    /// Who waits for what in this client.
+    pub fn waits(&self) -> &Waits {
+        &self.0.waits
     }
 
     /// What was read from where.
@@ -300,6 +308,7 @@ impl Pool {
     ) -> Result<T, Errno> {
         let mut progress = self.0.progress.load(Relaxed);
         let mut deadline = Instant::now() + patience;
+        let mut entered = None;
         loop {
             let notified = notify.notified();
             tokio::pin!(notified);
@@ -307,6 +316,7 @@ impl Pool {
             if let Some(got) = attempt() {
                 return Ok(got);
             }
+            entered.get_or_insert_with(|| self.0.waits.enter(what, None));
             // Pages become evictable without a release (a reader lets go of them): look again now and then.
             let step = (Instant::now() + Duration::from_millis(50)).min(deadline);
             let _ = tokio::time::timeout_at(step.into(), notified).await;
@@ -314,6 +324,7 @@ impl Pool {
             if now != progress {
                 progress = now;
                 deadline = Instant::now() + patience;
+                waits::moved();
             } else if Instant::now() >= deadline {
                 tracing::error!(?patience, usage = ?self.usage(), "gave up waiting for {what}");
                 return Err(Errno::EIO);

@@ -8,11 +8,12 @@ use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
     block::{Content, OwnBuf, PIECE_UNITS_MAX},
-    core::{Core, RoomHold, now, patient},
+    core::{Core, RoomHold, now},
     error::Errno,
     handle::OpenFile,
     inode::{FileState, Inode, Run},
     pool::Charge,
+    waits,
 };
 
 /// Bytes copied under one hold of the file's lock.
@@ -57,6 +58,7 @@ impl Core {
                 Ok(at) => {
                     (first, last) = (first.min(at), last.max(at + step.len() as u64));
                     done += step.len();
+                    waits::moved();
                 }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -140,12 +142,12 @@ impl Core {
     ) -> Result<IoGuard<'a>, Errno> {
         let extends = |state: &FileState| offset.is_none_or(|o| o.saturating_add(len) > state.attr.size);
         if !extends(&inode.lock()) {
-            let guard = patient(self.patience(), "a file's lock", inode.io.read()).await?;
+            let guard = self.patient("a file's lock", Some(inode.ino), inode.io.read()).await?;
             if !extends(&inode.lock()) {
                 return Ok(IoGuard::Shared { _guard: guard });
             }
         }
-        let guard = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let guard = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
         Ok(IoGuard::Exclusive { _guard: guard })
     }
 
@@ -344,6 +346,7 @@ impl Core {
                 waits
             };
             self.wait_loads(waits).await?;
+            waits::moved();
         }
     }
 
@@ -382,6 +385,7 @@ impl Core {
         data_only: bool,
     ) -> Result<(), Errno> {
         for _ in 0..DURABLE_TRIES {
+            self.wait_settled(inode).await?;
             let (first, end) = {
                 let state = inode.lock();
                 let block_size = state.block_size();
@@ -400,6 +404,7 @@ impl Core {
                 size
             };
             self.commit(inode).await?;
+            waits::moved();
             let state = inode.lock();
             if state.size_committed >= wanted.min(state.attr.size) && !state.pending.any_in(first, end) {
                 return Ok(());

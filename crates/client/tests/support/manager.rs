@@ -13,7 +13,7 @@ use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
 use client::{BoxFuture, CallError, Manager};
 use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
 
-use super::FakeBlocks;
+use super::{FakeBlocks, Rng};
 
 const INLINE_MAX: u64 = 16 << 10;
 
@@ -41,6 +41,13 @@ pub struct FakeManager {
     pub room: AtomicU64,
     pub calls: AtomicU64,
     pub mutations: AtomicU64,
+    /// So many of the next answers to changes get lost: before the change is applied for even numbers, after it for odd ones.
+    pub lose: AtomicU64,
+    /// A change in this many loses its answer; 0: none.
+    pub lossy: AtomicU64,
+    rng: Mutex<Rng>,
+    /// Lost requests, which come once more, later.
+    late: Mutex<Vec<(u64, MgrRequest)>>,
     /// Who has it exclusively keeps answers to links, already given, from arriving.
     pub links_on_their_way: tokio::sync::RwLock<()>,
 }
@@ -56,6 +63,9 @@ impl Manager for Session {
         Box::pin(async move {
             tokio::task::yield_now().await;
             let link = matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
+            if self.manager.loses(self.number, &request) {
+                return Err(CallError::Deadline("lost".into()));
+            }
             let reply = self.manager.answer(self.number, request);
             tokio::task::yield_now().await;
             if link {
@@ -81,8 +91,40 @@ impl FakeManager {
             room: AtomicU64::new(u64::MAX / 2),
             calls: AtomicU64::new(0),
             mutations: AtomicU64::new(0),
+            lose: AtomicU64::new(0),
+            lossy: AtomicU64::new(0),
+            rng: Mutex::new(Rng(0x5eed)),
+            late: Mutex::default(),
             links_on_their_way: tokio::sync::RwLock::new(()),
         }
+    }
+
+    /// Whether the answer to a request does not come; then it may have been applied, and may come once more later.
+    fn loses(&self, session: u64, request: &MgrRequest) -> bool {
+        if !matches!(request, MgrRequest::Mutate { .. } | MgrRequest::MutateMany { .. }) {
+            return false;
+        }
+        let lossy = self.lossy.load(SeqCst);
+        let (random, applied, late) = {
+            let mut rng = self.rng.lock().unwrap();
+            (lossy > 0 && rng.below(lossy) == 0, rng.below(2) == 0, rng.below(3) == 0)
+        };
+        if lossy > 0 && late && !self.late.lock().unwrap().is_empty() {
+            let (session, request) = self.late.lock().unwrap().remove(0);
+            self.answer(session, request);
+        }
+        let counted = self.lose.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        let applied = if lossy > 0 { applied } else { counted.is_ok_and(|left| left % 2 == 1) };
+        if counted.is_err() && !random {
+            return false;
+        }
+        if applied {
+            self.answer(session, request.clone());
+        }
+        if lossy > 0 {
+            self.late.lock().unwrap().push((session, request.clone()));
+        }
+        true
     }
 
     pub fn fence_below(&self, session: u64) {
@@ -160,7 +202,9 @@ impl FakeManager {
 
     fn once(&self, state: &mut State, session: u64, op: OpId, change: Change) -> MgrReply {
         if let Some((seq, reply)) = state.replies.get(&(session, op.slot)) {
-            assert!(op.seq >= *seq, "a slot went backwards");
+            if op.seq < *seq {
+                return MgrReply::Error(MgrError::Superseded);
+            }
             if op.seq == *seq {
                 return reply.clone();
             }
