@@ -131,6 +131,11 @@ impl Running {
         waiting.unwrap_or_default().into_iter().map(row).collect()
     }
 
+    /// What its client waits for beside servers and manager: memory, locks, turns.
+    fn waits(&self) -> Vec<client::Wait> {
+        self.client.get().map(client::Client::waits).unwrap_or_default()
+    }
+
     /// The memory it caches in.
     fn memory(&self) -> serde_json::Value {
         serde_json::json!({
@@ -173,6 +178,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         let json = serde_json::json!({
                             "name": &*name,
                             "waiters": endpoint.waiters(),
+                            "inside": running.waits(),
                             "serving": endpoint.serving(),
                             "asked": running.asked(),
                         });
