@@ -11,8 +11,10 @@ use base::InodeNo;
 use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
 use wire::{mgr::Change, token::TOKENS_MAX};
 
-use crate::{calls::MANY_MAX, core::Core, inode::Inode};
+use crate::{calls::MANY_MAX, core::Core, error::Errno, inode::Inode};
 
+/// Files that may be unsettled at once, however few are kept.
+const UNSETTLED_MIN: u32 = 1024;
 /// How often age is looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// What is due gathers for so long before it is told.
@@ -53,13 +55,15 @@ pub(crate) async fn run(core: Weak<Core>) {
 impl Core {
     /// Starts what is due; returns what should be committed now.
     fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
-        let pressure = self.pool.pressure();
         let mut commits = Vec::new();
         let mut stores = Vec::new();
         {
             let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            unsettled.retain(|_, inode| self.look(inode, pressure, &mut commits, &mut stores));
+            let crowded = unsettled.len() >= self.unsettled_max();
+            let pressure = self.pool.pressure() || crowded;
+            unsettled.retain(|_, inode| self.look(inode, pressure, crowded, &mut commits, &mut stores));
         }
+        self.settled.notify_waiters();
         for (inode, filling, cleaner) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
@@ -80,11 +84,39 @@ impl Core {
         commits
     }
 
+    /// Files that may have something to write out or to tell at once.
+    fn unsettled_max(&self) -> usize {
+        self.tunables.files_to_cache_max.max(UNSETTLED_MIN) as usize
+    }
+
+    /// Waits until one more file may have something to write out or to tell: what is kept of such files is bounded by
+    /// nothing else.
+    pub async fn throttle_files(&self, inode: &Inode) -> Result<(), Errno> {
+        let few = || {
+            let unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
+            unsettled.len() < self.unsettled_max() || unsettled.contains_key(&inode.ino)
+        };
+        let less = async {
+            loop {
+                let settled = self.settled.notified();
+                tokio::pin!(settled);
+                settled.as_mut().enable();
+                if few() {
+                    return;
+                }
+                self.wake.notify_one();
+                settled.await;
+            }
+        };
+        self.patient("fewer files with something to write or to tell", Some(inode.ino), less).await
+    }
+
     /// One inode: false if nothing of it is left to do.
     fn look(
         &self,
         inode: &Arc<Inode>,
         pressure: bool,
+        crowded: bool,
         commits: &mut Vec<Arc<Inode>>,
         stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
@@ -116,7 +148,9 @@ impl Core {
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.
         let meta_due = !state.storing
-            && (aged(state.meta_since, self.tunables.commit_age) || state.soon && state.flights == 0);
+            && (crowded
+                || aged(state.meta_since, self.tunables.commit_age)
+                || state.soon && state.flights == 0);
         if (content_due || meta_due) && commits.len() < MANY_MAX {
             commits.push(inode.clone());
         }

@@ -5,7 +5,8 @@
 //! it is answered: a task carries it, sends it again by its number ([`crate::calls`]) and, when the answer is there,
 //! takes it in as if it had come at once. Who waits for it has `EIO` after the client's deadline; the task goes on and
 //! keeps what it holds: the file's locks, tokens, the names that are being changed. So whatever depends on the outcome
-//! waits for the same, and ends by its own deadline. While a change is unanswered that somebody has given up waiting for,
+//! waits for the same, and ends by its own deadline. When the answer is there, the kernel, which was told of an error,
+//! is told to forget what it knew. While a change is unanswered that somebody has given up waiting for,
 //! no other change of names begins: what a program does after its `EIO` comes after what it did before.
 //!
 //! | request | until it is answered | why that is safe |
@@ -19,6 +20,7 @@
 //! | `Release` | the token is not used any more | the manager asks again for what it wants; what is about an older grant means nothing |
 //! | `Claim`, `Published`, `Resolved`, `ResolvePassDone`, `ResolveDone` | the manager does not count it as said | it asks again; all may be said twice |
 //! | locks | what is held is as it was before | asked for again under a new number: [`crate::locks`] |
+//! | `OpenSession` | there is no mount; the manager may have a session | it is asked for again as another; the lost one lapses with its lease, and is fenced |
 //! | `CloseSession` | the mount is over in any case | a session that was not closed is fenced and resolved |
 //! | questions (`GetAttr`, `Lookup`, `Extents`, `ReadInline`, ...) | nothing is kept | they change nothing |
 
@@ -57,9 +59,12 @@ struct Carrier(Arc<Fate>);
 impl Drop for Carrier {
     fn drop(&mut self) {
         if self.0.state.swap(DONE, SeqCst) == GIVEN_UP {
-            let late = &self.0.core.late;
-            late.count.fetch_sub(1, SeqCst);
-            late.ended.notify_waiters();
+            let core = &self.0.core;
+            core.late.count.fetch_sub(1, SeqCst);
+            core.late.ended.notify_waiters();
+            // After an error the kernel goes on with what it knew before.
+            let teller = core.clone();
+            core.runtime.spawn(async move { teller.tell_kernel(|kernel| kernel.drop_names()).await });
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use base::InodeNo;
+use base::{BufPool, InodeNo};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
@@ -27,7 +27,7 @@ use crate::{
     background,
     block::Content,
     calls::{Calls, unexpected},
-    config::Tunables,
+    config::{MemoryBound, Tunables},
     core::{Core, SessionInfo, now},
     directory::{Newest, Touched},
     error::Errno,
@@ -85,8 +85,19 @@ impl Client {
         session: SessionInfo,
         tunables: Tunables,
     ) -> Client {
+        Client::with_buffers(manager, blocks, session, tunables, BufPool::new(0))
+    }
+
+    /// The same with a store of freed buffers that others use too; the client bounds it.
+    pub(crate) fn with_buffers(
+        manager: Arc<dyn Manager>,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+        buffers: BufPool,
+    ) -> Client {
         let calls = Calls::new(manager, tunables.deadline);
-        let core = Core::new(calls, blocks, session, tunables);
+        let core = Core::new(calls, blocks, session, tunables, buffers);
         core.runtime.spawn(background::run(Arc::downgrade(&core)));
         Client { core }
     }
@@ -106,6 +117,11 @@ impl Client {
     /// Who waits for what in this client, longest first. What is asked of servers and manager is listed by `net`.
     pub fn waits(&self) -> Vec<Wait> {
         self.core.pool.waits().list()
+    }
+    /// The most memory this client takes, by parts.
+    pub fn memory_bound(&self) -> MemoryBound {
+        let block_size = self.core.geometry(self.core.session.fs.pool).map_or(0, |g| g.block_size);
+        self.core.live().memory_bound(block_size.into())
     }
     /// What is in the page pool.
     pub fn pool_use(&self) -> PoolUse {

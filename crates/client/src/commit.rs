@@ -223,6 +223,7 @@ impl Core {
                     state.pending.remove_extent(*extent);
                     state.committed.insert_extent(*extent);
                 }
+                state.charge_extents(None);
                 state.size_committed = commit.size;
                 if let Some(attr) = attr {
                     state.set_inline(attr);

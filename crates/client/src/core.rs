@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use base::{Grant, InodeNo, PoolId, SessionId, StripeId, Version};
+use base::{BufPool, Grant, InodeNo, PoolId, SessionId, StripeId, Version};
 use tokio::sync::{Notify, Semaphore};
 use wire::{
     map::FsEntry,
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub forgets: Mutex<Vec<InodeNo>>,
     /// Their tokens, given up.
     pub forgotten: Mutex<Vec<Token>>,
+    /// It was looked which of them are left.
+    pub settled: Notify,
     /// Wakes the background work.
     pub wake: Notify,
     pub flush_permits: Arc<Semaphore>,
@@ -111,18 +113,25 @@ struct Room {
 }
 
 impl Core {
-    pub fn new(calls: Calls, blocks: Arc<dyn Blocks>, session: SessionInfo, tunables: Tunables) -> Arc<Core> {
+    pub fn new(
+        calls: Calls,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+        buffers: BufPool,
+    ) -> Arc<Core> {
         Arc::new(Core {
             calls,
             late: Late::default(),
             blocks,
-            pool: Pool::new(tunables.pagepool, tunables.dirty_pct),
+            pool: Pool::with_buffers(tunables.pagepool, tunables.dirty_pct, buffers),
             inodes: Mutex::default(),
             handles: RwLock::default(),
             handle_next: AtomicU64::new(1),
             unsettled: Mutex::default(),
             forgets: Mutex::default(),
             forgotten: Mutex::default(),
+            settled: Notify::new(),
             wake: Notify::new(),
             flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
             prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),

@@ -40,7 +40,7 @@ mod waits;
 mod write;
 
 pub use client::{Client, Listing, StatFs};
-pub use config::Tunables;
+pub use config::{MemoryBound, Tunables};
 pub use core::SessionInfo;
 pub use error::{BlockError, CallError, Errno, MountError};
 pub use handle::{Handle, OpenFlags, ReadData};

@@ -19,7 +19,7 @@ use crate::{
     calls::unexpected,
     core::Core,
     error::{BlockError, Errno},
-    inode::{Inode, Locked},
+    inode::{EXTENT_BYTES, Inode, Locked},
     pool::{Charge, charged},
     waits,
 };
@@ -52,13 +52,20 @@ impl Core {
         if known() {
             return Ok(());
         }
-        let mut found = Vec::new();
+        let (mut found, mut charge) = (Vec::new(), None::<Charge>);
         let mut from = base::BlockIndex(0);
         loop {
             let ask = MgrRequest::Extents { ino: inode.ino, from, limit: EXTENTS_MAX };
             match self.calls.ask(ask).await? {
                 MgrReply::Extents { extents, more } => {
                     let Some(last) = extents.last().copied() else { break };
+                    // Twice: as they come, and as they are kept.
+                    let bytes = 2 * EXTENT_BYTES * extents.len() as u64;
+                    let more_memory = self.pool.charge(bytes, self.patience()).await?;
+                    match &mut charge {
+                        Some(charge) => charge.join(more_memory),
+                        None => charge = Some(more_memory),
+                    }
                     found.extend(extents);
                     if !more {
                         break;
@@ -71,6 +78,8 @@ impl Core {
         }
         let mut state = inode.lock();
         found.into_iter().for_each(|e| state.committed.insert_extent(e));
+        let kept = state.committed.runs() as u64 * EXTENT_BYTES * 9 / 8;
+        state.charge_extents(charge.map(|mut charge| charge.split(kept)));
         state.alloc_known = true;
         Ok(())
     }

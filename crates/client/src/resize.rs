@@ -148,7 +148,7 @@ impl Core {
                 b.stored_to = b.stored_to.min(inside);
             });
             state.forget_idle(size / block_size);
-            state.dropped.insert(first_gone, u64::MAX);
+            state.note_dropped(first_gone, u64::MAX);
             state.committed.remove(first_gone, u64::MAX);
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
@@ -168,17 +168,23 @@ impl Core {
         Ok(())
     }
 
-    async fn deallocate(&self, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
+    async fn deallocate(self: &Arc<Core>, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
         let highest = self.next_version(inode);
         let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
         self.take_away(inode, change).await.map(drop)
     }
 
     /// A change that takes blocks out of the record. It runs in a task that ends with what follows from its answer.
-    async fn take_away(&self, inode: &Inode, change: Change) -> Result<Box<Attr>, Errno> {
+    async fn take_away(self: &Arc<Core>, inode: &Inode, change: Change) -> Result<Box<Attr>, Errno> {
         inode.lock().changing = Some(Instant::now());
         let reply = self.calls.mutate(change).await;
         let mut state = inode.lock();
+        if state.is_unsure(self.patience()) {
+            // After an error the kernel goes on with the size and the pages that it knew before.
+            let (core, ino) = (self.clone(), inode.ino);
+            let forget = async move { core.tell_kernel(move |kernel| kernel.drop_pages(ino, 0, 0)).await };
+            self.runtime.spawn(forget);
+        }
         state.changing = None;
         match reply? {
             MgrReply::Attr(attr) => {
@@ -261,7 +267,7 @@ impl Core {
             let mut state = inode.lock();
             let inline = state.in_inode(0) && first == 0;
             let room = state.drop_blocks(first, end);
-            state.dropped.insert(first, end);
+            state.note_dropped(first, end);
             state.committed.remove(first, end);
             state.pending.remove(first, end);
             if inline {

@@ -33,6 +33,8 @@ pub trait KernelCache: Send + Sync {
     /// Others come (`true`): names and attributes are believed no more, now and in future answers. Or
     /// nobody else is there.
     fn set_shared(&self, shared: bool);
+    /// Names and attributes that are cached may be untrue.
+    fn drop_names(&self) {}
     /// Nothing that is cached counts any more.
     fn drop_all(&self);
 }
@@ -436,7 +438,8 @@ impl Core {
         }
     }
 
-    async fn tell_kernel(&self, tell: impl FnOnce(&dyn KernelCache) + Send + 'static) {
+    /// Tells what caches pages and names, if anything does; returns when it has heard.
+    pub async fn tell_kernel(&self, tell: impl FnOnce(&dyn KernelCache) + Send + 'static) {
         let Some(kernel) = self.kernel() else { return };
         if let Err(error) = tokio::task::spawn_blocking(move || tell(&*kernel)).await {
             tracing::error!(%error, "the kernel could not be told what it may keep");

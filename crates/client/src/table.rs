@@ -215,6 +215,7 @@ impl Core {
         }
         let ctime = set.ctime.unwrap_or_else(now);
         if kind == FileKind::File {
+            self.throttle_files(&inode).await?;
             let attr = inode.lock().set(&others, ctime);
             self.note_unsettled(&inode);
             return Ok(attr);

@@ -41,6 +41,8 @@ pub struct FakeManager {
     pub room: AtomicU64,
     pub calls: AtomicU64,
     pub mutations: AtomicU64,
+    /// Extents in one answer.
+    pub extents_most: AtomicU64,
     /// So many of the next answers to changes get lost: before the change is applied for even numbers, after it for odd ones.
     pub lose: AtomicU64,
     /// A change in this many loses its answer; 0: none.
@@ -91,6 +93,7 @@ impl FakeManager {
             room: AtomicU64::new(u64::MAX / 2),
             calls: AtomicU64::new(0),
             mutations: AtomicU64::new(0),
+            extents_most: AtomicU64::new(3),
             lose: AtomicU64::new(0),
             lossy: AtomicU64::new(0),
             rng: Mutex::new(Rng(0x5eed)),
@@ -145,6 +148,21 @@ impl FakeManager {
         Some((node.attr.size, node.attr.inline, node.blocks.keys().copied().collect()))
     }
 
+    /// A file of this size with these blocks, as if it had been written.
+    pub fn make(&self, name: &[u8], size: u64, blocks: impl Iterator<Item = u64>) -> InodeNo {
+        let mut state = self.state.lock().unwrap();
+        let ino = InodeNo(state.next);
+        state.next += 1;
+        let blocks: BTreeMap<u64, ()> = blocks.map(|block| (block, ())).collect();
+        let (pool, block_size) = (PoolId(1), self.block_size);
+        let stored = blocks.len() as u64 * u64::from(block_size);
+        let (kind, mode, nlink) = (FileKind::File, 0o644, 1);
+        let attr = Attr { ino, kind, mode, nlink, size, stored, pool, block_size, ..Attr::default() };
+        state.names.insert(name.to_vec(), ino);
+        state.nodes.insert(ino, Node { attr, blocks, ..Node::default() });
+        ino
+    }
+
     fn answer(&self, session: u64, request: MgrRequest) -> MgrReply {
         self.calls.fetch_add(1, SeqCst);
         if session < self.below.load(SeqCst) {
@@ -169,9 +187,9 @@ impl FakeManager {
             MgrRequest::Extents { ino, from, limit } => {
                 let Some(n) = node(ino) else { return errno(2) };
                 let all = n.blocks.range(from.0..).map(|(&b, _)| Extent { first: BlockIndex(b), count: 1 });
-                let limit = limit.min(3) as usize;
+                let limit = (limit as usize).min(self.extents_most.load(SeqCst) as usize);
                 let extents: Vec<_> = all.clone().take(limit).collect();
-                MgrReply::Extents { more: all.count() > extents.len(), extents }
+                MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
             MgrRequest::ReadDir { .. } => {
                 let entries = state.names.iter().map(|(name, &ino)| DirEntry {
