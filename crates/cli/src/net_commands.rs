@@ -163,7 +163,8 @@ fn peer_remarks(process: &str, peer: &Value) -> Vec<String> {
     remarks
 }
 
-/// `ropewalk waiters`: oldest first. What a mount is asked by programs, what a process waits for, what it serves.
+/// `ropewalk waiters`: oldest first. What a mount is asked by programs, what a process waits for, of others and in itself, what it
+/// serves.
 pub fn waiters(listing: &Listing) -> Result<()> {
     let answers = ask_all(listing, &AdminRequest::Waiters)?;
     if listing.json {
@@ -184,6 +185,12 @@ pub fn waiters(listing: &Listing) -> Result<()> {
             let (process, operation) = (a.process.clone(), text(&w["operation"]));
             let is = ["asked".to_owned(), by, "mount".to_owned(), operation, inode(w), dash()];
             (age, [vec![process], is.into(), vec![format!("{age:.3} s"), dash()]].concat())
+        }));
+        rows.extend(list(&answer["inside"]).iter().map(|w| {
+            let age = seconds(&w["age"]);
+            let by = w["operation"].as_str().unwrap_or("background").to_owned();
+            let is = ["waits".to_owned(), "itself".to_owned(), by, dash(), inode(w), text(&w["what"])];
+            (age, [vec![a.process.clone()], is.into(), vec![format!("{age:.3} s"), dash()]].concat())
         }));
         for (what, kind) in [("waiters", "waits"), ("serving", "serves")] {
             rows.extend(list(&answer[what]).iter().map(|w| {

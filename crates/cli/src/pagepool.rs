@@ -20,6 +20,7 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
                         "process": answer.process,
                         "pagepool": memory["pagepool"],
                         "strip_cache": memory["strip_cache"],
+                        "memory": memory["process"],
                     }));
                 }
             }
@@ -50,6 +51,11 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
         ],
         rows("pagepool", pool_row),
     );
+    let mounts = all.iter().filter(|one| one["pagepool"].is_object());
+    output::table(
+        &["MOUNT", "RESIDENT", "AT MOST", "PAGEPOOL", "FREE BUFFERS", "REST", "BLOCKS", "BOUND"],
+        mounts.map(process_row).collect(),
+    );
     output::table(&["SERVER", "CACHE", "USED", "STRIPS", "READ", "HIT"], rows("strip_cache", cache_row));
     silent.iter().for_each(output::line);
     Ok(())
@@ -77,6 +83,23 @@ fn pool_row(pool: &Value) -> Vec<String> {
         share(bytes("miss_bytes"), read),
         size(&pool["ahead_bytes"]),
         share(bytes("ahead_unused_bytes"), bytes("ahead_bytes")),
+    ]
+}
+
+/// The process of a mount, as the system counts it, beside what the client counts.
+fn process_row(one: &Value) -> Vec<String> {
+    let (memory, pool) = (&one["memory"], &one["pagepool"]);
+    let known = ["used", "idle_buffers"].map(|field| pool[field].as_u64().unwrap_or(0));
+    let resident = memory["resident"].as_u64().unwrap_or(0);
+    vec![
+        one["process"].as_str().unwrap_or_default().to_owned(),
+        human_size(resident),
+        size(&memory["resident_most"]),
+        human_size(known[0]),
+        human_size(known[1]),
+        human_size(resident.saturating_sub(known[0] + known[1])),
+        pool["entries"].to_string(),
+        size(&memory["bytes_max"]),
     ]
 }
 

@@ -111,6 +111,8 @@ pub struct Running {
     nsd: OnceLock<nsd::Server>,
     client: OnceLock<client::Client>,
     mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
+    /// The most memory that the kernel's requests take.
+    requests_memory: OnceLock<u64>,
 }
 
 impl Running {
@@ -131,13 +133,39 @@ impl Running {
         waiting.unwrap_or_default().into_iter().map(row).collect()
     }
 
-    /// The memory it caches in.
+    /// What its client waits for beside servers and manager: memory, locks, turns.
+    fn waits(&self) -> Vec<client::Wait> {
+        self.client.get().map(client::Client::waits).unwrap_or_default()
+    }
+
+    /// The memory it caches in, and what all of it may come to.
     fn memory(&self) -> serde_json::Value {
+        let bound = self.client.get().map(client::Client::memory_bound);
+        let requests = self.requests_memory.get().copied().unwrap_or(0);
+        let (resident, resident_most) = resident();
         serde_json::json!({
+            "process": {
+                "resident": resident,
+                "resident_most": resident_most,
+                "requests_max": requests,
+                "bound": bound,
+                "bytes_max": bound.map(|bound| bound.total.saturating_add(requests)),
+            },
             "pagepool": self.client.get().map(client::Client::pool_use),
             "strip_cache": self.nsd.get().map(nsd::Server::cache_use),
         })
     }
+}
+
+/// Memory of this process that is backed now, and at most so far, as the system counts it, bytes.
+fn resident() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
+    };
+    (field("VmRSS:"), field("VmHWM:"))
 }
 
 /// Memory in which a server caches strips.
@@ -173,6 +201,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         let json = serde_json::json!({
                             "name": &*name,
                             "waiters": endpoint.waiters(),
+                            "inside": running.waits(),
                             "serving": endpoint.serving(),
                             "asked": running.asked(),
                         });
@@ -415,6 +444,7 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
             transport: args.fuse_transport,
             ..fuse::MountOptions::new(mountpoint, fs_name)
         };
+        let _ = running.requests_memory.set(options.memory_max()); // once
         let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
             Ok(mount) => Arc::new(mount),
             Err(error) => {

@@ -11,11 +11,7 @@ use std::sync::Arc;
 
 use base::units::UNIT;
 
-use crate::{
-    core::{Core, patient},
-    error::Errno,
-    inode::Inode,
-};
+use crate::{core::Core, error::Errno, inode::Inode};
 
 /// Bytes stored under one hold of the file's lock.
 const STEP_MAX: u64 = 1 << 20;
@@ -57,9 +53,9 @@ impl Core {
 
         let stored = self.store_range(inode, from, to).await;
         if stored.is_err() && to > size {
-            let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+            let io = self.alone_in(inode).await?;
             if (size..=to).contains(&inode.lock().attr.size)
-                && let Err(error) = self.shrink(inode, size).await
+                && let Err(error) = self.shrink(inode, size, io).await
             {
                 tracing::warn!(inode = %inode.ino, %error, "what was allocated before an error stays");
             }
@@ -69,7 +65,7 @@ impl Core {
 
     /// The file is at least this long; nothing is stored.
     async fn extend(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
-        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let _io = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
         if size > inode.lock().attr.size { self.grow(inode, size).await } else { Ok(()) }
     }
 
@@ -88,7 +84,7 @@ impl Core {
         let memory = (to - from).next_multiple_of(UNIT64) + 2 * UNIT64;
         self.pool.throttle(memory, self.patience()).await?;
         let mut charge = self.pool.charge(memory, self.patience()).await?;
-        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let _io = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
         let mut content = Vec::with_capacity((to - from) as usize);
         for piece in self.read_inode(inode, from, (to - from) as usize).await?.into_pieces() {
             content.extend_from_slice(&piece);

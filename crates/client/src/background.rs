@@ -8,11 +8,13 @@ use std::{
 };
 
 use base::InodeNo;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
 use wire::{mgr::Change, token::TOKENS_MAX};
 
-use crate::{calls::MANY_MAX, core::Core, inode::Inode};
+use crate::{calls::MANY_MAX, core::Core, error::Errno, inode::Inode};
 
+/// Files that may be unsettled at once, however few are kept.
+const UNSETTLED_MIN: u32 = 1024;
 /// How often age is looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// What is due gathers for so long before it is told.
@@ -20,19 +22,30 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
+    // What the manager is told. While it does not answer, data goes out all the same.
+    let mut telling: Option<JoinHandle<usize>> = None;
     loop {
         let Some(core) = core.upgrade() else { return };
         if core.calls.dead() {
             return;
         }
         let commits = core.round();
-        let committed = core.commit_many(commits).await;
-        let forgotten = core.send_forgets().await;
-        if committed.max(forgotten) < MANY_MAX && !core.pool.pressure() {
+        let (teller, runtime) = (core.clone(), core.runtime.clone());
+        let told = telling.get_or_insert_with(|| {
+            runtime.spawn(async move { teller.commit_many(commits).await.max(teller.send_forgets().await) })
+        });
+        let told = match tokio::time::timeout(TICK, told).await {
+            Ok(told) => {
+                telling = None;
+                told.unwrap_or(0)
+            }
+            Err(_) => continue,
+        };
+        if told < MANY_MAX && !core.pool.pressure() {
             // What is closed or removed meanwhile goes in one message.
             tokio::time::sleep(GATHER).await;
         }
-        if committed + forgotten == 0 {
+        if told == 0 {
             // Either end of the pause leads to the next look.
             let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
         }
@@ -42,13 +55,15 @@ pub(crate) async fn run(core: Weak<Core>) {
 impl Core {
     /// Starts what is due; returns what should be committed now.
     fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
-        let pressure = self.pool.pressure();
         let mut commits = Vec::new();
         let mut stores = Vec::new();
         {
             let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            unsettled.retain(|_, inode| self.look(inode, pressure, &mut commits, &mut stores));
+            let crowded = unsettled.len() >= self.unsettled_max();
+            let pressure = self.pool.pressure() || crowded;
+            unsettled.retain(|_, inode| self.look(inode, pressure, crowded, &mut commits, &mut stores));
         }
+        self.settled.notify_waiters();
         for (inode, filling, cleaner) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
@@ -69,11 +84,39 @@ impl Core {
         commits
     }
 
+    /// Files that may have something to write out or to tell at once.
+    fn unsettled_max(&self) -> usize {
+        self.tunables.files_to_cache_max.max(UNSETTLED_MIN) as usize
+    }
+
+    /// Waits until one more file may have something to write out or to tell: what is kept of such files is bounded by
+    /// nothing else.
+    pub async fn throttle_files(&self, inode: &Inode) -> Result<(), Errno> {
+        let few = || {
+            let unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
+            unsettled.len() < self.unsettled_max() || unsettled.contains_key(&inode.ino)
+        };
+        let less = async {
+            loop {
+                let settled = self.settled.notified();
+                tokio::pin!(settled);
+                settled.as_mut().enable();
+                if few() {
+                    return;
+                }
+                self.wake.notify_one();
+                settled.await;
+            }
+        };
+        self.patient("fewer files with something to write or to tell", Some(inode.ino), less).await
+    }
+
     /// One inode: false if nothing of it is left to do.
     fn look(
         &self,
         inode: &Arc<Inode>,
         pressure: bool,
+        crowded: bool,
         commits: &mut Vec<Arc<Inode>>,
         stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
@@ -105,7 +148,9 @@ impl Core {
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.
         let meta_due = !state.storing
-            && (aged(state.meta_since, self.tunables.commit_age) || state.soon && state.flights == 0);
+            && (crowded
+                || aged(state.meta_since, self.tunables.commit_age)
+                || state.soon && state.flights == 0);
         if (content_due || meta_due) && commits.len() < MANY_MAX {
             commits.push(inode.clone());
         }

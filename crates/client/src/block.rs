@@ -3,7 +3,7 @@
 //! A block is a set of pieces that do not overlap and do not cross strip boundaries. A piece is
 //! - `Own`: memory of ours being filled by writes; always dirty, may have room behind its last unit;
 //! - `Shared`: read-only bytes, as received from a pdisk or frozen for a write;
-//! - `Zeros`: known to be zeros, without memory.
+//! - `Zeros`: known to be zeros, without memory but the block's own.
 //!
 //! Invariants: a clean unit equals what the pdisks hold, also beyond the end of the file. A frozen
 //! piece is never changed: writing to it makes a new one. Pure data: no I/O, no locks, no waiting.
@@ -24,7 +24,7 @@ use wire::strip::Range;
 
 use crate::{
     error::Errno,
-    pool::{Charge, Tag, charged},
+    pool::{BlockEntry, Charge, Tag, charged},
 };
 
 /// Longest piece of our own, units (2 MiB: a huge page).
@@ -189,6 +189,8 @@ pub(crate) struct Block {
     pub flush_starts: u32,
     /// Versions that failed.
     pub failures: u64,
+    /// Its place in the page pool.
+    pub entry: Option<BlockEntry>,
 }
 
 impl Block {
@@ -207,6 +209,7 @@ impl Block {
             reserved: 0,
             flush_starts: 0,
             failures: 0,
+            entry: None,
         }
     }
 
@@ -509,7 +512,12 @@ impl Block {
             let end = to.min((start + piece.units) * UNIT as u32);
             let slice = (pos - start * UNIT as u32) as usize..(end - start * UNIT as u32) as usize;
             match &piece.data {
-                Data::Zeros => zeros(slice.len(), out),
+                Data::Zeros => {
+                    zeros(slice.len(), out);
+                    if let Some(entry) = &self.entry {
+                        entry.tag.used(pos, end);
+                    }
+                }
                 Data::Shared { bytes, tag } => {
                     if let Some(tag) = tag {
                         tag.used(pos, end);
@@ -701,6 +709,17 @@ impl Block {
             .map(|(&s, _)| s)
             .collect();
         starts.into_iter().for_each(|start| drop(self.take(start)));
+    }
+
+    /// Drops what is clean and known to be zeros, if this is the block's own tag; whether it is.
+    pub fn evict_zeros(&mut self, tag: &Arc<Tag>) -> bool {
+        if !self.entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.tag, tag)) {
+            return false;
+        }
+        let zeros = |p: &Piece| p.state == State::Clean && matches!(p.data, Data::Zeros);
+        let starts: Vec<u32> = self.pieces.iter().filter(|(_, p)| zeros(p)).map(|(&s, _)| s).collect();
+        starts.into_iter().for_each(|start| drop(self.take(start)));
+        true
     }
 
     /// The replacement entries of its clean pieces.

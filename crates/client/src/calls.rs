@@ -1,7 +1,9 @@
 //! Calls to the manager: identities that make every change happen exactly once, and answers as types.
 //!
-//! A change takes one of the session's slots and keeps it until it is answered or given up; the next
-//! change on the slot has the next number, so a late copy of the old one is refused by the manager.
+//! A change takes one of the session's slots and keeps it until it is answered: without an answer it is sent again
+//! by its number, until the manager says what became of it or the session has ended. The next change on the slot
+//! has the next number, so a late copy of the old one is refused by the manager. Whoever must not wait for so long
+//! lets the change go on without him ([`crate::changes`]).
 
 use std::{
     sync::{
@@ -18,6 +20,8 @@ use crate::{error::Errno, parts::Manager};
 
 /// Most changes in one message.
 pub(crate) const MANY_MAX: usize = 64;
+/// Pause before a change without an answer is sent again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The manager as the rest of the client calls it.
 pub(crate) struct Calls {
@@ -96,7 +100,8 @@ impl Calls {
         }
     }
 
-    /// One change, applied exactly once or not at all. After `EIO` it is not known which.
+    /// One change, applied exactly once or refused. Takes until the manager says which: `EIO` says that it was never
+    /// sent, or that the session has ended.
     pub async fn mutate(&self, change: Change) -> Result<MgrReply, Errno> {
         self.mutate_and_hold(change, false).await
     }
@@ -105,10 +110,36 @@ impl Calls {
     pub async fn mutate_and_hold(&self, change: Change, hold: bool) -> Result<MgrReply, Errno> {
         let slot = self.slot().await?;
         let op = slot.op;
-        self.ask(MgrRequest::Mutate { op, change, hold }).await
+        self.ask_until_answered(MgrRequest::Mutate { op, change, hold }).await
     }
 
-    /// Several changes, at most [`MANY_MAX`], each with its own outcome.
+    /// An answer says what became of a change, unless the manager's store failed under it.
+    async fn ask_until_answered(&self, request: MgrRequest) -> Result<MgrReply, Errno> {
+        let open = |error: &MgrError| matches!(error, MgrError::Store(_));
+        let undecided = |reply: &MgrReply| match reply {
+            MgrReply::Error(error) => open(error),
+            MgrReply::Many(outcomes) => outcomes
+                .iter()
+                .any(|outcome| matches!(outcome, Ok(MgrReply::Error(error)) | Err(error) if open(error))),
+            _ => false,
+        };
+        loop {
+            if self.dead() {
+                return Err(Errno::EIO);
+            }
+            match self.manager.call(request.clone(), Instant::now() + self.patience).await {
+                Ok(reply) if undecided(&reply) => {
+                    tracing::warn!(?reply, "the manager did not decide on a change; it is sent again");
+                }
+                Ok(MgrReply::Error(error)) => return Err(self.errno(error)),
+                Ok(reply) => return Ok(reply),
+                Err(error) => tracing::warn!(%error, "a change was not answered; it is sent again"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Several changes, at most [`MANY_MAX`], each with its own outcome; see [`Calls::mutate`].
     pub async fn mutate_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         let count = changes.len();
         let mut slots = Vec::with_capacity(count);
@@ -116,7 +147,7 @@ impl Calls {
             slots.push(self.slot().await?);
         }
         let changes = slots.iter().map(|s| s.op).zip(changes).collect();
-        match self.ask(MgrRequest::MutateMany { changes }).await? {
+        match self.ask_until_answered(MgrRequest::MutateMany { changes }).await? {
             MgrReply::Many(outcomes) if outcomes.len() == count => Ok(outcomes
                 .into_iter()
                 .map(|outcome| match outcome {

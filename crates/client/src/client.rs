@@ -1,7 +1,8 @@
 //! The client of one mounted file system, as FUSE and other users call it.
 //!
 //! All calls are cancel-safe: who drops a call's future forgets the answer, not the state. Every wait in
-//! them ends after the client's deadline without progress, with `EIO` and an event.
+//! them, and each call as a whole ([`crate::waits`]), ends after the client's deadline without progress, with `EIO`
+//! and an event. A change that the manager has not answered by then goes on ([`crate::changes`]).
 
 use std::{
     sync::{
@@ -11,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use base::InodeNo;
+use base::{BufPool, InodeNo};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
@@ -26,7 +27,7 @@ use crate::{
     background,
     block::Content,
     calls::{Calls, unexpected},
-    config::Tunables,
+    config::{MemoryBound, Tunables},
     core::{Core, SessionInfo, now},
     directory::{Newest, Touched},
     error::Errno,
@@ -39,6 +40,7 @@ use crate::{
     streams::Access,
     table::SetAttrs,
     usage::PoolUse,
+    waits::Wait,
 };
 
 /// How often names are looked up again that other sessions change at the same time.
@@ -83,8 +85,19 @@ impl Client {
         session: SessionInfo,
         tunables: Tunables,
     ) -> Client {
+        Client::with_buffers(manager, blocks, session, tunables, BufPool::new(0))
+    }
+
+    /// The same with a store of freed buffers that others use too; the client bounds it.
+    pub(crate) fn with_buffers(
+        manager: Arc<dyn Manager>,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+        buffers: BufPool,
+    ) -> Client {
         let calls = Calls::new(manager, tunables.deadline);
-        let core = Core::new(calls, blocks, session, tunables);
+        let core = Core::new(calls, blocks, session, tunables, buffers);
         core.runtime.spawn(background::run(Arc::downgrade(&core)));
         Client { core }
     }
@@ -100,6 +113,15 @@ impl Client {
     /// The session.
     pub fn session(&self) -> &SessionInfo {
         &self.core.session
+    }
+    /// Who waits for what in this client, longest first. What is asked of servers and manager is listed by `net`.
+    pub fn waits(&self) -> Vec<Wait> {
+        self.core.pool.waits().list()
+    }
+    /// The most memory this client takes, by parts.
+    pub fn memory_bound(&self) -> MemoryBound {
+        let block_size = self.core.geometry(self.core.session.fs.pool).map_or(0, |g| g.block_size);
+        self.core.live().memory_bound(block_size.into())
     }
     /// What is in the page pool.
     pub fn pool_use(&self) -> PoolUse {
@@ -210,7 +232,7 @@ impl Client {
 
     /// Changes attributes, size included; returns them.
     pub async fn setattr(&self, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
-        self.core.setattr(ino, set).await
+        self.core.operation("set attributes", Some(ino), self.core.setattr(ino, set)).await
     }
 
     /// Target of a symlink.
@@ -233,19 +255,16 @@ impl Client {
         existing_ok: bool,
     ) -> Result<(Attr, bool), Errno> {
         check_name(name)?;
-        let now = now();
-        let change = Change::Create {
-            parent,
-            name: name.to_vec(),
-            kind,
-            mode,
-            uid,
-            gid,
-            rdev,
-            target: target.to_vec(),
-            now,
-            existing_ok,
-        };
+        let (client, name, target) = (self.clone(), name.to_vec(), target.to_vec());
+        let change =
+            Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now: now(), existing_ok };
+        self.core.carry_out(async move { client.make(change).await }).await
+    }
+
+    /// What [`Change::Create`] says.
+    async fn make(&self, change: Change) -> Result<(Attr, bool), Errno> {
+        let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
+        let name = &name.clone()[..];
         self.core.note_name(parent, name);
         let (before, before_made) = (self.core.before_directory(), self.core.before_made());
         let since = self.core.moves.load(SeqCst);
@@ -288,6 +307,11 @@ impl Client {
     /// Another name for a file.
     pub async fn link(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
+        let (client, name) = (self.clone(), name.to_vec());
+        self.core.carry_out(async move { client.link_now(ino, parent, &name).await }).await
+    }
+
+    async fn link_now(&self, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
         let inode = self.core.inode(ino);
         let _hold = match self.core.getattr(ino).await?.kind {
             FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
@@ -308,6 +332,11 @@ impl Client {
     /// Removes a name: of a file, or with `directory` of an empty directory.
     pub async fn unlink(&self, parent: InodeNo, name: &[u8], directory: bool) -> Result<(), Errno> {
         check_name(name)?;
+        let (client, name) = (self.clone(), name.to_vec());
+        self.core.carry_out(async move { client.unlink_now(parent, &name, directory).await }).await
+    }
+
+    async fn unlink_now(&self, parent: InodeNo, name: &[u8], directory: bool) -> Result<(), Errno> {
         // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
         // what is not, is given up right after.
         for _ in 0..STALE_TRIES {
@@ -347,6 +376,19 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(name)?;
         check_name(new_name)?;
+        let (client, from, to) = (self.clone(), (parent, name.to_vec()), (new_parent, new_name.to_vec()));
+        let work =
+            async move { client.rename_now((from.0, &from.1), (to.0, &to.1), no_replace, exchange).await };
+        self.core.carry_out(work).await
+    }
+
+    async fn rename_now(
+        &self,
+        (parent, name): (InodeNo, &[u8]),
+        (new_parent, new_name): (InodeNo, &[u8]),
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<(), Errno> {
         self.core.note_name(new_parent, new_name);
         if exchange {
             self.core.note_name(parent, name);
@@ -477,6 +519,11 @@ impl Client {
     }
 
     async fn change_xattr(&self, ino: InodeNo, change: Change) -> Result<(), Errno> {
+        let client = self.clone();
+        self.core.carry_out(async move { client.change_xattr_now(ino, change).await }).await
+    }
+
+    async fn change_xattr_now(&self, ino: InodeNo, change: Change) -> Result<(), Errno> {
         let inode = self.core.inode(ino);
         let _hold = match self.core.getattr(ino).await?.kind {
             FileKind::File => Some(self.core.hold(&inode, Need::Write).await?),
@@ -615,8 +662,11 @@ impl Client {
         }
         let range = (offset, len as u64);
         let need = |state: &FileState| state.read_need(range.0, range.1);
-        let _hold = self.core.hold_for(&file.inode, Some(range), need).await?;
-        self.core.read(&file, offset, len).await
+        let work = async {
+            let _hold = self.core.hold_for(&file.inode, Some(range), need).await?;
+            self.core.read(&file, offset, len).await
+        };
+        self.core.operation("read", Some(file.inode.ino), work).await
     }
 
     /// The same, if all of it is in memory; `None` otherwise. Waits for nothing.
@@ -663,15 +713,18 @@ impl Client {
         placed: bool,
     ) -> Result<usize, Errno> {
         let len = data.len() as u64;
-        loop {
-            let at = (placed || !self.core.appends(file)).then_some(offset);
-            let need = |state: &FileState| state.write_need(at, len);
-            let _hold = self.core.hold_for(&file.inode, Some((offset, len)), need).await?;
-            // Others may have come meanwhile: then the end is found here.
-            if at.is_none() || placed || !self.core.appends(file) {
-                return self.core.write_at(file, at, data).await;
+        let work = async {
+            loop {
+                let at = (placed || !self.core.appends(file)).then_some(offset);
+                let need = |state: &FileState| state.write_need(at, len);
+                let _hold = self.core.hold_for(&file.inode, Some((offset, len)), need).await?;
+                // Others may have come meanwhile: then the end is found here.
+                if at.is_none() || placed || !self.core.appends(file) {
+                    return self.core.write_at(file, at, data).await;
+                }
             }
-        }
+        };
+        self.core.operation("write", Some(file.inode.ino), work).await
     }
 
     /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
@@ -683,7 +736,8 @@ impl Client {
     /// data needs them.
     pub async fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<(), Errno> {
         let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
-        self.core.make_durable(&inode, 0, u64::MAX, data_only).await
+        let work = self.core.make_durable(&inode, 0, u64::MAX, data_only);
+        self.core.operation("fsync", Some(ino), work).await
     }
 
     /// The same for a handle, which is also told of earlier errors of writing behind.
@@ -734,22 +788,31 @@ impl Client {
         len: u64,
     ) -> Result<(), Errno> {
         let file = self.file_to_write(handle)?;
-        let _hold = self.core.hold(&file.inode, Need::Write).await?;
-        self.core.fallocate(&file.inode, mode, offset, len).await
+        let work = async {
+            let _hold = self.core.hold(&file.inode, Need::Write).await?;
+            self.core.fallocate(&file.inode, mode, offset, len).await
+        };
+        self.core.operation("fallocate", Some(file.inode.ino), work).await
     }
 
     /// SEEK_DATA: the first position at or after `offset` that may hold data; `ENXIO` if there is none.
     pub async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.file(handle)?;
-        let _hold = self.core.hold(&file.inode, Need::Read).await?;
-        self.core.seek_data(&file.inode, offset).await
+        let work = async {
+            let _hold = self.core.hold(&file.inode, Need::Read).await?;
+            self.core.seek_data(&file.inode, offset).await
+        };
+        self.core.operation("seek", Some(file.inode.ino), work).await
     }
 
     /// SEEK_HOLE: the first position at or after `offset` in a hole; the end of the file is one.
     pub async fn seek_hole(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
         let file = self.file(handle)?;
-        let _hold = self.core.hold(&file.inode, Need::Read).await?;
-        self.core.seek_hole(&file.inode, offset).await
+        let work = async {
+            let _hold = self.core.hold(&file.inode, Need::Read).await?;
+            self.core.seek_hole(&file.inode, offset).await
+        };
+        self.core.operation("seek", Some(file.inode.ino), work).await
     }
 
     /// Copies bytes between files (or within one); returns how many: short only at the end of the source.

@@ -46,17 +46,15 @@ enum Plan {
 }
 
 impl Core {
-    /// Tells the manager all of what is stored of this inode. Runs as a task, so that who waits may go.
+    /// Tells the manager all of what is stored of this inode; goes on if who waits goes away or gives up.
     pub async fn commit(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<(), Errno> {
-        let (core, inode) = (self.clone(), inode.clone());
-        let task = self.runtime.spawn(async move { core.commit_task(inode).await });
-        task.await.unwrap_or(Err(Errno::EIO))
-    }
-
-    async fn commit_task(self: Arc<Core>, inode: Arc<Inode>) -> Result<(), Errno> {
-        let lock = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
-        let _one = lock.await?;
-        self.commit_locked(&inode).await
+        let (core, file) = (self.clone(), inode.clone());
+        let work = async move {
+            let lock = core.patient("an inode's commit", Some(file.ino), file.commit.lock());
+            let _one = lock.await?;
+            core.commit_locked(&file).await
+        };
+        self.see_through(inode, "what is stored to be told to the manager", work).await
     }
 
     /// The same, with the inode's commit lock held.
@@ -225,6 +223,7 @@ impl Core {
                     state.pending.remove_extent(*extent);
                     state.committed.insert_extent(*extent);
                 }
+                state.charge_extents(None);
                 state.size_committed = commit.size;
                 if let Some(attr) = attr {
                     state.set_inline(attr);

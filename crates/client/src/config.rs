@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base::units::{MIB, UNIT};
+use serde::Serialize;
 use wire::mgr::INLINE_LEN_MAX;
 
 use crate::error::MountError;
@@ -40,7 +41,7 @@ pub struct Tunables {
     pub writebehind_threshold: u64,
     /// Inodes kept in memory beyond those in use.
     pub files_to_cache_max: u32,
-    /// Open files at once.
+    /// Open files at once: sixteen for each file that may be kept, 65,536 at least.
     pub handles_max: u32,
     /// Every wait ends after this time without progress.
     pub deadline: Duration,
@@ -66,7 +67,7 @@ impl Default for Tunables {
             seq_discard_threshold: MIB,
             writebehind_threshold: 512 << 10,
             files_to_cache_max: 50_000,
-            handles_max: 1 << 20,
+            handles_max: handles_max(50_000),
             deadline: Duration::from_secs(60),
             reserve_bytes: 64 * MIB,
         }
@@ -104,6 +105,7 @@ impl Tunables {
             .map_err(|error| MountError::ClusterConfig(error.to_string()))?;
         self.inline_data_max = u32::try_from(cluster.inline_data_max().0).unwrap_or(u32::MAX);
         self.files_to_cache_max = cluster.max_files_to_cache();
+        self.handles_max = handles_max(self.files_to_cache_max);
         self.deadline = cluster.operation_deadline();
         self.adopt_live(&cluster);
         Ok(())
@@ -124,18 +126,26 @@ impl Tunables {
         self.writebehind_threshold = cluster.writebehind_threshold().0;
     }
 
-    /// The most memory this takes, bytes: the page pool, a quarter of it in freed buffers, what is above
-    /// the pool's bound while blocks are written (a unit of each strip at least; a block at most), inodes
-    /// and handles with their streams.
-    pub fn memory_max(&self, block_size: u64) -> u64 {
-        let files = u64::from(self.files_to_cache_max) * FILE_BYTES;
-        let pool = self.pagepool.saturating_add(self.pagepool / crate::pool::IDLE_SHARE);
-        pool.saturating_add(files).saturating_add(u64::from(self.flushes_max) * block_size)
+    /// The most memory this takes, by parts.
+    pub fn memory_bound(&self, block_size: u64) -> MemoryBound {
+        let parts = MemoryBound {
+            pagepool: self.pagepool,
+            idle_buffers: self.pagepool / crate::pool::IDLE_SHARE,
+            writing: u64::from(self.flushes_max) * block_size,
+            files: u64::from(self.files_to_cache_max) * FILE_BYTES,
+            handles: u64::from(self.handles_max) * HANDLE_BYTES,
+            names: NAMES_BYTES,
+            process: PROCESS_BYTES,
+            total: 0,
+        };
+        let MemoryBound { pagepool, idle_buffers, writing, files, handles, names, process, .. } = parts;
+        let all = [pagepool, idle_buffers, writing, files, handles, names, process];
+        MemoryBound { total: all.into_iter().fold(0, u64::saturating_add), ..parts }
     }
 
     /// Refuses what does not fit into this machine.
     pub(crate) fn check_memory(&self, block_size: u64, installed: Option<u64>) -> Result<(), MountError> {
-        let need = self.memory_max(block_size);
+        let need = self.memory_bound(block_size).total;
         match installed {
             Some(installed) if need > installed => {
                 Err(MountError::Memory { need, installed, pagepool: self.pagepool })
@@ -145,8 +155,42 @@ impl Tunables {
     }
 }
 
-/// Memory of an inode in the cache: its state, a few blocks, its places in the tables.
-const FILE_BYTES: u64 = 3 << 10;
+/// The most memory of a client, bytes, as a sum of its parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryBound {
+    /// Cached, prefetched and dirty data, what is kept of the blocks that hold them, and extents.
+    pub pagepool: u64,
+    /// Freed buffers kept for the next load.
+    pub idle_buffers: u64,
+    /// Above the page pool while blocks are written: what parity needs and is not there, a block of each at most.
+    pub writing: u64,
+    /// Inodes kept.
+    pub files: u64,
+    /// Open files with their streams, and their inodes beyond those kept.
+    pub handles: u64,
+    /// Names kept of directories.
+    pub names: u64,
+    /// The program, its threads, messages, what the allocator keeps.
+    pub process: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// Memory of an inode in the cache: its state, its places in the tables. What it has of blocks is the page pool's.
+pub(crate) const FILE_BYTES: u64 = 3 << 10;
+/// Memory of an open file, its inode included.
+pub(crate) const HANDLE_BYTES: u64 = FILE_BYTES + (1 << 10);
+/// Open files for each file that may be kept, and at least.
+const HANDLES: (u32, u32) = (16, 64 << 10);
+/// Names kept, here and in directories made here: [`crate::directory`], [`crate::names`].
+const NAMES_BYTES: u64 = 64 * MIB;
+const PROCESS_BYTES: u64 = 64 * MIB;
+
+/// Open files at once, where so many may be kept.
+fn handles_max(files_to_cache_max: u32) -> u32 {
+    let (each, least) = HANDLES;
+    files_to_cache_max.saturating_mul(each).max(least)
+}
 
 /// Memory of this machine, bytes; `None` where the system does not say.
 pub(crate) fn installed_memory() -> Option<u64> {
@@ -158,6 +202,18 @@ pub(crate) fn installed_memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_and_handles_take_no_more_than_is_said() {
+        let inode = size_of::<crate::inode::Inode>() as u64;
+        // Beside themselves: their places in tables, short lists, what the allocator rounds up.
+        assert!(inode * 2 <= FILE_BYTES, "{inode}");
+        let handle = size_of::<crate::handle::OpenFile>() as u64;
+        assert!(FILE_BYTES + handle * 3 / 2 <= HANDLE_BYTES, "{handle}");
+        let bound = Tunables::default().memory_bound(4 * MIB);
+        let parts = bound.pagepool + bound.idle_buffers + bound.writing + bound.files + bound.handles;
+        assert_eq!(bound.total, parts + bound.names + bound.process);
+    }
 
     #[test]
     fn a_page_pool_that_does_not_fit_into_the_machine_is_refused_with_the_sum() {

@@ -7,10 +7,10 @@ use std::{
         Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use base::{Grant, InodeNo, PoolId, SessionId, StripeId, Version};
+use base::{BufPool, Grant, InodeNo, PoolId, SessionId, StripeId, Version};
 use tokio::sync::{Notify, Semaphore};
 use wire::{
     map::FsEntry,
@@ -20,6 +20,7 @@ use wire::{
 
 use crate::{
     calls::{Calls, unexpected},
+    changes::Late,
     config::Tunables,
     error::Errno,
     handle::OpenFile,
@@ -47,6 +48,8 @@ pub struct SessionInfo {
 /// See the file's head.
 pub(crate) struct Core {
     pub calls: Calls,
+    /// Changes that nobody waits for any more.
+    pub late: Late,
     pub blocks: Arc<dyn Blocks>,
     pub pool: Pool,
     pub session: SessionInfo,
@@ -63,6 +66,8 @@ pub(crate) struct Core {
     pub forgets: Mutex<Vec<InodeNo>>,
     /// Their tokens, given up.
     pub forgotten: Mutex<Vec<Token>>,
+    /// It was looked which of them are left.
+    pub settled: Notify,
     /// Wakes the background work.
     pub wake: Notify,
     pub flush_permits: Arc<Semaphore>,
@@ -108,17 +113,25 @@ struct Room {
 }
 
 impl Core {
-    pub fn new(calls: Calls, blocks: Arc<dyn Blocks>, session: SessionInfo, tunables: Tunables) -> Arc<Core> {
+    pub fn new(
+        calls: Calls,
+        blocks: Arc<dyn Blocks>,
+        session: SessionInfo,
+        tunables: Tunables,
+        buffers: BufPool,
+    ) -> Arc<Core> {
         Arc::new(Core {
             calls,
+            late: Late::default(),
             blocks,
-            pool: Pool::new(tunables.pagepool, tunables.dirty_pct),
+            pool: Pool::with_buffers(tunables.pagepool, tunables.dirty_pct, buffers),
             inodes: Mutex::default(),
             handles: RwLock::default(),
             handle_next: AtomicU64::new(1),
             unsettled: Mutex::default(),
             forgets: Mutex::default(),
             forgotten: Mutex::default(),
+            settled: Notify::new(),
             wake: Notify::new(),
             flush_permits: Arc::new(Semaphore::new(tunables.flushes_max as usize)),
             prefetch_permits: Arc::new(Semaphore::new(tunables.prefetches_max as usize)),
@@ -231,8 +244,7 @@ impl Core {
         if let Some(hold) = self.take_room_now(pool, raw) {
             return Ok(hold);
         }
-        let call = tokio::time::timeout(self.patience(), self.room_call.lock());
-        let Ok(_one) = call.await else { return Err(Errno::EIO) };
+        let _one = self.patient("somebody else's question for room", None, self.room_call.lock()).await?;
         // A large piece first; near the end of the pdisks only what is needed.
         for bytes in [raw.max(self.tunables.reserve_bytes), raw] {
             if let Some(hold) = self.take_room_now(pool, raw) {
@@ -291,6 +303,7 @@ impl Core {
         what: &'static str,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Errno> {
+        let mut entered = None;
         loop {
             let changed = inode.changed.notified();
             tokio::pin!(changed);
@@ -298,6 +311,7 @@ impl Core {
             if let Some(result) = ready() {
                 return Ok(result);
             }
+            entered.get_or_insert_with(|| self.pool.waits().enter(what, Some(inode.ino)));
             if tokio::time::timeout(self.patience(), changed).await.is_err() {
                 tracing::error!(inode = %inode.ino, "gave up waiting for {what}");
                 return Err(Errno::EIO);
@@ -334,17 +348,4 @@ impl Drop for RoomHold {
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
-}
-
-/// A wait for a lock with the client's patience.
-pub(crate) async fn patient<T>(
-    patience: Duration,
-    what: &'static str,
-    wait: impl Future<Output = T>,
-) -> Result<T, Errno> {
-    let began = Instant::now();
-    tokio::time::timeout(patience, wait).await.map_err(|_| {
-        tracing::error!(waited = ?began.elapsed(), "gave up waiting for {what}");
-        Errno::EIO
-    })
 }

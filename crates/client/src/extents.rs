@@ -17,6 +17,11 @@ impl BlockSet {
         self.runs.is_empty()
     }
 
+    /// How many runs it takes.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     pub fn contains(&self, block: u64) -> bool {
         self.runs.range(..=block).next_back().is_some_and(|(_, &end)| block < end)
     }

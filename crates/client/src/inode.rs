@@ -30,7 +30,7 @@ use crate::{
     error::Errno,
     extents::BlockSet,
     names::NewNames,
-    pool::{PageOwner, Pool, Tag},
+    pool::{BlockEntry, Charge, PageOwner, Pool, Tag},
     table::SetAttrs,
     tokens::Cell,
 };
@@ -38,7 +38,7 @@ use crate::{
 /// See the file's head.
 pub(crate) struct Inode {
     pub ino: InodeNo,
-    pub io: tokio::sync::RwLock<()>,
+    pub io: Arc<tokio::sync::RwLock<()>>,
     pub commit: Arc<tokio::sync::Mutex<()>>,
     /// A flush ended, a hold was lifted.
     pub changed: Notify,
@@ -87,7 +87,11 @@ pub(crate) struct FileState {
     pub committed: BlockSet,
     /// Blocks stored, not yet in the record.
     pub pending: BlockSet,
+    /// What `committed` takes of the page pool, where it is long.
+    extents: Option<BlockEntry>,
     blocks: BTreeMap<u64, Block>,
+    /// This inode, as the page pool knows it.
+    owner: Weak<dyn PageOwner>,
     /// Blocks with something not stored and not being written.
     pub dirty: BTreeSet<u64>,
     /// The right to all of this.
@@ -124,6 +128,8 @@ pub(crate) struct FileState {
     pub hold: u32,
     /// Blocks being written now.
     pub flights: u32,
+    /// Since when a change of the record is under way that takes blocks away ([`crate::changes`]).
+    pub changing: Option<Instant>,
     pub strip_units: u32,
 }
 
@@ -147,53 +153,14 @@ impl DerefMut for Locked<'_> {
 
 impl Inode {
     pub fn new(ino: InodeNo, pool: Pool, token: Cell) -> Arc<Inode> {
-        let state = FileState {
-            attr: Attr { ino, ..Attr::default() },
-            attr_known: false,
-            attr_generation: 0,
-            size_committed: 0,
-            inline: false,
-            inline_len: 0,
-            born_here: false,
-            special: false,
-            names_kept: Names::default(),
-            names: None,
-            dropped: BlockSet::default(),
-            leaving: false,
-            alloc_known: false,
-            committed: BlockSet::default(),
-            pending: BlockSet::default(),
-            blocks: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            token,
-            dropping: None,
-            opens: 0,
-            wide_opens: 0,
-            gone: false,
-            times_dirty: false,
-            unsent: SetAttrs::default(),
-            times_count: 0,
-            seq: 0,
-            dirty_since: None,
-            meta_since: None,
-            soon: false,
-            storing: false,
-            failures: 0,
-            error: None,
-            retry_at: None,
-            run: Run::default(),
-            hold: 0,
-            flights: 0,
-            strip_units: 1,
-        };
-        Arc::new(Inode {
+        Arc::new_cyclic(|this: &Weak<Inode>| Inode {
             ino,
-            io: tokio::sync::RwLock::new(()),
+            io: Arc::new(tokio::sync::RwLock::new(())),
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
             used: AtomicBool::new(true),
             home: OnceLock::new(),
-            state: Mutex::new(state),
+            state: Mutex::new(FileState::new(ino, token, this.clone())),
             pool,
         })
     }
@@ -223,6 +190,12 @@ impl Inode {
 impl PageOwner for Inode {
     fn evict(&self, block: u64, tag: &Arc<Tag>) {
         let mut state = self.lock();
+        if tag.units.is_empty() {
+            return match block {
+                EXTENTS => state.evict_extents(tag),
+                block => state.evict_entry(block, tag),
+            };
+        }
         state.edit_existing(block, |b| b.evict(tag));
         state.forget_idle(block);
     }
@@ -232,7 +205,11 @@ impl Locked<'_> {
     /// Changes a block, made if it is not there.
     pub fn edit<R>(&mut self, block: u64, change: impl FnOnce(&mut Block) -> R) -> R {
         let state = &mut *self.state;
-        let entry = state.blocks.entry(block).or_insert_with(|| Block::new(state.strip_units));
+        let entry = state.blocks.entry(block).or_insert_with(|| {
+            let mut new = Block::new(state.strip_units);
+            new.entry = Some(self.pool.enter_block(state.owner.clone(), block));
+            new
+        });
         let before = entry.dirty_bytes();
         let result = change(entry);
         let after = entry.dirty_bytes();
@@ -291,6 +268,7 @@ impl Locked<'_> {
         state.size_committed = state.attr.size;
         (state.times_dirty, state.unsent, state.dirty_since, state.meta_since) = Default::default();
         state.run = Run::default();
+        self.charge_extents(None);
         room
     }
 
@@ -307,7 +285,68 @@ impl Locked<'_> {
     /// Drops the clean pages of all blocks; returns their bytes.
     pub fn drop_clean(&mut self) -> u64 {
         let numbers: Vec<u64> = self.state.blocks.keys().copied().collect();
-        numbers.into_iter().filter_map(|number| self.edit_existing(number, Block::drop_clean)).sum()
+        let mut bytes = 0;
+        for number in numbers {
+            bytes += self.edit_existing(number, Block::drop_clean).unwrap_or(0);
+            if self.state.blocks.get(&number).is_some_and(Block::is_idle) {
+                self.drop_blocks(number, number + 1);
+            }
+        }
+        bytes
+    }
+
+    /// Brings what the page pool knows of the file's extents up to date; `charge` stands for them.
+    pub fn charge_extents(&mut self, charge: Option<Charge>) {
+        let runs = self.state.committed.runs();
+        let bytes = if runs > EXTENTS_FREE { runs as u64 * EXTENT_BYTES } else { 0 };
+        let held = self.state.extents.as_ref().map_or(0, BlockEntry::bytes);
+        // Not at every change.
+        if (held / 2..=held).contains(&bytes) {
+            return;
+        }
+        self.state.extents = None;
+        if bytes > 0 {
+            let bytes = bytes + bytes / 8;
+            let charge = charge.filter(|charge| charge.bytes() >= bytes);
+            let charge = charge.unwrap_or_else(|| self.pool.charge_over_now(bytes));
+            self.state.extents = Some(self.pool.enter_entry(self.state.owner.clone(), EXTENTS, charge));
+        }
+    }
+
+    /// The page pool wants the room of the file's extents: they are asked for again when they are wanted.
+    fn evict_extents(&mut self, tag: &Arc<Tag>) {
+        let state = &mut *self.state;
+        if !state.extents.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.tag, tag)) {
+            return;
+        }
+        // Whoever uses them holds the token, or has something unsettled.
+        if state.token.users() > 0 || state.hold > 0 || state.unsettled() {
+            self.pool.enter(tag.clone());
+            return;
+        }
+        state.attr.stored = state.visible().stored;
+        state.alloc_known = false;
+        (state.committed, state.extents) = Default::default();
+    }
+
+    /// Blocks were cut off or punched: their strips are deleted some time later.
+    pub fn note_dropped(&mut self, from: u64, to: u64) {
+        self.state.dropped.insert(from, to);
+        if self.state.dropped.runs() > DROPPED_MAX {
+            // Of too many it is not known which.
+            self.state.dropped.insert(0, u64::MAX);
+        }
+    }
+
+    /// The page pool wants the room of what is kept of a block beside its data.
+    fn evict_entry(&mut self, block: u64, tag: &Arc<Tag>) {
+        let own = self.edit_existing(block, |b| b.evict_zeros(tag)).unwrap_or(false);
+        if own && self.state.blocks.get(&block).is_some_and(Block::is_idle) {
+            self.drop_blocks(block, block + 1);
+        } else if own {
+            // In use still: it has its turn again.
+            self.pool.enter(tag.clone());
+        }
     }
 
     /// Forgets an empty block, if too many are kept for their versions alone.
@@ -322,10 +361,63 @@ impl Locked<'_> {
 
 /// Pause of background work on an inode after a failure.
 const RETRY: Duration = Duration::from_secs(1);
+/// What an extent takes, about; so many count as part of the inode.
+pub(crate) const EXTENT_BYTES: u64 = 32;
+const EXTENTS_FREE: usize = 16;
+/// In place of a block's number: the extents.
+const EXTENTS: u64 = u64::MAX;
+/// Runs of blocks that were cut off or punched, kept apart.
+const DROPPED_MAX: usize = 1024;
 /// Blocks of one inode kept without data, for their versions.
 const BLOCKS_IDLE_MAX: usize = 1024;
 
 impl FileState {
+    fn new(ino: InodeNo, token: Cell, owner: Weak<Inode>) -> FileState {
+        let owner: Weak<dyn PageOwner> = owner;
+        FileState {
+            attr: Attr { ino, ..Attr::default() },
+            attr_known: false,
+            attr_generation: 0,
+            size_committed: 0,
+            inline: false,
+            inline_len: 0,
+            born_here: false,
+            special: false,
+            names_kept: Names::default(),
+            names: None,
+            dropped: BlockSet::default(),
+            leaving: false,
+            alloc_known: false,
+            committed: BlockSet::default(),
+            pending: BlockSet::default(),
+            blocks: BTreeMap::new(),
+            owner,
+            extents: None,
+            dirty: BTreeSet::new(),
+            token,
+            dropping: None,
+            opens: 0,
+            wide_opens: 0,
+            gone: false,
+            times_dirty: false,
+            unsent: SetAttrs::default(),
+            times_count: 0,
+            seq: 0,
+            dirty_since: None,
+            meta_since: None,
+            soon: false,
+            storing: false,
+            failures: 0,
+            error: None,
+            retry_at: None,
+            run: Run::default(),
+            hold: 0,
+            flights: 0,
+            changing: None,
+            strip_units: 1,
+        }
+    }
+
     pub fn block(&self, block: u64) -> Option<&Block> {
         self.blocks.get(&block)
     }
@@ -334,6 +426,12 @@ impl FileState {
     }
     pub fn block_size(&self) -> u64 {
         u64::from(self.attr.block_size.max(UNIT as u32))
+    }
+
+    /// Whether it is not known which blocks there are, since a change of the record has had no answer for so long that
+    /// who asked for it was told `EIO`.
+    pub fn is_unsure(&self, patience: Duration) -> bool {
+        self.changing.is_some_and(|since| since.elapsed() >= patience)
     }
 
     /// Whether pdisks or manager hold bytes of this block: what is absent here must be loaded.
@@ -447,6 +545,7 @@ impl FileState {
     pub fn unsettled(&self) -> bool {
         !self.dirty.is_empty()
             || self.flights > 0
+            || self.changing.is_some()
             || !self.pending.is_empty()
             || self.times_dirty
             || self.attr.size != self.size_committed

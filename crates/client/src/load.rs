@@ -19,8 +19,9 @@ use crate::{
     calls::unexpected,
     core::Core,
     error::{BlockError, Errno},
-    inode::{Inode, Locked},
+    inode::{EXTENT_BYTES, Inode, Locked},
     pool::{Charge, charged},
+    waits,
 };
 
 /// Most extents asked for in one call.
@@ -40,31 +41,45 @@ impl Core {
         if inode.home.get().is_none() {
             self.await_pool(inode).await?;
         }
-        if inode.lock().alloc_known {
+        let known = || {
+            let state = inode.lock();
+            state.alloc_known && !state.is_unsure(self.patience())
+        };
+        if known() {
             return Ok(());
         }
-        let _commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
-        if inode.lock().alloc_known {
+        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
+        if known() {
             return Ok(());
         }
-        let mut found = Vec::new();
+        let (mut found, mut charge) = (Vec::new(), None::<Charge>);
         let mut from = base::BlockIndex(0);
         loop {
             let ask = MgrRequest::Extents { ino: inode.ino, from, limit: EXTENTS_MAX };
             match self.calls.ask(ask).await? {
                 MgrReply::Extents { extents, more } => {
                     let Some(last) = extents.last().copied() else { break };
+                    // Twice: as they come, and as they are kept.
+                    let bytes = 2 * EXTENT_BYTES * extents.len() as u64;
+                    let more_memory = self.pool.charge(bytes, self.patience()).await?;
+                    match &mut charge {
+                        Some(charge) => charge.join(more_memory),
+                        None => charge = Some(more_memory),
+                    }
                     found.extend(extents);
                     if !more {
                         break;
                     }
                     from = base::BlockIndex(last.first.0 + last.count);
+                    waits::moved();
                 }
                 other => return Err(unexpected("Extents", &other)),
             }
         }
         let mut state = inode.lock();
         found.into_iter().for_each(|e| state.committed.insert_extent(e));
+        let kept = state.committed.runs() as u64 * EXTENT_BYTES * 9 / 8;
+        state.charge_extents(charge.map(|mut charge| charge.split(kept)));
         state.alloc_known = true;
         Ok(())
     }
@@ -117,7 +132,9 @@ impl Core {
         flush_starts: u32,
     ) {
         let bytes = units.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
-        let (permit, charge) = self.admit(bytes, class).await;
+        let (permit, charge) = self.admit(inode.ino, bytes, class).await;
+        // Who waits for it sees that it moves on.
+        wait.notify.notify_waiters();
         if class == OpClass::Prefetch {
             self.pool.counts().ahead.add(bytes);
         }
@@ -149,6 +166,7 @@ impl Core {
     /// What a load needs before it begins: its turn, if an application waits for it, and memory.
     async fn admit(
         &self,
+        ino: base::InodeNo,
         bytes: u64,
         class: OpClass,
     ) -> (Option<OwnedSemaphorePermit>, Result<Charge, Errno>) {
@@ -158,7 +176,7 @@ impl Core {
         // Loads on behalf of writes free memory in the end: they do not wait for their turn.
         let turn = self.load_permits.clone().acquire_owned();
         let permit = match class {
-            OpClass::Read => match crate::core::patient(self.patience(), "a turn to read", turn).await {
+            OpClass::Read => match self.patient("a turn to read", Some(ino), turn).await {
                 Ok(permit) => permit.ok(),
                 Err(error) => return (None, Err(error)),
             },
@@ -252,9 +270,8 @@ impl Core {
                     Some(Err(error)) => return Err(*error),
                     None => {}
                 }
-                // Memory wait and read have deadlines of their own; this one is behind both.
-                let patience = self.patience() * 3;
-                crate::core::patient(patience, "a block to be read", notified).await?;
+                self.patient("a block to be read", None, notified).await?;
+                waits::moved();
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
+use base::{BufPool, Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
 use net::Endpoint;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
@@ -47,7 +47,7 @@ impl Client {
     /// Opens a session, resolves what an unclean predecessor left, and starts the client.
     pub async fn mount(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, MountError> {
         let transport = Arc::new(NetTransport::new(endpoint.clone()));
-        Client::mount_over(manager_link(endpoint, &config), transport, config).await
+        Client::mount_with(manager_link(endpoint, &config), transport, config, endpoint.buffers()).await
     }
 
     /// The same over any way to the manager and to the servers.
@@ -55,6 +55,16 @@ impl Client {
         link: Arc<dyn ManagerLink>,
         transport: Arc<dyn NsdTransport>,
         config: ClientConfig,
+    ) -> Result<Client, MountError> {
+        Client::mount_with(link, transport, config, BufPool::new(0)).await
+    }
+
+    /// The same; freed buffers are kept in `buffers`, from which the transport takes those it receives into.
+    async fn mount_with(
+        link: Arc<dyn ManagerLink>,
+        transport: Arc<dyn NsdTransport>,
+        config: ClientConfig,
+        buffers: BufPool,
     ) -> Result<Client, MountError> {
         let (membership, granted) = open_session(link, &config).await?;
         let mut tunables = config.tunables;
@@ -68,7 +78,7 @@ impl Client {
         let block_size = blocks.geometry(granted.session.fs.pool).map_or(0, |g| u64::from(g.block_size));
         tunables.check_memory(block_size, installed_memory())?;
         let manager = Arc::new(MemberCalls { membership: membership.clone() });
-        let client = Client::with_parts(manager, blocks, granted.session.clone(), tunables);
+        let client = Client::with_buffers(manager, blocks, granted.session.clone(), tunables, buffers);
         if !granted.whole {
             client.core.set_split();
         } else if !resolved {

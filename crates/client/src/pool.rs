@@ -3,7 +3,9 @@
 //! Owns: the count of bytes in use ([`Charge`] travels with the memory and gives it back when the last
 //! reader of it is gone), the count of dirty bytes, and the order in which clean pages are given up.
 //! Invariant: charges never add up to more than the pool, except [`Pool::charge_over`], whose users are
-//! bounded by the number of blocks being written (writing must not wait for memory that only writing frees).
+//! bounded by the number of blocks being written (writing must not wait for memory that only writing frees), and
+//! the entries of blocks ([`Pool::enter_block`]), each made by somebody who has just got memory for its data or
+//! is loading it. What is kept without data counts too: an entry goes when its turn comes and nothing else needs it.
 //! On failure: who gets no memory before the deadline gets `EIO` and an event.
 //!
 //! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
@@ -29,6 +31,7 @@ use tokio::sync::Notify;
 use crate::{
     error::Errno,
     usage::{PoolCounts, PoolUse},
+    waits::{self, Waits},
 };
 
 /// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
@@ -40,10 +43,33 @@ pub(crate) const IDLE_SHARE: u64 = 4;
 /// What is given up first takes at most the pool's size divided by this.
 const PASSED_SHARE: u64 = 16;
 
+/// What a block in memory takes beside its data: its entry, a few pieces, versions of its strips.
+pub(crate) const BLOCK_BYTES: u64 = 1 << 10;
+
 /// Who holds pages, and can be asked to drop them.
 pub(crate) trait PageOwner: Send + Sync {
-    /// Drops the clean pieces of `block` that carry this tag.
+    /// Drops the clean pieces of `block` that carry this tag; if it is the block's own, what is known to be zeros, and
+    /// the block if nothing is left.
     fn evict(&self, block: u64, tag: &Arc<Tag>);
+}
+
+/// What a block in memory takes for itself, or the extents of a file.
+pub(crate) struct BlockEntry {
+    pub tag: Arc<Tag>,
+    charge: Charge,
+}
+
+impl BlockEntry {
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        self.charge.bytes()
+    }
+}
+
+impl Drop for BlockEntry {
+    fn drop(&mut self) {
+        self.charge.pool.entries.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Identity of one clean allocation in the replacement queues; all pieces cut from it share it.
@@ -95,6 +121,10 @@ impl Charge {
         self.bytes -= bytes;
         Charge { pool: self.pool.clone(), bytes }
     }
+    /// Takes another one's bytes in.
+    pub fn join(&mut self, mut other: Charge) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
     /// Bytes it stands for.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -137,6 +167,8 @@ struct Inner {
     dirty_max: AtomicU64,
     used: AtomicU64,
     dirty: AtomicU64,
+    used_most: AtomicU64,
+    entries: AtomicU64,
     bufs: BufPool,
     queues: Mutex<Queues>,
     freed: Notify,
@@ -144,6 +176,7 @@ struct Inner {
     /// Counts every release of memory and every cleaning: a waiter's deadline restarts when it moves.
     progress: AtomicU64,
     counts: PoolCounts,
+    waits: Waits,
 }
 
 #[derive(Default)]
@@ -161,18 +194,28 @@ struct Queues {
 }
 
 impl Pool {
+    /// With a store of freed buffers of its own.
+    #[cfg(test)]
     pub fn new(bytes_max: u64, dirty_pct: u32) -> Pool {
+        Pool::with_buffers(bytes_max, dirty_pct, BufPool::new(0))
+    }
+
+    /// Freed buffers are kept in `bufs`, whose bound follows from the pool's.
+    pub fn with_buffers(bytes_max: u64, dirty_pct: u32, bufs: BufPool) -> Pool {
         let pool = Pool(Arc::new(Inner {
             bytes_max: AtomicU64::new(0),
             dirty_max: AtomicU64::new(0),
             used: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-            bufs: BufPool::new(0),
+            used_most: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            bufs,
             queues: Mutex::default(),
             freed: Notify::new(),
             cleaned: Notify::new(),
             progress: AtomicU64::new(0),
             counts: PoolCounts::default(),
+            waits: Waits::default(),
         }));
         pool.resize(bytes_max, dirty_pct);
         pool
@@ -197,6 +240,11 @@ impl Pool {
         self.0.dirty_max.load(SeqCst)
     }
 
+    /// Who waits for what in this client.
+    pub fn waits(&self) -> &Waits {
+        &self.0.waits
+    }
+
     /// What was read from where.
     pub fn counts(&self) -> &PoolCounts {
         &self.0.counts
@@ -208,6 +256,8 @@ impl Pool {
         PoolUse {
             bytes_max: self.bytes_max(),
             used: self.0.used.load(SeqCst),
+            used_most: self.0.used_most.load(Relaxed),
+            entries: self.0.entries.load(Relaxed),
             dirty: self.0.dirty.load(SeqCst),
             dirty_max: self.dirty_max(),
             reused,
@@ -229,7 +279,8 @@ impl Pool {
     pub fn charge_now(&self, bytes: u64) -> Option<Charge> {
         let max = self.bytes_max();
         let grow = |used: u64| (used + bytes <= max).then_some(used + bytes);
-        self.0.used.fetch_update(SeqCst, SeqCst, grow).ok()?;
+        let before = self.0.used.fetch_update(SeqCst, SeqCst, grow).ok()?;
+        self.0.used_most.fetch_max(before + bytes, Relaxed);
         Some(Charge { pool: self.0.clone(), bytes })
     }
 
@@ -248,7 +299,8 @@ impl Pool {
     /// Memory in any case, above the bound if there is no other way. Evicts nothing.
     pub fn charge_over_now(&self, bytes: u64) -> Charge {
         self.charge_now(bytes).unwrap_or_else(|| {
-            self.0.used.fetch_add(bytes, SeqCst);
+            let before = self.0.used.fetch_add(bytes, SeqCst);
+            self.0.used_most.fetch_max(before + bytes, Relaxed);
             Charge { pool: self.0.clone(), bytes }
         })
     }
@@ -300,6 +352,7 @@ impl Pool {
     ) -> Result<T, Errno> {
         let mut progress = self.0.progress.load(Relaxed);
         let mut deadline = Instant::now() + patience;
+        let mut entered = None;
         loop {
             let notified = notify.notified();
             tokio::pin!(notified);
@@ -307,6 +360,7 @@ impl Pool {
             if let Some(got) = attempt() {
                 return Ok(got);
             }
+            entered.get_or_insert_with(|| self.0.waits.enter(what, None));
             // Pages become evictable without a release (a reader lets go of them): look again now and then.
             let step = (Instant::now() + Duration::from_millis(50)).min(deadline);
             let _ = tokio::time::timeout_at(step.into(), notified).await;
@@ -314,6 +368,7 @@ impl Pool {
             if now != progress {
                 progress = now;
                 deadline = Instant::now() + patience;
+                waits::moved();
             } else if Instant::now() >= deadline {
                 tracing::error!(?patience, usage = ?self.usage(), "gave up waiting for {what}");
                 return Err(Errno::EIO);
@@ -329,6 +384,19 @@ impl Pool {
         if queues.entry.len() + queues.main.len() > 2 * queues.live_estimate + DEAD_MIN {
             queues.remove_dead();
         }
+    }
+
+    /// A block comes into memory. May be called with an inode's state locked.
+    pub fn enter_block(&self, owner: Weak<dyn PageOwner>, block: u64) -> BlockEntry {
+        self.enter_entry(owner, block, self.charge_over_now(BLOCK_BYTES))
+    }
+
+    /// The same for what `charge` stands for.
+    pub fn enter_entry(&self, owner: Weak<dyn PageOwner>, block: u64, charge: Charge) -> BlockEntry {
+        self.0.entries.fetch_add(1, Relaxed);
+        let tag = Tag::new(owner, block, 0..0, charge.bytes(), false);
+        self.enter(tag.clone());
+        BlockEntry { tag, charge }
     }
 
     /// These pages are given up before all others, unless they are used once more. May be called with an

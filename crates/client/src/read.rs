@@ -136,7 +136,7 @@ impl Core {
         let mut out = Vec::new();
         {
             let mut state = file.inode.lock();
-            if !state.alloc_known {
+            if !state.alloc_known || state.is_unsure(self.patience()) {
                 return None;
             }
             let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);

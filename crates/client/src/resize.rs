@@ -3,16 +3,18 @@
 //! Shrinking: flushes stop, the manager first (it removes the strips), then pages are dropped. The part
 //! of the last block behind the new end is left as it is on the pdisks: what lies beyond the end of a
 //! file is arbitrary, and every growth writes zeros over the part it uncovers.
-//! On failure of the manager's call nothing has changed.
+//! What the manager refuses has changed nothing. What it does not answer is under way until it does, and what it may
+//! have taken away is not believed in meanwhile ([`crate::changes`]).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use base::{BlockIndex, units::UNIT};
-use wire::mgr::{Change, Extent, FILE_SIZE_MAX, MgrReply};
+use tokio::sync::OwnedRwLockWriteGuard;
+use wire::mgr::{Attr, Change, Extent, FILE_SIZE_MAX, MgrReply};
 
 use crate::{
     calls::unexpected,
-    core::{Core, now, patient},
+    core::{Core, now},
     error::Errno,
     inode::Inode,
 };
@@ -44,12 +46,17 @@ impl Core {
             return Err(Errno::EFBIG);
         }
         self.ensure_alloc(inode).await?;
-        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let io = self.alone_in(inode).await?;
         let old = inode.lock().attr.size;
         if size < old {
-            return self.shrink(inode, size).await;
+            return self.shrink(inode, size, io).await;
         }
         self.grow(inode, size).await
+    }
+
+    /// The file's lock, exclusively.
+    pub async fn alone_in(&self, inode: &Inode) -> Result<OwnedRwLockWriteGuard<()>, Errno> {
+        self.patient("a file's lock", Some(inode.ino), inode.io.clone().write_owned()).await
     }
 
     /// To a size that is not smaller; `io` is held exclusively.
@@ -73,10 +80,24 @@ impl Core {
         Ok(())
     }
 
-    /// To a size that is smaller, or the same: what lies beyond it goes. `io` is held exclusively.
-    pub async fn shrink(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+    /// To a size that is smaller, or the same: what lies beyond it goes.
+    pub async fn shrink(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        size: u64,
+        io: OwnedRwLockWriteGuard<()>,
+    ) -> Result<(), Errno> {
+        let (core, file) = (self.clone(), inode.clone());
+        let work = async move {
+            let _io = io;
+            core.cut(&file, size).await
+        };
+        self.see_through(inode, "the end of a file to be cut off", work).await
+    }
+
+    async fn cut(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let hold = self.hold_flushes(inode).await?;
-        let commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         let block_size = inode.lock().block_size();
         let first_gone = size.div_ceil(block_size);
         if inode.lock().pending.any_in(first_gone, u64::MAX) {
@@ -104,15 +125,9 @@ impl Core {
                 ctime: now,
                 highest: self.next_version(inode),
             };
-            match self.calls.mutate(change).await? {
-                MgrReply::Attr(attr) => {
-                    let mut state = inode.lock();
-                    state.size_committed = attr.size;
-                    state.set_inline(&attr);
-                    told = true;
-                }
-                other => return Err(unexpected("SetAttr", &other)),
-            }
+            let attr = self.take_away(inode, change).await?;
+            inode.lock().size_committed = attr.size;
+            told = true;
         } else {
             let end = {
                 let state = inode.lock();
@@ -133,7 +148,7 @@ impl Core {
                 b.stored_to = b.stored_to.min(inside);
             });
             state.forget_idle(size / block_size);
-            state.dropped.insert(first_gone, u64::MAX);
+            state.note_dropped(first_gone, u64::MAX);
             state.committed.remove(first_gone, u64::MAX);
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
@@ -153,15 +168,30 @@ impl Core {
         Ok(())
     }
 
-    async fn deallocate(&self, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
+    async fn deallocate(self: &Arc<Core>, inode: &Inode, blocks: Extent) -> Result<(), Errno> {
         let highest = self.next_version(inode);
         let change = Change::Deallocate { ino: inode.ino, blocks, highest, now: now() };
-        match self.calls.mutate(change).await? {
+        self.take_away(inode, change).await.map(drop)
+    }
+
+    /// A change that takes blocks out of the record. It runs in a task that ends with what follows from its answer.
+    async fn take_away(self: &Arc<Core>, inode: &Inode, change: Change) -> Result<Box<Attr>, Errno> {
+        inode.lock().changing = Some(Instant::now());
+        let reply = self.calls.mutate(change).await;
+        let mut state = inode.lock();
+        if state.is_unsure(self.patience()) {
+            // After an error the kernel goes on with the size and the pages that it knew before.
+            let (core, ino) = (self.clone(), inode.ino);
+            let forget = async move { core.tell_kernel(move |kernel| kernel.drop_pages(ino, 0, 0)).await };
+            self.runtime.spawn(forget);
+        }
+        state.changing = None;
+        match reply? {
             MgrReply::Attr(attr) => {
-                inode.lock().set_inline(&attr);
-                Ok(())
+                state.set_inline(&attr);
+                Ok(attr)
             }
-            other => Err(unexpected("Deallocate", &other)),
+            other => Err(unexpected("a change of a file's record", &other)),
         }
     }
 
@@ -181,19 +211,16 @@ impl Core {
         if let Fallocate::Allocate { keep_size } = mode {
             return self.allocate(inode, offset, end, keep_size).await;
         }
-        let _io = patient(self.patience(), "a file's lock", inode.io.write()).await?;
-        let size = inode.lock().attr.size;
-        match mode {
-            Fallocate::Allocate { .. } => {}
-            Fallocate::PunchHole => self.punch(inode, offset, end.min(size)).await?,
-            Fallocate::ZeroRange { keep_size } => {
-                self.punch(inode, offset, end.min(size)).await?;
-                if end > size && !keep_size {
-                    self.grow(inode, end).await?;
-                }
-            }
-        }
-        Ok(())
+        let grows = matches!(mode, Fallocate::ZeroRange { keep_size: false });
+        let io = self.alone_in(inode).await?;
+        let (core, file) = (self.clone(), inode.clone());
+        let work = async move {
+            let _io = io;
+            let size = file.lock().attr.size;
+            core.punch(&file, offset, end.min(size)).await?;
+            if end > size && grows { core.grow(&file, end).await } else { Ok(()) }
+        };
+        self.see_through(inode, "a hole to be punched", work).await
     }
 
     /// Bytes `from..to` become zeros; whole blocks give their space back. `io` is held exclusively.
@@ -225,7 +252,7 @@ impl Core {
     }
 
     async fn punch_blocks(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
-        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
+        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         if inode.lock().pending.any_in(first, end) {
             self.commit_locked(inode).await?;
         }
@@ -240,7 +267,7 @@ impl Core {
             let mut state = inode.lock();
             let inline = state.in_inode(0) && first == 0;
             let room = state.drop_blocks(first, end);
-            state.dropped.insert(first, end);
+            state.note_dropped(first, end);
             state.committed.remove(first, end);
             state.pending.remove(first, end);
             if inline {

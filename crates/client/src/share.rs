@@ -33,6 +33,8 @@ pub trait KernelCache: Send + Sync {
     /// Others come (`true`): names and attributes are believed no more, now and in future answers. Or
     /// nobody else is there.
     fn set_shared(&self, shared: bool);
+    /// Names and attributes that are cached may be untrue.
+    fn drop_names(&self) {}
     /// Nothing that is cached counts any more.
     fn drop_all(&self);
 }
@@ -155,6 +157,7 @@ impl Core {
             match step {
                 Enter::In => {
                     let hold = TokenHold(inode.clone());
+                    crate::waits::moved();
                     self.know_attr(inode).await?;
                     let state = inode.lock();
                     if state.token.allows(need(&state)) {
@@ -163,6 +166,7 @@ impl Core {
                 }
                 Enter::Ask => {
                     let Some(hold) = self.ask_token(inode, wanted, range).await? else { continue };
+                    crate::waits::moved();
                     self.know_attr(inode).await?;
                     let state = inode.lock();
                     let now = need(&state);
@@ -183,7 +187,7 @@ impl Core {
                     }
                 }
                 Enter::Wait => {
-                    crate::core::patient(self.patience(), "a token", changed).await?;
+                    self.patient("a token", Some(inode.ino), changed).await?;
                 }
             }
         }
@@ -204,7 +208,11 @@ impl Core {
 
     /// Without a lease nothing cached counts: others may have been given it.
     async fn wait_lease(&self) -> Result<(), Errno> {
+        if self.calls.lease_valid() {
+            return Ok(());
+        }
         let until = Instant::now() + self.patience();
+        let _entered = self.pool.waits().enter("the lease to be renewed", None);
         while !self.calls.lease_valid() {
             if self.calls.dead() || Instant::now() >= until {
                 return Err(Errno::EIO);
@@ -338,7 +346,7 @@ impl Core {
                 return Ok(());
             }
             if !dropping {
-                crate::core::patient(self.patience(), "a token being given up", changed).await?;
+                self.patient("a token being given up", Some(inode.ino), changed).await?;
             } else if tokio::time::timeout(LATE_AFTER, changed).await.is_err() {
                 return Ok(());
             }
@@ -430,7 +438,8 @@ impl Core {
         }
     }
 
-    async fn tell_kernel(&self, tell: impl FnOnce(&dyn KernelCache) + Send + 'static) {
+    /// Tells what caches pages and names, if anything does; returns when it has heard.
+    pub async fn tell_kernel(&self, tell: impl FnOnce(&dyn KernelCache) + Send + 'static) {
         let Some(kernel) = self.kernel() else { return };
         if let Err(error) = tokio::task::spawn_blocking(move || tell(&*kernel)).await {
             tracing::error!(%error, "the kernel could not be told what it may keep");
@@ -575,7 +584,7 @@ impl Core {
                 let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
                 self.make_durable(inode, from, to, blocks_only).await?;
                 let hold = self.hold_flushes(inode).await?;
-                let commit = crate::core::patient(self.patience(), "an inode's commit", inode.commit.lock());
+                let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock());
                 let commit = commit.await?;
                 let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
                 drop((commit, hold));

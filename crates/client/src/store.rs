@@ -10,9 +10,12 @@ use std::{collections::VecDeque, sync::Arc};
 use base::{OpClass, units::UNIT};
 use bytes::Bytes;
 use stripe::BlockMeta;
+use tokio::sync::OwnedSemaphorePermit;
 use wire::strip::Range;
 
-use crate::{block::Frozen, core::Core, error::Errno, inode::Inode, load::UnitRange, parts::WriteStripe};
+use crate::{
+    block::Frozen, core::Core, error::Errno, inode::Inode, load::UnitRange, parts::WriteStripe, waits,
+};
 
 /// A block whose data up to `seq` must be stored.
 struct Target {
@@ -85,6 +88,7 @@ impl Core {
         if self.calls.dead() {
             return Some(Err(Errno::EIO));
         }
+        let before = targets.len();
         let mut state = inode.lock();
         if state.gone && state.opens == 0 {
             targets.clear();
@@ -113,6 +117,9 @@ impl Core {
         }
         kept.append(targets);
         *targets = kept;
+        if targets.len() < before {
+            waits::moved();
+        }
         match failed {
             Some(error) => Some(Err(error)),
             None if commit => Some(Ok(true)),
@@ -135,7 +142,7 @@ impl Core {
 
     /// Writes one block, which was claimed with this ticket.
     async fn store_block(self: Arc<Core>, inode: Arc<Inode>, block: u64, ticket: u64) {
-        let permit = self.flush_permits.clone().acquire_owned().await;
+        let permit = self.flush_turn(&inode).await;
         let job = self.take_job(&inode, block, ticket);
         let Some(job) = job else {
             inode.changed.notify_waiters();
@@ -179,6 +186,15 @@ impl Core {
         }
         drop(state);
         inode.changed.notify_waiters();
+    }
+
+    /// A turn to write. Each of those who have one ends by its deadline; who waits for the block has his own.
+    async fn flush_turn(&self, inode: &Inode) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = self.flush_permits.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        let _entered = self.pool.waits().enter("a turn to write", Some(inode.ino));
+        self.flush_permits.clone().acquire_owned().await.ok()
     }
 
     /// Freezes a block for its next version.

@@ -19,7 +19,7 @@ use wire::{
 
 use crate::{
     calls::unexpected,
-    core::{Core, now, patient},
+    core::{Core, now},
     directory::{Newest, Touched},
     error::Errno,
     inode::Inode,
@@ -215,11 +215,11 @@ impl Core {
         }
         let ctime = set.ctime.unwrap_or_else(now);
         if kind == FileKind::File {
+            self.throttle_files(&inode).await?;
             let attr = inode.lock().set(&others, ctime);
             self.note_unsettled(&inode);
             return Ok(attr);
         }
-        let _commit = patient(self.patience(), "an inode's commit", inode.commit.lock()).await?;
         let change = Change::SetAttr {
             ino,
             mode: set.mode,
@@ -231,7 +231,14 @@ impl Core {
             ctime,
             highest: self.any_version(),
         };
-        let changing = self.change(&[], &[ino]);
+        let core = self.clone();
+        self.carry_out(async move { core.set_special(&inode, change).await }).await
+    }
+
+    /// Attributes of what is no file are the manager's.
+    async fn set_special(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
+        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
+        let changing = self.change(&[], &[inode.ino]);
         let reply = self.calls.mutate(change).await;
         let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {

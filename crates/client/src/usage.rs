@@ -12,13 +12,17 @@ pub struct PoolUse {
     pub bytes_max: u64,
     /// Bytes it holds.
     pub used: u64,
+    /// Bytes it ever held at most.
+    pub used_most: u64,
+    /// Blocks in memory, each a KiB of the pool beside its data, and long lists of extents.
+    pub entries: u64,
     /// Bytes of those that are not yet stored.
     pub dirty: u64,
     /// Bytes that may be dirty; writers wait above it.
     pub dirty_max: u64,
     /// Bytes of clean pages that were used more than once.
     pub reused: u64,
-    /// Bytes of freed buffers kept for the next load, beside the pool.
+    /// Bytes of freed buffers kept for the next load, beside the pool: those of the network included.
     pub idle_buffers: u64,
     /// Bytes of reads that were in memory.
     pub hit_bytes: u64,

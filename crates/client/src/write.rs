@@ -8,15 +8,17 @@ use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
     block::{Content, OwnBuf, PIECE_UNITS_MAX},
-    core::{Core, RoomHold, now, patient},
+    core::{Core, RoomHold, now},
     error::Errno,
     handle::OpenFile,
     inode::{FileState, Inode, Run},
     pool::Charge,
+    waits,
 };
 
-/// Bytes copied under one hold of the file's lock.
+/// Bytes copied under one hold of the file's lock, at most; and at most this share of the page pool.
 const STEP_MAX: usize = 4 << 20;
+const STEP_SHARE: u64 = 16;
 
 /// Rounds of storing and committing, each of which other writers may undo.
 const DURABLE_TRIES: u32 = 100;
@@ -50,13 +52,16 @@ impl Core {
         let inode = &file.inode;
         let mut done = 0;
         let (mut first, mut last) = (u64::MAX, 0);
+        let share = (self.live().pagepool / STEP_SHARE) as usize;
+        let step_max = STEP_MAX.min(share / UNIT * UNIT).max(UNIT);
         while done < data.len() {
-            let step = data.part(done..data.len().min(done + STEP_MAX));
+            let step = data.part(done..data.len().min(done + step_max));
             let at = offset.map(|offset| offset + done as u64);
             match self.write_step(inode, at, step).await {
                 Ok(at) => {
                     (first, last) = (first.min(at), last.max(at + step.len() as u64));
                     done += step.len();
+                    waits::moved();
                 }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -87,7 +92,10 @@ impl Core {
         self.ensure_alloc(inode).await?;
         let memory = (data.len() as u64).next_multiple_of(UNIT64) + 2 * UNIT64;
         self.pool.throttle(memory, self.patience()).await?;
-        let mut charge = self.pool.charge(memory, self.patience()).await?;
+        self.throttle_files(inode).await?;
+        // Buffers come in powers of two: of each piece up to twice of it.
+        let copied = if data.keep(0).is_some() { memory } else { 2 * memory };
+        let mut charge = self.pool.charge(copied, self.patience()).await?;
         let _io = self.io_for_write(inode, offset, data.len() as u64).await?;
         let offset = offset.unwrap_or_else(|| inode.lock().attr.size);
         self.write_held(inode, offset, data, &mut charge).await?;
@@ -140,12 +148,12 @@ impl Core {
     ) -> Result<IoGuard<'a>, Errno> {
         let extends = |state: &FileState| offset.is_none_or(|o| o.saturating_add(len) > state.attr.size);
         if !extends(&inode.lock()) {
-            let guard = patient(self.patience(), "a file's lock", inode.io.read()).await?;
+            let guard = self.patient("a file's lock", Some(inode.ino), inode.io.read()).await?;
             if !extends(&inode.lock()) {
                 return Ok(IoGuard::Shared { _guard: guard });
             }
         }
-        let guard = patient(self.patience(), "a file's lock", inode.io.write()).await?;
+        let guard = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
         Ok(IoGuard::Exclusive { _guard: guard })
     }
 
@@ -344,6 +352,7 @@ impl Core {
                 waits
             };
             self.wait_loads(waits).await?;
+            waits::moved();
         }
     }
 
@@ -382,6 +391,7 @@ impl Core {
         data_only: bool,
     ) -> Result<(), Errno> {
         for _ in 0..DURABLE_TRIES {
+            self.wait_settled(inode).await?;
             let (first, end) = {
                 let state = inode.lock();
                 let block_size = state.block_size();
@@ -400,6 +410,7 @@ impl Core {
                 size
             };
             self.commit(inode).await?;
+            waits::moved();
             let state = inode.lock();
             if state.size_committed >= wanted.min(state.attr.size) && !state.pending.any_in(first, end) {
                 return Ok(());
@@ -433,7 +444,7 @@ fn own_buf(pool: &crate::pool::Pool, charge: &mut Charge, exact: u32, wanted: u3
     }
     let buf = pool.buffer(exact as usize * UNIT);
     let bytes = buf.capacity() as u64;
-    // Buffers come in powers of two: the difference is above the charge, at most doubles it.
+    // What was charged is enough, but for a unit or two at the edges.
     let mut own = charge.split(bytes);
     if own.bytes() < bytes {
         own = pool.charge_over_now(bytes);

@@ -335,3 +335,20 @@ fn after_a_crash_what_was_fsynced_is_there_and_nothing_is_mixed() {
         }
     });
 }
+
+#[test]
+fn answers_of_the_manager_that_get_lost_change_nothing() {
+    on_runtime(async |seed, k| {
+        if seed > 3 && std::env::var_os("ROPEWALK_SEEDS").is_none() {
+            return; // each lost answer costs a pause
+        }
+        let mut run = Run::new(k, seed).await;
+        run.world.manager.lossy.store(12, std::sync::atomic::Ordering::SeqCst);
+        for _ in 0..4 {
+            for _ in 0..60 {
+                run.op().await;
+            }
+            run.crash().await;
+        }
+    });
+}

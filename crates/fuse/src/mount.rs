@@ -136,6 +136,14 @@ impl MountOptions {
         }
     }
 
+    /// The most memory that requests take: buffers of the readers and of large writes, entries of rings.
+    pub fn memory_max(&self) -> u64 {
+        let buffers = self.threads + self.write_buffers_max;
+        let classic = buffers as u64 * (u64::from(self.max_request) + 8192);
+        let rings = self.transport != Transport::Classic;
+        classic + if rings { uring::memory_max(self.max_request) } else { 0 }
+    }
+
     fn validate(&self) -> Result<(), MountError> {
         let bad = |option, value: u64, range| Err(MountError::BadOption { option, value, range });
         if !(1..=64).contains(&self.threads) {

@@ -296,6 +296,14 @@ impl<C: Calls> KernelCache for KernelSide<C> {
         }
     }
 
+    fn drop_names(&self) {
+        let Some(session) = self.0.upgrade() else { return };
+        if let Err(error) = session.notifier.inc_epoch() {
+            tracing::debug!(%error, "the kernel knows no epochs: names stay until they are looked up again");
+        }
+        self.with_all(&session, |notifier, ino| notifier.inval_attr(ino));
+    }
+
     fn drop_all(&self) {
         let Some(session) = self.0.upgrade() else { return };
         self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));

@@ -141,6 +141,7 @@ impl Manager {
             Cluster::load(&*snapshot, tunables.lease_duration(), Duration::ZERO).map_err(read_error)?;
         // Changes nothing but a time.
         cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
+        cluster.set_files_to_cache_max(tunables.max_files_to_cache());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         cluster.begin_locks(since.as_nanos() as u64);
         let hash = DirHash::new(format.hash_key);

@@ -231,6 +231,12 @@ impl Endpoint {
         self.core().epoch.store(epoch.0, Ordering::Relaxed);
     }
 
+    /// The buffers that payloads are received into, for who keeps them: with one store of freed buffers, what one of them
+    /// gives back the other uses.
+    pub fn buffers(&self) -> BufPool {
+        self.core().pool.clone()
+    }
+
     /// Every call of this process that has not ended, oldest first.
     pub fn waiters(&self) -> Vec<Waiter> {
         let mut out = Vec::new();

@@ -30,6 +30,8 @@ pub struct FakeBlocks {
     writing: Mutex<BTreeSet<StripeId>>,
     rng: Mutex<Rng>,
     below: AtomicU64,
+    /// Blocks that nobody wrote read as zeros.
+    pub zeros: AtomicBool,
     /// Writes fail until it is cleared.
     pub failing: AtomicBool,
     /// Writes wait while it is set.
@@ -58,6 +60,7 @@ impl FakeBlocks {
             writing: Mutex::default(),
             rng: Mutex::new(Rng(seed | 1)),
             below: AtomicU64::new(0),
+            zeros: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             stuck_block: AtomicU64::new(u64::MAX),
@@ -279,6 +282,9 @@ impl Blocks for FakeBlocks {
             self.reading.fetch_sub(1, SeqCst);
             let found = self.stripes.lock().unwrap().get(&stripe).cloned();
             let Some(found) = found else {
+                if self.zeros.load(SeqCst) {
+                    return Ok(BlockRead { pieces: Vec::new(), meta: BlockMeta::unknown(self.k.into()) });
+                }
                 return Err(BlockError::Unavailable(format!("{stripe} is not here")));
             };
             let mut pieces = Vec::new();

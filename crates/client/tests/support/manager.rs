@@ -13,7 +13,7 @@ use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
 use client::{BoxFuture, CallError, Manager};
 use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
 
-use super::FakeBlocks;
+use super::{FakeBlocks, Rng};
 
 const INLINE_MAX: u64 = 16 << 10;
 
@@ -41,6 +41,15 @@ pub struct FakeManager {
     pub room: AtomicU64,
     pub calls: AtomicU64,
     pub mutations: AtomicU64,
+    /// Extents in one answer.
+    pub extents_most: AtomicU64,
+    /// So many of the next answers to changes get lost: before the change is applied for even numbers, after it for odd ones.
+    pub lose: AtomicU64,
+    /// A change in this many loses its answer; 0: none.
+    pub lossy: AtomicU64,
+    rng: Mutex<Rng>,
+    /// Lost requests, which come once more, later.
+    late: Mutex<Vec<(u64, MgrRequest)>>,
     /// Who has it exclusively keeps answers to links, already given, from arriving.
     pub links_on_their_way: tokio::sync::RwLock<()>,
 }
@@ -56,6 +65,9 @@ impl Manager for Session {
         Box::pin(async move {
             tokio::task::yield_now().await;
             let link = matches!(request, MgrRequest::Mutate { change: Change::Link { .. }, .. });
+            if self.manager.loses(self.number, &request) {
+                return Err(CallError::Deadline("lost".into()));
+            }
             let reply = self.manager.answer(self.number, request);
             tokio::task::yield_now().await;
             if link {
@@ -81,8 +93,41 @@ impl FakeManager {
             room: AtomicU64::new(u64::MAX / 2),
             calls: AtomicU64::new(0),
             mutations: AtomicU64::new(0),
+            extents_most: AtomicU64::new(3),
+            lose: AtomicU64::new(0),
+            lossy: AtomicU64::new(0),
+            rng: Mutex::new(Rng(0x5eed)),
+            late: Mutex::default(),
             links_on_their_way: tokio::sync::RwLock::new(()),
         }
+    }
+
+    /// Whether the answer to a request does not come; then it may have been applied, and may come once more later.
+    fn loses(&self, session: u64, request: &MgrRequest) -> bool {
+        if !matches!(request, MgrRequest::Mutate { .. } | MgrRequest::MutateMany { .. }) {
+            return false;
+        }
+        let lossy = self.lossy.load(SeqCst);
+        let (random, applied, late) = {
+            let mut rng = self.rng.lock().unwrap();
+            (lossy > 0 && rng.below(lossy) == 0, rng.below(2) == 0, rng.below(3) == 0)
+        };
+        if lossy > 0 && late && !self.late.lock().unwrap().is_empty() {
+            let (session, request) = self.late.lock().unwrap().remove(0);
+            self.answer(session, request);
+        }
+        let counted = self.lose.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        let applied = if lossy > 0 { applied } else { counted.is_ok_and(|left| left % 2 == 1) };
+        if counted.is_err() && !random {
+            return false;
+        }
+        if applied {
+            self.answer(session, request.clone());
+        }
+        if lossy > 0 {
+            self.late.lock().unwrap().push((session, request.clone()));
+        }
+        true
     }
 
     pub fn fence_below(&self, session: u64) {
@@ -101,6 +146,21 @@ impl FakeManager {
         let state = self.state.lock().unwrap();
         let node = state.nodes.get(&ino)?;
         Some((node.attr.size, node.attr.inline, node.blocks.keys().copied().collect()))
+    }
+
+    /// A file of this size with these blocks, as if it had been written.
+    pub fn make(&self, name: &[u8], size: u64, blocks: impl Iterator<Item = u64>) -> InodeNo {
+        let mut state = self.state.lock().unwrap();
+        let ino = InodeNo(state.next);
+        state.next += 1;
+        let blocks: BTreeMap<u64, ()> = blocks.map(|block| (block, ())).collect();
+        let (pool, block_size) = (PoolId(1), self.block_size);
+        let stored = blocks.len() as u64 * u64::from(block_size);
+        let (kind, mode, nlink) = (FileKind::File, 0o644, 1);
+        let attr = Attr { ino, kind, mode, nlink, size, stored, pool, block_size, ..Attr::default() };
+        state.names.insert(name.to_vec(), ino);
+        state.nodes.insert(ino, Node { attr, blocks, ..Node::default() });
+        ino
     }
 
     fn answer(&self, session: u64, request: MgrRequest) -> MgrReply {
@@ -127,9 +187,9 @@ impl FakeManager {
             MgrRequest::Extents { ino, from, limit } => {
                 let Some(n) = node(ino) else { return errno(2) };
                 let all = n.blocks.range(from.0..).map(|(&b, _)| Extent { first: BlockIndex(b), count: 1 });
-                let limit = limit.min(3) as usize;
+                let limit = (limit as usize).min(self.extents_most.load(SeqCst) as usize);
                 let extents: Vec<_> = all.clone().take(limit).collect();
-                MgrReply::Extents { more: all.count() > extents.len(), extents }
+                MgrReply::Extents { more: all.clone().nth(extents.len()).is_some(), extents }
             }
             MgrRequest::ReadDir { .. } => {
                 let entries = state.names.iter().map(|(name, &ino)| DirEntry {
@@ -160,7 +220,9 @@ impl FakeManager {
 
     fn once(&self, state: &mut State, session: u64, op: OpId, change: Change) -> MgrReply {
         if let Some((seq, reply)) = state.replies.get(&(session, op.slot)) {
-            assert!(op.seq >= *seq, "a slot went backwards");
+            if op.seq < *seq {
+                return MgrReply::Error(MgrError::Superseded);
+            }
             if op.seq == *seq {
                 return reply.clone();
             }

@@ -26,8 +26,9 @@ pub use entry::Lease;
 use queue::{Queue, Ring};
 
 /// Memory of all entries of a mount together, unless each queue then had less than `DEPTH_MIN`. It is
-/// backed only where requests were that large, and the kernel uses the latest answered entry first.
-const MEMORY_MAX: usize = 1 << 30;
+/// backed only where requests were that large, and the kernel uses the latest answered entry first; but what was
+/// backed once stays so.
+const MEMORY_MAX: usize = 256 << 20;
 /// Entries of a queue: as many requests of one CPU are with us at once, those that wait included; more
 /// stay in the kernel, whatever they ask for.
 const DEPTH_MIN: usize = 16;
@@ -41,6 +42,17 @@ pub struct Rings {
 }
 
 type Start = Box<dyn FnOnce(Ring) + Send>;
+
+/// The most memory that requests of a mount take with rings, for requests with up to `max_write` bytes.
+pub fn memory_max(max_write: u32) -> u64 {
+    let queues = tune::possible_cpus().unwrap_or(1);
+    let payload_len = payload_len(max_write);
+    (queues * depth_by_memory(queues, payload_len) * (payload_len + 4096)) as u64
+}
+
+fn payload_len(max_write: u32) -> usize {
+    (max_write as usize).next_multiple_of(4096).max(abi::URING_PAYLOAD_MIN)
+}
 
 /// Entries of each queue for requests of this size.
 fn depth_by_memory(queues: usize, payload_len: usize) -> usize {
@@ -56,7 +68,7 @@ impl Rings {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let queues = tune::possible_cpus().ok_or(io::Error::other("the number of CPUs is not known"))?;
-        let payload_len = (max_write as usize).next_multiple_of(4096).max(abi::URING_PAYLOAD_MIN);
+        let payload_len = payload_len(max_write);
         let depth = depth.unwrap_or_else(|| depth_by_memory(queues, payload_len));
         let (built, is_built) = mpsc::channel();
         let (tell, started) = mpsc::channel();
@@ -117,9 +129,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_every_queue_has_some_entries() {
-        assert_eq!(depth_by_memory(2, 1 << 20), 256);
-        assert_eq!(depth_by_memory(16, 1 << 20), 64);
+        assert_eq!(depth_by_memory(1, 1 << 20), 256);
+        assert_eq!(depth_by_memory(4, 1 << 20), 64);
         assert_eq!(depth_by_memory(512, 4 << 20), 16);
-        assert_eq!(depth_by_memory(2, 4 << 20), 128);
+        assert_eq!(depth_by_memory(2, 4 << 20), 32);
     }
 }

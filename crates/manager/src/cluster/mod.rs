@@ -478,6 +478,8 @@ pub struct Cluster {
     locks: BTreeMap<FsId, Locks>,
     /// A pdisk that is missing for this long is rebuilt elsewhere.
     rebuild_delay: Duration,
+    /// Tokens that one session may hold.
+    tokens_max: u64,
     moving: BTreeMap<PoolId, Moving>,
     /// The last file system that was removed.
     removed_fs: FsId,
@@ -504,6 +506,7 @@ impl Cluster {
             opens: Vec::new(),
             space: Space::default(),
             rebuild_delay: Tunables::default().missing_rebuild_delay(),
+            tokens_max: tokens::tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
             removed_fs: last_removed_fs(from)?,
             map,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::{FsId, Grant, SessionId};
-use libc::{EINVAL, ETIMEDOUT};
+use libc::{EINVAL, ENFILE, ETIMEDOUT};
 use wire::{
     mgr::{MgrError, MgrReply},
     token::{Need, Span, TOKENS_MAX, Token, Use},
@@ -22,6 +22,9 @@ const RECALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A client that nobody waits for may come back for so many leases, and loses nothing. Then it is taken for dead,
 /// so that what it left half done is resolved and holds up no rebuild.
 const GONE_LEASES: u32 = 6;
+/// Tokens that one session may hold: so many for each file that a client may keep, and at least. Clients keep fewer
+/// (open files are bounded there too); one that does not is refused more, with ENFILE.
+const TOKENS_HELD: (u64, u64) = (32, 1 << 20);
 /// Inodes in one listing.
 const LIST_MAX: usize = 1024;
 
@@ -48,7 +51,18 @@ fn are_valid(tokens: &[Token]) -> bool {
     count <= TOKENS_MAX && tokens.iter().all(Token::is_valid)
 }
 
+/// Tokens that one session may hold where its client may keep so many files.
+pub(super) fn tokens_max(files_to_cache_max: u32) -> u64 {
+    let (each, least) = TOKENS_HELD;
+    (u64::from(files_to_cache_max) * each).max(least)
+}
+
 impl Cluster {
+    /// A client may keep so many files.
+    pub fn set_files_to_cache_max(&mut self, files: u32) {
+        self.tokens_max = tokens_max(files);
+    }
+
     /// The next grant; what is stored is ahead of it before anybody hears of it.
     pub(super) fn next_grant(&mut self, step: &mut Step) -> Grant {
         let grant = self.grants.next();
@@ -145,6 +159,11 @@ impl Cluster {
             }
             _ => false,
         };
+        if let Event::Acquire { ino, .. } = event
+            && self.tokens.get(&fs).is_some_and(|tokens| tokens.is_full(session, ino, self.tokens_max))
+        {
+            return step.refuse(ticket, MgrError::Errno(ENFILE));
+        }
         if bad {
             return step.refuse(ticket, MgrError::Errno(EINVAL));
         }

@@ -32,6 +32,10 @@ const TICKETS_MAX: usize = 8;
 /// A recall that was told and not obeyed is told again after this.
 const RETELL: Duration = Duration::from_secs(2);
 
+/// Inodes kept in the table because they are resolved, beside those that are used: one that is forgotten is only
+/// resolved once more.
+const RESOLVED_MAX: usize = 1 << 18;
+
 /// Runs that one grant may add to a token.
 const RUNS_SPLIT: usize = 4;
 
@@ -197,6 +201,13 @@ impl Tokens {
             member.share.get_or_insert(Wish::new((), now));
         }
         self.tell(now, acts);
+    }
+
+    /// Whether a session holds as many tokens as it may, and `ino` would be one more.
+    pub fn is_full(&self, session: SessionId, ino: InodeNo, held_max: u64) -> bool {
+        let holds = |entry: &Entry| entry.holders.iter().any(|holder| holder.session == session);
+        self.members.get(&session).is_some_and(|member| member.held >= held_max)
+            && !self.inodes.get(&ino).is_some_and(holds)
     }
 
     /// A session wants a token; an earlier wish of it for the same inode is answered with this one. A question that
@@ -530,6 +541,7 @@ impl Tokens {
         }
         self.settle_changes(ino, now, next, acts);
         while self.settle_once(ino, now, next, acts) {}
+        let kept = self.inodes.len() <= RESOLVED_MAX;
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         for holder in &entry.holders {
             if let Some(member) = self.members.get_mut(&holder.session)
@@ -538,7 +550,7 @@ impl Tokens {
                 member.recalls.remove(&ino);
             }
         }
-        if !(entry.is_used() || entry.resolved && self.unresolved) {
+        if !(entry.is_used() || entry.resolved && self.unresolved && kept) {
             self.inodes.remove(&ino);
         }
     }

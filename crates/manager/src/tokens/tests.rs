@@ -217,3 +217,36 @@ fn a_change_waits_for_a_dead_session_until_it_is_fenced_and_for_claims_after_a_r
     let acts = stage.with(|tokens, next| tokens.claim(two, &[], true, NOW, next));
     assert_eq!(acts.cleared, [91]);
 }
+
+#[test]
+fn a_session_holds_no_more_tokens_than_it_may() {
+    let mut stage = Stage::new(2);
+    let session = SessionId(1);
+    for ino in 0..5 {
+        let (ino, full) = (InodeNo(ino), ino >= 3);
+        assert_eq!(stage.tokens.is_full(session, ino, 3), full);
+        if !full {
+            stage.with(|tokens, next| tokens.acquire(session, ino, Need::Read, 1, NEVER, NOW, next));
+        }
+    }
+    assert!(!stage.tokens.is_full(session, InodeNo(1), 3), "what it has it may have more of");
+    assert!(!stage.tokens.is_full(SessionId(2), InodeNo(9), 3));
+    let left = Token { mode: TokenMode::None, ..stage.tokens.holders(InodeNo(0))[0].1.clone() };
+    stage.with(|tokens, next| tokens.release(session, &[Token { ino: InodeNo(0), ..left }], NOW, next));
+    assert!(!stage.tokens.is_full(session, InodeNo(9), 3));
+}
+
+#[test]
+fn what_is_resolved_is_remembered_within_bounds() {
+    let mut stage = Stage { tokens: Tokens::new(true), ..Stage::new(0) };
+    let session = SessionId(1);
+    stage.tokens.begin(session, false);
+    for ino in 0..RESOLVED_MAX as u64 + 100 {
+        let acts = stage
+            .with(|tokens, next| tokens.acquire(session, InodeNo(ino), Need::Write, 1, NEVER, NOW, next));
+        stage.tokens.resolved(session, InodeNo(ino));
+        let left = Token { mode: TokenMode::None, ..acts.granted[0].1.clone() };
+        stage.with(|tokens, next| tokens.release(session, &[left], NOW, next));
+    }
+    assert!(stage.tokens.inodes.len() <= RESOLVED_MAX + 1, "{}", stage.tokens.inodes.len());
+}

@@ -1,0 +1,148 @@
+//! Who waits for what inside a client, since when; and the bound of a whole operation.
+//!
+//! Every wait here is listed while it lasts (`ropewalk waiters` shows the list) and ends by its own deadline. What a
+//! program asked for is an operation: however many waits it consists of, it ends with `EIO` when it has not moved on
+//! for the client's deadline. It moves on when bytes of it are done, when it gets a token, or when what it waits for
+//! becomes less (memory is freed, blocks are stored). An operation that is ended leaves the files' state as it is: all calls are
+//! cancel-safe.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    sync::{Arc, Mutex, MutexGuard},
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use base::InodeNo;
+use serde::Serialize;
+
+use crate::{core::Core, error::Errno};
+
+tokio::task_local! {
+    static OPERATION: Operation;
+}
+
+/// What a program waits for, in the task that does it.
+struct Operation {
+    name: &'static str,
+    moved: Cell<Instant>,
+    waits_for: Cell<&'static str>,
+}
+
+/// One wait, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Wait {
+    /// What a program asked for; nothing for work in the background.
+    pub operation: Option<&'static str>,
+    /// What is waited for.
+    pub what: &'static str,
+    /// Of which inode.
+    pub inode: Option<InodeNo>,
+    /// Since when.
+    pub age: Duration,
+}
+
+/// The list. Clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Waits(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    rows: BTreeMap<u64, (Instant, Wait)>,
+}
+
+/// A wait that lasts.
+pub(crate) struct Entered<'a> {
+    waits: &'a Waits,
+    number: u64,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.waits.lock().rows.remove(&self.number);
+    }
+}
+
+impl Waits {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A wait begins; it ends when this is dropped.
+    pub fn enter(&self, what: &'static str, inode: Option<InodeNo>) -> Entered<'_> {
+        let named = |operation: &Operation| {
+            operation.waits_for.set(what);
+            operation.name
+        };
+        let operation = OPERATION.try_with(named).ok();
+        let wait = Wait { operation, what, inode, age: Duration::ZERO };
+        let mut table = self.lock();
+        table.next += 1;
+        let number = table.next;
+        table.rows.insert(number, (Instant::now(), wait));
+        Entered { waits: self, number }
+    }
+
+    /// All waits, longest first.
+    pub fn list(&self) -> Vec<Wait> {
+        let table = self.lock();
+        table.rows.values().map(|(since, wait)| Wait { age: since.elapsed(), ..wait.clone() }).collect()
+    }
+}
+
+/// The operation in whose task this is called has moved on.
+pub(crate) fn moved() {
+    // In the background there is none.
+    let _ = OPERATION.try_with(|operation| operation.moved.set(Instant::now()));
+}
+
+impl Core {
+    /// A wait with the client's patience, listed while it lasts.
+    pub async fn patient<T>(
+        &self,
+        what: &'static str,
+        inode: Option<InodeNo>,
+        wait: impl Future<Output = T>,
+    ) -> Result<T, Errno> {
+        tokio::pin!(wait);
+        if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
+            return Ok(done);
+        }
+        let _entered = self.pool.waits().enter(what, inode);
+        tokio::time::timeout(self.patience(), wait).await.map_err(|_| {
+            tracing::error!(inode = inode.map_or(0, |ino| ino.0), "gave up waiting for {what}");
+            Errno::EIO
+        })
+    }
+
+    /// What a program asked for: ends with `EIO` when it has not moved on for the client's patience.
+    pub async fn operation<T>(
+        &self,
+        name: &'static str,
+        inode: Option<InodeNo>,
+        work: impl Future<Output = Result<T, Errno>>,
+    ) -> Result<T, Errno> {
+        let patience = self.patience();
+        let operation =
+            Operation { name, moved: Cell::new(Instant::now()), waits_for: Cell::new("an answer") };
+        let bounded = async {
+            tokio::pin!(work);
+            loop {
+                let until = OPERATION.with(|operation| operation.moved.get()) + patience;
+                if let Ok(done) = tokio::time::timeout_at(until.into(), work.as_mut()).await {
+                    return done;
+                }
+                let (moved, waits_for) = OPERATION.with(|o| (o.moved.get(), o.waits_for.get()));
+                if moved.elapsed() >= patience {
+                    let inode = inode.map_or(0, |ino| ino.0);
+                    tracing::error!(inode, usage = ?self.pool.usage(), "{name} gave up waiting for {waits_for}");
+                    return Err(Errno::EIO);
+                }
+            }
+        };
+        OPERATION.scope(operation, bounded).await
+    }
+}

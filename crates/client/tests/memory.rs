@@ -1,0 +1,125 @@
+//! What is kept of files beside their data is counted and given up: entries of blocks, zeros, extents, open files.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+
+use base::InodeNo;
+use client::{Client, Errno, Handle, SetAttrs, Tunables};
+use support::{BLOCK, RW, World, small};
+use wire::mgr::FileKind;
+
+const BLOCK64: u64 = BLOCK as u64;
+const TIB: u64 = 1 << 40;
+const MIB: u64 = 1 << 20;
+
+async fn opened(client: &Client, ino: InodeNo) -> Handle {
+    client.open(ino, RW).await.unwrap()
+}
+
+async fn reads_zeros(client: &Client, handle: Handle, at: u64) {
+    assert_eq!(client.read(handle, at, 4096).await.unwrap().to_vec(), [0; 4096]);
+}
+
+#[tokio::test]
+async fn a_sparse_file_of_16_tib_takes_no_more_than_the_pool() {
+    const BLOCKS: u64 = 20_000;
+    let mut world = World::new(2, 1);
+    world.blocks.zeros.store(true, SeqCst);
+    world.manager.extents_most.store(4096, SeqCst);
+    let step = 16 * TIB / BLOCK64 / BLOCKS;
+    let ino = world.manager.make(b"sparse", 16 * TIB, (0..BLOCKS).map(|block| block * step));
+    let client = world.mount(small());
+    let handle = opened(&client, ino).await;
+    for block in 0..BLOCKS {
+        // What is stored is zeros; what lies between is a hole.
+        reads_zeros(&client, handle, block * step * BLOCK64).await;
+        reads_zeros(&client, handle, (block * step + 1) * BLOCK64).await;
+    }
+    let usage = client.pool_use();
+    assert!(usage.entries > 1000 && usage.entries << 10 <= 4 * MIB, "{usage:?}");
+    assert!(usage.used_most <= 4 * MIB + 64 * 1024, "{usage:?}");
+    // Written all over, too.
+    for block in 0..BLOCKS / 20 {
+        client.write(handle, block * 20 * step * BLOCK64 + BLOCK64, &[1; 100]).await.unwrap();
+    }
+    let usage = client.pool_use();
+    assert!(usage.used_most <= 4 * MIB + MIB, "{usage:?}");
+}
+
+#[tokio::test]
+async fn the_extents_of_files_are_part_of_the_pool() {
+    const EXTENTS: u64 = 1_000_000;
+    let mut world = World::new(2, 1);
+    world.blocks.zeros.store(true, SeqCst);
+    world.manager.extents_most.store(4096, SeqCst);
+    let file = |world: &World, name: &[u8]| {
+        world.manager.make(name, 2 * EXTENTS * BLOCK64, (0..EXTENTS).map(|extent| extent * 2))
+    };
+    let files = [file(&world, b"a"), file(&world, b"b"), file(&world, b"c")];
+    let client = world.mount(Tunables { pagepool: 128 * MIB, ..small() });
+    for _ in 0..2 {
+        for ino in files {
+            let handle = opened(&client, ino).await;
+            reads_zeros(&client, handle, 7 * 2 * BLOCK64).await;
+            assert_eq!(client.seek_hole(handle, 0).await.unwrap(), BLOCK64);
+            let usage = client.pool_use();
+            assert!(usage.used >= 32 * EXTENTS && usage.used_most <= 130 * MIB, "{usage:?}");
+            client.release(handle);
+        }
+    }
+    // Three at once are more than fits.
+    let (calls, ino) = (world.manager.calls.load(SeqCst), files[0]);
+    let handle = opened(&client, ino).await;
+    reads_zeros(&client, handle, 0).await;
+    assert!(
+        world.manager.calls.load(SeqCst) > calls + EXTENTS / 4096,
+        "they were given up, and are asked for again"
+    );
+    let client =
+        world.mount(Tunables { pagepool: 16 * MIB, deadline: Duration::from_millis(200), ..small() });
+    let handle = opened(&client, ino).await;
+    assert_eq!(client.read(handle, 0, 4096).await.map(|_| ()), Err(Errno::EIO), "there is no room for them");
+    assert!(client.pool_use().used_most <= 17 * MIB);
+}
+
+#[tokio::test]
+async fn open_files_are_bounded() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(Tunables { handles_max: 100, ..small() });
+    let made = client.create(InodeNo::ROOT, b"f", FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+    let ino = made.unwrap().0.ino;
+    let mut handles = Vec::new();
+    let refused = loop {
+        match client.open(ino, RW).await {
+            Ok(handle) => handles.push(handle),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, handles.len()), (Errno::ENFILE, 100));
+    client.release(handles[0]);
+    handles[0] = opened(&client, ino).await;
+}
+
+#[tokio::test]
+async fn files_with_something_to_tell_are_bounded() {
+    let mut world = World::new(2, 1);
+    let never = Duration::from_secs(3600);
+    let tunables = Tunables { files_to_cache_max: 1024, writeback_age: never, commit_age: never, ..small() };
+    let client = world.mount(Tunables { pagepool: 64 * MIB, ..tunables });
+    for file in 0..3000 {
+        let name = format!("f{file}").into_bytes();
+        let made = client.create(InodeNo::ROOT, &name, FileKind::File, 0o644, 0, 0, 0, b"", false).await;
+        let ino = made.unwrap().0.ino;
+        if file % 2 == 0 {
+            let set = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+            client.setattr(ino, set).await.unwrap();
+        } else {
+            let handle = opened(&client, ino).await;
+            client.write(handle, 0, b"some").await.unwrap();
+        }
+    }
+    // Nothing is due by age: they were told because they were many.
+    assert!(world.manager.mutations.load(SeqCst) >= 3000 + 1900, "{}", world.manager.mutations.load(SeqCst));
+}
