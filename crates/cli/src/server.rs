@@ -166,6 +166,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
                             "events": base::events::events().after(0),
+                            "log_lost_lines": crate::logging::lost(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
