@@ -279,6 +279,9 @@ impl Manager for MemberCalls {
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
+            if request == MgrRequest::CloseSession {
+                self.membership.leave();
+            }
             let repeatable = request.is_idempotent();
             loop {
                 match self.membership.call(request.clone(), deadline).await {

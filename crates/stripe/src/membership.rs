@@ -7,7 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -193,6 +196,8 @@ struct Inner {
     in_force: watch::Sender<Epoch>,
     lease_until: Mutex<Instant>,
     ended: watch::Sender<Option<String>>,
+    /// The owner ends the session itself: that it is gone then is no news.
+    leaving: AtomicBool,
     silent: Mutex<HashMap<PdiskId, Instant>>,
 }
 
@@ -225,6 +230,7 @@ impl Membership {
             views: watch::Sender::new(view),
             lease_until: Mutex::new(registered.sent + registered.lease),
             ended: watch::Sender::new(None),
+            leaving: AtomicBool::new(false),
             silent: Mutex::default(),
         });
         let tasks =
@@ -281,6 +287,10 @@ impl Membership {
         if let Err(error) = self.inner.renew().await {
             tracing::debug!(%error, "renewal");
         }
+    }
+    /// The owner is about to end the session. Its lease is kept up until it is gone.
+    pub fn leave(&self) {
+        self.inner.leaving.store(true, Ordering::Relaxed);
     }
     /// Ends renewing and polling; the lease runs out by itself.
     pub fn stop(&self) {
@@ -366,6 +376,9 @@ impl Inner {
             tokio::time::sleep(self.config.renew_interval).await;
             match self.renew().await {
                 Ok(()) => {}
+                Err(LinkError::Refused(MgrError::NoSession)) if self.leaving.load(Ordering::Relaxed) => {
+                    return;
+                }
                 Err(LinkError::Refused(MgrError::NoSession)) => {
                     tracing::warn!(session = %self.session.get(), "the manager ended this session");
                     *self.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
