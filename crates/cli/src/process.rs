@@ -8,6 +8,7 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -26,10 +27,35 @@ pub fn own_ident() -> ProcessIdent {
     let pid = std::process::id();
     ProcessIdent {
         host: read("/proc/sys/kernel/hostname"),
-        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        scope: own_scope(),
         pid,
         start_ticks: start_ticks(pid).unwrap_or(0),
     }
+}
+
+/// Where this process's id and start time mean what they mean to it, see [`ProcessIdent::scope`]. If that is not known it is
+/// like no other.
+fn own_scope() -> String {
+    static SCOPE: LazyLock<String> = LazyLock::new(|| {
+        scope().unwrap_or_else(|| {
+            let unique = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
+            format!("unknown {unique:016x}")
+        })
+    });
+    SCOPE.clone()
+}
+
+/// The boot and the namespaces, if `/proc` is that of this process's own namespace of ids.
+fn scope() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    // From the namespace of that /proc inwards: one number says that there is none between.
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    let pids = namespace("pid")?.to_string_lossy().into_owned();
+    // Kernels before 5.6 have no namespaces of time.
+    let time = namespace("time").map(|t| t.to_string_lossy().into_owned()).unwrap_or_default();
+    (ids.split_whitespace().count() == 1).then(|| format!("{} {pids} {time}", boot.trim()))
 }
 
 /// A client's copy of a cluster's directory holds `cluster.toml` only, at first.
