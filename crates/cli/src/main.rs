@@ -1,5 +1,6 @@
 //! The binary `ropewalk`: the only place where parts are put together.
 
+mod access;
 mod args;
 mod array_commands;
 mod config;

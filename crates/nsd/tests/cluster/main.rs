@@ -6,3 +6,4 @@ mod common;
 mod crash;
 mod degraded;
 mod small_overwrites;
+mod strangers;
