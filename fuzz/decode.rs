@@ -3,8 +3,9 @@
 
 use wire::{
     admin::{AdminReply, AdminRequest},
+    auth::Proven,
     frame::{self, HEADER_LEN, Header},
-    hello::{Hello, HelloReply, Links, NetRequest},
+    hello::{Challenge, Hello, HelloReply, Introduction, Links, NetRequest, Welcome},
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
 };
@@ -12,7 +13,11 @@ use wire::{
 /// Nothing panics; what is accepted is what we would send.
 pub fn decode_all(bytes: &[u8]) {
     let _ = frame::decode::<Hello>(bytes);
+    let _ = frame::decode::<Challenge>(bytes);
+    let _ = frame::decode::<Proven>(bytes);
+    let _ = frame::decode::<Introduction>(bytes);
     let _ = frame::decode::<HelloReply>(bytes);
+    let _ = frame::decode::<Welcome>(bytes);
     let _ = frame::decode::<NetRequest>(bytes);
     let _ = frame::decode::<Links>(bytes);
     let _ = frame::decode::<MgrRequest>(bytes);

@@ -165,9 +165,12 @@ pub struct Up {
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub mount: Option<PathBuf>,
     /// Address of this machine at which manager and nodes are reached [default for a new cluster: 127.0.0.1].
-    /// Whoever reaches it can use the file system: keep it to a network of your own
+    /// Whoever has the cluster.toml can use the file system from there. Nothing is encrypted: keep it to a network of your own
     #[arg(long)]
     pub listen: Option<IpAddr>,
+    /// Clients reach it through a relay or an address translation (NAT): connections do not prove their addresses
+    #[arg(long)]
+    pub relays: bool,
     /// First TCP port; one for the manager and one for each node follow [default: free ones]
     #[arg(long)]
     pub port: Option<u16>,
@@ -213,7 +216,7 @@ pub struct Serve {
     /// Which process of the cluster: `manager`, `n1`, `n2`, ...
     #[arg(long)]
     pub name: String,
-    /// Serve Prometheus metrics over HTTP on this address
+    /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
 }
@@ -236,7 +239,7 @@ pub struct Mount {
     /// How requests come from the kernel: auto (io_uring where it can be had), classic, uring
     #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
     pub fuse_transport: fuse::Transport,
-    /// Serve Prometheus metrics over HTTP on this address
+    /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
 }

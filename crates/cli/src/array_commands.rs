@@ -15,6 +15,7 @@ use wire::{
 };
 
 use crate::{
+    access,
     args::{Events, Listing, PdiskAdd, PdiskName, RebuildStatus},
     directory::{ClusterDir, PdiskFile},
     link::{self, Link},
@@ -82,7 +83,10 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
     let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
     let full = dir.path.join(&path);
     if let Some(parent) = full.parent() {
-        std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    if full.exists() {
+        access::close(&full)?;
     }
     let options =
         pdisk::CreateOptions { log_dir: place.log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
@@ -95,10 +99,23 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
     let uses = |pool: &&PoolEntry| like.is_none_or(|like| pool.pdisks.iter().any(|p| p.id == like));
     let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
     entry.pdisks.push(PdiskFile { id, dir: path, size });
+    // First the file, then the manager: groups that move to a pdisk that no server will ever open would wait for it
+    // for ever. A pdisk that only the file names is left out by its server.
+    let undone = || format!("not added; {} can be removed", full.display());
+    ClusterDir::save(&dir.path, &dir.file).with_context(undone)?;
     let request =
         MgrRequest::PdiskAdd { pdisk: id, name: name.clone(), node: node_id, capacity: size.0, pools };
-    link::run(async { Link::new(dir)?.manager(&request).await })?;
-    ClusterDir::save(&dir.path, &dir.file)?;
+    if let Err(error) = link::run(async { Link::new(dir)?.manager(&request).await }) {
+        // The answer may be lost, and the pdisk be there.
+        let report = link::run(async { Link::new(dir)?.cluster().await }).with_context(|| {
+            format!("{error:#}; `ropewalk pdisk list` shows later whether {name} is there")
+        })?;
+        if report.map.pdisk(id).is_none() {
+            dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
+            ClusterDir::save(&dir.path, &dir.file)?;
+            return Err(error.context(undone()));
+        }
+    }
     restart_node(dir, &node_name, node_id)?;
     Ok(name)
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use base::tunables::{self, Tunables};
-use wire::mgr::{MgrReply, MgrRequest};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrReply, MgrRequest},
+};
 
 use crate::{
     args::{Dir, Listing},
@@ -61,12 +64,14 @@ pub fn set(dir: &Dir, pairs: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The cluster's tunables, as soon as the manager answers: a server has nothing to do before.
-pub async fn wait_for(dir: &ClusterDir) -> Result<Tunables> {
+/// The cluster's tunables and map, as soon as the manager answers: a server has nothing to do before.
+pub async fn wait_for(dir: &ClusterDir) -> Result<(Tunables, ClusterMap)> {
     let link = Link::new(dir)?;
+    let both = async || Ok((read(&link).await?, link.cluster().await?.map));
     loop {
-        match read(&link).await {
-            Ok(tunables) => return Ok(tunables),
+        let found: Result<_> = both().await;
+        match found {
+            Ok(found) => return Ok(found),
             Err(error) => tracing::warn!("waiting for the tunables: {error:#}"),
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -16,6 +16,8 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, NodeId, PdiskId};
 use serde::{Deserialize, Serialize};
 
+use crate::access;
+
 const FORMAT: u32 = 1;
 const MARKER: &str = ".making-cluster";
 
@@ -32,6 +34,12 @@ pub struct ClusterFile {
     pub code: String,
     /// Block size of the first pool.
     pub block_size: ByteSize,
+    /// What its processes prove to each other to know: 64 hexadecimal digits. Whoever has it owns the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Connections may pass a relay or an address translation (NAT), see [`net::EndpointConfig::relays`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relays: bool,
     /// Address of the manager.
     pub manager: SocketAddr,
     /// Where `up` mounts fs1.
@@ -72,6 +80,24 @@ impl ClusterFile {
             .map(ClusterId)
             .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
     }
+
+    /// How a process of the cluster speaks to the others.
+    pub fn endpoint(&self, role: net::Role) -> Result<net::EndpointConfig> {
+        let secret = self.secret.as_deref().context(
+            "cluster.toml holds no secret: the cluster was made by an older version. `ropewalk up` makes one; copy \
+             cluster.toml to its other machines again then",
+        )?;
+        // Not shown, whatever it is.
+        let secret = net::Secret::from_hex(secret)
+            .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")?;
+        Ok(net::EndpointConfig {
+            cluster: self.cluster_id()?,
+            secret: Some(secret),
+            relays: self.relays,
+            role,
+            ..net::EndpointConfig::default()
+        })
+    }
 }
 
 /// An opened cluster directory.
@@ -103,10 +129,24 @@ impl ClusterDir {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                bail!(
+                    "read {}: permission denied; a cluster belongs to the user who made it: run this as that user, \
+                     or as root (sudo)",
+                    file.display()
+                );
+            }
             Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
         };
-        let parsed: ClusterFile = toml::from_str(&text)
-            .with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
+        // Where it is damaged is said without the text there: it may be the secret.
+        let parsed: ClusterFile = toml::from_str(&text).map_err(|e: toml::de::Error| {
+            let line = e.span().map_or(0, |at| text[..at.start.min(text.len())].lines().count());
+            anyhow::anyhow!(
+                "{} is damaged near line {line}: {}; restore it from a copy",
+                file.display(),
+                e.message()
+            )
+        })?;
         if parsed.format != FORMAT {
             bail!(
                 "{} has format {}, this program knows {FORMAT}; use the matching version of ropewalk",
@@ -131,12 +171,17 @@ impl ClusterDir {
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
+                // What is above it is as everywhere.
+                if let Some(parent) = path.parent() {
+                    access::make_parents(parent).with_context(|| format!("create {}", parent.display()))?;
+                }
+                access::make_dir(path).with_context(|| format!("create {}", path.display()))?;
             }
             Err(e) => {
                 return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display()));
             }
         }
+        access::close(path)?;
         let claim = Claim::take(path)?;
         clear(&claim.path)?;
         Ok(claim)
@@ -157,8 +202,14 @@ impl ClusterDir {
         let temporary = path.join("cluster.toml.new");
         let target = path.join("cluster.toml");
         let write = || -> io::Result<()> {
-            fs::write(&temporary, text)?;
-            fs::File::open(&temporary)?.sync_all()?;
+            // One that an older version left may be anybody's to read.
+            match fs::remove_file(&temporary) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut new = access::options().write(true).create_new(true).open(&temporary)?;
+            new.write_all(text.as_bytes())?;
+            new.sync_all()?;
             fs::rename(&temporary, &target)?;
             fs::File::open(path)?.sync_all()?;
             match fs::remove_file(path.join(MARKER)) {
@@ -216,7 +267,7 @@ impl Claim {
                 path.display()
             )
         };
-        let mut marker = fs::OpenOptions::new()
+        let mut marker = access::options()
             .create(true)
             .truncate(false)
             .write(true)

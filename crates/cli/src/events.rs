@@ -44,7 +44,7 @@ pub fn list(listing: &Listing) -> Result<()> {
         for (process, addr) in targets {
             let answer = link.admin(addr, &AdminRequest::Status, Duration::from_secs(2)).await;
             let Ok(AdminReply::Json(text)) = answer else {
-                eprintln!("{process} does not answer at {addr}: its events are not shown");
+                output::note(&format!("{process} does not answer at {addr}: its events are not shown"));
                 continue;
             };
             let Status { events } = serde_json::from_str(&text)?;

@@ -245,7 +245,8 @@ fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
         bail!("{}: name a directory on the nodes by its absolute path", path.display());
     }
     let addrs = cluster.file.nodes.iter().map(|node| node.addr.to_string()).collect();
-    Ok(Agents { addrs, cluster: Some(cluster.file.cluster_id()?), writable })
+    let secret_in = Some(cluster.path.join("cluster.toml"));
+    Ok(Agents { addrs, cluster: Some(cluster.file.cluster_id()?), secret_in, writable })
 }
 
 /// Tunables of the clusters under test that differ from their defaults.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Call, Endpoint, EndpointConfig, Lane, Service};
+use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
@@ -27,8 +27,7 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        let config =
-            EndpointConfig { cluster: dir.file.cluster_id()?, conns_max: 1, ..EndpointConfig::default() };
+        let config = EndpointConfig { conns_max: 1, ..dir.file.endpoint(Role::Admin)? };
         Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
     }
 

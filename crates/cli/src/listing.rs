@@ -351,8 +351,12 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
 
     let mut remarks: Vec<String> = Vec::new();
     for p in &processes {
-        if p.status.is_none() {
+        let Some(status) = &p.status else {
             remarks.push(format!("{} {} does not answer at {}", p.role, p.name, p.address));
+            continue;
+        };
+        if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
+            remarks.push(format!("{} {} could not write {lost} lines of its log", p.role, p.name));
         }
     }
     for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {

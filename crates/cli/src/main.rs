@@ -1,5 +1,6 @@
 //! The binary `ropewalk`: the only place where parts are put together.
 
+mod access;
 mod args;
 mod array_commands;
 mod config;
@@ -11,6 +12,7 @@ mod lab_run;
 mod link;
 mod listing;
 mod lock_commands;
+mod logging;
 mod make;
 mod manager_commands;
 mod metrics;
@@ -42,16 +44,16 @@ use wire::mgr::PdiskWish;
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG")
-        .unwrap_or_else(|_| default_log_level(&cli.command).into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    match run(&cli.command) {
+    logging::start(default_log_level(&cli.command));
+    let ended = match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
             ExitCode::FAILURE
         }
-    }
+    };
+    logging::flush();
+    ended
 }
 
 /// The long-running processes tell what happens to them; commands speak only of trouble.
@@ -124,7 +126,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Netperf(command) => netperf_commands::run(command),
         Command::Advise(args) => lab_commands::advise(args),
         Command::Completion { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut script);
+            output::line(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
         Command::Man { dir } => {

@@ -12,6 +12,7 @@ use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
 
 use crate::{
+    access,
     args::Up,
     directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile},
     mount, output, up,
@@ -124,6 +125,8 @@ fn plan(args: &Up) -> Result<Plan> {
         format: ClusterDir::format(),
         name,
         id: id.to_string(),
+        secret: Some(new_secret()?),
+        relays: args.relays,
         code: code.to_string(),
         block_size,
         manager: addr(0)?,
@@ -204,7 +207,7 @@ fn ports_from(listen: IpAddr, first: u16, nodes: u32) -> Result<Vec<TcpListener>
 
 fn build(path: &Path, plan: &Plan) -> Result<()> {
     for sub in ["run", "log", "nodes"] {
-        fs::create_dir_all(path.join(sub)).with_context(|| format!("create {}", path.join(sub).display()))?;
+        access::make_dir(&path.join(sub)).with_context(|| format!("create {}", path.join(sub).display()))?;
     }
     let cluster = plan.file.cluster_id()?;
     let all: Vec<&PdiskFile> = plan.file.nodes.iter().flat_map(|n| &n.pdisks).collect();
@@ -287,12 +290,21 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
     ClusterDir::save(path, &plan.file)
 }
 
+/// A new secret, as `cluster.toml` holds it.
+pub fn new_secret() -> Result<String> {
+    Ok(net::Secret::new(random()?).to_hex())
+}
+
 fn random_u64() -> Result<u64> {
-    let mut bytes = [0u8; 8];
+    random().map(u64::from_le_bytes)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0u8; N];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("draw random bytes")?;
     if got != bytes.len() {
         bail!("the system gave too few random bytes");
     }
-    Ok(u64::from_le_bytes(bytes))
+    Ok(bytes)
 }

@@ -6,7 +6,7 @@ use std::{fs::File, io::BufReader, io::BufWriter, path::Path};
 use anyhow::{Context, Result, bail};
 use manager::store::{self, JournaledStore, Store as _};
 
-use crate::{args::ManagerFile, directory::ClusterDir, output, process};
+use crate::{access, args::ManagerFile, directory::ClusterDir, output, process};
 
 /// Memory for the store's pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
@@ -31,7 +31,11 @@ pub fn dump(args: &ManagerFile) -> Result<()> {
     }
     let from =
         JournaledStore::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
-    let file = File::create_new(&args.file)
+    // Every name and every attribute is in it.
+    let file = access::options()
+        .write(true)
+        .create_new(true)
+        .open(&args.file)
         .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
     let count = write_dump(&from, file).inspect_err(|_| {
         // Half a dump is of no use, and would be refused.

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{args, directory::ClusterDir, output, process, server};
+use crate::{access, args, directory::ClusterDir, output, process, server};
 
 /// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(120);
@@ -27,6 +27,10 @@ const KILL_PATIENCE: Duration = Duration::from_secs(25);
 /// `ropewalk mount`.
 pub fn mount(args: &args::Mount) -> Result<()> {
     let dir = ClusterDir::open(&args.dir.dir)?;
+    // On a client's machine it is a copy, made with whatever mode.
+    if let Err(error) = access::close(&dir.path.join("cluster.toml")) {
+        output::note(&format!("whoever reads the cluster's secret owns its data: {error:#}"));
+    }
     let mountpoint = check_mountpoint(&args.mountpoint, &dir.path)?;
     if args.foreground {
         return server::run_mount(&dir, &mountpoint, args);
@@ -55,6 +59,7 @@ pub fn start(
             mountpoint.display()
         );
     }
+    wait_predecessor(&dir.pid_file(&process_name(mountpoint)), mountpoint);
     let log = dir.log_file(&process_name(mountpoint));
     let from = fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
     let mut args: Vec<OsString> = ["mount", "--foreground", "--dir"].map(OsString::from).into();
@@ -96,9 +101,10 @@ pub fn start(
     Ok(child)
 }
 
-/// The name of a mount's process in `run/` and `log/`.
+/// The name of a mount's process in `run/` and `log/`. Containers may mount on the same path, with one directory.
 pub fn process_name(mountpoint: &Path) -> String {
-    format!("mount{}", mountpoint.to_string_lossy().replace('/', "-"))
+    let name = format!("mount{}", mountpoint.to_string_lossy().replace('/', "-"));
+    process::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
 }
 
 /// A directory that can be mounted on, as an absolute path.
@@ -144,6 +150,16 @@ pub fn wait_dead(mountpoint: &Path) {
     while is_mounted(mountpoint) && !is_dead(mountpoint) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// `umount(8)` does not wait for the mount's process, which writes what is left and ends then: waits for that.
+pub fn wait_predecessor(pid_file: &Path, mountpoint: &Path) {
+    let bar = output::spinner("the mount before writes what is left");
+    let end = Instant::now() + UMOUNT_PATIENCE;
+    while process::live_pid(pid_file).is_some() && !is_mounted(mountpoint) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bar.finish_and_clear();
 }
 
 /// Whether something of ours is mounted there.

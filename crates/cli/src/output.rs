@@ -7,6 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::logging;
+
 /// Prints rows under a header; columns whose every cell starts with a digit are set to the right.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
     let numeric: Vec<bool> = (0..header.len())
@@ -65,10 +67,10 @@ pub fn spinner(what: &'static str) -> ProgressBar {
 
 /// Says on stderr how far long work is, where no bar is shown.
 pub fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    logging::say(text);
 }
 
 /// Prints an error with its causes on stderr.
 pub fn error(error: &anyhow::Error) {
-    let _ = writeln!(std::io::stderr().lock(), "ropewalk: {error:#}");
+    logging::say(&format!("ropewalk: {error:#}"));
 }

@@ -235,7 +235,7 @@ fn compare(
     let fio = Fio { file: dir.join(FIO_FILE), size: args.size.0 / 2, seconds: args.seconds };
     let with_fio = !args.no_fio && fio.lay_out();
     if !with_fio && !args.no_fio {
-        eprintln!("fio does not run here: the store's figures stand alone");
+        output::note("fio does not run here: the store's figures stand alone");
     }
     let mut bench = Bench::start(options(dir, args))?;
     let mut measure = |case: &Case, round: usize| -> Result<Round> {

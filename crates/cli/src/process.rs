@@ -1,19 +1,23 @@
 //! The cluster's processes on this machine: starting them apart from the terminal, finding them by
 //! their pid files, ending them. A pid file names a process only while that very process lives: it
-//! holds the start time too, so that a reused id is never mistaken.
+//! holds the start time too, so that a reused id is never mistaken, and the namespaces in which both hold. The process
+//! keeps it locked: nobody takes its place, from wherever.
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom},
-    os::unix::process::CommandExt,
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use wire::mgr::ProcessIdent;
+
+use crate::access;
 
 /// Identity of a process of this boot, if it lives.
 pub fn start_ticks(pid: u32) -> Option<u64> {
@@ -26,39 +30,102 @@ pub fn own_ident() -> ProcessIdent {
     let pid = std::process::id();
     ProcessIdent {
         host: read("/proc/sys/kernel/hostname"),
-        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        scope: own_scope(),
         pid,
         start_ticks: start_ticks(pid).unwrap_or(0),
     }
 }
 
+/// Where this process's id and start time mean what they mean to it, see [`ProcessIdent::scope`]. If that is not known it is
+/// like no other.
+pub fn own_scope() -> String {
+    static SCOPE: LazyLock<String> = LazyLock::new(|| {
+        scope().unwrap_or_else(|| {
+            let unique = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
+            format!("unknown {unique:016x}")
+        })
+    });
+    SCOPE.clone()
+}
+
+/// What tells names of files apart that processes of several PID namespaces keep in one directory; `None` in the first one.
+pub fn own_namespace() -> Option<String> {
+    /// The first one's number, the same on every Linux (PROC_PID_INIT_INO).
+    const FIRST: &str = "4026531836";
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    let number: String = link.to_str()?.chars().filter(char::is_ascii_digit).collect();
+    (number != FIRST).then_some(number)
+}
+
+/// The boot and the namespaces, if `/proc` is that of this process's own namespace of ids.
+fn scope() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    // From the namespace of that /proc inwards: one number says that there is none between.
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    let pids = namespace("pid")?.to_string_lossy().into_owned();
+    // Kernels before 5.6 have no namespaces of time.
+    let time = namespace("time").map(|t| t.to_string_lossy().into_owned()).unwrap_or_default();
+    (ids.split_whitespace().count() == 1).then(|| format!("{} {pids} {time}", boot.trim()))
+}
+
 /// A client's copy of a cluster's directory holds `cluster.toml` only, at first.
 fn make_parent(file: &Path) -> Result<()> {
     let Some(dir) = file.parent() else { return Ok(()) };
-    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))
+    access::make_dir(dir).with_context(|| format!("create {}", dir.display()))
 }
 
-/// Writes this process's pid file.
-pub fn write_pid_file(path: &Path) -> Result<()> {
+/// How long a pid file may be held by a process that ends, until its last thread has.
+pub const HELD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes this process's pid file and holds it, locked, as long as the returned file is open: that is seen in every
+/// namespace. `None`: another process holds it, which need not be one that is seen from here.
+pub fn claim_pid_file(path: &Path, patience: Duration) -> Result<Option<fs::File>> {
     make_parent(path)?;
-    let pid = std::process::id();
-    fs::write(path, format!("{pid}\n{}\n", start_ticks(pid).unwrap_or(0)))
-        .with_context(|| format!("write {}", path.display()))
+    let what = || format!("write {}", path.display());
+    let end = Instant::now() + patience;
+    loop {
+        let mut options = access::options();
+        let mut file = options.write(true).create(true).truncate(false).open(path).with_context(what)?;
+        match file.try_lock() {
+            Ok(()) => {
+                // The one before may have taken it away just now.
+                let own = file.metadata().with_context(what)?.ino();
+                if fs::metadata(path).is_ok_and(|there| there.ino() == own) {
+                    file.set_len(0).with_context(what)?;
+                    file.write_all(pid_lines().as_bytes()).with_context(what)?;
+                    return Ok(Some(file));
+                }
+            }
+            Err(fs::TryLockError::WouldBlock) if Instant::now() > end => return Ok(None),
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(error).with_context(what),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
-/// The live process that a pid file names.
+fn pid_lines() -> String {
+    let pid = std::process::id();
+    format!("{pid}\n{}\n{}\n", start_ticks(pid).unwrap_or(0), own_scope())
+}
+
+/// The live process that a pid file names, if its id means anything here.
 pub fn live_pid(path: &Path) -> Option<u32> {
     let text = fs::read_to_string(path).ok()?;
     let mut lines = text.lines();
     let pid: u32 = lines.next()?.trim().parse().ok()?;
     let ticks: u64 = lines.next()?.trim().parse().ok()?;
-    (start_ticks(pid) == Some(ticks)).then_some(pid)
+    // Files of older versions do not say where their ids mean something.
+    let here = lines.next().is_none_or(|scope| scope == own_scope());
+    (here && start_ticks(pid) == Some(ticks)).then_some(pid)
 }
 
 /// Starts this program again with `args`, in a session of its own, its output in `log`.
 pub fn spawn_detached(args: &[&std::ffi::OsStr], log: &Path) -> Result<Child> {
     make_parent(log)?;
-    let file = fs::OpenOptions::new()
+    let file = access::options()
         .create(true)
         .append(true)
         .open(log)
@@ -122,8 +189,15 @@ mod tests {
     fn a_pid_file_of_a_reused_id_names_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pid");
-        write_pid_file(&path).unwrap();
+        let held = claim_pid_file(&path, Duration::ZERO).unwrap().unwrap();
         assert_eq!(live_pid(&path), Some(std::process::id()));
+        let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
+        fs::write(&path, elsewhere).unwrap();
+        assert_eq!(live_pid(&path), None, "its number is somebody else's here");
+        // It lives all the same, and holds the file.
+        assert!(claim_pid_file(&path, Duration::ZERO).unwrap().is_none());
+        drop(held);
+        assert!(claim_pid_file(&path, Duration::ZERO).unwrap().is_some());
         fs::write(&path, format!("{}\n1\n", std::process::id())).unwrap();
         assert_eq!(live_pid(&path), None);
     }

@@ -10,13 +10,14 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use base::stats;
-use net::{Endpoint, EndpointConfig, Response, Service, Status, handler_fn};
+use net::{Endpoint, EndpointConfig, Response, Role, Service, Status, handler_fn};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
 };
 
 use crate::{
+    access,
     args::{self, Serve},
     config,
     directory::{ClusterDir, NodeFile},
@@ -25,6 +26,7 @@ use crate::{
 
 /// `ropewalk serve`.
 pub fn serve(args: &Serve) -> Result<()> {
+    access::close_what_is_made();
     let dir = ClusterDir::open(&args.dir.dir)?;
     let presence = Presence::claim(&dir, &args.name)?;
     runtime()?.block_on(async {
@@ -45,6 +47,8 @@ pub fn serve(args: &Serve) -> Result<()> {
 struct Presence {
     pid: std::path::PathBuf,
     ready: std::path::PathBuf,
+    /// Locked as long as this process is the one of its name.
+    _held: fs::File,
 }
 
 impl Presence {
@@ -54,14 +58,18 @@ impl Presence {
         if let Some(pid) = process::live_pid(&pid_file) {
             bail!("{name} runs already (process {pid})");
         }
-        let presence = Presence { pid: pid_file, ready: dir.ready_file(name) };
+        let Some(held) = process::claim_pid_file(&pid_file, process::HELD_PATIENCE)? else {
+            bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
+        };
+        let presence = Presence { pid: pid_file, ready: dir.ready_file(name), _held: held };
         let _ = fs::remove_file(&presence.ready);
-        process::write_pid_file(&presence.pid)?;
         Ok(presence)
     }
 
     fn ready(&self) -> Result<()> {
-        fs::write(&self.ready, "").with_context(|| format!("write {}", self.ready.display()))
+        let mut options = access::options();
+        let made = options.write(true).create(true).truncate(true).open(&self.ready);
+        made.map(drop).with_context(|| format!("write {}", self.ready.display()))
     }
 }
 
@@ -78,13 +86,13 @@ pub fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// This process's end of the network.
-pub fn start_endpoint(dir: &ClusterDir, node: base::NodeId, listen: SocketAddr) -> Result<Endpoint> {
-    let config = EndpointConfig {
-        cluster: dir.file.cluster_id()?,
-        node,
-        listen: vec![listen],
-        ..EndpointConfig::default()
-    };
+pub fn start_endpoint(
+    dir: &ClusterDir,
+    role: Role,
+    node: base::NodeId,
+    listen: SocketAddr,
+) -> Result<Endpoint> {
+    let config = EndpointConfig { node, listen: vec![listen], ..dir.file.endpoint(role)? };
     Ok(Endpoint::start(config)?)
 }
 
@@ -102,7 +110,7 @@ pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
         Ok(socket.local_addr()?.ip())
     };
     let from = towards().with_context(|| format!("find a way to the manager at {manager}"))?;
-    start_endpoint(dir, base::NodeId(0), (from, 0).into())
+    start_endpoint(dir, Role::Client, base::NodeId(0), (from, 0).into())
 }
 
 /// What of a process is known only once it runs.
@@ -194,6 +202,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
                             "events": base::events::events().after(0),
+                            "log_lost_lines": crate::logging::lost(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -261,7 +270,7 @@ async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager, manager::Man
 
 async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     let manager = open_manager(dir).await.context("open the manager's store")?;
-    let endpoint = start_endpoint(dir, base::NodeId(0), dir.file.manager)?;
+    let endpoint = start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
     let about = serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
     tuning::follow(&endpoint, dir.file.manager, about);
@@ -279,15 +288,20 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 }
 
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
-    let tunables = tokio::select! {
+    let (tunables, map) = tokio::select! {
         // Nothing is open yet: whichever comes first.
-        tunables = config::wait_for(dir) => tunables?,
+        found = config::wait_for(dir) => found?,
         signal = link::stop_signal() => return signal,
     };
     let io = pdisk::IoNode::start(pdisk_commands::io_config(&tunables)?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
+        if map.pdisk(p.id).is_none() {
+            // `pdisk add` was interrupted: named in the file, not yet at the manager.
+            tracing::warn!("{} is in cluster.toml and not in the cluster; it is left out", p.id);
+            continue;
+        }
         let path = dir.path.join(&p.dir);
         let options = pdisk_commands::open_options(&tunables, cluster, p.id);
         let what = || format!("open {} in {}", p.id, path.display());
@@ -310,7 +324,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
     {
         return Err(error);
     }
-    let endpoint = start_endpoint(dir, node.id, node.addr)?;
+    let endpoint = start_endpoint(dir, Role::Server, node.id, node.addr)?;
     let running = serve_admin(&endpoint, "nsd", &node.name);
     tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);
@@ -427,8 +441,11 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
 /// `ropewalk mount --foreground`: until unmounted or told to end.
 pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
+    access::close_what_is_made();
     let fs_name = &args.fs;
-    let presence = Presence::claim(dir, &crate::mount::process_name(mountpoint))?;
+    let name = crate::mount::process_name(mountpoint);
+    crate::mount::wait_predecessor(&dir.pid_file(&name), mountpoint);
+    let presence = Presence::claim(dir, &name)?;
     runtime()?.block_on(async {
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;

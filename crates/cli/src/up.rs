@@ -15,6 +15,7 @@ use base::units::human_size;
 use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
+    access,
     args::Up,
     directory::ClusterDir,
     down,
@@ -32,6 +33,7 @@ pub fn up(args: &Up) -> Result<()> {
     let dir = match ClusterDir::open_if_made(&args.dir.dir)? {
         Some(mut dir) => {
             check_same(&dir, args)?;
+            make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
             dir
         }
@@ -125,6 +127,11 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     if let Some(listen) = args.listen {
         differs("listen", dir.file.manager.ip().to_string(), listen.to_string())?;
     }
+    if args.relays && !dir.file.relays {
+        bail!(
+            "--relays: write `relays = true` below the secret in every cluster.toml of the cluster, and start it again"
+        );
+    }
     if let Some(port) = args.port {
         differs("port", dir.file.manager.port().to_string(), port.to_string())?;
     }
@@ -133,6 +140,24 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     }
     if let Some(size) = args.block_size {
         differs("block-size", dir.file.block_size.to_string(), size.to_string())?;
+    }
+    Ok(())
+}
+
+/// A cluster that an older version made is its owner's only from now on, and gets a secret.
+fn make_private(dir: &mut ClusterDir) -> Result<()> {
+    let open = access::close_cluster(dir)?;
+    if open > 0 {
+        output::line(format!(
+            "{open} files and directories of the cluster were open to other users; now they are not"
+        ));
+    }
+    if dir.file.secret.is_none() {
+        dir.file.secret = Some(make::new_secret()?);
+        ClusterDir::save(&dir.path, &dir.file)?;
+        output::line(
+            "cluster.toml has a secret now, without which nothing speaks to the cluster: copy it to client machines again",
+        );
     }
     Ok(())
 }
@@ -212,6 +237,8 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             }
             let nodes = match link.manager(&MgrRequest::GetMap).await {
                 Ok(MgrReply::Map(map)) => map.nodes.iter().filter(|n| serving(dir, n)).count(),
+                // Another version runs: that does not pass.
+                Err(error) if is_refused(&error) => return Err(error),
                 _ => 0,
             };
             bar.set_message(format!("{nodes} of {} nodes serve", dir.file.nodes.len()));
@@ -229,6 +256,10 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
+}
+
+fn is_refused(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(net::CallError::Refused(_))))
 }
 
 /// A node serves if it is registered under the address it has now and its process lives.

@@ -206,3 +206,50 @@ fn who_was_just_ending_when_it_was_looked_for_is_started_all_the_same() {
     ending.wait().unwrap();
     assert!(cluster.processes().iter().any(|(name, _)| name == "manager"));
 }
+
+#[test]
+fn unmounted_and_mounted_at_once_without_an_error_in_the_log() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--pdisk-size", "256m", "--code", "1way"]);
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    for round in 0..15 {
+        // The mount's process has something to write when the kernel has let it go.
+        fs::write(mnt.join(format!("f{round}")), vec![round; 3 << 20]).unwrap();
+        rustix::mount::unmount(&mnt, rustix::mount::UnmountFlags::empty()).unwrap();
+        common::ok(&["mount", "--dir", dir.to_str().unwrap(), "fs1", mnt.to_str().unwrap()]);
+        assert_eq!(fs::read(mnt.join(format!("f{round}"))).unwrap(), vec![round; 3 << 20]);
+    }
+    common::ok(&["umount", mnt.to_str().unwrap()]);
+    for entry in fs::read_dir(dir.join("log")).unwrap() {
+        let path = entry.unwrap().path();
+        let log = fs::read_to_string(&path).unwrap();
+        let errors: Vec<&str> = log.lines().filter(|line| line.contains(" ERROR ")).collect();
+        assert!(errors.is_empty(), "{}: {errors:#?}", path.display());
+    }
+    cluster.down();
+}
+
+#[test]
+fn a_pdisk_is_named_in_the_file_before_the_manager_hears_of_it() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--pdisk-size", "256m", "--code", "1way"]);
+    let (dir, file) = (cluster.dir(), cluster.dir().join("cluster.toml"));
+    let d = dir.to_str().unwrap();
+    // The file cannot be written: nothing moves to a pdisk that no server would ever open.
+    fs::create_dir(dir.join("cluster.toml.new")).unwrap();
+    let before = fs::read_to_string(&file).unwrap();
+    let said = common::refused(&["pdisk", "add", "--dir", d, "n1"]);
+    assert!(said.contains("cluster.toml"), "{said}");
+    assert_eq!(cluster.json(&["pdisk", "list"]).as_array().unwrap().len(), 1);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    fs::remove_dir(dir.join("cluster.toml.new")).unwrap();
+    // Interrupted between the two: the node serves what the cluster knows.
+    let more = "[[nodes.pdisks]]\nid = 7\ndir = \"nodes/n1/pdisk-7\"\nsize = \"256m\"\n";
+    fs::write(&file, format!("{before}\n{more}")).unwrap();
+    cluster.kill(|name| name == "n1");
+    cluster.start_server("n1");
+    fs::write(cluster.mnt().join("f"), "written").unwrap();
+    cluster.wait_all_ok(std::time::Duration::from_secs(60));
+    // And then it is added as any other.
+    common::ok(&["pdisk", "add", "--dir", d, "n1"]);
+    assert_eq!(cluster.json(&["pdisk", "list"]).as_array().unwrap().len(), 2);
+    cluster.down();
+}

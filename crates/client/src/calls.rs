@@ -29,6 +29,8 @@ pub(crate) struct Calls {
     slots: Arc<Slots>,
     patience: Duration,
     dead: AtomicBool,
+    /// We end the session ourselves: that it is gone then is as it should be.
+    leaving: AtomicBool,
 }
 
 struct Slots {
@@ -55,7 +57,7 @@ impl Calls {
         let free = (0..SLOTS).rev().map(|slot| OpId { slot, seq: 1 }).collect();
         let permits = Arc::new(Semaphore::new(SLOTS.into()));
         let slots = Arc::new(Slots { permits, free: Mutex::new(free) });
-        Calls { manager, slots, patience, dead: AtomicBool::new(false) }
+        Calls { manager, slots, patience, dead: AtomicBool::new(false), leaving: AtomicBool::new(false) }
     }
 
     /// Whether the session was ended under us: nothing can be changed or trusted any more.
@@ -68,9 +70,14 @@ impl Calls {
         self.dead.store(true, SeqCst);
     }
 
+    /// The session is about to be ended by us. What waits at the manager will hear of it.
+    pub fn set_leaving(&self) {
+        self.leaving.store(true, SeqCst);
+    }
+
     /// The session is fenced.
     pub fn set_dead(&self) {
-        if !self.dead.swap(true, SeqCst) {
+        if !self.dead.swap(true, SeqCst) && !self.leaving.load(SeqCst) {
             tracing::error!("the session was ended by the manager: this mount is dead");
         }
     }

@@ -911,6 +911,7 @@ impl Client {
                 tracing::error!(%error, "adopt stripes at the end of the session");
                 Errno::EIO
             })?;
+            self.core.calls.set_leaving();
             match self.core.calls.ask(MgrRequest::CloseSession).await? {
                 MgrReply::Done => Ok(()),
                 other => Err(unexpected("CloseSession", &other)),

@@ -12,6 +12,7 @@ use std::{
 
 use base::{BufPool, Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
 use net::Endpoint;
+use rustix::process::Pid;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
     Registered, Registrar, RegistrarError, StripeError, StripeIo,
@@ -261,17 +262,16 @@ impl Registrar for Opener {
     }
 }
 
-/// Whether `other` is a process of this boot that has ended: proof that it does nothing any more.
-/// (A process of another boot is left to its lease.)
+/// Whether `other` has ended: only if that is proven. A process of another boot or of other namespaces is left to its
+/// lease: here its id is nobody's, or somebody else's.
 fn is_gone(own: &ProcessIdent, other: &ProcessIdent) -> bool {
-    !own.boot_id.is_empty()
-        && own.boot_id == other.boot_id
-        && start_ticks(other.pid) != Some(other.start_ticks)
-}
-
-/// When a process started, in clock ticks since boot, if it lives.
-fn start_ticks(pid: u32) -> Option<u64> {
-    base::proc_stat::start_ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    if own.scope.is_empty() || own.scope != other.scope {
+        return false;
+    }
+    let Some(pid) = i32::try_from(other.pid).ok().and_then(Pid::from_raw) else { return false };
+    let absent = rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", other.pid)).ok();
+    base::proc_stat::has_ended(other.start_ticks, absent, stat.as_deref())
 }
 
 /// The manager through this process's membership.
@@ -289,6 +289,9 @@ impl Manager for MemberCalls {
 
     fn call(&self, request: MgrRequest, deadline: Instant) -> BoxFuture<'_, Result<MgrReply, CallError>> {
         Box::pin(async move {
+            if request == MgrRequest::CloseSession {
+                self.membership.leave();
+            }
             let repeatable = request.is_idempotent();
             loop {
                 match self.membership.call(request.clone(), deadline).await {

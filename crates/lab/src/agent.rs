@@ -18,13 +18,14 @@ use std::{
 };
 
 use base::ClusterId;
-use net::{Endpoint, EndpointConfig, Handler, Response, Service, Status, handler_fn};
+use net::{Endpoint, EndpointConfig, Handler, Response, Role, Service, Status, handler_fn};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     cell::{Cell, Figures},
     engine::{Context, EngineError, EngineKind, Led},
     environment::Environment,
+    key,
     observe::{LoadGroups, Observer, Usage},
     plan::{Figure, Step},
     targets::{Targets, check_dir},
@@ -252,9 +253,14 @@ impl Agent {
     }
 
     /// Listens on the addresses. Must be called within a runtime.
-    pub fn listen(self: &Arc<Agent>, addrs: Vec<SocketAddr>) -> Result<Endpoint, net::NetError> {
-        let endpoint =
-            Endpoint::start(EndpointConfig { cluster: CLUSTER, listen: addrs, ..EndpointConfig::default() })?;
+    pub fn listen(self: &Arc<Agent>, addrs: Vec<SocketAddr>) -> anyhow::Result<Endpoint> {
+        let endpoint = Endpoint::start(EndpointConfig {
+            cluster: CLUSTER,
+            secret: Some(key::secret()?),
+            role: Role::Lab,
+            listen: addrs,
+            ..EndpointConfig::default()
+        })?;
         endpoint.serve(Service::Lab, self.handler());
         Ok(endpoint)
     }

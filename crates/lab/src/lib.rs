@@ -16,6 +16,7 @@ mod cpu_ticks;
 pub mod engine;
 pub mod environment;
 pub mod expect;
+pub mod key;
 pub mod netfigures;
 pub mod netperf;
 pub mod observe;

@@ -28,3 +28,9 @@ pub use times::Times;
 
 /// The port of a server unless told otherwise: nsdperf's.
 pub const PORT: u16 = 6668;
+
+/// What all of netperf's endpoints have in common.
+fn endpoint_config() -> Result<net::EndpointConfig, crate::key::KeyError> {
+    let (cluster, secret) = (message::CLUSTER, Some(crate::key::secret()?));
+    Ok(net::EndpointConfig { cluster, secret, role: net::Role::Lab, ..net::EndpointConfig::default() })
+}

@@ -75,6 +75,9 @@ pub struct Agents {
     pub addrs: Vec<String>,
     /// The cluster that they serve; none for `ropewalk lab agent`.
     pub cluster: Option<ClusterId>,
+    /// The file with that cluster's secret (its `cluster.toml`); none: the lab's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_in: Option<PathBuf>,
     /// Directories that may be written on each of them.
     pub writable: Vec<PathBuf>,
 }

@@ -42,8 +42,9 @@ impl Pair {
             runtime.block_on(started).unwrap()
         };
         let listen = addrs.clone();
-        let server =
-            start(&runtimes[1], EndpointConfig { listen, conns_max: 16, ..EndpointConfig::default() });
+        let secret = Some(net::Secret::new([7; 32]));
+        let config = EndpointConfig { secret, ..EndpointConfig::default() };
+        let server = start(&runtimes[1], EndpointConfig { listen, conns_max: 16, ..config.clone() });
         let source = AlignedBuf::zeroed(TRANSFER).freeze();
         server.serve(
             Service::Lab,
@@ -57,7 +58,7 @@ impl Pair {
                 }
             }),
         );
-        let client = start(&runtimes[0], EndpointConfig { conns_max, ..EndpointConfig::default() });
+        let client = start(&runtimes[0], EndpointConfig { conns_max, ..config });
         Pair { server, client, addrs, runtimes, bed }
     }
 

@@ -5,8 +5,9 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io::Read as _,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -121,7 +122,8 @@ fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) 
         move |source| ManagerError::Io { action, path, source }
     };
     let existed = dir.exists();
-    fs::create_dir_all(dir).map_err(io("make", dir))?;
+    // For its owner only, whatever the umask.
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io("make", dir))?;
     let unfinished = dir.join(format!("{STORE_NAME}.new"));
     for entry in fs::read_dir(dir).map_err(io("list", dir))? {
         let name = entry.map_err(io("list", dir))?.file_name();

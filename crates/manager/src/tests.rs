@@ -424,16 +424,12 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("manager");
     format(&path, spec(3)).unwrap();
-    let config = net::EndpointConfig {
-        cluster: ClusterId(7),
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        ..net::EndpointConfig::default()
-    };
-    let endpoint = net::Endpoint::start(config).unwrap();
+    let secret = Some(net::Secret::new([7; 32]));
+    let config = net::EndpointConfig { cluster: ClusterId(7), secret, ..net::EndpointConfig::default() };
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let endpoint = net::Endpoint::start(net::EndpointConfig { listen, ..config.clone() }).unwrap();
     let running = Manager::open(&path).unwrap().serve(&endpoint).unwrap();
-    let client =
-        net::Endpoint::start(net::EndpointConfig { cluster: ClusterId(7), ..net::EndpointConfig::default() });
-    let client = client.unwrap();
+    let client = net::Endpoint::start(config).unwrap();
     let peer = client.peer(endpoint.local_addrs());
     let call = async |session, request: MgrRequest| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Accepting connections: bounded in number, and in the number whose handshake is not done.
 //!
 //! A burst of connects that say nothing must not keep a real peer out: when the bound is reached the
-//! oldest unfinished handshake is dropped for the newest.
+//! oldest unfinished handshake is dropped for the newest. What is refused is counted, and told as an event.
 
 use std::{
     collections::VecDeque,
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use base::events::Severity;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::AbortHandle,
@@ -105,13 +106,25 @@ async fn greet(core: Arc<Core>, mut stream: TcpStream, from: SocketAddr) {
         Ok(Conn::start(&core, &group, Socket::new(stream), None, &accepted)?)
     });
     if let Err(error) = result {
-        log(&core, from, &error);
+        note(&core, from, &error);
     }
 }
 
-fn log(core: &Core, from: SocketAddr, error: &HandshakeError) {
-    let n = core.handshakes.failed.fetch_add(1, Ordering::Relaxed);
-    if n < LOG_EVERY || n.is_multiple_of(LOG_EVERY) {
-        tracing::warn!(peer = %from, failed = n + 1, "handshake: {error}");
+/// Counts a handshake that came to nothing, and tells of it.
+pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
+    let help = "Handshakes that came to nothing: nothing could be asked.";
+    base::stats::counter("net_refused_handshakes", help, &[("reason", error.kind())]).inc();
+    if matches!(error, HandshakeError::Io(_) | HandshakeError::Left) {
+        // Attempts that another one has made needless end like this.
+        return tracing::info!(peer = %with, "handshake: {error}");
+    }
+    let n = core.handshakes.failed.fetch_add(1, Ordering::Relaxed) + 1;
+    if n <= LOG_EVERY || n.is_multiple_of(LOG_EVERY) {
+        tracing::warn!(peer = %with, failed = n, "handshake: {error}");
+    }
+    // Rarer and rarer: strangers must not push other events out.
+    if n.is_power_of_two() {
+        let text = format!("{n} connections were refused, the last with {with}: {error}");
+        base::events::raise(Severity::Warning, "net_refused", &with.ip().to_string(), &text);
     }
 }

@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use base::{ClusterId, NodeId, SessionId};
-use wire::hello::Window;
+use wire::{
+    auth::Secret,
+    hello::{Role, Window},
+};
 
 use crate::NetError;
 
@@ -47,6 +50,14 @@ pub enum Transfer {
 pub struct EndpointConfig {
     /// Peers of other clusters are refused.
     pub cluster: ClusterId,
+    /// What both ends of a connection must prove to know. An endpoint without one is refused.
+    pub secret: Option<Secret>,
+    /// Connections may come through a relay, or an address translation (NAT): the addresses that both sides see
+    /// are not compared. A stranger who gets between two processes can then let them find each other, and
+    /// change what they say.
+    pub relays: bool,
+    /// What this process is to its cluster.
+    pub role: Role,
     /// This node; 0 for clients that are not cluster nodes.
     pub node: NodeId,
     /// The session named in handshakes; [`Endpoint::set_session`](crate::Endpoint::set_session) changes it.
@@ -102,6 +113,9 @@ impl Default for EndpointConfig {
     fn default() -> Self {
         EndpointConfig {
             cluster: ClusterId::default(),
+            secret: None,
+            relays: false,
+            role: Role::Admin,
             node: NodeId(0),
             session: SessionId(0),
             conns_max: 2,

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
     frame::{FrameKind, Header},
-    hello::{Lane, Window},
+    hello::{Lane, Role, Window},
 };
 
 use crate::{
@@ -35,11 +35,12 @@ use crate::{
     stats::LaneStats,
 };
 
-/// Who the handshake says is at the other end.
+/// Who the handshake has proven to be at the other end.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub node: NodeId,
     pub process: u64,
+    pub role: Role,
     pub session: SessionId,
     pub software: String,
 }

@@ -11,6 +11,7 @@ use tokio::{net::TcpStream, task::JoinSet};
 use wire::hello::Lane;
 
 use crate::{
+    accept,
     conn::Accepted,
     group::Group,
     handshake::{self, HandshakeError},
@@ -137,7 +138,12 @@ pub(crate) async fn connect(
                 tracing::warn!(peer = %addr, "{reason}");
                 DialError::Refused { addr, reason }
             }
-            source => DialError::Handshake { addr, source },
+            source => {
+                if matches!(source, HandshakeError::Stranger(_)) {
+                    accept::note(core, addr, &source);
+                }
+                DialError::Handshake { addr, source }
+            }
         })?;
     Ok((stream, accepted))
 }

@@ -17,7 +17,7 @@ use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore},
 };
-use wire::frame::Service;
+use wire::{auth::Secret, frame::Service};
 
 use crate::{
     EndpointConfig, Handler, NetError, Peer, PeerStatus, Serving, Transfer, Waiter,
@@ -56,6 +56,7 @@ pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
+    pub secret: Secret,
     pub runtime: Handle,
     pub pool: BufPool,
     /// `inbound_bytes_max` in units of 4 KiB.
@@ -96,6 +97,7 @@ impl Endpoint {
     /// the endpoint's work.
     pub fn start(config: EndpointConfig) -> Result<Endpoint, NetError> {
         config.validate()?;
+        let secret = config.secret.clone().ok_or(NetError::NoSecret)?;
         let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
         let mut listeners = Vec::new();
         let mut local = Vec::new();
@@ -109,6 +111,7 @@ impl Endpoint {
             pool: BufPool::new(config.pool_idle_bytes_max),
             inbound_share: Arc::new(Semaphore::new(inbound::share_units(config.inbound_bytes_max) as usize)),
             process,
+            secret,
             runtime,
             handshakes: Handshakes::default(),
             placing: Semaphore::new(1),

@@ -30,6 +30,9 @@ pub enum NetError {
     /// `Endpoint::start` was called outside a tokio runtime.
     #[error("an endpoint needs a tokio runtime")]
     NoRuntime,
+    /// `EndpointConfig::secret` is not set: anybody could speak to the process.
+    #[error("an endpoint needs its cluster's secret")]
+    NoSecret,
     /// A configuration value is out of its range.
     #[error("{name} is {value}; it must be {range}")]
     Config {
@@ -56,7 +59,7 @@ pub enum CallError {
         /// What happened, for a person.
         reason: String,
     },
-    /// The peer refused the handshake: another cluster or version. The reason is for a person.
+    /// The peer refused the handshake, or has another version. The reason is for a person.
     #[error("refused: {0}")]
     Refused(String),
     /// The peer answered with a status other than `Ok`; the body is a text or the service's own.

@@ -17,7 +17,10 @@ use std::{
 use base::{NodeId, SessionId};
 use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use wire::frame::{Header, Status};
+use wire::{
+    frame::{Header, Status},
+    hello::Role,
+};
 
 use crate::{Payload, Peer, group::Group};
 
@@ -113,13 +116,17 @@ impl Cancel {
     }
 }
 
-/// The process at the other end of a connection.
+/// The authenticated peer: the process at the other end of a connection, as its handshake has proven it. The one place
+/// where a handler learns who asks. Today the proof is the cluster's secret: whoever has it is a member, and is
+/// what it says it is. Certificates will fill the same fields.
 #[derive(Clone)]
 pub struct PeerId {
     /// Its node; 0 for clients that are not cluster nodes.
     pub node: NodeId,
     /// Drawn at its start: a restarted peer is another one.
     pub process: u64,
+    /// What it is to the cluster.
+    pub role: Role,
     /// Its address on this connection.
     pub addr: SocketAddr,
     /// The session named in its handshake; a request's own is in its header.
@@ -136,7 +143,7 @@ impl PeerId {
 
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} process {:016x} at {}", self.node, self.process, self.addr)
+        write!(f, "{:?} {} process {:016x} at {}", self.role, self.node, self.process, self.addr)
     }
 }
 

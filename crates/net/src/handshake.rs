@@ -1,9 +1,9 @@
-//! The handshake: `Hello` from the side that connects, `HelloReply` from the other. Both log a refusal
-//! with its reason. Before it is done nothing is believed and nothing larger than a hello is read.
+//! The handshake: both sides prove that they know the cluster's secret ([`wire::auth`]), then say who they are.
+//! Before that nothing is believed, nothing is told (a stranger hears "refused"), and nothing larger than a hello
+//! is read. Once a connection; requests cost nothing more. Both sides log a refusal with its reason.
 
 use std::{net::SocketAddr, time::Duration};
 
-use base::ClusterId;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::{
@@ -11,9 +11,10 @@ use tokio::{
     net::TcpStream,
 };
 use wire::{
+    auth::{Exchange, NONCE_LEN, Nonce, Proven, Side},
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{Hello, HelloReply, Lane},
+    hello::{Challenge, Hello, HelloReply, Introduction, Lane, Welcome},
 };
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     endpoint::Core,
 };
 
-/// Longest body of a hello or its reply.
+/// Longest body of a message of the handshake.
 const HELLO_LEN_MAX: u32 = 4096;
 /// How long a refused peer has to read why.
 const REASON_READ: Duration = Duration::from_secs(1);
@@ -36,14 +37,65 @@ pub(crate) enum HandshakeError {
     Frame(#[from] FrameError),
     #[error("no handshake within {0:?}")]
     Timeout(Duration),
-    #[error("the first frame is {0:?}, not a hello")]
-    NotHello(FrameKind),
-    /// The other side refuses us.
+    #[error("a frame {0:?} where the handshake has another")]
+    Unexpected(FrameKind),
+    /// The other side cannot prove that it belongs to this cluster, or we cannot to it.
+    #[error(
+        "permission denied: {0} and this process do not have the same cluster secret; use the cluster's own \
+         cluster.toml, as its owner"
+    )]
+    Stranger(&'static str),
+    /// It saw our proof and closed: another secret, or an attempt that was not needed any more.
+    #[error("it went without a proof of its own; it has another secret, or gave up")]
+    Left,
+    /// The other side, which is who it says, refuses us.
     #[error("refused: {0}")]
     Refused(String),
     /// We refuse the other side.
     #[error("refusing it: {0}")]
     Refusing(String),
+}
+
+impl HandshakeError {
+    /// In few words, for the statistics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            HandshakeError::Io(_) => "broken",
+            HandshakeError::Left => "left",
+            HandshakeError::Frame(FrameError::Version { .. }) => "version",
+            HandshakeError::Frame(_) | HandshakeError::Unexpected(_) => "garbage",
+            HandshakeError::Timeout(_) => "silent",
+            HandshakeError::Stranger(_) => "stranger",
+            HandshakeError::Refused(_) | HandshakeError::Refusing(_) => "refused",
+        }
+    }
+}
+
+fn nonce() -> Result<Nonce, HandshakeError> {
+    let mut nonce = [0; NONCE_LEN];
+    let got = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+    if got.map_err(std::io::Error::from)? != NONCE_LEN {
+        return Err(std::io::Error::other("the system gave too few random bytes").into());
+    }
+    Ok(nonce)
+}
+
+/// What both sides see of this connection. `dialed`: this side connected.
+fn exchange(
+    core: &Core,
+    stream: &TcpStream,
+    dialed: bool,
+    nonces: [Nonce; 2],
+) -> Result<Exchange, HandshakeError> {
+    let (own, other) = (stream.local_addr()?, stream.peer_addr()?);
+    let addresses = if dialed { (own, other) } else { (other, own) };
+    let [connecting, accepting] = nonces;
+    Ok(Exchange {
+        cluster: core.config.cluster,
+        connecting,
+        accepting,
+        addresses: (!core.config.relays).then_some(addresses),
+    })
 }
 
 /// The connecting side.
@@ -53,32 +105,48 @@ pub(crate) async fn connect(
     lane: Lane,
     limit: Duration,
 ) -> Result<Accepted, HandshakeError> {
-    let config = &core.config;
-    let hello = Hello {
-        cluster: config.cluster,
+    within(limit, introduce(core, stream, lane)).await
+}
+
+async fn introduce(core: &Core, stream: &mut TcpStream, lane: Lane) -> Result<Accepted, HandshakeError> {
+    let (config, secret) = (&core.config, &core.secret);
+    let own = nonce()?;
+    send(stream, FrameKind::Hello, &Hello { nonce: own }).await?;
+    let challenge: Challenge = match receive(stream).await? {
+        (FrameKind::Challenge, body) => wire::frame::decode(&body)?,
+        (FrameKind::HelloReply, _) => return Err(HandshakeError::Stranger("the process there")),
+        (kind, _) => return Err(HandshakeError::Unexpected(kind)),
+    };
+    let exchange = exchange(core, stream, true, [own, challenge.nonce])?;
+    if !exchange.holds(secret, Side::Accepting, &[], &challenge.proof) {
+        return Err(HandshakeError::Stranger("the process there"));
+    }
+    let introduction = wire::frame::encode(&Introduction {
         node: config.node,
         process: core.process,
+        role: config.role,
         session: core.session(),
         lane,
         conns_max: core.conns_max(),
         window: config.window,
         capabilities: 0,
         software: config.software.clone(),
+    });
+    let proven = Proven::seal(&exchange, secret, Side::Connecting, introduction);
+    send(stream, FrameKind::Introduction, &proven).await?;
+    let reply: HelloReply = match receive(stream).await? {
+        (FrameKind::HelloReply, body) => wire::frame::decode(&body)?,
+        (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
-    let exchange = async {
-        send(stream, FrameKind::Hello, &hello).await?;
-        let (kind, body) = receive(stream).await?;
-        if kind != FrameKind::HelloReply {
-            return Err(HandshakeError::NotHello(kind));
-        }
-        Ok(wire::frame::decode::<HelloReply>(&body)?)
-    };
-    match within(limit, exchange).await? {
-        HelloReply::Refused { reason } => Err(HandshakeError::Refused(reason)),
-        HelloReply::Accepted { node, process, conns_max, window, capabilities: _, addresses } => {
+    let HelloReply::Known(proven) = reply else { return Err(HandshakeError::Stranger("the process there")) };
+    let said = proven.open(&exchange, secret, Side::Answering);
+    match wire::frame::decode(said.ok_or(HandshakeError::Stranger("the process there"))?)? {
+        Welcome::Refused { reason } => Err(HandshakeError::Refused(reason)),
+        Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses } => {
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
+            let session = base::SessionId(0);
             Ok(Accepted {
-                peer: Identity { node, process, session: base::SessionId(0), software: String::new() },
+                peer: Identity { node, process, role, session, software: String::new() },
                 lane,
                 conns_max,
                 window,
@@ -91,72 +159,88 @@ pub(crate) async fn connect(
 
 /// The accepting side.
 pub(crate) async fn accept(core: &Core, stream: &mut TcpStream) -> Result<Accepted, HandshakeError> {
-    let config = &core.config;
-    let first = within(config.connect_timeout, async {
-        let (kind, body) = receive(stream).await?;
-        if kind != FrameKind::Hello {
-            return Err(HandshakeError::NotHello(kind));
-        }
-        Ok(wire::frame::decode::<Hello>(&body)?)
-    });
-    let verdict = match first.await {
-        Ok(hello) => judge(&hello, config.cluster).map(|()| hello),
-        Err(HandshakeError::Frame(e @ FrameError::Version { .. })) => {
-            // The connecting side is told, in our version's words; it sees at least our number.
-            Err(format!("{e}; install the same version of ropewalk on both nodes"))
-        }
-        Err(e) => return Err(e),
+    let limit = core.config.connect_timeout;
+    let error = match within(limit, welcome(core, stream)).await {
+        Ok(accepted) => return Ok(accepted),
+        Err(error) => error,
     };
-    let answer = match &verdict {
-        Ok(_) => HelloReply::Accepted {
+    let reason = match &error {
+        // The connecting side is told, in our version's words; it sees at least our number.
+        HandshakeError::Frame(e @ FrameError::Version { .. }) => {
+            format!("{e}; install the same version of ropewalk on both nodes")
+        }
+        HandshakeError::Stranger(_) => "refused".to_owned(),
+        // Told already.
+        HandshakeError::Refusing(_) => {
+            read_out(stream).await;
+            return Err(error);
+        }
+        _ => return Err(error),
+    };
+    if within(limit, send(stream, FrameKind::HelloReply, &HelloReply::Refused { reason })).await.is_ok() {
+        read_out(stream).await;
+    }
+    Err(error)
+}
+
+/// Unread bytes at close would reset the connection before the peer has read why.
+async fn read_out(stream: &mut TcpStream) {
+    let _ = stream.shutdown().await;
+    let mut rest = [0; HELLO_LEN_MAX as usize];
+    let _ = tokio::time::timeout(REASON_READ, stream.read(&mut rest)).await;
+}
+
+async fn welcome(core: &Core, stream: &mut TcpStream) -> Result<Accepted, HandshakeError> {
+    let (config, secret) = (&core.config, &core.secret);
+    let hello: Hello = match receive(stream).await? {
+        (FrameKind::Hello, body) => wire::frame::decode(&body)?,
+        (kind, _) => return Err(HandshakeError::Unexpected(kind)),
+    };
+    let own = nonce()?;
+    let exchange = exchange(core, stream, false, [hello.nonce, own])?;
+    let proof = exchange.proof(secret, Side::Accepting, &[]);
+    send(stream, FrameKind::Challenge, &Challenge { nonce: own, proof }).await?;
+    let proven: Proven = match receive(stream).await {
+        Ok((FrameKind::Introduction, body)) => wire::frame::decode(&body)?,
+        Ok((kind, _)) => return Err(HandshakeError::Unexpected(kind)),
+        Err(HandshakeError::Io(_)) => return Err(HandshakeError::Left),
+        Err(other) => return Err(other),
+    };
+    let said = proven.open(&exchange, secret, Side::Connecting);
+    let introduction: Introduction = wire::frame::decode(said.ok_or(HandshakeError::Stranger("it"))?)?;
+    let verdict = judge(&introduction);
+    let welcome = match &verdict {
+        Ok(()) => Welcome::Accepted {
             node: config.node,
             process: core.process,
+            role: config.role,
             conns_max: core.conns_max(),
             window: config.window,
             capabilities: 0,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
         },
-        Err(reason) => HelloReply::Refused { reason: reason.clone() },
+        Err(reason) => Welcome::Refused { reason: reason.clone() },
     };
-    within(config.connect_timeout, send(stream, FrameKind::HelloReply, &answer)).await?;
-    let hello = match verdict {
-        Ok(hello) => hello,
-        Err(reason) => {
-            // Unread bytes at close would reset the connection before the peer has read the reason.
-            let _ = stream.shutdown().await;
-            let mut rest = [0; HELLO_LEN_MAX as usize];
-            let _ = tokio::time::timeout(REASON_READ, stream.read(&mut rest)).await;
-            return Err(HandshakeError::Refusing(reason));
-        }
-    };
+    let proven = Proven::seal(&exchange, secret, Side::Answering, wire::frame::encode(&welcome));
+    send(stream, FrameKind::HelloReply, &HelloReply::Known(proven)).await?;
+    verdict.map_err(HandshakeError::Refusing)?;
+    let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
     Ok(Accepted {
-        peer: Identity {
-            node: hello.node,
-            process: hello.process,
-            session: hello.session,
-            software: hello.software,
-        },
-        lane: hello.lane,
-        conns_max: hello.conns_max,
-        window: hello.window,
+        peer: Identity { node, process, role, session, software },
+        lane,
+        conns_max,
+        window,
         addresses: Vec::new(),
         path: None,
     })
 }
 
-/// Whether a peer may come in. The reason names what does not match and the remedy.
-fn judge(hello: &Hello, ours: ClusterId) -> Result<(), String> {
-    if hello.cluster != ours {
-        return Err(format!(
-            "you belong to cluster {}, this is a node of cluster {ours}; check the address, or join the node \
-             to this cluster",
-            hello.cluster
-        ));
+/// Whether a member of the cluster may come in. The reason names what does not fit.
+fn judge(introduction: &Introduction) -> Result<(), String> {
+    if !(1..=16).contains(&introduction.conns_max) {
+        return Err(format!("conns_max {} is not within 1 to 16", introduction.conns_max));
     }
-    if !(1..=16).contains(&hello.conns_max) {
-        return Err(format!("conns_max {} is not within 1 to 16", hello.conns_max));
-    }
-    if hello.window.requests == 0 {
+    if introduction.window.requests == 0 {
         return Err("a window of 0 requests".to_owned());
     }
     Ok(())

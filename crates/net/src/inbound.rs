@@ -162,6 +162,7 @@ pub(crate) fn dispatch(
     let peer = PeerId {
         node: conn.peer.node,
         process: conn.peer.process,
+        role: conn.peer.role,
         addr: conn.remote,
         session: conn.peer.session,
         group: Arc::clone(&conn.group),

@@ -60,6 +60,7 @@ pub use peer::Peer;
 pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, PlacementStatus, RailStatus, Serving, Waiter};
 pub use tcp_info::TcpInfo;
 pub use wire::{
+    auth::Secret,
     frame::{Header, Service, Status},
-    hello::{Lane, Window},
+    hello::{Lane, Role, Window},
 };

@@ -118,7 +118,9 @@ impl Reader {
                 Ok(())
             }
             FrameKind::Pong => Ok(()),
-            FrameKind::Hello | FrameKind::HelloReply => Err(CloseReason::Protocol("a second handshake")),
+            FrameKind::Hello | FrameKind::HelloReply | FrameKind::Challenge | FrameKind::Introduction => {
+                Err(CloseReason::Protocol("a second handshake"))
+            }
         }
     }
 

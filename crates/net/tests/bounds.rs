@@ -21,10 +21,9 @@ use tokio::{
 };
 use wire::frame::Header;
 
-async fn shake_hands(addr: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connected(addr: SocketAddr) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr).await?;
-    stream.write_all(&hello(CLUSTER, Lane::Bulk)).await?;
-    read_frame(&mut stream).await?;
+    shake_hands(&mut stream, Lane::Bulk, 99).await?;
     Ok(stream)
 }
 
@@ -42,7 +41,7 @@ async fn replies_that_nobody_reads_stop_further_work() {
             async { Response::with_payload(vec![], bytes::Bytes::from(vec![7; 1 << 20])) }
         }),
     );
-    let mut stream = shake_hands(addr).await.unwrap();
+    let mut stream = connected(addr).await.unwrap();
     for id in 1..=ASKED {
         stream.write_all(&frame(Header { op: SOURCE, ..request(id) }, b"", b"")).await.unwrap();
     }
@@ -65,15 +64,15 @@ async fn no_more_connections_than_accepted_max() {
     let (_server, addr) = server_with(EndpointConfig { accepted_max: 3, ..listening(1) });
     let mut kept = Vec::new();
     for _ in 0..3 {
-        kept.push(timeout(SOON, shake_hands(addr)).await.unwrap().unwrap());
+        kept.push(timeout(SOON, connected(addr)).await.unwrap().unwrap());
     }
-    assert!(timeout(SOON, shake_hands(addr)).await.expect("closed, not left waiting").is_err());
+    assert!(timeout(SOON, connected(addr)).await.expect("closed, not left waiting").is_err());
     // Those that are there work on.
     kept[0].write_all(&frame(Header { op: ECHO, ..request(1) }, b"still", b"")).await.unwrap();
     assert_eq!(timeout(SOON, read_frame(&mut kept[0])).await.unwrap().unwrap().1, b"still");
     kept.clear();
     let again = async {
-        while shake_hands(addr).await.is_err() {
+        while connected(addr).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

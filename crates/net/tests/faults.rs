@@ -208,7 +208,7 @@ fn storm(addr: SocketAddr) -> usize {
     const THREADS: usize = 4;
     const CONNECTS: usize = 20_000;
     let made = AtomicUsize::new(0);
-    let half = hello(CLUSTER, Lane::Bulk);
+    let half = hello();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (made, half) = (&made, &half);
@@ -278,8 +278,7 @@ async fn peers_that_come_and_go_leave_nothing_behind() {
         let mut gone = Vec::new();
         if i.is_multiple_of(2) {
             let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
-            stream.write_all(&hello_of(CLUSTER, Lane::Bulk, u64::from(i) + 1000)).await.unwrap();
-            read_frame(&mut stream).await.unwrap();
+            shake_hands(&mut stream, Lane::Bulk, u64::from(i) + 1000).await.unwrap();
             let half = frame(Header { op: SINK, ..request(1) }, b"", &[1; 5000]);
             stream.write_all(&half[..3000]).await.unwrap();
             gone.push(stream);
@@ -327,8 +326,7 @@ async fn a_length_that_lies_takes_no_memory() {
     let mut liars = Vec::new();
     for _ in 0..30 {
         let mut stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
-        stream.write_all(&hello(CLUSTER, Lane::Bulk)).await.unwrap();
-        read_frame(&mut stream).await.unwrap();
+        shake_hands(&mut stream, Lane::Bulk, 99).await.unwrap();
         let lying = Header { payload_len: PAYLOAD_LEN_MAX, op: SINK, ..request(1) };
         stream.write_all(&lying.encode()).await.unwrap();
         liars.push(stream);

@@ -17,6 +17,7 @@ use common::*;
 use decode::decode_all;
 use net::Lane;
 use wire::{
+    auth::Proven,
     frame::{self, FrameKind, HEADER_LEN, Header},
     hello::{HelloReply, LinkCount, Links, NetRequest},
 };
@@ -81,8 +82,9 @@ impl Random {
 fn samples() -> Vec<Vec<u8>> {
     let link = |name: &str| LinkCount { name: name.to_owned(), received: 1 << 40, sent: 7 };
     let mut samples = vec![
-        hello(CLUSTER, Lane::Bulk)[HEADER_LEN..].to_vec(),
-        hello_reply()[HEADER_LEN..].to_vec(),
+        hello()[HEADER_LEN..].to_vec(),
+        frame::encode(&introduction(Lane::Bulk, 99)),
+        frame::encode(&Proven { said: vec![1, 2, 3], proof: [4; 32] }),
         frame::encode(&HelloReply::Refused { reason: "no".to_owned() }),
         frame::encode(&NetRequest::Fetch(u64::MAX)),
         frame::encode(&Links { links: vec![link("eth0"), link("eth1")], bond: None, layer3_only: true }),
@@ -128,15 +130,20 @@ async fn a_server_survives_changed_conversations_and_allocates_by_what_has_come(
     let (server, addr) = server();
     let mut random = Random(u64::from(std::process::id()));
     let conversation = [
-        hello(CLUSTER, Lane::Bulk),
         frame(request(1), b"abc", &pattern(3000, 1)),
         frame(Header { once: true, settled: 2, ..request(2) }, b"x", b""),
         frame(Header { offered: 9000, ..request(3) }, b"y", b""),
         frame(Header { kind: FrameKind::Ping, ..Header::default() }, b"", b""),
     ];
     for _ in 0..300 {
-        let mut bytes = Vec::new();
-        let spoiled = random.below(conversation.len());
+        let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let (mut introduction, _) = challenged(&mut stream, &introduction(Lane::Bulk, 99)).await.unwrap();
+        // The introduction, or a frame after it.
+        let spoiled = random.below(2 * conversation.len());
+        if spoiled >= conversation.len() {
+            random.mutate(&mut introduction);
+        }
+        let mut bytes = introduction;
         for (i, f) in conversation.iter().enumerate() {
             let mut f = f.clone();
             if i == spoiled {
@@ -144,7 +151,6 @@ async fn a_server_survives_changed_conversations_and_allocates_by_what_has_come(
             }
             bytes.extend_from_slice(&f);
         }
-        let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
         let _ = stream.write_all(&bytes).await;
         let _ = stream.shutdown().await;
         let mut rest = Vec::new();
@@ -154,8 +160,7 @@ async fn a_server_survives_changed_conversations_and_allocates_by_what_has_come(
     // A header that claims the longest body, and no body: memory follows the bytes that come.
     LARGEST.store(0, Ordering::Relaxed);
     let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
-    stream.write_all(&hello(CLUSTER, Lane::Control)).await.unwrap();
-    read_frame(&mut stream).await.unwrap();
+    shake_hands(&mut stream, Lane::Control, 99).await.unwrap();
     let lying = Header { body_len: frame::BODY_LEN_MAX, ..request(1) };
     stream.write_all(&lying.encode()).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -7,7 +7,6 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use base::ClusterId;
 use bytes::Bytes;
 use common::*;
 use net::{
@@ -21,12 +20,15 @@ use tokio::{
 };
 use wire::{
     frame::{FrameKind, Header, Status},
-    hello::Hello,
+    hello::Introduction,
 };
 
 /// Sends `bytes` to the server and reads until it closes or has answered everything and `eof` is sent.
 async fn throw(addr: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+    throw_on(TcpStream::connect(addr).await.unwrap(), bytes).await
+}
+
+async fn throw_on(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
     // The server may close in the middle.
     let _ = stream.write_all(bytes).await;
     let _ = stream.shutdown().await;
@@ -37,9 +39,7 @@ async fn throw(addr: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
 
 async fn raw_connection(addr: std::net::SocketAddr, lane: Lane) -> TcpStream {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    stream.write_all(&hello(CLUSTER, lane)).await.unwrap();
-    let (header, ..) = read_frame(&mut stream).await.unwrap();
-    assert_eq!(header.kind, FrameKind::HelloReply);
+    shake_hands(&mut stream, lane, 99).await.unwrap();
     stream
 }
 
@@ -54,7 +54,7 @@ async fn garbage_before_and_after_the_handshake_closes_that_connection_only() {
     let (server, addr) = server();
     assert!(throw(addr, b"GET / HTTP/1.1\r\n\r\n").await.is_empty());
     assert!(throw(addr, &[0xff; 1000]).await.is_empty());
-    assert!(throw(addr, &hello(CLUSTER, Lane::Bulk)[..50]).await.is_empty());
+    assert!(throw(addr, &hello()[..50]).await.is_empty());
     // A request without a handshake.
     assert!(throw(addr, &frame(request(1), b"", b"")).await.is_empty());
     for after in [
@@ -83,7 +83,6 @@ async fn garbage_before_and_after_the_handshake_closes_that_connection_only() {
 async fn every_cut_of_a_conversation_is_survived() {
     let (server, addr) = server();
     let whole = [
-        hello(CLUSTER, Lane::Bulk),
         frame(request(1), b"abc", &pattern(5000, 1)),
         frame(request(2), b"", b""),
         frame(Header { kind: FrameKind::Ping, ..Header::default() }, b"", b""),
@@ -92,9 +91,9 @@ async fn every_cut_of_a_conversation_is_survived() {
     ]
     .concat();
     for cut in (0..whole.len()).step_by(97) {
-        throw(addr, &whole[..cut]).await;
+        throw_on(raw_connection(addr, Lane::Bulk).await, &whole[..cut]).await;
     }
-    throw(addr, &whole).await;
+    throw_on(raw_connection(addr, Lane::Bulk).await, &whole).await;
     still_serves(addr).await;
     assert!(server.serving().is_empty());
 }
@@ -179,15 +178,10 @@ async fn a_peer_beyond_its_window_is_closed() {
 }
 
 #[tokio::test]
-async fn another_cluster_or_version_is_refused_with_a_reason() {
+async fn another_version_is_refused_with_a_reason() {
     let (_server, addr) = server();
-    let stranger = Endpoint::start(EndpointConfig { cluster: ClusterId(8), ..config(2) }).unwrap();
-    let error = timeout(SOON, stranger.peer(&[addr]).call(call(ECHO, b""))).await.unwrap().unwrap_err();
-    let CallError::Refused(reason) = error else { panic!("{error}") };
-    assert!(reason.contains(&CLUSTER.to_string()) && reason.contains(&ClusterId(8).to_string()), "{reason}");
-
     // A client of version 99: told by a frame of ours, which names our version.
-    let mut other = hello(CLUSTER, Lane::Control);
+    let mut other = hello();
     other[4] = 99;
     let answer = throw(addr, &other).await;
     let header = Header::decode(answer[..128].try_into().unwrap()).unwrap();
@@ -199,7 +193,7 @@ async fn another_cluster_or_version_is_refused_with_a_reason() {
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut reply = hello_reply();
+            let mut reply = hello();
             reply[4] = 99;
             let _ = stream.write_all(&reply).await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -237,9 +231,7 @@ where
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                if read_frame(&mut stream).await.is_ok()
-                    && stream.write_all(&hello_reply_of(process())).await.is_ok()
-                {
+                if greet(&mut stream, process()).await.is_ok() {
                     then(stream).await;
                 }
             });
@@ -325,9 +317,7 @@ async fn control_calls_do_not_wait_behind_bulk_data() {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let Ok((_, hello, _)) = read_frame(&mut stream).await else { return };
-                let lane = wire::frame::decode::<Hello>(&hello).unwrap().lane;
-                stream.write_all(&hello_reply()).await.unwrap();
+                let Ok(Introduction { lane, .. }) = greet(&mut stream, 11).await else { return };
                 if lane == Lane::Bulk {
                     tokio::time::sleep(SOON * 2).await;
                 }
@@ -544,7 +534,6 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (_server, addr) = server();
-            let head = hello(CLUSTER, Lane::Bulk);
             let mut bytes = [
                 frame(request(1), b"abc", &pattern(500, 1)),
                 frame(request(2), b"", b""),
@@ -555,7 +544,7 @@ proptest! {
                 bytes[at] ^= 1 << bit;
             }
             bytes.truncate(cut.max(1));
-            throw(addr, &[head, bytes].concat()).await;
+            throw_on(raw_connection(addr, Lane::Bulk).await, &bytes).await;
             still_serves(addr).await;
         });
     }

@@ -21,7 +21,7 @@ use std::{
 
 use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId, presence::boot_time};
 use bytes::Bytes;
-use net::{BoxFuture, Endpoint, Handler, Request, Response, Service, Status};
+use net::{BoxFuture, Endpoint, Handler, Request, Response, Role, Service, Status};
 use pdisk::Payload;
 use stripe::{
     LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
@@ -346,6 +346,10 @@ impl Inner {
             return Response::error(Status::Expired, "nobody waits for it");
         }
         let header = &request.header;
+        // Session 0 stands for the manager at the gate: only the manager may use it.
+        if header.session == SessionId(0) && request.peer.role != Role::Manager {
+            return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
+        }
         let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
         let paced = rebuild && matches!(message, NsdRequest::Read { .. });
         let admitted = self

@@ -9,13 +9,13 @@
 //! ```
 
 use std::{
-    fs::{File, OpenOptions as FileOptions},
+    fs::{DirBuilder, File, OpenOptions as FileOptions},
     io::{self, Read, Write},
     os::{
         fd::AsRawFd,
         unix::{
             ffi::{OsStrExt, OsStringExt},
-            fs::{FileExt, OpenOptionsExt},
+            fs::{DirBuilderExt, FileExt, OpenOptionsExt},
         },
     },
     path::{Path, PathBuf},
@@ -150,6 +150,11 @@ impl Files {
     }
 }
 
+/// A directory that only its owner may look into, whatever the umask.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
 /// Makes the files of a new pdisk. `first_checkpoint` is the content of `index.0`.
 pub(crate) fn create(
     dir: &Path,
@@ -157,14 +162,14 @@ pub(crate) fn create(
     first_checkpoint: impl FnOnce(&Label) -> AlignedBuf,
 ) -> Result<(), PdiskError> {
     let (units, log_bytes) = (options.units()?, options.log_bytes()?);
-    std::fs::create_dir_all(dir).map_err(PdiskError::io("create", dir))?;
+    make_dir(dir).map_err(PdiskError::io("create", dir))?;
     refuse_used(dir)?;
     let _lock = take_lock(dir)?;
     refuse_used(dir)?;
     let log_dir = match &options.log_dir {
         None => None,
         Some(d) => {
-            std::fs::create_dir_all(d).map_err(PdiskError::io("create", d))?;
+            make_dir(d).map_err(PdiskError::io("create", d))?;
             let full = std::fs::canonicalize(d).map_err(PdiskError::io("resolve", d))?;
             if full.as_os_str().len() > 3000 {
                 return Err(PdiskError::BadOption {
@@ -294,6 +299,7 @@ pub(crate) fn take_lock(dir: &Path) -> Result<File, PdiskError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&path)
         .map_err(PdiskError::io("open", &path))?;
     match file.try_lock() {
@@ -308,6 +314,7 @@ fn make(path: &Path) -> Result<File, PdiskError> {
         .create_new(true)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(path)
         .map_err(PdiskError::io("create", path))
 }

@@ -8,7 +8,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -221,6 +224,8 @@ struct Inner {
     /// The lease is to be renewed now.
     renew: Notify,
     ended: watch::Sender<Option<String>>,
+    /// The owner ends the session itself: that it is gone then is no news.
+    leaving: AtomicBool,
     silent: Mutex<HashMap<PdiskId, Instant>>,
 }
 
@@ -266,6 +271,7 @@ impl Membership {
             lease: Mutex::new(Lease { time: registered.lease, until: registered.sent + registered.lease }),
             renew: Notify::new(),
             ended: watch::Sender::new(None),
+            leaving: AtomicBool::new(false),
             silent: Mutex::default(),
         });
         let tasks =
@@ -334,6 +340,10 @@ impl Membership {
     /// Has the lease renewed at once, with what there is to report; waits for nothing.
     pub fn renew_soon(&self) {
         self.inner.renew.notify_one();
+    }
+    /// The owner is about to end the session. Its lease is kept up until it is gone.
+    pub fn leave(&self) {
+        self.inner.leaving.store(true, Ordering::Relaxed);
     }
     /// Ends renewing and polling; the lease runs out by itself.
     pub fn stop(&self) {
@@ -438,6 +448,9 @@ impl Inner {
             let _ = tokio::time::timeout(pause, self.renew.notified()).await;
             match self.renew().await {
                 Ok(()) => {}
+                Err(LinkError::Refused(MgrError::NoSession)) if self.leaving.load(Ordering::Relaxed) => {
+                    return;
+                }
                 Err(LinkError::Refused(MgrError::NoSession)) => {
                     tracing::warn!(session = %self.session.get(), "the manager ended this session");
                     self.lease.lock().unwrap_or_else(PoisonError::into_inner).until = Duration::ZERO;

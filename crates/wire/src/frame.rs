@@ -32,9 +32,9 @@ pub const PAYLOAD_LEN_MAX: u32 = 16 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame on a connection, from the side that connected: identity, version, capabilities.
+    /// First frame on a connection, from the side that connected: a challenge.
     Hello = 1,
-    /// Its answer: accepted, or refused with a reason.
+    /// The end of the handshake, from the side that accepted: accepted with what it says of itself, or refused.
     HelloReply = 2,
     /// A request; wants one reply with the same id.
     Request = 3,
@@ -49,6 +49,10 @@ pub enum FrameKind {
     /// The sender sends no new request on this connection. The side that connected begins, the other
     /// answers in kind; the first closes when nothing is under way any more.
     Drain = 8,
+    /// The answer to a hello: that the accepting side knows the secret, and its own challenge.
+    Challenge = 9,
+    /// The answer to that: that the connecting side knows the secret, and what it says of itself.
+    Introduction = 10,
 }
 
 /// Which part of a node a request is for.
@@ -294,6 +298,8 @@ impl RawHeader {
                 6 => FrameKind::Ping,
                 7 => FrameKind::Pong,
                 8 => FrameKind::Drain,
+                9 => FrameKind::Challenge,
+                10 => FrameKind::Introduction,
                 n => return Err(undefined("kind", n.into())),
             },
             service: match self.service {

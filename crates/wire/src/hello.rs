@@ -1,8 +1,11 @@
-//! The handshake of a connection. The connecting side sends [`Hello`], the other answers
-//! [`HelloReply`] and closes if it refuses. Transport security goes around it, not into it.
+//! The handshake of a connection, in four messages: [`Hello`] from the side that connects, [`Challenge`] from the
+//! other, which thereby proves first that it knows the cluster's secret; then [`Introduction`] and [`HelloReply`], each
+//! proven. Nothing else is sent, and nothing is believed, before. Transport security goes around it, not into it.
 
-use base::{ClusterId, NodeId, SessionId};
+use base::{NodeId, SessionId};
 use serde::{Deserialize, Serialize};
+
+use crate::auth::{Nonce, Proof, Proven};
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -23,15 +26,46 @@ pub struct Window {
     pub bytes: u64,
 }
 
-/// First message on a connection.
+/// What a process is to its cluster, as it says itself: whoever knows the secret is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Owns the namespace and the map.
+    Manager,
+    /// Serves pdisks.
+    Server,
+    /// Mounts file systems.
+    Client,
+    /// A command.
+    Admin,
+    /// Measures: part of no cluster that holds data.
+    Lab,
+}
+
+/// First message on a connection. It says nothing of its sender yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// The cluster the sender belongs to.
-    pub cluster: ClusterId,
+    /// Random.
+    pub nonce: Nonce,
+}
+
+/// The accepting side's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Challenge {
+    /// Random.
+    pub nonce: Nonce,
+    /// Of [`Side::Accepting`](crate::auth::Side), for no bytes.
+    pub proof: Proof,
+}
+
+/// What the connecting side says of itself, [`Proven`] by [`Side::Connecting`](crate::auth::Side).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Introduction {
     /// The sending node; clients that are not cluster nodes use a number from the manager or 0.
     pub node: NodeId,
     /// A number drawn at the start of the sending process: a restarted peer is another one.
     pub process: u64,
+    /// What it is.
+    pub role: Role,
     /// The sender's session, if it has one.
     pub session: SessionId,
     /// What the connection is for.
@@ -46,15 +80,17 @@ pub struct Hello {
     pub software: String,
 }
 
-/// The answer.
+/// What the accepting side says of itself, [`Proven`] by [`Side::Answering`](crate::auth::Side).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum HelloReply {
-    /// Welcome.
+pub enum Welcome {
+    /// Come in.
     Accepted {
         /// The answering node.
         node: NodeId,
         /// Its process number.
         process: u64,
+        /// What it is.
+        role: Role,
         /// Its `maxTcpConnsPerNodeConn`; both sides use the lower one.
         conns_max: u8,
         /// What it accepts of unanswered requests on this connection.
@@ -67,6 +103,18 @@ pub enum HelloReply {
     /// Go away: the reason is for a person.
     Refused {
         /// Names what does not match and the remedy.
+        reason: String,
+    },
+}
+
+/// The last message of the handshake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum HelloReply {
+    /// To one who has proven himself: an encoded [`Welcome`].
+    Known(Proven),
+    /// To a stranger: of the cluster it says nothing, of the program at most its version.
+    Refused {
+        /// For a person.
         reason: String,
     },
 }

@@ -32,13 +32,14 @@ pub struct OpId {
     pub seq: u64,
 }
 
-/// Identity of a process, so that another one on the same boot can prove that it is gone.
+/// Identity of a process, so that another one in the same place can prove that it is gone.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessIdent {
     /// Host name, for people.
     pub host: String,
-    /// /proc/sys/kernel/random/boot_id.
-    pub boot_id: String,
+    /// Where process ids and start times mean what they mean to this process: the boot, and the namespaces of both. Two
+    /// processes with the same one see each other as they are; of any other process nothing can be proven.
+    pub scope: String,
     /// Process id.
     pub pid: u32,
     /// Field 22 of /proc/PID/stat: clock ticks from boot to the process's start.

@@ -8,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net::{Call, Endpoint, EndpointConfig, Peer, Service};
+use net::{Call, Endpoint, EndpointConfig, Peer, Role, Service};
 
 use super::{Answer, CLUSTER, OP, Outcome, PATIENCE, PORT, Request, Work};
 use crate::{
     cell::{Cell, Figures},
     engine::{self, EngineError, EngineKind},
     environment::Environment,
+    key,
     observe::{NODE_CPUS, Usage, Who},
     plan::{Figure, Step},
     targets::Agents,
@@ -46,8 +47,10 @@ impl Crew {
         let runtime = runtime.map_err(|e| failed("runtime".into(), e.to_string()))?;
         let _guard = runtime.enter();
         let cluster = wanted.cluster.unwrap_or(CLUSTER);
-        let endpoint = Endpoint::start(EndpointConfig { cluster, ..EndpointConfig::default() })
-            .map_err(|e| failed("endpoint".into(), e.to_string()))?;
+        let secret = wanted.secret_in.as_deref().map_or_else(key::secret, key::read);
+        let secret = Some(secret.map_err(|e| failed("secret".into(), e.to_string()))?);
+        let config = EndpointConfig { cluster, secret, role: Role::Lab, ..EndpointConfig::default() };
+        let endpoint = Endpoint::start(config).map_err(|e| failed("endpoint".into(), e.to_string()))?;
         let mut peers = Vec::new();
         for agent in &wanted.addrs {
             let addr = resolve(agent).ok_or_else(|| failed(agent.clone(), "write HOST:PORT".into()))?;

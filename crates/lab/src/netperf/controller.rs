@@ -7,12 +7,12 @@ use std::{
 };
 
 use base::OpClass;
-use net::{Call, Endpoint, EndpointConfig, Peer, Service};
+use net::{Call, Endpoint, Peer, Service};
 use tokio::task::JoinSet;
 
 use super::{
-    NetperfError, Report, ServerResult, Spec,
-    message::{Answer, CLUSTER, Control, Info, op},
+    NetperfError, Report, ServerResult, Spec, endpoint_config,
+    message::{Answer, Control, Info, op},
     report::Side,
     server::info,
     tester::{Client, ClientResult},
@@ -79,7 +79,7 @@ impl Controller {
         if servers.is_empty() {
             return Err(NetperfError::NoServer);
         }
-        let endpoint = Endpoint::start(EndpointConfig { cluster: CLUSTER, ..EndpointConfig::default() })?;
+        let endpoint = Endpoint::start(endpoint_config()?)?;
         let mut found = JoinSet::new();
         for (i, addrs) in servers.iter().chain(clients).enumerate() {
             let (peer, addrs) = (endpoint.peer(addrs), addrs.clone());

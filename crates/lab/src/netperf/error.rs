@@ -22,6 +22,9 @@ pub enum NetperfError {
     /// The transport could not be started.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// There is no secret for the lab's processes.
+    #[error(transparent)]
+    Key(#[from] crate::key::KeyError),
     /// A server or client does not answer.
     #[error("{server} does not answer; is `ropewalk netperf server` running there, on that address?")]
     Server {

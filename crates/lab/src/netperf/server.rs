@@ -1,7 +1,7 @@
 //! The process on each host: answers data requests, is a client when a controller asks, counts its CPU time.
 //!
-//! It holds one prepared or running client test, and the CPU clocks of a bounded number of tests. Who can
-//! reach its port can use and end it, so it listens on loopback unless told otherwise.
+//! It holds one prepared or running client test, and the CPU clocks of a bounded number of tests. Who has the
+//! lab's secret ([`crate::key`]) can use and end it.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
@@ -15,8 +15,8 @@ use net::{Endpoint, EndpointConfig, Handler, Request, Response, Service, Status,
 use tokio::sync::Notify;
 
 use super::{
-    ClientResult, NetperfError, PARALLEL_MAX, ServerResult, TTIME_MAX,
-    message::{Answer, CLUSTER, Control, Data, Info, op},
+    ClientResult, NetperfError, PARALLEL_MAX, ServerResult, TTIME_MAX, endpoint_config,
+    message::{Answer, Control, Data, Info, op},
     payload::{Message, Pattern, check},
     tester::{Client, process_cpu_seconds},
 };
@@ -39,7 +39,7 @@ impl Server {
     /// one client. Must be called within a tokio runtime.
     pub fn start(listen: Vec<SocketAddr>, parallel: u8) -> Result<Server, NetperfError> {
         let conns_max = parallel.min(PARALLEL_MAX);
-        let config = EndpointConfig { cluster: CLUSTER, conns_max, listen, ..EndpointConfig::default() };
+        let config = EndpointConfig { conns_max, listen, ..endpoint_config()? };
         let endpoint = Endpoint::start(config)?;
         let quit = Arc::new(Notify::new());
         endpoint.serve(Service::Lab, handler(Arc::new(State::new()), Arc::clone(&quit)));

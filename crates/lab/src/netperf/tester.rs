@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    Kind, NetperfError, Parallel, Spec, Times,
-    message::{CLUSTER, Data, INLINE_MAX, op},
+    Kind, NetperfError, Parallel, Spec, Times, endpoint_config,
+    message::{Data, INLINE_MAX, op},
     payload::{Message, Pattern, check},
 };
 
@@ -132,16 +132,16 @@ impl Client {
         let fetched = spec.kind == Kind::Nwrite;
         let pattern = Pattern::new(spec.buffsize);
         let pattern = if fetched { pattern.into_payload() } else { pattern };
+        let config = endpoint_config()?;
         let start = |parallel: Parallel| {
             Endpoint::start(EndpointConfig {
-                cluster: CLUSTER,
                 conns_max: parallel.most(),
                 conns_auto: parallel == Parallel::Auto,
                 dispatch: spec.dispatch.into(),
                 placement: if spec.place { Placement::Probe } else { Placement::Off },
                 transfer: if fetched { Transfer::Fetch } else { Transfer::Push },
                 inline_write_max: 0,
-                ..EndpointConfig::default()
+                ..config.clone()
             })
         };
         let (mut endpoints, mut routes, mut all) = (Vec::new(), Vec::new(), Vec::new());

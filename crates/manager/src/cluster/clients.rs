@@ -181,7 +181,7 @@ impl Cluster {
         step.put(session_key(session), &record);
         step.notes.push(format!("{session} began: {} on {}", fs.name, record.process.host));
         self.with_locks(open.fs, step, |locks| {
-            locks.begin(session, &record.process.boot_id, true);
+            locks.begin(session, &record.process.scope, true);
             Vec::new()
         });
         self.clients.insert(session, Client { record, renewed: now });

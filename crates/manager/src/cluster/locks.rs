@@ -23,7 +23,7 @@ impl Cluster {
             let mut locks = Locks::new(life);
             let here = self.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
             here.for_each(|(&session, client)| {
-                locks.begin(session, &client.record.process.boot_id, false);
+                locks.begin(session, &client.record.process.scope, false);
             });
             self.locks.insert(fs.id, locks);
         }

@@ -37,7 +37,7 @@ pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskRepor
 }
 
 fn process(pid: u32) -> ProcessIdent {
-    ProcessIdent { host: "h".into(), boot_id: "b".into(), pid, start_ticks: 1 }
+    ProcessIdent { host: "h".into(), scope: "b".into(), pid, start_ticks: 1 }
 }
 
 impl Stage {

@@ -8,6 +8,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -54,7 +55,9 @@ impl JournaledStore {
         let failed = |error: io::Error| StoreError::Open { path: path.clone(), reason: error.to_string() };
         if table.mark()?.is_none() {
             // A file from an attempt that ended before the table knew of it is made anew.
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true).mode(0o600);
+            let file = options.open(&path);
             let file = file.map_err(failed)?;
             file.set_len(JOURNAL_BYTES).map_err(failed)?;
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -6,6 +6,7 @@
 
 use std::{
     ops::ControlFlow,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -41,7 +42,7 @@ impl RedbStore {
     pub fn create(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
         let open = |reason: String| StoreError::Open { path: path.to_owned(), reason };
         let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).open(path);
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| open(error.to_string()))?;
         let database = Builder::new().set_cache_size(cache_bytes).create_file(file);
         RedbStore::with_table(database.map_err(|error| open(error.to_string()))?, path)

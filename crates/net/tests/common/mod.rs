@@ -9,10 +9,12 @@ use std::{
 
 use base::{ClusterId, NodeId};
 use net::{Call, Endpoint, EndpointConfig, Handler, Lane, Payload, Response, Service, Status, handler_fn};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use wire::{
+    auth::{Exchange, Nonce, Proven, Secret, Side},
     crc::crc32c,
     frame::{FrameKind, HEADER_LEN, Header},
-    hello::{Hello, HelloReply, Window},
+    hello::{Challenge, Hello, HelloReply, Introduction, Role, Welcome, Window},
 };
 
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -27,8 +29,17 @@ pub const CALL_BACK: u8 = 6;
 /// Ends a test that would otherwise hang, as a failure.
 pub const SOON: Duration = Duration::from_secs(30);
 
+pub fn secret() -> Secret {
+    Secret::new([7; 32])
+}
+
 pub fn config(node: u32) -> EndpointConfig {
-    EndpointConfig { cluster: CLUSTER, node: NodeId(node), ..EndpointConfig::default() }
+    EndpointConfig {
+        cluster: CLUSTER,
+        secret: Some(secret()),
+        node: NodeId(node),
+        ..EndpointConfig::default()
+    }
 }
 
 pub fn listening(node: u32) -> EndpointConfig {
@@ -96,39 +107,87 @@ pub fn frame(header: Header, body: &[u8], payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], body, payload].concat()
 }
 
-pub fn hello(cluster: ClusterId, lane: Lane) -> Vec<u8> {
-    hello_of(cluster, lane, 99)
+/// The first frame of a handshake.
+pub fn hello() -> Vec<u8> {
+    let body = wire::frame::encode(&Hello { nonce: [5; 32] });
+    frame(Header { kind: FrameKind::Hello, ..Header::default() }, &body, &[])
 }
 
-pub fn hello_of(cluster: ClusterId, lane: Lane, process: u64) -> Vec<u8> {
-    let body = wire::frame::encode(&Hello {
-        cluster,
+pub fn introduction(lane: Lane, process: u64) -> Introduction {
+    Introduction {
         node: NodeId(9),
         process,
+        role: Role::Lab,
         session: base::SessionId(0),
         lane,
         conns_max: 2,
         window: Window { requests: 64, bytes: 1 << 20 },
         capabilities: 0,
         software: "test".to_owned(),
-    });
-    frame(Header { kind: FrameKind::Hello, ..Header::default() }, &body, &[])
+    }
 }
 
-pub fn hello_reply() -> Vec<u8> {
-    hello_reply_of(11)
+/// What both ends of a connection see, from the connecting one's side if `dialed`.
+pub fn exchange(stream: &TcpStream, dialed: bool, connecting: Nonce, accepting: Nonce) -> Exchange {
+    let (own, other) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+    let addresses = Some(if dialed { (own, other) } else { (other, own) });
+    Exchange { cluster: CLUSTER, connecting, accepting, addresses }
 }
 
-pub fn hello_reply_of(process: u64) -> Vec<u8> {
-    let body = wire::frame::encode(&HelloReply::Accepted {
+/// A frame of the handshake.
+pub fn step<T: serde::Serialize>(kind: FrameKind, message: &T) -> Vec<u8> {
+    frame(Header { kind, ..Header::default() }, &wire::frame::encode(message), &[])
+}
+
+/// The handshake of the connecting side up to its introduction, which is returned unsent, and the sides' exchange.
+pub async fn challenged(
+    stream: &mut TcpStream,
+    introduction: &Introduction,
+) -> std::io::Result<(Vec<u8>, Exchange)> {
+    stream.write_all(&hello()).await?;
+    let (header, body, _) = read_frame(stream).await?;
+    assert_eq!(header.kind, FrameKind::Challenge);
+    let challenge: Challenge = wire::frame::decode(&body).unwrap();
+    let exchange = exchange(stream, true, [5; 32], challenge.nonce);
+    assert!(exchange.holds(&secret(), Side::Accepting, &[], &challenge.proof));
+    let said = wire::frame::encode(introduction);
+    let proven = Proven::seal(&exchange, &secret(), Side::Connecting, said);
+    Ok((step(FrameKind::Introduction, &proven), exchange))
+}
+
+/// The whole handshake of the connecting side.
+pub async fn shake_hands(stream: &mut TcpStream, lane: Lane, process: u64) -> std::io::Result<()> {
+    let (introduction, exchange) = challenged(stream, &introduction(lane, process)).await?;
+    stream.write_all(&introduction).await?;
+    let (header, body, _) = read_frame(stream).await?;
+    assert_eq!(header.kind, FrameKind::HelloReply);
+    let HelloReply::Known(proven) = wire::frame::decode(&body).unwrap() else { panic!("refused") };
+    assert!(proven.open(&exchange, &secret(), Side::Answering).is_some());
+    Ok(())
+}
+
+/// The whole handshake of the accepting side.
+pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Introduction> {
+    let (_, body, _) = read_frame(stream).await?;
+    let hello: Hello = wire::frame::decode(&body).map_err(std::io::Error::other)?;
+    let exchange = exchange(stream, false, hello.nonce, [6; 32]);
+    let proof = exchange.proof(&secret(), Side::Accepting, &[]);
+    stream.write_all(&step(FrameKind::Challenge, &Challenge { nonce: [6; 32], proof })).await?;
+    let (_, body, _) = read_frame(stream).await?;
+    let proven: Proven = wire::frame::decode(&body).map_err(std::io::Error::other)?;
+    let said = proven.open(&exchange, &secret(), Side::Connecting).expect("a member").to_vec();
+    let welcome = wire::frame::encode(&Welcome::Accepted {
         node: NodeId(1),
         process,
+        role: Role::Lab,
         conns_max: 2,
         window: Window { requests: 64, bytes: 64 << 20 },
         capabilities: 0,
         addresses: vec![],
     });
-    frame(Header { kind: FrameKind::HelloReply, ..Header::default() }, &body, &[])
+    let proven = Proven::seal(&exchange, &secret(), Side::Answering, welcome);
+    stream.write_all(&step(FrameKind::HelloReply, &HelloReply::Known(proven))).await?;
+    wire::frame::decode(&said).map_err(std::io::Error::other)
 }
 
 pub fn request(id: u64) -> Header {
@@ -136,7 +195,7 @@ pub fn request(id: u64) -> Header {
 }
 
 /// Reads one frame from a raw socket.
-pub async fn read_frame(stream: &mut tokio::net::TcpStream) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
+pub async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
     use tokio::io::AsyncReadExt;
     let mut bytes = [0; HEADER_LEN];
     stream.read_exact(&mut bytes).await?;

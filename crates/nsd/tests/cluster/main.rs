@@ -7,3 +7,4 @@ mod crash;
 mod degraded;
 mod hung;
 mod small_overwrites;
+mod strangers;

@@ -31,6 +31,12 @@ use wire::{
 };
 
 pub const CLUSTER: ClusterId = ClusterId(7);
+/// Of every process of the tests.
+pub fn endpoint_config() -> EndpointConfig {
+    let secret = Some(net::Secret::new([7; 32]));
+    EndpointConfig { cluster: CLUSTER, secret, role: net::Role::Client, ..EndpointConfig::default() }
+}
+
 pub const POOL: PoolId = PoolId(1);
 pub const FS: FsId = FsId(1);
 pub const INODE: InodeNo = InodeNo(42);
@@ -267,10 +273,10 @@ impl Cluster {
 
     pub async fn start_node(&mut self, n: u32) {
         let endpoint = Endpoint::start(EndpointConfig {
-            cluster: CLUSTER,
+            role: net::Role::Server,
             node: NodeId(n + 1),
             listen: vec!["127.0.0.1:0".parse().unwrap()],
-            ..EndpointConfig::default()
+            ..endpoint_config()
         })
         .unwrap();
         let mut served = Vec::new();
@@ -326,8 +332,7 @@ impl Cluster {
 
     pub fn client_over(&self, transport: impl FnOnce(Endpoint) -> Arc<dyn NsdTransport>) -> Client {
         let session = self.manager.client();
-        let endpoint =
-            Endpoint::start(EndpointConfig { cluster: CLUSTER, ..EndpointConfig::default() }).unwrap();
+        let endpoint = Endpoint::start(endpoint_config()).unwrap();
         let transport = transport(endpoint.clone());
         let config = IoConfig { deadline: Duration::from_secs(30), ..IoConfig::default() };
         let reporter: Arc<dyn SilenceReporter> = Arc::new(());

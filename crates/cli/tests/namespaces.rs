@@ -1,0 +1,116 @@
+//! Mounts in PID namespaces of their own, as containers have them: process ids of one mean nothing in another, so none
+//! may take another for dead and end its session.
+
+#![allow(clippy::unwrap_used)] // tests
+
+mod common;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{Cluster, ROPEWALK, ok};
+
+/// A mount in namespaces of its own: there it is process 1.
+struct Container {
+    unshare: Child,
+    mnt: PathBuf,
+}
+
+impl Container {
+    fn start(cluster: &Cluster, name: &str) -> Container {
+        // The same mount point in each, as containers of one image have it.
+        let mnt = cluster.mnt().parent().unwrap().join("box");
+        fs::create_dir_all(&mnt).unwrap();
+        let log = fs::File::create(cluster.dir().join(format!("log/{name}.log"))).unwrap();
+        let unshare = Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", ROPEWALK, "mount", "--foreground"])
+            .args(["--dir", cluster.dir().to_str().unwrap(), "fs1", mnt.to_str().unwrap()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let container = Container { unshare, mnt };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !container.pid().is_some_and(|pid| {
+            let info = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            info.contains(container.mnt.to_str().unwrap())
+        }) {
+            assert!(Instant::now() < end, "not mounted: {}", cluster.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        container
+    }
+
+    /// The mount's process, as it is known here.
+    fn pid(&self) -> Option<i32> {
+        let of = self.unshare.id();
+        fs::read_to_string(format!("/proc/{of}/task/{of}/children"))
+            .ok()?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    }
+
+    /// The mount, seen from here.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.pid().unwrap())).join(self.mnt.strip_prefix("/").unwrap())
+    }
+
+    fn end(&mut self) {
+        if let Some(pid) = self.pid().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.unshare.wait();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+#[test]
+fn mounts_in_other_pid_namespaces_do_not_end_each_other() {
+    let cluster = Cluster::up(&["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "256m"]);
+    let sessions = || {
+        let list = cluster.json(&["clients", "list"]);
+        list.as_array().unwrap().iter().map(|c| c["session"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let mut living = sessions();
+    assert_eq!(living.len(), 1);
+    let mut containers = Vec::new();
+    for name in ["a", "b", "c"] {
+        let container = Container::start(&cluster, name);
+        fs::write(container.path().join(name), name).unwrap();
+        let now = sessions();
+        assert!(living.iter().all(|session| now.contains(session)), "{living:?} were there, then {now:?}");
+        assert_eq!(now.len(), living.len() + 1);
+        living = now;
+        containers.push(container);
+    }
+    // Each works, and sees what the others did.
+    for container in &containers {
+        for name in ["a", "b", "c"] {
+            assert_eq!(fs::read_to_string(container.path().join(name)).unwrap(), name);
+        }
+        fs::write(container.path().join("last"), "x").unwrap();
+    }
+    assert_eq!(fs::read_to_string(cluster.mnt().join("b")).unwrap(), "b");
+    containers.iter_mut().for_each(Container::end);
+    assert_eq!(sessions().len(), 1);
+    // One in the same namespace that is killed is known to be dead at once, as before.
+    let dead = sessions()[0];
+    cluster.kill(|name| name.starts_with("mount"));
+    let _ = rustix::mount::unmount(cluster.mnt(), rustix::mount::UnmountFlags::DETACH);
+    ok(&["mount", "--dir", cluster.dir().to_str().unwrap(), "fs1", cluster.mnt().to_str().unwrap()]);
+    assert!(!sessions().contains(&dead));
+    cluster.down();
+}
