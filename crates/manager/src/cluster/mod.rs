@@ -62,6 +62,13 @@ pub type Ticket = u64;
 pub enum Event {
     /// Time has passed.
     Tick,
+    /// A server asks what is on record of its pdisks' logs.
+    LogMarks {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        pdisks: Vec<PdiskId>,
+    },
     /// A server starts.
     Register {
         /// Answer to.
@@ -488,7 +495,7 @@ impl Cluster {
             }
         }
         for pdisk in &cluster.map.pdisks {
-            let record = keys::read(from, &keys::pdisk_key(pdisk.id))?.unwrap_or_default();
+            let record = keys::read_pdisk(from, pdisk.id)?;
             let server = pdisk.nodes.iter().find(|node| cluster.servers.contains_key(node)).copied();
             cluster.disks.insert(pdisk.id, Disk { record, server, stored: now, ..Disk::default() });
         }
@@ -526,6 +533,9 @@ impl Cluster {
         self.lapse_servers(now, &mut step);
         match event {
             Event::Tick => self.lapse_clients(now, &mut step),
+            Event::LogMarks { ticket, pdisks } => {
+                step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
+            }
             Event::Register { ticket, node, process, addrs, pdisks } => {
                 self.register(ticket, node, process, addrs, pdisks, now, &mut step);
             }
