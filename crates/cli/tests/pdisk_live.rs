@@ -343,6 +343,8 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     cluster.kill(|name| name == "n1");
     cluster.start_server("n1");
     cluster.wait_all_ok(PATIENCE);
+    // It counts all the while: its lease is not over before it is back.
+    until("one queue is told", &cluster, || !events(&cluster, "io_one_queue").is_empty());
     let told = events(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");
