@@ -163,6 +163,8 @@ pub fn open_options(tunables: &Tunables, cluster: ClusterId, id: PdiskId) -> Ope
         // The table allows no more than the option takes.
         fast_write_limit: tunables.fast_write_limit().0 as u32,
         fast_write_memory: tunables.fast_write_memory().0,
+        index_memory: Some(tunables.index_memory().0).filter(|bytes| *bytes > 0),
+        marks_asked: true,
         ..OpenOptions::new(cluster, id)
     }
 }

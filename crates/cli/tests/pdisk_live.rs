@@ -195,7 +195,7 @@ impl Device {
         let (at, from) = (dir.path().to_str().unwrap(), image.path().to_str().unwrap());
         let device = if run("mkfs.ext4", &["-q", from]) && run("mount", &["-o", "loop", from, at]) {
             "a loop device"
-        } else if run("mount", &["-t", "tmpfs", "tmpfs", at]) {
+        } else if run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs", at]) {
             "tmpfs: no loop device is to be had"
         } else {
             panic!("no file system of its own can be mounted");
@@ -213,6 +213,55 @@ impl Drop for Device {
         // Lazily: a server that a failed test left behind may still hold a file.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
+}
+
+/// The file system that a pdisk lies on is full for a while, and its index files have nothing set aside, as those
+/// of a pdisk of an older version: it waits for room, fails not, loses nothing, and goes on by itself.
+#[test]
+fn a_host_file_system_that_is_full_for_a_while_fails_no_pdisk() {
+    const FILE: usize = 50_000;
+    let device = Device::new(160 << 20);
+    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "64m"]);
+    cluster.kill(|name| name == "n1");
+    let (place, there) = (cluster.dir().join("nodes/n1/pdisk1"), device.path().join("pdisk1"));
+    let copied = Command::new("cp").args(["-a", "--sparse=never"]).arg(&place).arg(&there).status().unwrap();
+    assert!(copied.success());
+    for (index, len) in [("index.0", 4096), ("index.1", 0)] {
+        fs::OpenOptions::new().write(true).open(there.join(index)).unwrap().set_len(len).unwrap();
+    }
+    fs::remove_dir_all(&place).unwrap();
+    std::os::unix::fs::symlink(&there, &place).unwrap();
+    let filler = device.path().join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    let full = loop {
+        if let Err(e) = file.write_all(&[7; 4096]) {
+            break e;
+        }
+    };
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    drop(file);
+    cluster.start_server("n1");
+    cluster.wait_all_ok(PATIENCE);
+    let path = |n: u64| cluster.mnt().join(format!("f{n}"));
+    let mut stored = 0;
+    // Small files: they go through the log, which only checkpoints make short again.
+    while events(&cluster, "pdisk_short").is_empty() {
+        store(&path(stored), stored, FILE).unwrap();
+        stored += 1;
+        assert!(stored < 400, "no checkpoint lacks room\n{}", cluster.logs());
+    }
+    let told = events(&cluster, "pdisk_short");
+    assert_eq!((told.len(), told[0]["process"].as_str()), (1, Some("n1")), "{told:?}");
+    store(&path(stored), stored, FILE).unwrap();
+    assert!(pdisks(&cluster).iter().all(|p| p["state"] == "ok"), "short of room is not failed");
+    fs::remove_file(&filler).unwrap();
+    until("it goes on by itself", &cluster, || !events(&cluster, "pdisk_short_no_more").is_empty());
+    assert!(events(&cluster, "pdisk_failed").is_empty());
+    cluster.down();
+    ok(&["pdisk", "verify", place.to_str().unwrap()]);
+    cluster.start();
+    cluster.wait_all_ok(PATIENCE);
+    assert!((0..=stored).all(|n| holds(&path(n), n, FILE)));
 }
 
 fn device_of(path: &Path) -> u64 {
@@ -294,6 +343,8 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     cluster.kill(|name| name == "n1");
     cluster.start_server("n1");
     cluster.wait_all_ok(PATIENCE);
+    // It counts all the while: its lease is not over before it is back.
+    until("one queue is told", &cluster, || !events(&cluster, "io_one_queue").is_empty());
     let told = events(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");

@@ -90,6 +90,15 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     let mut counters: keys::CounterRecord = read_or_default(from, &keys::counter_key())?;
     counters.session.0 += RESTORE_LEAP;
     counters.grant.0 += RESTORE_LEAP;
+    for pdisk in &map.pdisks {
+        // What it wrote since the dump is not known: it is taken as it comes.
+        let known = keys::read_pdisk(from, pdisk.id).map_err(|error| match error {
+            keys::ReadError::Store(error) => ManagerError::from(error),
+            keys::ReadError::Record(error) => ManagerError::from(error),
+        })?;
+        let record = keys::PdiskRecord { log: Default::default(), ..known };
+        keys::write(&mut txn, keys::pdisk_key(pdisk.id), &record);
+    }
     for fs in &map.filesystems {
         let key = keys::fs_key(fs.id);
         let mut record: keys::FsRecord = read_or_default(from, &key)?;

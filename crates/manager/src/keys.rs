@@ -8,7 +8,7 @@ use base::{Epoch, FsId, Grant, Incarnation, InodeNo, PdiskId, PoolId, SessionId,
 use serde::{Deserialize, Serialize};
 use wire::{
     map::{ClientEntry, FsEntry, NodeEntry, PdiskEntry, PoolEntry},
-    mgr::{FileKind, MgrError, MgrReply, ProcessIdent, Timestamp},
+    mgr::{FileKind, LogMark, MgrError, MgrReply, ProcessIdent, Timestamp},
     strip::DeleteStrips,
 };
 
@@ -178,14 +178,49 @@ pub struct PdiskRecord {
     pub incarnation: Incarnation,
     /// The process that served that life.
     pub process: ProcessIdent,
-    /// Its log position.
-    pub log_position: u64,
+    /// The point of its log up to which everything was durable. The default: it is taken as it comes.
+    pub log: LogMark,
     /// Bytes it can hold.
     pub capacity: u64,
     /// Bytes free.
     pub free: u64,
 }
-record!(PdiskRecord, "pdisk", 1);
+record!(PdiskRecord, "pdisk", 2);
+
+/// The same as version 1 had it: the position alone.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PdiskRecord1 {
+    incarnation: Incarnation,
+    process: ProcessIdent,
+    log_position: u64,
+    capacity: u64,
+    free: u64,
+}
+record!(PdiskRecord1, "pdisk", 1);
+
+#[cfg(test)]
+impl From<PdiskRecord> for PdiskRecord1 {
+    fn from(record: PdiskRecord) -> PdiskRecord1 {
+        let PdiskRecord { incarnation, process, log, capacity, free } = record;
+        PdiskRecord1 { incarnation, process, log_position: log.position, capacity, free }
+    }
+}
+
+/// The record of a pdisk; the default if there is none.
+pub fn read_pdisk(from: &dyn Read, pdisk: PdiskId) -> Result<PdiskRecord, ReadError> {
+    let key = pdisk_key(pdisk);
+    let Some(value) = from.get(&key)? else { return Ok(PdiskRecord::default()) };
+    let newest = open_record::<PdiskRecord>(&key, &value);
+    if newest.is_err()
+        && let Ok(old) = open_record::<PdiskRecord1>(&key, &value)
+    {
+        let PdiskRecord1 { incarnation, process, log_position, capacity, free } = old;
+        let log = LogMark { position: log_position, digest: 0 };
+        return Ok(PdiskRecord { incarnation, process, log, capacity, free });
+    }
+    Ok(newest?)
+}
+
 /// `p PDISK`
 pub fn pdisk_key(pdisk: PdiskId) -> Vec<u8> {
     Key::new(b'p').u32(pdisk.0).done()

@@ -249,6 +249,9 @@ impl Manager {
             MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
+            MgrRequest::LogMarks { pdisks } => {
+                self.ask(caller, |ticket| Event::LogMarks { ticket, pdisks }).await
+            }
             MgrRequest::RegisterServer { node, process, addrs, pdisks } => {
                 let ask = |ticket| Event::Register { ticket, node, process, addrs, pdisks };
                 self.with_config(self.ask(caller, ask).await?)

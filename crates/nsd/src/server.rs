@@ -29,7 +29,7 @@ use stripe::{
 use tokio::task::JoinHandle;
 use wire::{
     frame,
-    mgr::{FILLED_MAX, Filled, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{FILLED_MAX, Filled, LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{ReadStrip, StripRead},
 };
@@ -100,18 +100,32 @@ struct Told {
     waits: Arc<Mutex<String>>,
 }
 
+/// What the manager has on record of the logs of these pdisks: their registration must show that it is still there.
+async fn ask_marks(link: &dyn ManagerLink, served: &[ServedPdisk]) -> Result<Vec<LogMark>, RegistrarError> {
+    let request = MgrRequest::LogMarks { pdisks: served.iter().map(|served| served.id).collect() };
+    let deadline = Instant::now() + REGISTER_ATTEMPT;
+    match link.call(SessionId(0), Epoch(0), request, deadline).await {
+        Ok(MgrReply::LogMarks(marks)) if marks.len() == served.len() => Ok(marks),
+        Ok(_) => Err(RegistrarError::Fatal(LinkError::Protocol)),
+        Err(error) => Err(RegistrarError::Retry(error)),
+    }
+}
+
 impl Registrar for NodeRegistrar {
     fn register(&self, link: Arc<dyn ManagerLink>) -> BoxFuture<'static, Result<Registered, RegistrarError>> {
-        let request = MgrRequest::RegisterServer {
-            node: self.node,
-            process: self.process.clone(),
-            addrs: self.addrs.clone(),
-            pdisks: self.reports(),
-        };
+        let (node, process, addrs) = (self.node, self.process.clone(), self.addrs.clone());
+        let (mut pdisks, served) = (self.reports(), self.served.clone());
         Box::pin(async move {
+            let recorded = ask_marks(&*link, &served).await?;
+            for ((report, served), recorded) in pdisks.iter_mut().zip(&served).zip(recorded) {
+                report.proved = served.pdisk.mark_at(recorded.position);
+            }
+            let request = MgrRequest::RegisterServer { node, process, addrs, pdisks };
             let (sent, deadline) = (boot_time(), Instant::now() + REGISTER_ATTEMPT);
             match link.call(SessionId(0), Epoch(0), request, deadline).await {
                 Ok(MgrReply::Registered { session, lease_us, map, .. }) => {
+                    // What was reported is on record now, durably.
+                    served.iter().for_each(|served| served.pdisk.confirm_marks());
                     Ok(Registered { session, sent, lease: Duration::from_micros(lease_us), map: *map })
                 }
                 Ok(_) => Err(RegistrarError::Fatal(LinkError::Protocol)),
@@ -131,9 +145,10 @@ impl Registrar for NodeRegistrar {
             PdiskReport {
                 id: served.id,
                 incarnation: stats.incarnation,
-                log_position: stats.log_position,
+                log: served.pdisk.mark(),
+                proved: None,
                 capacity: stats.capacity,
-                free: stats.free.saturating_sub(stats.reserved),
+                free: stats.room(),
                 failed: stats.failed.is_some(),
                 caught_up: *told.caught_up.lock().unwrap_or_else(PoisonError::into_inner),
                 filled: filled.iter().take(FILLED_MAX).copied().collect(),

@@ -6,7 +6,8 @@
 //! ```text
 //! header, 4096 bytes: 0 "RWINDEX1"  8 u16 format  10 u16 0  12 u32 pages  16 uuid[16]  32 u64 number
 //!   40 u64 strips  48 u64 record number  56 u64 log position  64 u64 log sequence  72 u32 log chain
-//!   76 u32 0  80 u64 incarnation  4092 u32 CRC-32C of bytes 0..4092
+//!   76 u32 CRC of the pages' CRCs (0: not told)  80 u64 incarnation  88 u32 n, n x (u64 position, u64 digest)
+//!   4092 u32 CRC-32C of bytes 0..4092
 //! page i at 4096 + i x 262144: 0 u32 "RWIP"  4 u32 i  8 u64 number  16 u32 used  20 u32 CRC-32C of
 //!   bytes 0..20 and of the used bytes, which start at 24
 //! ```
@@ -15,7 +16,7 @@
 use std::path::Path;
 
 use base::{AlignedBuf, Incarnation, units::UNIT};
-use wire::crc::crc32c;
+use wire::{crc::crc32c, mgr::LogMark};
 
 use crate::{
     codec::{Decoded, Malformed, Reader, Writer},
@@ -23,6 +24,7 @@ use crate::{
     files::FORMAT,
     index::Index,
     log::{LogPoint, ReadAt},
+    marks::MARKS_MAX,
     strip::decode_strip,
 };
 
@@ -45,11 +47,15 @@ pub(crate) struct Head {
     pub rsn: u64,
     /// Where replay starts. Records up to `rsn` in that group are passed over.
     pub log: LogPoint,
+    /// CRC of the CRCs of its pages: these pages, and none that an attempt with the same number left. 0: not told.
+    pub pages_crc: u32,
     pub incarnation: Incarnation,
 }
 
 impl Head {
-    pub fn encode(&self, uuid: &[u8; 16]) -> AlignedBuf {
+    /// `marks`: the points that stay known, at most [`MARKS_MAX`].
+    pub fn encode(&self, uuid: &[u8; 16], marks: &[LogMark]) -> AlignedBuf {
+        assert!(marks.len() <= MARKS_MAX);
         let mut out = Vec::with_capacity(UNIT);
         let mut w = Writer(&mut out);
         w.bytes(MAGIC);
@@ -63,8 +69,13 @@ impl Head {
         w.u64(self.log.position);
         w.u64(self.log.sequence);
         w.u32(self.log.chain);
-        w.u32(0);
+        w.u32(self.pages_crc);
         w.u64(self.incarnation.0);
+        w.u32(marks.len() as u32);
+        for mark in marks {
+            w.u64(mark.position);
+            w.u64(mark.digest);
+        }
         let mut buf = AlignedBuf::zeroed(UNIT);
         buf[..out.len()].copy_from_slice(&out);
         let crc = crc32c(&buf[..UNIT - 4]);
@@ -72,7 +83,7 @@ impl Head {
         buf
     }
 
-    fn decode(bytes: &[u8], uuid: &[u8; 16]) -> Decoded<Head> {
+    fn decode(bytes: &[u8], uuid: &[u8; 16]) -> Decoded<(Head, Vec<LogMark>)> {
         let crc = crc32c(&bytes[..UNIT - 4]);
         if bytes[UNIT - 4..] != crc.to_le_bytes() {
             return Err(Malformed);
@@ -87,8 +98,12 @@ impl Head {
         }
         let (number, strips, rsn) = (r.u64()?, r.u64()?, r.u64()?);
         let log = LogPoint { position: r.u64()?, sequence: r.u64()?, chain: r.u32()? };
-        r.u32()?;
-        Ok(Head { number, pages, strips, rsn, log, incarnation: Incarnation(r.u64()?) })
+        let pages_crc = r.u32()?;
+        let head = Head { number, pages, strips, rsn, log, pages_crc, incarnation: Incarnation(r.u64()?) };
+        let marks = (0..(r.u32()? as usize).min(MARKS_MAX))
+            .map(|_| Ok(LogMark { position: r.u64()?, digest: r.u64()? }))
+            .collect::<Decoded<_>>()?;
+        Ok((head, marks))
     }
 }
 
@@ -128,12 +143,30 @@ fn page_used(page: &[u8], number: u64, i: u32) -> Decoded<usize> {
     Ok(used)
 }
 
+/// What the header says of the pages, built as they are written or read.
+#[derive(Default)]
+pub(crate) struct PageCrcs(u32);
+
+impl PageCrcs {
+    pub fn add(&mut self, page: &[u8]) {
+        let mut both = [0; 8];
+        both[..4].copy_from_slice(&self.0.to_le_bytes());
+        both[4..].copy_from_slice(&page[20..24]);
+        self.0 = crc32c(&both);
+    }
+
+    /// Never 0, which says nothing.
+    pub fn sum(&self) -> u32 {
+        self.0.max(1)
+    }
+}
+
 /// What is in one of the two slots.
 pub(crate) enum Slot {
     /// No checkpoint: never written, or cut off while it was.
     Empty,
-    /// The header stands.
-    Head(Head),
+    /// The header stands; the points of the log that it remembers.
+    Head(Head, Vec<LogMark>),
 }
 
 /// Reads the header of a slot.
@@ -147,7 +180,7 @@ pub(crate) fn read_head(file: &dyn ReadAt, path: &Path, uuid: &[u8; 16]) -> Resu
         tracing::warn!(file = %path.display(), %error, "unreadable checkpoint header");
         return Ok(Slot::Empty);
     }
-    Ok(Head::decode(&buf, uuid).map_or(Slot::Empty, Slot::Head))
+    Ok(Head::decode(&buf, uuid).map_or(Slot::Empty, |(head, marks)| Slot::Head(head, marks)))
 }
 
 /// Reads the strips of a checkpoint. `Err`: it is damaged, and where.
@@ -156,6 +189,7 @@ pub(crate) fn read_strips(file: &dyn ReadAt, head: &Head, units: u64) -> Result<
     let mut bytes = Vec::new();
     let mut strips = Vec::new();
     let mut page = AlignedBuf::zeroed(PAGE);
+    let mut crcs = PageCrcs::default();
     for i in 0..head.pages {
         let offset = page_offset(i);
         let len = size.saturating_sub(offset).min(PAGE as u64) as usize / UNIT * UNIT;
@@ -166,6 +200,7 @@ pub(crate) fn read_strips(file: &dyn ReadAt, head: &Head, units: u64) -> Result<
         file.read_at(&mut page, offset).map_err(|e| format!("page {i}: {e}"))?;
         let used =
             page_used(&page, head.number, i).map_err(|_| format!("page {i} does not match its CRC"))?;
+        crcs.add(&page);
         bytes.extend_from_slice(&page[PAGE_HEADER..PAGE_HEADER + used]);
         // A strip may go on in the next page: what does not parse yet waits for it.
         let mut r = Reader(&bytes);
@@ -180,6 +215,9 @@ pub(crate) fn read_strips(file: &dyn ReadAt, head: &Head, units: u64) -> Result<
                 }
             }
         }
+    }
+    if head.pages_crc != 0 && head.pages_crc != crcs.sum() {
+        return Err("its pages are not those that its header was written for".into());
     }
     let rising = strips.windows(2).all(|w| w[0].0 < w[1].0);
     if !bytes.is_empty() || strips.len() as u64 != head.strips || !rising {
@@ -270,9 +308,11 @@ mod tests {
             strips: 1,
             rsn: 9,
             log: LogPoint { position: 8192, sequence: 3, chain: 0x0102_0304 },
+            pages_crc: 0x0506_0708,
             incarnation: Incarnation(5),
         };
-        let bytes = head.encode(&[9; 16]);
+        let marks = [LogMark { position: 8192, digest: 0x0304 }];
+        let bytes = head.encode(&[9; 16], &marks);
         let expected = concat!(
             "5257494e44455831",
             "0100",
@@ -285,17 +325,22 @@ mod tests {
             "0020000000000000",
             "0300000000000000",
             "04030201",
-            "00000000", // log
+            "08070605", // log, CRC of the pages' CRCs
             "0500000000000000",
+            "01000000",
+            "0020000000000000",
+            "0403000000000000", // a point of the log
         );
-        assert_eq!((hex(&bytes[..88]).as_str(), hex(&bytes[4092..]).as_str()), (expected, "056b601a"));
+        assert_eq!((hex(&bytes[..108]).as_str(), hex(&bytes[4092..]).as_str()), (expected, "1166b596"));
 
         let file = Image([&bytes[..], &page[..]].concat());
-        let Ok(Slot::Head(read)) = read_head(&file, Path::new("index.0"), &[9; 16]) else {
+        let Ok(Slot::Head(read, remembered)) = read_head(&file, Path::new("index.0"), &[9; 16]) else {
             panic!("no head")
         };
-        assert_eq!(read, head);
-        let index = read_strips(&file, &read, 1000).unwrap();
+        assert_eq!((read, &remembered[..]), (head, &marks[..]));
+        let left = "its pages are not those that its header was written for";
+        assert_eq!(read_strips(&file, &read, 1000).err().as_deref(), Some(left));
+        let index = read_strips(&file, &Head { pages_crc: 0, ..read }, 1000).unwrap();
         assert_eq!((index.len(), index.get(id)), (1, Some(&strip)));
     }
 }

@@ -2,7 +2,11 @@
 //! Order: bytes in the data file are flushed, then the group is written, then the log is flushed, then
 //! the waiters are answered. While one group is on its way the next gathers, and for a moment after it (see
 //! `GATHER_PART`): that is the group commit.
-//! On an error of any of these steps the pdisk is latched failed; no flush is tried twice.
+//! On an error of any of these steps the pdisk is latched failed; no flush is tried twice. A write of the log for which
+//! the host's file system has no room is made again until there is: nobody has had an answer yet.
+//!
+//! When nothing has come for a while (`prove_after`) the last group is followed by one without records: from then
+//! on it is known that it was whole, and what happens to it later is damage, not a torn write.
 
 use std::{
     path::Path,
@@ -17,6 +21,7 @@ use crate::{
     io::{Op, Request, lock},
     keeper,
     log::{encode_group, group_len, group_max},
+    short::{Short, lacks_room},
     store::{Entry, State, Store, wake_room_waiters},
 };
 
@@ -24,6 +29,7 @@ use crate::{
 pub(crate) fn run(store: &Store) {
     let (mut expected, mut patience) = (0, Duration::ZERO);
     while let Some(entries) = next_group(store, expected, patience) {
+        // No records: it proves the group before.
         let start = Instant::now();
         let answered = entries.len();
         match commit(store, entries) {
@@ -42,6 +48,8 @@ pub(crate) fn run(store: &Store) {
 /// each other's flush; so the next group waits for all, for this part of a commit's time at most.
 const GATHER_PART: u32 = 4;
 const GATHER_MAX: Duration = Duration::from_millis(2);
+/// Between two tries where the file system has no room.
+const NO_ROOM_WAIT: Duration = Duration::from_millis(200);
 
 /// Since when a commit is under way: a disk that hangs is told of while it hangs. There is nothing else to
 /// do than to wait, for the kernel owns the buffers.
@@ -82,7 +90,11 @@ fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<
     if expected > 1 {
         state = gather(store, state, expected, Some(patience));
     }
-    state = gather(store, state, 1, None);
+    let idle = store.options.prove_after.filter(|_| state.unproved && store.has_room_for_proof(&state));
+    state = gather(store, state, 1, idle);
+    if state.pending.is_empty() && idle.is_some() && state.failed.is_none() && !state.stopping {
+        return Some(Vec::new());
+    }
     if state.failed.is_some() || state.pending.is_empty() {
         return None;
     }
@@ -129,17 +141,28 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
         let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };
         store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush data", e))?;
     }
-    let head = store.lock().head;
+    let (head, durable) = {
+        let state = store.lock();
+        (state.head, state.durable)
+    };
     let meta = entries.iter().map(|e| &e.meta[..]).collect::<Vec<_>>().concat();
     let payload: Vec<Bytes> = entries.iter().map(|e| e.payload.clone()).collect();
-    let (first, last) = (entries[0].rsn, entries[entries.len() - 1].rsn);
+    let (first, last) = (durable + 1, durable + entries.len() as u64);
+    debug_assert!(entries.first().is_none_or(|e| e.rsn == first));
     let len = group_len(meta.len(), payload.iter().map(Bytes::len).sum());
     // Registered memory: in few pieces for the disk, and mapped already.
     let mut group = store.node.buffer(len);
     let uuid = &store.files.label.uuid;
     let after = encode_group(head, uuid, first, entries.len() as u32, &meta, &payload, &mut group);
-    let writes = ring_writes(store, head.position, group.freeze());
-    store.node.submit_and_wait(queue, writes).map_err(|e| ("write log", e))?;
+    let group = group.freeze();
+    loop {
+        let writes = ring_writes(store, head.position, group.clone());
+        match store.node.submit_and_wait(queue, writes) {
+            Ok(()) => break,
+            Err(e) if lacks_room(&e) && wait_for_room(store, &e) => {}
+            Err(e) => return Err(("write log", e)),
+        }
+    }
     let flush = Request { file: Arc::clone(&store.files.log), op: Op::Flush, offset: 0, tag: 0 };
     store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush log", e))?;
 
@@ -148,6 +171,8 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
         return Ok(0);
     }
     state.head = after;
+    store.is_short_no_more(&mut state, Short::Log);
+    state.unproved = !entries.is_empty();
     state.durable = last;
     state.pending_log -= entries.iter().map(|e| e.counted).sum::<u64>();
     store.turn_generations(&mut state);
@@ -169,6 +194,18 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     store.stats.commit_records.add(entries.len() as u64);
     store.stats.commit_bytes.add(after.position - head.position);
     Ok(waiting)
+}
+
+/// Waits before a write of the log is made again. False: the pdisk is to stop.
+fn wait_for_room(store: &Store, error: &std::io::Error) -> bool {
+    let mut state = store.lock();
+    store.is_short(&mut state, Short::Log, error);
+    let until = Instant::now() + NO_ROOM_WAIT;
+    while Instant::now() < until && !state.stopping && state.failed.is_none() {
+        let waited = store.commit_wake.wait_timeout(state, NO_ROOM_WAIT);
+        state = waited.unwrap_or_else(|e| e.into_inner()).0;
+    }
+    !state.stopping && state.failed.is_none()
 }
 
 /// The group's bytes at `position` of the ring: two writes where it goes round.

@@ -70,7 +70,7 @@ impl CrcMap {
     }
 
     /// Takes the next run of dirty pages from page `from` on, at most `max` pages: their first page and
-    /// bytes. They count as clean from now on; a failed write fails the pdisk.
+    /// bytes. They count as clean from now on: whoever does not get them written says so ([`CrcMap::keep_dirty`]).
     pub fn take_dirty(&mut self, from: usize, max: usize) -> Option<(usize, Vec<u8>)> {
         let is_dirty = |dirty: &[u64], p: usize| dirty[p / 64] & 1 << (p % 64) != 0;
         let mut first = from;
@@ -87,6 +87,13 @@ impl CrcMap {
         }
         let entries = &self.entries[first * ENTRIES_PER_PAGE..end * ENTRIES_PER_PAGE];
         Some((first, entries.iter().flat_map(|e| e.to_le_bytes()).collect()))
+    }
+
+    /// These pages were taken, and not written.
+    pub fn keep_dirty(&mut self, first: usize, pages: usize) {
+        for page in first..first + pages {
+            self.dirty[page / 64] |= 1 << (page % 64);
+        }
     }
 }
 
@@ -111,6 +118,8 @@ mod tests {
         copy.load(first, &bytes);
         assert_eq!((first, copy.get(a, 3, 4999)), (4, 0x1234));
         assert!(map.take_dirty(0, 8).is_none());
+        map.keep_dirty(4, 1);
+        assert_eq!(map.take_dirty(0, 8), Some((first, bytes)));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use base::{
 use wire::crc::crc32c;
 
 use crate::{
+    checkpoint::{PAGE, PAGE_USED},
     codec::{Reader, Writer},
     crcmap::ENTRIES_PER_PAGE,
     error::PdiskError,
@@ -127,6 +128,12 @@ impl Label {
         }
     }
 
+    /// What is set aside for each index file: the strips of a pdisk that holds strips of 64 KiB, and what the log
+    /// leaves pending. More is taken when it is needed.
+    pub fn index_reserve(&self) -> u64 {
+        index_bytes(self.units * UNIT as u64 / 512 + self.log_bytes / 4)
+    }
+
     pub fn crc_bytes(&self) -> u64 {
         self.units.div_ceil(ENTRIES_PER_PAGE as u64) * UNIT as u64
     }
@@ -140,10 +147,42 @@ pub(crate) struct Files {
     pub crc: Arc<IoFile>,
     pub log: Arc<IoFile>,
     pub index: [Arc<IoFile>; 2],
+    /// Bytes set aside for each of them in this life.
+    index_room: Mutex<[u64; 2]>,
     lock: Mutex<Option<File>>,
 }
 
+/// Bytes of an index file with so many bytes of strips.
+pub(crate) fn index_bytes(strips: u64) -> u64 {
+    UNIT as u64 + strips.div_ceil(PAGE_USED as u64) * PAGE as u64
+}
+
 impl Files {
+    /// What a new pdisk has set aside for its indexes; one of an older version gets it at its next open.
+    pub fn set_aside(&self) {
+        for (slot, index) in self.index.iter().enumerate() {
+            if let Err(error) = self.make_room(slot, self.label.index_reserve()) {
+                // A checkpoint that lacks room says so.
+                tracing::warn!(file = %index.path.display(), %error, "no room is set aside");
+            }
+        }
+    }
+
+    /// Sees to it that an index file has room for `bytes` in all. An error changes nothing.
+    pub fn make_room(&self, slot: usize, bytes: u64) -> io::Result<()> {
+        let mut allocated = crate::io::lock(&self.index_room);
+        if allocated[slot] >= bytes {
+            return Ok(());
+        }
+        // Seldom again: an index grows slowly.
+        let wanted = (bytes + bytes / 4).max(self.label.index_reserve());
+        let file = &self.index[slot].file;
+        let made = preallocate(file, wanted).map(|()| wanted);
+        let made = made.or_else(|_| preallocate(file, bytes).map(|()| bytes))?;
+        allocated[slot] = made;
+        Ok(())
+    }
+
     /// Lets another open have the directory, though this value lives on.
     pub fn unlock(&self) {
         crate::io::lock(&self.lock).take();
@@ -210,6 +249,7 @@ pub(crate) fn create(
     for (name, content) in [("index.0", Some(first_checkpoint(&label))), ("index.1", None)] {
         let path = dir.join(name);
         let file = make(&path)?;
+        preallocate(&file, label.index_reserve()).map_err(PdiskError::io("allocate", &path))?;
         if let Some(content) = content {
             file.write_all_at(&content, 0).map_err(PdiskError::io("write", &path))?;
         }
@@ -272,6 +312,7 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<F
         log,
         index: [sized(dir.join("index.0"), 0)?, sized(dir.join("index.1"), 0)?],
         label,
+        index_room: Mutex::default(),
         lock: Mutex::new(Some(lock)),
     })
 }
@@ -327,7 +368,10 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
     }
     let e = io::Error::last_os_error();
     // A file system without fallocate: a sparse file, whose writes may fail for lack of space.
-    if e.raw_os_error() == Some(libc::EOPNOTSUPP) { file.set_len(bytes) } else { Err(e) }
+    if e.raw_os_error() != Some(libc::EOPNOTSUPP) {
+        return Err(e);
+    }
+    if file.metadata()?.len() < bytes { file.set_len(bytes) } else { Ok(()) }
 }
 
 /// O_DIRECT, or buffered where the file system refuses that.

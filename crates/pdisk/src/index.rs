@@ -49,6 +49,9 @@ pub(crate) struct Index {
     groups: BTreeSet<(PoolId, GroupId, StripId)>,
     prepared: BTreeSet<StripId>,
     pending_bytes: usize,
+    memory: usize,
+    /// Bytes of all strips in a checkpoint, an upper bound, but for those of pending units.
+    encoded: usize,
     tombstones: usize,
     pub incarnation: Incarnation,
     walk: Option<Walk>,
@@ -70,6 +73,14 @@ impl Index {
     /// Bytes of pending units, an upper bound: those shared by two versions count twice.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
+    }
+    /// Bytes of memory that all strips take, an upper bound; those of pending units are apart.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+    /// Bytes that all strips take in a checkpoint, an upper bound.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        (self.encoded + self.pending_bytes) as u64
     }
     /// Strips after `after`, rising.
     pub fn iter_after(&self, after: Option<StripId>) -> impl Iterator<Item = (StripId, &Strip)> {
@@ -221,6 +232,7 @@ impl Index {
         }
         let strip = self.strips.entry(id).or_default();
         let (before, was, pending) = (strip.extents(), strip.listed(), strip.pending_bytes());
+        let (memory, encoded) = (strip.memory(), strip.encoded_max());
         let result = f(strip);
         if result.is_ok() {
             strip.rsn = rsn;
@@ -230,6 +242,8 @@ impl Index {
             effects.to_clean.push((id, v.rsn));
         }
         self.pending_bytes = self.pending_bytes - pending + strip.pending_bytes();
+        self.memory = self.memory - memory + strip.memory();
+        self.encoded = self.encoded - encoded + strip.encoded_max();
         let now = strip.listed();
         if now == Listed::default() {
             self.strips.remove(&id);
@@ -259,6 +273,11 @@ impl Index {
     /// Starts writing out the state of now.
     pub fn walk_start(&mut self) {
         self.walk = Some(Walk { at: None, saved: BTreeMap::new() });
+    }
+
+    /// Ends a walk that comes to nothing.
+    pub fn walk_stop(&mut self) {
+        self.walk = None;
     }
 
     /// Appends the next strips to `out` until it has `len` bytes or more. False: that was the last.
@@ -298,6 +317,8 @@ impl Index {
         for (id, s) in &strips {
             let listed = s.listed();
             index.pending_bytes += s.pending_bytes();
+            index.memory += s.memory();
+            index.encoded += s.encoded_max();
             index.tombstones += usize::from(listed.tombstone);
             groups.extend(listed.group.map(|(pool, group)| (pool, group, *id)));
             prepared.extend(listed.prepared.then_some(*id));

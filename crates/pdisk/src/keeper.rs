@@ -1,6 +1,7 @@
 //! The keeper: one thread a pdisk for what happens behind the operations. It writes the bytes of small
 //! versions from memory to their place (`clean`), and makes checkpoints so that the log has room and
-//! recovery stays short. On a write or flush error the pdisk is latched failed.
+//! recovery stays short. On a write or flush error the pdisk is latched failed; where the host's file system has no
+//! room for a write, nothing has changed: it is tried again every second.
 
 use std::{
     io,
@@ -12,14 +13,18 @@ use base::{AlignedBuf, StripId, units::UNIT};
 use bytes::Bytes;
 
 use crate::{
-    checkpoint::{Head, PAGE_USED, encode_page, page_offset},
+    checkpoint::{Head, PAGE_USED, PageCrcs, encode_page, page_offset},
     extent::unit_at,
+    files,
     io::{IoBuf, IoFile, Op, Request},
+    short::{Short, lacks_room},
     store::{State, Store, wake_room_waiters},
 };
 
 /// How often it looks around when nobody wakes it.
 const ROUND: Duration = Duration::from_millis(200);
+/// How long it waits when there was no room.
+const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Bytes brought to their place between two flushes.
 const CLEAN_BYTES: usize = 8 << 20;
 /// Bytes of a checkpoint gathered under one hold of the lock.
@@ -36,15 +41,26 @@ enum Work {
 pub(crate) fn run(store: &Store) {
     let mut seen = 0;
     loop {
-        let result = match next_work(store, &mut seen) {
+        let (what, result) = match next_work(store, &mut seen) {
             Work::Stop => return,
-            Work::Clean => clean(store).map(drop),
-            Work::Checkpoint => checkpoint(store),
+            Work::Clean => (Short::Place, clean(store).map(drop)),
+            Work::Checkpoint => (Short::Checkpoint, checkpoint(store)),
         };
-        if let Err(e) = result {
-            let mut state = store.lock();
-            store.fail(&mut state, format!("background write: {e}"));
-            return;
+        let mut state = store.lock();
+        match result {
+            Ok(()) => store.is_short_no_more(&mut state, what),
+            Err(e) if lacks_room(&e) => {
+                store.is_short(&mut state, what, &e);
+                let until = Instant::now() + NO_ROOM_WAIT;
+                while !state.stopping && state.failed.is_none() && Instant::now() < until {
+                    let waited = store.keeper_wake.wait_timeout(state, ROUND);
+                    state = waited.unwrap_or_else(|e| e.into_inner()).0;
+                }
+            }
+            Err(e) => {
+                store.fail(&mut state, format!("background write: {e}"));
+                return;
+            }
         }
     }
 }
@@ -55,10 +71,12 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         if state.failed.is_some() || state.stopping {
             return Work::Stop;
         }
-        if checkpoint_due(store, &mut state) {
+        // What had no room is tried again, whether or not anybody waits for it now.
+        let short = state.short.as_ref().map(|short| short.0);
+        if checkpoint_due(store, &mut state) || short == Some(Short::Checkpoint) {
             return Work::Checkpoint;
         }
-        if clean_due(store, &state) {
+        if clean_due(store, &state) || short == Some(Short::Place) {
             return Work::Clean;
         }
         let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
@@ -83,11 +101,13 @@ pub(crate) fn clean_due(store: &Store, state: &State) -> bool {
 
 fn checkpoint_due(store: &Store, state: &mut State) -> bool {
     let newest = state.checkpoint.1.log.position;
-    if state.head.position - newest > store.files.label.log_bytes / 4 {
-        return true;
+    let ring = store.files.label.log_bytes;
+    // With so much in the log room counts for more than what the manager may ask for.
+    let held = state.marks.must_stay() && state.head.position - state.tail < ring / 2;
+    if state.head.position - newest > ring / 4 {
+        return !held;
     }
     state.room_waiters.retain(|w| !w.is_closed());
-    let ring = store.files.label.log_bytes;
     let tight = state.head.position - state.tail + state.pending_log > ring / 2;
     tight && !state.room_waiters.is_empty() && (state.tail < newest || state.head.position > newest)
 }
@@ -100,11 +120,25 @@ pub(crate) fn clean(store: &Store) -> io::Result<usize> {
     };
     units.sort_unstable_by_key(|(place, _)| *place);
     let count = units.len();
-    if count > 0 {
-        write_units(store, units)?;
-        flush(store, &store.files.data)?;
-    }
+    let written = if count > 0 {
+        write_units(store, units).and_then(|()| flush(store, &store.files.data))
+    } else {
+        Ok(())
+    };
     let mut state = store.lock();
+    if let Err(e) = written {
+        // They still are where they were: in memory, and in the log or a checkpoint.
+        for (strip, units) in done {
+            if let Some(upto) = units.iter().map(|(_, rsn)| *rsn).max() {
+                let ready = state.ready.entry(strip).or_default();
+                *ready = upto.max(*ready);
+            }
+        }
+        drop(state);
+        drop(token);
+        store.after_io();
+        return Err(e);
+    }
     let State { index, crcs, .. } = &mut *state;
     for (strip, units) in &done {
         index.clean(*strip, units, crcs);
@@ -157,16 +191,34 @@ fn write(file: &Arc<IoFile>, offset: u64, buf: impl Into<IoBuf>) -> Request {
 
 fn flush(store: &Store, file: &Arc<IoFile>) -> io::Result<()> {
     let request = Request { file: Arc::clone(file), op: Op::Flush, offset: 0, tag: 0 };
-    store.node.submit_and_wait(store.queues[0], vec![request])
+    let done = store.node.submit_and_wait(store.queues[0], vec![request]);
+    // Whatever it says, what was written may be lost: no reason to try again.
+    done.map_err(|e| io::Error::other(format!("flush {}: {e}", file.path.display())))
 }
 
-/// Writes the state of now to the slot that does not hold the newest checkpoint.
+/// Writes the state of now to the slot that does not hold the newest checkpoint. If that comes to nothing for lack
+/// of room, everything is as before, but for that slot, which may be empty.
 pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
+    let written = write_checkpoint(store);
+    if written.is_err() {
+        store.lock().index.walk_stop();
+    }
+    written
+}
+
+fn write_checkpoint(store: &Store) -> io::Result<()> {
     let start = Instant::now();
     let queue = store.queues[0];
-    let (slot, mut head) = {
+    // Room first: the slot's old header is still there if there is none.
+    let (slot, strips, bytes) = {
+        let state = store.lock();
+        (1 - state.checkpoint.0, state.index.len(), state.index.checkpoint_bytes())
+    };
+    let spare = bytes / 8 + (strips as u64 + 64) * 16;
+    store.files.make_room(slot, files::index_bytes(bytes + spare))?;
+    let (mut head, marks) = {
         let mut state = store.lock();
-        let (slot, newest) = state.checkpoint;
+        let newest = state.checkpoint.1;
         state.index.walk_start();
         let head = Head {
             number: newest.number + 1,
@@ -174,10 +226,13 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
             strips: 0,
             rsn: state.rsn,
             log: state.head,
+            pages_crc: 0,
             incarnation: state.index.incarnation,
         };
-        (1 - slot, head)
+        let marks = state.marks.newest(head.log.mark());
+        (head, marks)
     };
+    let mut crcs = PageCrcs::default();
     let file = &store.files.index[slot];
     // While pages are written over the old ones no header may vouch for them.
     store.node.submit_and_wait(queue, vec![write(file, 0, AlignedBuf::zeroed(UNIT))])?;
@@ -191,6 +246,7 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
         while bytes.len() >= PAGE_USED || !more && !bytes.is_empty() {
             let used = bytes.len().min(PAGE_USED);
             let page = encode_page(head.number, head.pages, &bytes[..used]);
+            crcs.add(&page);
             bytes.drain(..used);
             store.node.submit_and_wait(queue, vec![write(file, page_offset(head.pages), page)])?;
             head.pages += 1;
@@ -202,8 +258,14 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
         from = first + entries.len() / UNIT;
         let mut buf = store.node.buffer(entries.len());
         buf.copy_from_slice(&entries);
-        store.node.submit_and_wait(queue, vec![write(&store.files.crc, (first * UNIT) as u64, buf)])?;
+        let wrote =
+            store.node.submit_and_wait(queue, vec![write(&store.files.crc, (first * UNIT) as u64, buf)]);
+        if let Err(e) = wrote {
+            store.lock().crcs.keep_dirty(first, entries.len() / UNIT);
+            return Err(e);
+        }
     }
+    head.pages_crc = crcs.sum();
     flush(store, &store.files.crc)?;
     flush(store, file)?;
     // The header says that all records up to `rsn` have happened: they must not be lost after that.
@@ -216,7 +278,7 @@ pub(crate) fn checkpoint(store: &Store) -> io::Result<()> {
         state = waited.unwrap_or_else(|e| e.into_inner()).0;
     }
     drop(state);
-    store.node.submit_and_wait(queue, vec![write(file, 0, head.encode(&store.files.label.uuid))])?;
+    store.node.submit_and_wait(queue, vec![write(file, 0, head.encode(&store.files.label.uuid, &marks))])?;
     flush(store, file)?;
     let mut state = store.lock();
     state.tail = state.checkpoint.1.log.position;

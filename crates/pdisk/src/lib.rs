@@ -20,6 +20,7 @@ mod index;
 mod io;
 mod keeper;
 mod log;
+mod marks;
 mod operations;
 mod options;
 mod pdisk;
@@ -30,6 +31,7 @@ mod record;
 mod recover;
 mod report;
 pub mod rules;
+mod short;
 mod space;
 mod stats;
 mod store;
@@ -42,7 +44,7 @@ pub use io::{
     Engine, IoNode, QueueStats,
     fault::{FaultPlan, FileKind, Trace, TraceEvent},
 };
-pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, IoConfig, OpenOptions};
+pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, INDEX_MEMORY_MIN, IoConfig, OpenOptions};
 pub use pdisk::Pdisk;
 pub use put::Payload;
 pub use recover::Damage;

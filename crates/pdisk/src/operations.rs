@@ -132,6 +132,10 @@ impl Pdisk {
             for id in &batch {
                 let now = state_of(state, *id);
                 if rules::seal(&now, below) == Action::Apply {
+                    let known = state.index.get(*id).is_some();
+                    if !known && state.index.memory() as u64 >= store.index_max {
+                        return (0, Err(StripRefusal::NoSpace));
+                    }
                     let record = Record::Seal { strip: *id, below };
                     if let Err(e) = store.append(state, &record, Bytes::new(), false) {
                         return (0, Err(e));

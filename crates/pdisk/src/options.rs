@@ -1,6 +1,6 @@
 //! What a node's queues and a pdisk can be told. A value out of its range is refused, never bent.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use base::{
     ClusterId, PdiskId,
@@ -126,9 +126,21 @@ pub struct OpenOptions {
     pub fast_write_memory: u64,
     /// Space kept free for new versions of strips that exist, in bytes; `None`: 1/32 of the pdisk.
     pub reserve: Option<u64>,
+    /// Memory for the index, in bytes; `None`: 1/64 of the pdisk, at least [`INDEX_MEMORY_MIN`]. New strips are
+    /// refused from 15/16 of it on, everything that makes it grow at all of it.
+    pub index_memory: Option<u64>,
+    /// After this time without a new record the last group is followed by one that proves it whole; `None`: the
+    /// next record does it.
+    pub prove_after: Option<Duration>,
+    /// Somebody keeps points of the log and asks for one after the open: until [`crate::Pdisk::confirm_marks`]
+    /// none is forgotten.
+    pub marks_asked: bool,
     /// Verify CRCs of everything read, and answer `Lost` on a mismatch.
     pub verify_reads: bool,
 }
+
+/// The least that the index may take unless told otherwise, in bytes.
+pub const INDEX_MEMORY_MIN: u64 = 256 * MIB;
 
 impl OpenOptions {
     /// The defaults.
@@ -141,6 +153,9 @@ impl OpenOptions {
             fast_write_limit: 64 * 1024,
             fast_write_memory: 64 * MIB,
             reserve: None,
+            index_memory: None,
+            prove_after: Some(Duration::from_millis(100)),
+            marks_asked: false,
             verify_reads: false,
         }
     }

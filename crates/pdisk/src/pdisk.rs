@@ -10,6 +10,7 @@ use std::{
 use base::{ClusterId, Incarnation, PdiskId, units::UNIT};
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use wire::mgr::LogMark;
 
 use crate::{
     checkpoint::Head,
@@ -23,7 +24,7 @@ use crate::{
     record::Record,
     recover::{Image, recover},
     report::{OpenReport, PdiskStats},
-    store::Store,
+    store::{State, Store},
 };
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.
@@ -53,7 +54,7 @@ impl ReadAt for Through<'_> {
 impl Pdisk {
     /// Makes a new pdisk in `dir`, which must be empty or absent.
     pub fn create(dir: &Path, options: CreateOptions) -> Result<(), PdiskError> {
-        files::create(dir, &options, |label| Head { number: 1, ..Head::default() }.encode(&label.uuid))
+        files::create(dir, &options, |label| Head { number: 1, ..Head::default() }.encode(&label.uuid, &[]))
     }
 
     /// Whose pdisk is in `dir`: cluster and number.
@@ -88,8 +89,10 @@ impl Pdisk {
         let flushes =
             all.map(|file| Request { file: Arc::clone(file), op: io::Op::Flush, offset: 0, tag: 0 });
         node.submit_and_wait(0, flushes.into()).map_err(PdiskError::io("flush", dir))?;
+        files.set_aside();
         let log_bytes_replayed = recovered.replayed_bytes;
         let damaged = recovered.damage.clone();
+        let found = recovered.head.mark();
         let incarnation = Incarnation(recovered.index.incarnation.0 + 1);
         let store = Arc::new(Store::new(files, node.clone(), options, recovered));
 
@@ -121,6 +124,7 @@ impl Pdisk {
         let state = store.lock();
         let report = OpenReport {
             incarnation,
+            recovered: found,
             log_position: state.head.position,
             strips: state.index.len() as u64,
             recovery: start.elapsed(),
@@ -158,14 +162,37 @@ impl Pdisk {
             strips: state.index.len() as u64,
             prepared: state.index.prepared_count() as u64,
             tombstones: state.index.tombstones() as u64,
+            index_bytes: state.index.memory() as u64,
+            index_max: store.index_max,
             pending_bytes: state.index.pending_bytes() as u64,
             log_bytes: state.head.position - state.tail,
             log_capacity: store.files.label.log_bytes,
             incarnation: state.index.incarnation,
             log_position: state.head.position,
             checkpoints: state.checkpoint.1.number,
+            short: state.short.as_ref().map(|short| short.1.clone()),
             failed: state.failed.clone(),
         }
+    }
+
+    /// The point up to which everything is durable, for somebody who keeps it and asks for it later.
+    pub fn mark(&self) -> LogMark {
+        let mut state = self.store().lock();
+        let mark = state.head.mark();
+        state.marks.tell(mark);
+        mark
+    }
+
+    /// The point of this log at a position. `None`: the log does not reach it, no group ends there, or it is
+    /// further back than what is remembered. Whoever kept another digest, or finds none, has seen content that
+    /// is not here.
+    pub fn mark_at(&self, position: u64) -> Option<LogMark> {
+        self.store().lock().marks.at(position)
+    }
+
+    /// What [`Pdisk::mark`] told last is kept now: nothing from before will be asked for.
+    pub fn confirm_marks(&self) {
+        self.store().lock().marks.confirm();
     }
 
     /// Strips with an adopted version, and pieces of the data file that these versions lie in.
@@ -195,6 +222,7 @@ impl Running {
             let mut state = self.store.lock();
             state.stopping = true;
             state.room_waiters.clear();
+            state.space_waiters.clear();
         }
         self.store.wake_all();
         for thread in io::lock(&self.threads).drain(..) {
@@ -220,7 +248,8 @@ impl Running {
                 Err(e) => result = Err(e),
             }
         }
-        if result.is_ok() && store.lock().failed.is_none() {
+        let wanted = |state: &State| state.failed.is_none() && !state.marks.must_stay();
+        if result.is_ok() && wanted(&store.lock()) {
             result = keeper::checkpoint(store);
         }
         store.files.unlock();

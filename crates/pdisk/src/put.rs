@@ -20,8 +20,10 @@ use crate::{
     extent::{Extent, pieces, replace},
     io::{Errors, Op, Request},
     record::{Put, Record, UnitRun},
+    report::new_strips_below,
     rules::{self, Action, PrepareAction, PrepareDecision},
-    store::{State, Store, give_back_log, log_cost},
+    short::lacks_room,
+    store::{State, Store, give_back_log, log_cost, wake_space_waiters},
 };
 
 type Outcome = Result<(), StripRefusal>;
@@ -89,8 +91,11 @@ pub(crate) async fn put(
                     answers.push(started);
                     retry.extend(again);
                 }
-                // Failed is what the results say already.
-                Err(_) => break,
+                Err(refusal) => {
+                    for item in part.into_iter().chain(rest.by_ref()) {
+                        results[item.place] = Err(refusal.clone());
+                    }
+                }
             }
         }
         let freed = (!retry.is_empty()).then(|| next_release(store));
@@ -148,7 +153,7 @@ fn next_release(store: &Store) -> oneshot::Receiver<()> {
     let (tx, rx) = oneshot::channel();
     let mut state = store.lock();
     if state.failed.is_none() && Store::frees_pending(&state) {
-        state.room_waiters.push(tx);
+        state.space_waiters.push(tx);
     }
     rx
 }
@@ -252,6 +257,11 @@ fn first_step(store: &Store, state: &mut State, item: &Item) -> Step {
         Decision::Store { adopt } => adopt,
         Decision::Answer(rsn, outcome) => return Step::Logged(rsn, outcome),
     };
+    let known = state.index.get(item.request.strip).is_some();
+    if state.index.memory() as u64 >= if known { store.index_max } else { new_strips_below(store.index_max) }
+    {
+        return Step::Logged(0, Err(StripRefusal::NoSpace));
+    }
     let base = base_map(state, item, adopt);
     let runs = runs_of(&item.request);
     let pending_max = store.options.fast_write_memory / 2;
@@ -405,11 +415,19 @@ fn finish(
 ) {
     let mut state = store.lock();
     give_back_log(&mut state, reserved);
-    if let Some((_, e)) = errors.into_iter().next() {
+    let (no_room, failed): (Errors, Errors) = errors.into_iter().partition(|(_, e)| lacks_room(e));
+    if let Some((_, e)) = failed.first() {
         store.fail(&mut state, format!("write data: {e}"));
     }
-    for (item, places) in writes {
-        let (rsn, outcome) = second_step(store, &mut state, &item, places);
+    for (tag, (item, places)) in (0u32..).zip(writes) {
+        let (rsn, outcome) = match no_room.iter().find(|(of, _)| *of == tag) {
+            // The units are new: nothing refers to what is in them.
+            Some((_, e)) => {
+                tracing::warn!(pdisk = %store.files.label.pdisk, error = %e, "no room for a write: refused");
+                (0, give_up(&mut state, places, Err(StripRefusal::NoSpace)))
+            }
+            None => second_step(store, &mut state, &item, places),
+        };
         logged.push((item.place, rsn, outcome));
     }
     answer(store, state, logged, tx);
@@ -428,12 +446,15 @@ fn second_step(store: &Store, state: &mut State, item: &Item, places: Vec<(u32, 
                 Err(refusal) => (0, Err(refusal)),
             }
         }
-        Decision::Answer(rsn, outcome) => {
-            for (_, e) in places {
-                state.space.release(e);
-            }
-            crate::store::wake_room_waiters(state);
-            (rsn, outcome)
-        }
+        Decision::Answer(rsn, outcome) => (rsn, give_up(state, places, outcome)),
     }
+}
+
+/// Gives back the units of an item that is not stored.
+fn give_up(state: &mut State, places: Vec<(u32, Extent)>, outcome: Outcome) -> Outcome {
+    for (_, e) in places {
+        state.space.release(e);
+    }
+    wake_space_waiters(state);
+    outcome
 }

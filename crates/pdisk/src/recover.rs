@@ -6,6 +6,7 @@ use std::path::Path;
 
 use base::{AlignedBuf, StripId, Version, units::UNIT};
 use bytes::Bytes;
+use wire::mgr::LogMark;
 
 use crate::{
     checkpoint::{self, Head, Slot},
@@ -37,6 +38,8 @@ pub(crate) struct Recovered {
     pub head: LogPoint,
     /// The checkpoint it started from, and its slot.
     pub checkpoint: (usize, Head),
+    /// Ends of groups that are known: what the checkpoint remembered, and all behind it.
+    pub marks: Vec<LogMark>,
     /// Where the log must be kept from.
     pub tail: u64,
     pub replayed_bytes: u64,
@@ -64,11 +67,13 @@ impl Damage {
 pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
     let label = image.label;
     let mut damage = Damage::default();
-    let (slot, head, mut index, tail) = newest_checkpoint(image, &mut damage)?;
+    let (slot, head, mut index, tail, mut marks) = newest_checkpoint(image, &mut damage)?;
+    marks.retain(|mark| mark.position < head.log.position);
+    marks.push(head.log.mark());
     let mut crcs = read_crcs(image)?;
     let mut replay = Replay::new(image, head.rsn, u64::MAX);
     replay.damage = damage;
-    let at = replay.run(&head, &mut index, &mut crcs, |_| {})?;
+    let at = replay.run(&head, &mut index, &mut crcs, |group| marks.push(group.after.mark()))?;
     let Replay { rsn, damage, .. } = replay;
     let space = Space::from_used(label.units, index.used_extents()).map_err(|Overlap(unit)| {
         PdiskError::damaged(image.index[slot].1, format!("two strips claim unit {unit} of the data file"))
@@ -80,6 +85,7 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
         rsn,
         head: at,
         checkpoint: (slot, head),
+        marks,
         tail,
         replayed_bytes: at.position - head.log.position,
         damage,
@@ -157,20 +163,20 @@ impl<'a> Replay<'a> {
 pub(crate) fn newest_checkpoint(
     image: &Image<'_>,
     damage: &mut Damage,
-) -> Result<(usize, Head, Index, u64), PdiskError> {
+) -> Result<(usize, Head, Index, u64, Vec<LogMark>), PdiskError> {
     let mut heads = Vec::new();
     for (slot, (file, path)) in image.index.iter().enumerate() {
-        if let Slot::Head(head) = checkpoint::read_head(*file, path, &image.label.uuid)? {
-            heads.push((slot, head));
+        if let Slot::Head(head, marks) = checkpoint::read_head(*file, path, &image.label.uuid)? {
+            heads.push((slot, head, marks));
         }
     }
-    heads.sort_by_key(|(_, h)| std::cmp::Reverse(h.number));
-    for (i, (slot, head)) in heads.iter().enumerate() {
+    heads.sort_by_key(|(_, h, _)| std::cmp::Reverse(h.number));
+    for (i, (slot, head, marks)) in heads.iter().enumerate() {
         match checkpoint::read_strips(image.index[*slot].0, head, image.label.units) {
             Ok(index) => {
                 // What another open falls back to must stay replayable.
-                let tail = heads.get(i + 1).map_or(head.log.position, |(_, older)| older.log.position);
-                return Ok((*slot, *head, index, tail));
+                let tail = heads.get(i + 1).map_or(head.log.position, |(_, older, _)| older.log.position);
+                return Ok((*slot, *head, index, tail, marks.clone()));
             }
             Err(what) => {
                 damage.checkpoint.get_or_insert(what);

@@ -7,6 +7,7 @@ use base::{
     events::{self, Severity},
     units::human_size,
 };
+use wire::mgr::LogMark;
 
 use crate::recover::Damage;
 
@@ -15,7 +16,9 @@ use crate::recover::Damage;
 pub struct OpenReport {
     /// This life of the pdisk, durable.
     pub incarnation: Incarnation,
-    /// Bytes of log ever written and durable. It only grows; an old copy of the pdisk is behind.
+    /// The end of the log as it was found: before the group that this open wrote.
+    pub recovered: LogMark,
+    /// Bytes of log ever written and durable, the group of this open included.
     pub log_position: u64,
     /// Strips held, tombstones of seals included.
     pub strips: u64,
@@ -69,6 +72,10 @@ pub struct PdiskStats {
     pub prepared: u64,
     /// Seals of strips that have no version.
     pub tombstones: u64,
+    /// Memory that the index takes, an upper bound, and what it may take.
+    pub index_bytes: u64,
+    /// What it may take.
+    pub index_max: u64,
     /// Bytes of small versions that are not at their place yet.
     pub pending_bytes: u64,
     /// Bytes of log in use.
@@ -81,8 +88,29 @@ pub struct PdiskStats {
     pub log_position: u64,
     /// Checkpoints made since the pdisk was created.
     pub checkpoints: u64,
+    /// The host's file system has no room for what it must write, if so: it tries again by itself.
+    pub short: Option<String>,
     /// Why it latched itself failed, if it did.
     pub failed: Option<String>,
+}
+
+impl PdiskStats {
+    /// Bytes that new strips may still take: what is free and not reserved; less when the index comes near its
+    /// bound, and none while the log fills up that nothing can relieve.
+    pub fn room(&self) -> u64 {
+        let free = self.free.saturating_sub(self.reserved);
+        if self.short.is_some() && self.log_bytes > self.log_capacity / 2 {
+            return 0;
+        }
+        let (left, near) =
+            (new_strips_below(self.index_max).saturating_sub(self.index_bytes), self.index_max / 8);
+        if left >= near { free } else { (u128::from(free) * u128::from(left) / u128::from(near)) as u64 }
+    }
+}
+
+/// Index memory from which on new strips are refused: the rest is for those that exist.
+pub(crate) fn new_strips_below(index_max: u64) -> u64 {
+    index_max - index_max / 16
 }
 
 /// What a verification of all strips found.

@@ -39,6 +39,10 @@ pub(crate) struct Stats {
     /// 1: latched failed.
     pub failed: Gauge,
     pub failures: Counter,
+    /// Memory of the index, an upper bound.
+    pub index_bytes: Gauge,
+    /// 1: the host's file system has no room for what must be written.
+    pub short: Gauge,
     /// Strips that could not be read or did not verify.
     pub lost: Counter,
 }
@@ -64,6 +68,8 @@ impl Stats {
             commit_bytes: counter("pdisk_commit_bytes", "Bytes written to the log"),
             checkpoint: histogram("pdisk_checkpoint_seconds", "Time of checkpoints"),
             failed: stats::gauge("pdisk_failed", "1 if the pdisk has latched itself failed", &mine),
+            index_bytes: stats::gauge("pdisk_index_bytes", "Memory that the index takes, at most", &mine),
+            short: stats::gauge("pdisk_short", "1 while the host's file system has no room", &mine),
             failures: counter("pdisk_failures", "Times a pdisk latched itself failed"),
             lost: counter("pdisk_lost_strips", "Strips found unreadable or not matching their CRCs"),
         }

@@ -5,7 +5,8 @@
 //! Freed units wait in a generation until (1) the record that freed them is durable and (2) every read
 //! or in-place write that may still use them has ended. In-place writes of small versions wait the same
 //! way after the adoption, so that a reader of the old version never sees new bytes.
-//! The first write or flush error latches the pdisk failed: every waiter is answered `Failed`.
+//! The first write or flush error latches the pdisk failed: every waiter is answered `Failed`. A write for which the
+//! host's file system has no room is the exception: it is tried again (`is_short`), or its operation refused.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -34,8 +35,10 @@ use crate::{
     index::Index,
     io::{self, IoNode},
     log::LogPoint,
-    options::OpenOptions,
+    marks::Marks,
+    options::{INDEX_MEMORY_MIN, OpenOptions},
     record::Record,
+    short::Short,
     space::Space,
     stats::Stats,
 };
@@ -115,14 +118,22 @@ pub(crate) struct State {
     /// Log bytes promised to operations that have not appended yet.
     pub reserved_log: u64,
     pub waiters: Vec<(u64, Waiter)>,
-    /// Operations that wait for room in the log or on the disk.
+    /// Operations that wait for room in the log.
     pub room_waiters: Vec<oneshot::Sender<()>>,
+    /// Operations that wait for units to come back.
+    pub space_waiters: Vec<oneshot::Sender<()>>,
     pub generations: VecDeque<Generation>,
     /// Strips whose pending units up to this record may go to their place.
     pub ready: BTreeMap<StripId, u64>,
     pub deletes: RecentDeletes,
     /// Slot and head of the newest checkpoint.
     pub checkpoint: (usize, Head),
+    /// Points of the log that may be asked for.
+    pub marks: Marks,
+    /// The last group holds records, and nothing behind it proves that it was whole.
+    pub unproved: bool,
+    /// The host's file system has no room for something that must be written: what, and what it said.
+    pub short: Option<(Short, String)>,
     pub failed: Option<String>,
     /// The committer waits for so many pending records; 0: it does not wait. Waking it costs a system call.
     pub wake_committer_at: usize,
@@ -138,6 +149,8 @@ pub(crate) struct Store {
     pub options: OpenOptions,
     /// Units that only strips with an adopted version may take.
     pub reserve_units: u64,
+    /// Bytes that the index may take.
+    pub index_max: u64,
     /// The last record of the life before this one.
     pub inherited: u64,
     /// Largest payload that goes to the log.
@@ -172,6 +185,7 @@ impl Store {
         let queues = node.assign(options.queues_per_pdisk as usize, &files.dir);
         let units = files.label.units;
         let reserve_units = options.reserve.map_or(units / 32, |r| r / UNIT as u64).min(units);
+        let index_max = options.index_memory.unwrap_or((units * UNIT as u64 / 64).max(INDEX_MEMORY_MIN));
         let group_max = crate::log::group_max(files.label.log_bytes);
         let mut ready = BTreeMap::new();
         for (id, s) in recovered.index.iter_after(None) {
@@ -193,10 +207,14 @@ impl Store {
             reserved_log: 0,
             waiters: Vec::new(),
             room_waiters: Vec::new(),
+            space_waiters: Vec::new(),
             generations: VecDeque::from([Generation::new()]),
             ready,
             deletes: RecentDeletes::default(),
             checkpoint: recovered.checkpoint,
+            marks: Marks::new(recovered.marks, options.marks_asked),
+            unproved: false,
+            short: None,
             failed: None,
             wake_committer_at: 0,
             full: false,
@@ -204,6 +222,7 @@ impl Store {
         };
         let stats = Stats::new(files.label.pdisk);
         stats.failed.set(0);
+        stats.short.set(0);
         Store {
             stats,
             inherited,
@@ -213,6 +232,7 @@ impl Store {
             queues,
             options,
             reserve_units,
+            index_max,
             small: BufPool::new(IDLE_SMALL),
             commit_watch: CommitWatch::default(),
             state: Mutex::new(state),
@@ -313,12 +333,14 @@ impl Store {
             waiter(false);
         }
         state.room_waiters.clear();
+        state.space_waiters.clear();
         state.pending.clear();
         self.wake_all();
     }
 
     /// Tells, once each time it fills, that little is left for new strips.
     pub fn look_at_room(&self, state: &mut State) {
+        self.stats.index_bytes.set(state.index.memory() as _);
         let units = self.files.label.units;
         let left = state.space.free_units().saturating_sub(self.reserve_units);
         if state.full {
@@ -370,7 +392,7 @@ impl Store {
         }
         self.draining.store(state.generations.len() > 1, Ordering::SeqCst);
         if released {
-            wake_room_waiters(state);
+            wake_space_waiters(state);
         }
     }
 
@@ -414,6 +436,12 @@ impl Store {
         room
     }
 
+    /// Whether the log has room for a group that proves the one before.
+    pub fn has_room_for_proof(&self, state: &State) -> bool {
+        let ring = self.files.label.log_bytes;
+        state.head.position - state.tail + state.reserved_log + log_cost(0, 0) <= ring - ring / 4
+    }
+
     /// Waits for room in the log.
     pub async fn reserve_log(&self, bytes: u64) -> Result<LogReserve<'_>, StripRefusal> {
         let bytes = bytes.min(self.files.label.log_bytes / 8);
@@ -423,8 +451,12 @@ impl Store {
                 if state.failed.is_some() || state.stopping {
                     return Err(StripRefusal::Failed);
                 }
-                if self.try_reserve_log(&mut state, bytes) {
+                let short = state.short.as_ref().map(|short| short.0);
+                if short != Some(Short::Log) && self.try_reserve_log(&mut state, bytes) {
                     return Ok(LogReserve { store: self, bytes });
+                }
+                if short.is_some() {
+                    return Err(StripRefusal::NoSpace);
                 }
                 let (tx, rx) = oneshot::channel();
                 state.room_waiters.push(tx);
@@ -444,6 +476,14 @@ pub(crate) fn log_cost(meta: usize, payload: usize) -> u64 {
 
 pub(crate) fn wake_room_waiters(state: &mut State) {
     for waiter in state.room_waiters.drain(..) {
+        // Whoever waited may be gone.
+        let _ = waiter.send(());
+    }
+}
+
+/// Units have come back. Nothing else wakes these: two that wait would wake each other until they give up.
+pub(crate) fn wake_space_waiters(state: &mut State) {
+    for waiter in state.space_waiters.drain(..) {
         // Whoever waited may be gone.
         let _ = waiter.send(());
     }

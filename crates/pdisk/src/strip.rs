@@ -49,6 +49,11 @@ impl Ver {
     }
 }
 
+/// What the allocator adds to the allocations of one version, and the lists take of a strip in all: a tree's nodes
+/// may be half empty, for which a strip itself is counted twice.
+const ALLOCATIONS: usize = 48;
+const LISTS: usize = 2 * (size_of::<(PoolId, GroupId, StripId)>() + size_of::<StripId>());
+
 /// One strip. Without a version it is a tombstone: the seal alone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Strip {
@@ -91,6 +96,25 @@ impl Strip {
     }
     pub fn pending_bytes(&self) -> usize {
         self.versions().map(|v| v.pending.len() * UNIT).sum()
+    }
+    /// Bytes of memory it takes in the index with all that is derived from it, an upper bound; the bytes of
+    /// pending units are counted apart. None for a strip that is not there.
+    pub fn memory(&self) -> usize {
+        if self.listed() == Listed::default() {
+            return 0;
+        }
+        let heap = |v: &Ver| {
+            v.map.len() * size_of::<Extent>()
+                + v.covers.len() * size_of::<Option<Version>>()
+                + v.pending.capacity() * size_of::<Pending>()
+                + ALLOCATIONS
+        };
+        size_of::<(StripId, Strip)>() * 2 + LISTS + self.versions().map(heap).sum::<usize>()
+    }
+    /// Bytes of it in a checkpoint (see [`encode_strip`]), an upper bound, without those of pending units.
+    pub fn encoded_max(&self) -> usize {
+        let one = |v: &Ver| 64 + 17 * v.covers.len() + 8 * v.map.len() + 14 * v.pending.len();
+        if self.listed() == Listed::default() { 0 } else { 64 + self.versions().map(one).sum::<usize>() }
     }
     pub fn adopt(&mut self) {
         self.adopted = self.prepared.take();

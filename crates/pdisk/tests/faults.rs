@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use pdisk::{EngineChoice, FaultPlan, FileKind, IoConfig, IoNode, PdiskError, Trace, TraceEvent};
+use pdisk::{EngineChoice, FaultPlan, FileKind, IoConfig, IoNode, Pdisk, PdiskError, Trace, TraceEvent};
 use wire::strip::{ReadVersion, StripRefusal};
 
 const ADOPTED: ReadVersion = ReadVersion::Adopted;
@@ -217,4 +217,139 @@ async fn an_unreadable_log_or_index_is_an_error_that_names_it() {
         let error = try_open(dir.path(), &node).unwrap_err().to_string();
         assert!(error.contains(file), "{error}");
     }
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !done() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// The file system that the pdisk lies on is full for a while, wherever that hits: what needs room is refused, nothing
+/// is latched, and it goes on by itself.
+#[tokio::test]
+async fn a_full_file_system_is_waited_for() {
+    for engine in ENGINES {
+        for file in ["index", "crc", "data"] {
+            let dir = tempfile::tempdir().unwrap();
+            create(dir.path(), 4 << 20);
+            let node = faulty(engine, FaultPlan::default());
+            let (p, _) = open(dir.path(), &node);
+            write(&p, strip(0), v(1, 1), &content(0, 20)).await;
+            node.change_faults(&plan(&format!("enospc on=write file={file}")));
+            // Until the log has no room left that only a checkpoint could make, or at once.
+            let mut stored = 0;
+            let refusal = loop {
+                let units = if file == "data" { 20 } else { 4 };
+                match prepare(&p, whole(strip(1 + stored % 4), v(2 + stored, 1), &content(stored, units)))
+                    .await
+                {
+                    Ok(()) => adopt(&p, strip(1 + stored % 4), v(2 + stored, 1)).await,
+                    Err(refusal) => break refusal,
+                }
+                stored += 1;
+                assert!(stored < 1000, "{file}: the log has no end");
+            };
+            assert_eq!((refusal, p.stats().failed), (StripRefusal::NoSpace, None), "{file}");
+            if file == "data" {
+                assert_eq!((stored, p.stats().short), (0, None));
+            } else {
+                assert!(stored > 5 && p.stats().short.unwrap().contains("checkpoint"), "{file}");
+            }
+            assert_eq!(read(&p, strip(0), ADOPTED).await.unwrap(), content(0, 20));
+            let last = 1 + (stored + 3) % 4;
+            let same = async |p: &Pdisk| {
+                file == "data" || read(p, strip(last), ADOPTED).await.unwrap() == content(stored - 1, 4)
+            };
+            assert!(same(&p).await);
+            // Dead in that state, it is what it was.
+            if file == "index" {
+                drop(p);
+                let (q, report) = open(dir.path(), &node);
+                assert!(report.damaged.is_none() && same(&q).await);
+                node.change_faults(&FaultPlan::default());
+                until("room again", || q.stats().short.is_none());
+                assert_eq!(q.verify().await.unwrap().damaged, []);
+                continue;
+            }
+            node.change_faults(&FaultPlan::default());
+            until("room again", || p.stats().short.is_none());
+            write(&p, strip(9), v(9000, 1), &content(9, 20)).await;
+            p.close().await.unwrap();
+            let (p, report) = open(dir.path(), &node);
+            assert!(report.damaged.is_none() && report.log_bytes_replayed == 0);
+            assert_eq!(read(&p, strip(9), ADOPTED).await.unwrap(), content(9, 20));
+            assert!(same(&p).await);
+            assert_eq!(p.verify().await.unwrap().damaged, [], "{file}");
+        }
+    }
+}
+
+/// The same for the log itself: who waits for an answer has it when there is room; others are refused meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_room_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 4 << 20);
+    let node = faulty(EngineChoice::Psync, FaultPlan::default());
+    let (p, _) = open(dir.path(), &node);
+    node.change_faults(&plan("enospc on=write file=log"));
+    let waits = {
+        let p = p.clone();
+        tokio::spawn(async move { prepare(&p, whole(strip(1), v(1, 1), &content(1, 3))).await })
+    };
+    until("the log has no room", || p.stats().short.is_some());
+    assert_eq!(prepare(&p, whole(strip(2), v(1, 1), &content(2, 3))).await, Err(StripRefusal::NoSpace));
+    assert!(!waits.is_finished());
+    node.change_faults(&FaultPlan::default());
+    assert_eq!(waits.await.unwrap(), Ok(()));
+    until("room again", || p.stats().short.is_none());
+    prepare(&p, whole(strip(2), v(1, 1), &content(2, 3))).await.unwrap();
+    drop(p);
+    let (p, _) = open(dir.path(), &node);
+    assert_eq!(read(&p, strip(1), ReadVersion::Exactly(v(1, 1))).await.unwrap(), content(1, 3));
+}
+
+/// A flush that fails is another matter, whatever it says: what was written may be gone.
+#[tokio::test]
+async fn a_flush_without_room_is_latched() {
+    for (file, close) in [("log", false), ("data", false), ("index", true), ("crc", true)] {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path(), 4 << 20);
+        let node = faulty(EngineChoice::Psync, FaultPlan::default());
+        let (p, _) = open(dir.path(), &node);
+        node.change_faults(&plan(&format!("enospc on=flush file={file}")));
+        let answer = prepare(&p, whole(strip(1), v(1, 1), &content(1, 40))).await;
+        assert_eq!(answer.is_ok(), close, "{file}");
+        assert!(close || p.stats().failed.is_some(), "{file}");
+        assert!(p.close().await.is_err(), "{file}");
+    }
+}
+
+/// Two that wait for units which a reader still uses do not wake each other until both give up.
+#[tokio::test(flavor = "multi_thread")]
+async fn units_on_their_way_back_are_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 1 << 20);
+    let node = faulty(EngineChoice::Psync, FaultPlan::default());
+    let options = pdisk::OpenOptions { reserve: Some(0), fast_write_limit: 0, ..options() };
+    let (p, _) = Pdisk::open(dir.path(), options, &node).unwrap();
+    write(&p, strip(1), v(1, 1), &content(1, 120)).await;
+    node.change_faults(&plan("delay 700ms on=read file=data"));
+    let reads = {
+        let p = p.clone();
+        tokio::spawn(async move { read(&p, strip(1), ReadVersion::Exactly(v(1, 1))).await })
+    };
+    // It has begun when its units are not free though nothing refers to them any more.
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    write(&p, strip(1), v(1, 2), &content(2, 120)).await;
+    let more = [2, 3, 4].map(|i| {
+        let p = p.clone();
+        tokio::spawn(async move { prepare(&p, whole(strip(i), v(1, 1), &content(i, 40))).await })
+    });
+    for one in more {
+        assert_eq!(one.await.unwrap(), Ok(()));
+    }
+    assert_eq!(reads.await.unwrap().unwrap(), content(1, 120));
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use base::{Grant, GroupId, PoolId, Version};
+use base::{BlockIndex, FsId, Grant, GroupId, InodeNo, PoolId, Version};
 use common::*;
 use pdisk::{CreateOptions, EngineChoice, IoNode, Pdisk, PdiskError};
 use wire::strip::{DeleteStrips, Range, ReadStrip, ReadVersion, StripRefusal};
@@ -424,4 +424,47 @@ async fn lent_bytes_stay_while_their_strip_is_replaced_and_their_room_comes_back
     replace(20..80).await;
     assert_eq!(read(&p, strip(0), ReadVersion::Adopted).await.unwrap(), content(79, 256));
     p.close().await.unwrap();
+}
+
+/// The index has its bound: new strips are refused at it, what exists can be written again, and what is deleted makes
+/// room.
+#[tokio::test]
+async fn an_index_at_its_bound_refuses_new_strips_only() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 4 << 20);
+    let node = node(EngineChoice::Auto);
+    let bounded = |bytes| pdisk::OpenOptions { index_memory: Some(bytes), ..options() };
+    let (p, _) = Pdisk::open(dir.path(), bounded(64 << 10), &node).unwrap();
+    assert_eq!(p.stats().room(), p.stats().free - p.stats().reserved, "far from it, it counts for nothing");
+    let mut stored = 0;
+    while prepare(&p, whole(strip(stored), v(1, 1), &content(stored, 1))).await.is_ok() {
+        adopt(&p, strip(stored), v(1, 1)).await;
+        stored += 1;
+    }
+    let refused = prepare(&p, whole(strip(stored), v(1, 1), &content(stored, 1))).await;
+    assert_eq!(refused, Err(StripRefusal::NoSpace));
+    let stats = p.stats();
+    assert!((50..500).contains(&stored) && stats.free > 1 << 20, "{stored} {stats:?}");
+    assert!(stats.index_bytes <= stats.index_max && stats.room() == 0, "{stats:?}");
+    prepare(&p, whole(strip(3), v(1, 2), &content(1000, 1))).await.unwrap();
+    adopt(&p, strip(3), v(1, 2)).await;
+    p.close().await.unwrap();
+    let (p, _) = Pdisk::open(dir.path(), bounded(64 << 10), &node).unwrap();
+    let now = p.stats().index_bytes;
+    assert!(now <= stats.index_bytes && now > stats.index_bytes / 2, "counted anew: {now} {stats:?}");
+    while prepare(&p, whole(strip(stored), v(1, 1), &content(stored, 1))).await.is_ok() {
+        adopt(&p, strip(stored), v(1, 1)).await;
+        stored += 1;
+    }
+    // Smaller than what is there: it opens, and takes nothing new.
+    p.close().await.unwrap();
+    let (p, _) = Pdisk::open(dir.path(), bounded(1 << 10), &node).unwrap();
+    assert_eq!(prepare(&p, whole(strip(stored), v(1, 1), &content(0, 1))).await, refused);
+    assert_eq!(read(&p, strip(3), ADOPTED).await.unwrap(), content(1000, 1));
+    p.close().await.unwrap();
+    let (p, _) = Pdisk::open(dir.path(), bounded(64 << 10), &node).unwrap();
+    let (first, last) = (BlockIndex(0), BlockIndex(9));
+    let delete = DeleteStrips { fs: FsId(1), inode: InodeNo(10), first, last, highest: v(9, 9) };
+    assert_eq!(p.delete(vec![delete]).await, Ok(10));
+    write(&p, strip(stored), v(1, 1), &content(stored, 1)).await;
 }

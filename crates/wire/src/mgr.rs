@@ -46,6 +46,15 @@ pub struct ProcessIdent {
     pub start_ticks: u64,
 }
 
+/// A point of a pdisk's log: where it is, and what everything before it was. The default, the start of the log, says nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LogMark {
+    /// Bytes of log before it; only grows.
+    pub position: u64,
+    /// A digest of all groups before it; 0 where it is not known.
+    pub digest: u64,
+}
+
 /// What a server says of one pdisk.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PdiskReport {
@@ -53,8 +62,11 @@ pub struct PdiskReport {
     pub id: PdiskId,
     /// Its present life.
     pub incarnation: Incarnation,
-    /// Its log position: only grows; behind the recorded one means an old copy.
-    pub log_position: u64,
+    /// The point of its log up to which everything is durable.
+    pub log: LogMark,
+    /// At a registration: the point of its log at the position that [`MgrRequest::LogMarks`] named. None: it has no
+    /// such point. Another one than the recorded: acknowledged content is missing, it is an old copy or damaged.
+    pub proved: Option<LogMark>,
     /// Bytes it can hold.
     pub capacity: u64,
     /// Bytes free for new strips.
@@ -384,6 +396,12 @@ pub enum MgrRequest {
         /// At most [`crate::owned::OWNERS_MAX`].
         blocks: Vec<base::StripeId>,
     },
+    /// The points of pdisks' logs on record, in the order of the request; the default where there is none. A server
+    /// asks for them before it registers.
+    LogMarks {
+        /// Which.
+        pdisks: Vec<PdiskId>,
+    },
 }
 
 impl MgrRequest {
@@ -556,6 +574,8 @@ pub enum MgrReply {
         /// As with Token.
         resolve: bool,
     },
+    /// See [`MgrRequest::LogMarks`].
+    LogMarks(Vec<LogMark>),
 }
 
 /// Why the manager did not do it.

@@ -299,6 +299,12 @@ tunables! {
         default: ByteSize(64 * MIB), range: sizes(MIB, 4 * GIB),
         unit: "bytes", scope: Node, change: Reopen, status: Used
     }
+    /// Memory of each pdisk for its index. From 15/16 of it on new strips are refused as on a full disk; 0 takes
+    /// 1/64 of the pdisk, at least 256 MiB. A strip takes some 700 bytes, an upper bound.
+    index_memory = "index_memory": ByteSize {
+        default: ByteSize(0), range: sizes(0, TIB),
+        unit: "bytes", scope: Node, change: Reopen, status: Used
+    }
     /// A complete version is adopted by a message of its own if no other message has carried its adoption
     /// within this time.
     adoption_delay = "adoption_delay": Duration {

@@ -20,7 +20,7 @@ use stripe::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 use wire::{
-    mgr::{MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{LogMark, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::NsdRequest,
     strip::{DeleteStrips, PrepareStrip, StripRefusal, StripState},
 };
@@ -154,13 +154,23 @@ struct Server {
 impl Registrar for Server {
     fn register(&self, link: Arc<dyn ManagerLink>) -> BoxFuture<'static, Result<Registered, RegistrarError>> {
         let id = self.node.id.0;
-        let request = MgrRequest::RegisterServer {
-            node: self.node.id,
-            process: ProcessIdent { pid: NODE + id, start_ticks: self.life, ..ProcessIdent::default() },
-            addrs: vec![format!("127.0.0.{id}:1")],
-            pdisks: self.reports(),
-        };
+        let (node, process) = (
+            self.node.id,
+            ProcessIdent { pid: NODE + id, start_ticks: self.life, ..ProcessIdent::default() },
+        );
+        let mut pdisks = self.reports();
         Box::pin(async move {
+            let ask = MgrRequest::LogMarks { pdisks: vec![pdisks[0].id] };
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+            let recorded = match link.call(SessionId(0), Epoch(0), ask, until).await {
+                Ok(MgrReply::LogMarks(marks)) => marks[0],
+                Ok(_) => return Err(RegistrarError::Fatal(LinkError::Protocol)),
+                Err(error) => return Err(RegistrarError::Retry(error)),
+            };
+            // Its log is a count of changes: it contains every point that it reaches.
+            pdisks[0].proved = (recorded.position <= pdisks[0].log.position).then_some(recorded);
+            let addrs = vec![format!("127.0.0.{id}:1")];
+            let request = MgrRequest::RegisterServer { node, process, addrs, pdisks };
             let sent = base::presence::boot_time();
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
             match link.call(SessionId(0), Epoch(0), request, deadline).await {
@@ -178,7 +188,7 @@ impl Registrar for Server {
         vec![PdiskReport {
             id: PdiskId(self.node.id.0),
             incarnation: Incarnation(self.life),
-            log_position: self.node.strips.lock().unwrap().changes(),
+            log: LogMark { position: self.node.strips.lock().unwrap().changes(), digest: 1 },
             capacity: 1 << 40,
             free: 1 << 40,
             caught_up: *self.caught_up.lock().unwrap(),

@@ -1,6 +1,7 @@
 //! One queue: a ring and the thread that owns it.
 //! Requests are started on this thread; what must wait goes on in the runtime and is answered from there:
 //! answers are entered into a list, and this thread commits them, woken through an eventfd if it sleeps.
+//! The eventfd is polled, never read: the kernel gets no memory for it.
 //! An entry whose command fails has left the queue; the thread ends when all have, which is when the
 //! mount is gone and the last request is answered.
 
@@ -14,6 +15,7 @@ use std::{
         mpsc,
     },
     thread::{self, ThreadId},
+    time::Duration,
 };
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
@@ -30,7 +32,7 @@ use crate::{
     sys,
 };
 
-/// `user_data` of the eventfd's read; entries have their numbers.
+/// `user_data` of the eventfd's poll; entries have their numbers.
 const WAKE: u64 = u64::MAX;
 /// Where `len` stands in a submission entry (`struct io_uring_sqe`).
 const SQE_LEN_AT: usize = 24;
@@ -106,7 +108,6 @@ pub struct Queue<C> {
     /// Entries that have not left.
     left: usize,
     wake_armed: bool,
-    wake_value: Box<[u8; 8]>,
 }
 
 impl<C: Calls> Queue<C> {
@@ -114,7 +115,7 @@ impl<C: Calls> Queue<C> {
     pub fn new(ring: Ring, session: Arc<Session<C>>) -> Queue<C> {
         let sinks = ring.entries.iter().map(|e| e.clone() as Arc<dyn Sink>).collect();
         let left = ring.entries.len();
-        Queue { ring, session, sinks, left, wake_armed: false, wake_value: Box::new([0; 8]) }
+        Queue { ring, session, sinks, left, wake_armed: false }
     }
 
     /// Until every entry has left. `last` is given up as soon as the mount is gone.
@@ -129,7 +130,7 @@ impl<C: Calls> Queue<C> {
         }
         let _ = self.ring.registered.send(registered);
         let mut last = Some(last);
-        let (mut ready, mut done) = (Vec::new(), Vec::new());
+        let (mut ready, mut done, mut in_vain) = (Vec::new(), Vec::new(), InVain::default());
         while self.left > 0 {
             self.ring.shared.take(&mut ready);
             for number in ready.drain(..) {
@@ -144,7 +145,7 @@ impl<C: Calls> Queue<C> {
             let waited = self.submit_and_wait();
             self.ring.shared.sleeping.store(false, SeqCst);
             if let Err(error) = waited
-                && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+                && let Err(error) = in_vain.another(error)
             {
                 // The ring itself fails: what it has would never be answered.
                 if let Some(last) = &last {
@@ -152,10 +153,13 @@ impl<C: Calls> Queue<C> {
                 }
                 return self.abandon();
             }
-            done.extend(self.ring.ring.completion().map(|c| (c.user_data(), c.result())));
-            for (data, result) in done.drain(..) {
+            done.extend(self.ring.ring.completion().map(|c| (c.user_data(), c.result(), c.flags())));
+            if !done.is_empty() {
+                in_vain = InVain::default();
+            }
+            for (data, result, flags) in done.drain(..) {
                 if data == WAKE {
-                    self.wake_armed = false;
+                    self.wake_armed = cqueue::more(flags);
                 } else if result < 0 {
                     self.left -= 1;
                     self.leave(data, result, &mut last);
@@ -171,7 +175,7 @@ impl<C: Calls> Queue<C> {
         let ring = &mut self.ring.ring;
         let prepared = ring.submission().len() as u32;
         let flags = wait_flags(ring.params().is_feature_no_iowait());
-        // SAFETY: no argument is passed; what the entries point to lives until the thread ends (`push`, `arm_wake`).
+        // SAFETY: no argument is passed; what the entries point to lives until the thread ends (`push`).
         unsafe { ring.submitter().enter::<libc::sigset_t>(prepared, 1, flags.bits(), None) }
     }
 
@@ -222,9 +226,10 @@ impl<C: Calls> Queue<C> {
             return;
         }
         let event = types::Fd(self.ring.shared.event.as_raw_fd());
-        let read = opcode::Read::new(event, self.wake_value.as_mut_ptr(), 8).build().user_data(WAKE);
-        // SAFETY: the value lives in a box until the thread ends, and at most one read is under way.
-        self.wake_armed = unsafe { self.ring.ring.submission().push(&read.into()) }.is_ok();
+        // Every write to it completes once more, until a completion says that no more follow.
+        let poll = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build().user_data(WAKE);
+        // SAFETY: a poll is given no memory; the ring's own reference keeps the file.
+        self.wake_armed = unsafe { self.ring.ring.submission().push(&poll.into()) }.is_ok();
     }
 
     fn serve(&self, number: usize) {
@@ -255,6 +260,31 @@ impl<C: Calls> Queue<C> {
     }
 }
 
+/// Times in a row that the kernel could not take the ring's call. It is made again after a pause that doubles, from
+/// 1 ms to half a second; after a minute of that it counts as failed.
+#[derive(Default)]
+struct InVain(u32);
+
+impl InVain {
+    const MAX: u32 = 128;
+
+    /// Pauses, or gives the error that ends it.
+    fn another(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => return Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.0 < InVain::MAX => {}
+            Some(libc::EAGAIN | libc::EBUSY) => {
+                let what = format!("the ring was entered {} times in vain: {error}", self.0);
+                return Err(io::Error::other(what));
+            }
+            _ => return Err(error),
+        }
+        thread::sleep(Duration::from_millis(1 << self.0.min(9)));
+        self.0 += 1;
+        Ok(())
+    }
+}
+
 /// A queue without requests waits for no disk. The kernel counts that as iowait unless told not to, which it must be
 /// able to take (Linux 6.15).
 fn wait_flags(can_be_told: bool) -> EnterFlags {
@@ -265,6 +295,20 @@ fn wait_flags(can_be_told: bool) -> EnterFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_that_cannot_be_entered_fails_after_a_while() {
+        let again = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let mut in_vain = InVain::default();
+        assert!(in_vain.another(again()).is_ok());
+        assert!(in_vain.another(io::Error::from_raw_os_error(libc::EINTR)).is_ok());
+        assert_eq!(
+            in_vain.another(io::Error::from_raw_os_error(libc::ENXIO)).unwrap_err().raw_os_error(),
+            Some(libc::ENXIO)
+        );
+        let error = InVain(InVain::MAX).another(again()).unwrap_err();
+        assert!(error.to_string().contains("128 times in vain"), "{error}");
+    }
 
     #[test]
     fn waiting_for_requests_is_no_iowait_where_the_kernel_can_be_told() {

@@ -76,6 +76,13 @@ pub enum Event {
     Away(Duration),
     /// Time has passed.
     Tick,
+    /// A server asks what is on record of its pdisks' logs.
+    LogMarks {
+        /// Answer to.
+        ticket: Ticket,
+        /// Which.
+        pdisks: Vec<PdiskId>,
+    },
     /// A server starts.
     Register {
         /// Answer to.
@@ -518,7 +525,7 @@ impl Cluster {
             }
         }
         for pdisk in &cluster.map.pdisks {
-            let record = keys::read(from, &keys::pdisk_key(pdisk.id))?.unwrap_or_default();
+            let record = keys::read_pdisk(from, pdisk.id)?;
             let server = pdisk.nodes.iter().find(|node| cluster.servers.contains_key(node)).copied();
             let disk = Disk { record, server, stored: now, registered: now, ..Disk::default() };
             cluster.disks.insert(pdisk.id, disk);
@@ -562,6 +569,9 @@ impl Cluster {
         match event {
             Event::Away(_) => {}
             Event::Tick => self.lapse_clients(now, &mut step),
+            Event::LogMarks { ticket, pdisks } => {
+                step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
+            }
             Event::Register { ticket, node, process, addrs, pdisks } => {
                 self.register(ticket, node, process, addrs, pdisks, now, &mut step);
             }

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, time::Duration};
 use base::{Epoch, NodeId, PdiskId};
 use wire::{
     map::PdiskState,
-    mgr::{PdiskReport, ProcessIdent},
+    mgr::{LogMark, PdiskReport, ProcessIdent},
 };
 
 use super::{Cluster, Step, moves::needed};
@@ -25,7 +25,23 @@ use super::{Cluster, Step, moves::needed};
 /// A silent pdisk whose server is alive stays out for this many leases.
 const SILENT_LEASES: u32 = 6;
 
+/// Whether the log of a pdisk that is named still has everything that was recorded of it.
+fn contains(recorded: &LogMark, report: &PdiskReport) -> bool {
+    match recorded {
+        // Nothing is known: a new pdisk, or a manager that was restored from a dump.
+        LogMark { position: 0, .. } => true,
+        // Recorded by a version that knew positions only.
+        LogMark { position, digest: 0 } => report.log.position >= *position,
+        recorded => report.proved.as_ref() == Some(recorded),
+    }
+}
+
 impl Cluster {
+    /// What is on record of pdisks' logs.
+    pub(super) fn log_marks(&self, pdisks: &[PdiskId]) -> Vec<LogMark> {
+        pdisks.iter().map(|id| self.disks.get(id).map(|disk| disk.record.log).unwrap_or_default()).collect()
+    }
+
     pub(super) fn set_state(&mut self, id: PdiskId, state: PdiskState, why: &str, step: &mut Step) {
         let epoch = self.bump();
         if let Some(entry) = self.map.pdisks.iter_mut().find(|entry| entry.id == id) {
@@ -48,11 +64,11 @@ impl Cluster {
         let record = &mut disk.record;
         // The same life may register again only from the process that lives it.
         let same_life = record.incarnation == report.incarnation && record.process == *process;
-        let behind = record.log_position > report.log_position
-            || record.incarnation >= report.incarnation && !same_life;
+        let behind =
+            !contains(&record.log, &report) || record.incarnation >= report.incarnation && !same_life;
         record.incarnation = record.incarnation.max(report.incarnation);
         record.process = process.clone();
-        record.log_position = report.log_position;
+        record.log = report.log;
         record.capacity = report.capacity;
         record.free = report.free;
         step.put(crate::keys::pdisk_key(report.id), record);

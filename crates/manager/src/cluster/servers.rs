@@ -117,6 +117,12 @@ impl Cluster {
             if pdisks[..at].iter().any(|other| other.id == report.id) {
                 return Err(refuse("named twice".into()));
             }
+            // The record has moved since the server asked: a report of the process before was still on its way.
+            if let (Some(proved), Some(disk)) = (report.proved, self.disks.get(&report.id))
+                && proved.position != disk.record.log.position
+            {
+                return Err(MgrError::Superseded);
+            }
         }
         Ok(())
     }
@@ -193,9 +199,11 @@ impl Cluster {
         let Some(disk) = self.disks.get_mut(&report.id).filter(|disk| disk.server == Some(node)) else {
             return; // not registered by this server: it does not count
         };
-        let moved = report.log_position > disk.record.log_position;
+        let moved = report.log.position > disk.record.log.position;
         let used = report.free != disk.record.free || report.capacity != disk.record.capacity;
-        disk.record.log_position = disk.record.log_position.max(report.log_position);
+        if moved {
+            disk.record.log = report.log;
+        }
         disk.record.capacity = report.capacity;
         disk.record.free = report.free;
         disk.reported = Some(now);

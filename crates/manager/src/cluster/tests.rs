@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::{ClusterId, Grant, Incarnation, PoolId};
 use wire::{
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::MgrError,
+    mgr::{LogMark, MgrError},
     token::{Recall, TokenMode},
 };
 
@@ -25,11 +25,16 @@ pub(super) struct Stage {
     collected: u32,
 }
 
+/// A point of a log that is as long, with the content that the tests mean.
+fn mark(position: u64) -> LogMark {
+    LogMark { position, digest: position ^ 0x5a }
+}
+
 pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
     PdiskReport {
         id: PdiskId(id),
         incarnation: Incarnation(incarnation),
-        log_position,
+        log: mark(log_position),
         capacity: 64 << 20,
         free: 64 << 20,
         ..PdiskReport::default()
@@ -119,15 +124,36 @@ impl Stage {
     }
 
     pub fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
+        let recorded = self.recorded(node);
+        let proved = (recorded.position <= log_position).then(|| mark(recorded.position));
+        self.register_with(node, incarnation, log_position, proved);
+    }
+
+    fn register_with(&mut self, node: u32, incarnation: u64, log_position: u64, proved: Option<LogMark>) {
         let reply = self.ask(|ticket| Event::Register {
             ticket,
             node: NodeId(node),
             process: process(1000 * node + incarnation as u32),
             addrs: vec![format!("127.0.0.1:{node}")],
-            pdisks: vec![report(node, incarnation, log_position)],
+            pdisks: vec![PdiskReport { proved, ..report(node, incarnation, log_position) }],
         });
         let MgrReply::Registered { session, .. } = reply else { panic!("{reply:?}") };
         self.servers.insert(node, session);
+    }
+
+    /// The manager that recorded it knew positions only.
+    fn forget_digest(&mut self, pdisk: u32) {
+        let key = keys::pdisk_key(PdiskId(pdisk));
+        let now = keys::read_pdisk(&self.store, PdiskId(pdisk)).unwrap();
+        self.store.insert(key.clone(), seal_record(&key, &keys::PdiskRecord1::from(now)));
+        self.restart();
+    }
+
+    /// What is on record of a pdisk's log.
+    fn recorded(&mut self, pdisk: u32) -> LogMark {
+        let reply = self.ask(|ticket| Event::LogMarks { ticket, pdisks: vec![PdiskId(pdisk)] });
+        let MgrReply::LogMarks(marks) = reply else { panic!("{reply:?}") };
+        marks[0]
     }
 
     pub fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
@@ -269,6 +295,64 @@ fn a_failed_pdisk_stays_failed() {
     assert_eq!(stage.states(), "ofoo");
     stage.register(2, 2, 0);
     assert_eq!(stage.states(), "ofoo");
+}
+
+#[test]
+fn a_log_as_long_with_other_content_must_catch_up() {
+    // What a renewal told last counts, also after the manager was restarted.
+    for restarted in [false, true] {
+        let mut stage = Stage::running(4, "2+2p");
+        stage.register(1, 5, 100);
+        stage.pass(2);
+        stage.renew(1, report(1, 5, 300));
+        assert_eq!(stage.recorded(1), mark(300));
+        if restarted {
+            stage.restart();
+            assert_eq!(stage.recorded(1), mark(300));
+        }
+        stage.register_with(1, 6, 400, Some(mark(300)));
+        assert_eq!(stage.states(), "oooo", "longer, and contains what was recorded");
+        stage.register_with(1, 7, 500, Some(LogMark { position: 400, digest: 1 }));
+        assert_eq!(stage.states(), "rooo", "longer, and other content up to there");
+        assert_eq!(stage.recorded(1), mark(500), "what it has now counts from now on");
+    }
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    stage.register_with(1, 6, 200, None);
+    assert_eq!(stage.states(), "rooo", "it knows nothing of that point");
+}
+
+/// A report of the process before may still be on its way when the next one asks.
+#[test]
+fn who_proves_another_point_than_the_recorded_asks_again() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    stage.renew(1, report(1, 5, 300));
+    let reply = stage.ask(|ticket| Event::Register {
+        ticket,
+        node: NodeId(1),
+        process: process(1),
+        addrs: vec![],
+        pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
+    });
+    assert!(matches!(reply, MgrReply::Error(MgrError::Superseded)), "{reply:?}");
+    assert_eq!(stage.states(), "oooo");
+    stage.register(1, 6, 400);
+    assert_eq!(stage.states(), "oooo");
+}
+
+/// What a manager of today's format 1 has on record: a position alone.
+#[test]
+fn a_record_without_a_digest_is_compared_by_position() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    stage.forget_digest(1);
+    assert_eq!(stage.recorded(1), LogMark { position: 100, digest: 0 });
+    stage.register_with(1, 6, 101, None);
+    assert_eq!(stage.states(), "oooo");
+    stage.forget_digest(1);
+    stage.register_with(1, 7, 100, None);
+    assert_eq!(stage.states(), "rooo");
 }
 
 #[test]

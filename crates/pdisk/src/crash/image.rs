@@ -54,7 +54,7 @@ impl Disk {
         let patches = Patches::default();
         [FileKind::Index0, FileKind::Index1].into_iter().all(|file| {
             let slot = read_head(&View::new(self, &patches, file), Path::new("index"), &label.uuid);
-            matches!(slot, Ok(Slot::Head(_)))
+            matches!(slot, Ok(Slot::Head(..)))
         })
     }
 

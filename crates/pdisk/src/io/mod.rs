@@ -3,6 +3,7 @@
 //! The last completion of a batch runs the batch's finish function on the queue's thread.
 //! Errors are handed to that function; queues themselves never fail a request of their own accord.
 
+mod again;
 mod buffers;
 pub(crate) mod fault;
 mod inbox;

@@ -1,6 +1,7 @@
 //! The io_uring engine: one ring and one thread a queue.
 //! A slot owns the job (buffer, file) from submission to its last completion; short transfers are
-//! submitted again for the rest. Buffers of the node's region and files go by their registered numbers.
+//! submitted again for the rest. What the kernel cannot take now (EAGAIN) is submitted again after a pause that
+//! doubles, [`AGAIN_MAX`] times; then the request ends with an error that says so. Buffers of the node's region and files go by their registered numbers.
 //! A thread that has nothing to do sleeps in the kernel, where completions and an eventfd wake it; at a fast
 //! pace it first waits actively for a moment, because being woken costs more than that (`settings`).
 //! The unsafe code: pushing entries whose memory the slots keep alive, registering the region.
@@ -18,6 +19,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use super::{
     Inbox, IoFile, Job, Op, Queue, Settings,
+    again::{AGAIN_MAX, Next, PAUSES, next},
     buffers::{Buffers, Region},
     lock, psync,
     settings::Pace,
@@ -25,6 +27,8 @@ use super::{
 use crate::options::{IoConfig, QUEUE_DEPTH_MAX};
 
 const WAKE: u64 = u64::MAX;
+/// In the number of a slot: the pause before it is submitted again is over.
+const PAUSED: u64 = 1 << 32;
 /// Entries handed to the kernel at once; more go in several calls.
 const SUBMIT_MAX: u32 = 256;
 /// Files in a ring's table; further ones go unregistered.
@@ -105,6 +109,7 @@ fn build() -> io::Result<IoUring> {
         opcode::WriteFixed::CODE,
         opcode::Fsync::CODE,
         opcode::PollAdd::CODE,
+        opcode::Timeout::CODE,
     ];
     for code in needed {
         if !probe.is_supported(code) {
@@ -124,6 +129,18 @@ struct Files {
 struct Slot {
     job: Job,
     done: usize,
+    /// Times that it was submitted again without anything done.
+    again: u32,
+}
+
+/// What the kernel has. If the thread panics, what is in flight stays where it is.
+struct Slots(Vec<Option<Slot>>);
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // The ring is closed by then, but its requests may end later.
+        self.0.drain(..).flatten().for_each(std::mem::forget);
+    }
 }
 
 struct Loop {
@@ -133,7 +150,7 @@ struct Loop {
     /// Registered; kept until the ring is gone.
     region: Option<Arc<Region>>,
     files: Files,
-    slots: Vec<Option<Slot>>,
+    slots: Slots,
     free: Vec<usize>,
     waiting: VecDeque<Job>,
     wake_armed: bool,
@@ -162,7 +179,7 @@ impl Loop {
             settings,
             region,
             files: Files { places: HashMap::new(), free: (0..places).rev().collect() },
-            slots: Vec::new(),
+            slots: Slots(Vec::new()),
             free: Vec::new(),
             waiting: VecDeque::new(),
             wake_armed: false,
@@ -172,10 +189,11 @@ impl Loop {
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.0.len() - self.free.len()
     }
 
     fn run(mut self) {
+        let mut in_vain = 0u32;
         loop {
             let came = self.take_jobs();
             let stopping = self.inbox.stop.load(Ordering::SeqCst);
@@ -184,17 +202,21 @@ impl Loop {
             }
             self.forget_closed();
             self.arm_wake();
-            if let Err(e) = self.turn() {
-                let passing = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ETIME]
-                    .map(Some)
-                    .contains(&e.raw_os_error());
-                if !passing {
-                    // Nothing is known of what is in flight: the buffers must stay where they are.
-                    tracing::error!(error = %e, "io_uring_enter");
-                    std::thread::sleep(std::time::Duration::from_millis(10));
+            let turned = self.turn();
+            let completed = self.reap();
+            match turned.map_err(|e| (e.raw_os_error(), e)) {
+                Ok(()) | Err((Some(libc::EINTR | libc::ETIME), _)) => in_vain = 0,
+                // The kernel owns the buffers of what is in flight, and nothing is known of it: they must stay
+                // where they are, and the ring is entered again, ever more seldom.
+                Err((number, error)) => {
+                    let passing = matches!(number, Some(libc::EAGAIN | libc::EBUSY));
+                    if !passing || in_vain == AGAIN_MAX {
+                        tracing::error!(%error, "io_uring_enter");
+                    }
+                    in_vain = if completed > 0 { 0 } else { in_vain + 1 };
+                    std::thread::sleep(std::time::Duration::from_millis(1 << in_vain.min(AGAIN_MAX)));
                 }
             }
-            let completed = self.reap();
             self.pace.add(came + completed, Instant::now());
         }
         // The region goes when the ring is gone.
@@ -219,10 +241,10 @@ impl Loop {
                 continue;
             }
             let slot = self.free.pop().unwrap_or_else(|| {
-                self.slots.push(None);
-                self.slots.len() - 1
+                self.slots.0.push(None);
+                self.slots.0.len() - 1
             });
-            self.slots[slot] = Some(Slot { job, done: 0 });
+            self.slots.0[slot] = Some(Slot { job, done: 0, again: 0 });
             self.push_slot(slot);
         }
         self.inbox.deepest.fetch_max(self.in_flight(), Ordering::Relaxed);
@@ -253,8 +275,9 @@ impl Loop {
             }
         }
         self.inbox.sleeping.store(true, Ordering::SeqCst);
+        // Told to stop it still waits for what is in flight.
         let idle = self.inbox.queued.load(Ordering::SeqCst) == 0
-            && !self.inbox.stop.load(Ordering::SeqCst)
+            && (!self.inbox.stop.load(Ordering::SeqCst) || self.in_flight() > 0)
             && lock(&self.inbox.closed).is_empty();
         let result = if idle { self.wait() } else { self.ring.submit().map(drop) };
         self.inbox.sleeping.store(false, Ordering::SeqCst);
@@ -283,7 +306,7 @@ impl Loop {
     }
 
     fn push_slot(&mut self, index: usize) {
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = &mut self.slots.0[index] else { return };
         let request = &mut slot.job.request;
         let place = place_of(&mut self.files, &self.ring, &request.file);
         let offset = request.offset + slot.done as u64;
@@ -293,21 +316,29 @@ impl Loop {
             Some(place) => entry(place as i32, op, done, offset, region).flags(squeue::Flags::FIXED_FILE),
             None => entry(file.as_raw_fd(), op, done, offset, region),
         };
-        self.push(entry.user_data(index as u64));
+        if let Err(error) = self.push(entry.user_data(index as u64)) {
+            self.end(index, Err(error));
+        }
     }
 
-    fn push(&mut self, entry: squeue::Entry) {
-        loop {
-            // SAFETY: buffer and file of the entry are owned by a slot (or are the eventfd), which lives
-            // until its completion has been reaped.
+    /// An error: the kernel takes nothing, and the entry is not in the queue.
+    fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
+        for again in 0.. {
+            // SAFETY: buffer and file of the entry are owned by a slot (or are the eventfd, or a constant), which
+            // lives until its completion has been reaped.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
+                return Ok(());
             }
             // The submission queue is full: hand it to the kernel.
-            if let Err(e) = self.ring.submit() {
-                tracing::debug!(error = %e, "io_uring submit");
+            let Err(error) = self.ring.submit() else { continue };
+            tracing::debug!(%error, "io_uring submit");
+            if again == AGAIN_MAX {
+                let what = format!("the ring takes no request, asked {again} times: {error}");
+                return Err(io::Error::other(what));
             }
+            std::thread::sleep(std::time::Duration::from_millis(1 << again));
         }
+        Ok(())
     }
 
     /// One poll of the eventfd reports every write to it; its counter is never read.
@@ -317,8 +348,7 @@ impl Loop {
         }
         if let Some(fd) = &self.inbox.eventfd {
             let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32);
-            self.push(entry.multi(true).build().user_data(WAKE));
-            self.wake_armed = true;
+            self.wake_armed = self.push(entry.multi(true).build().user_data(WAKE)).is_ok();
         }
     }
 
@@ -367,39 +397,44 @@ impl Loop {
             // Counted before it is answered: who has the answer finds it counted.
             self.inbox.rounds.fetch_add(u64::from(count == 0), Ordering::Relaxed);
             count += 1;
-            self.finish(c.user_data() as usize, c.result());
+            match c.user_data() {
+                data if data & PAUSED != 0 => self.push_slot((data & !PAUSED) as usize),
+                data => self.finish(data as usize, c.result()),
+            }
         }
         count
     }
 
     fn finish(&mut self, index: usize, result: i32) {
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = &mut self.slots.0[index] else { return };
         let len = match &slot.job.request.op {
             Op::Read(window) => window.len(),
             Op::Write(bytes) => bytes.len(),
             Op::Flush => 0,
         };
-        let outcome = if result == -libc::EINTR || result == -libc::EAGAIN {
-            None
-        } else if result < 0 {
-            Some(Err(io::Error::from_raw_os_error(-result)))
-        } else {
-            slot.done += result as usize;
-            match (slot.done >= len, result) {
-                (true, _) => Some(Ok(())),
-                (false, 0) => Some(Err(io::ErrorKind::UnexpectedEof.into())),
-                (false, _) => None,
+        match next(result, slot.done, len, slot.again) {
+            Next::End(outcome) => self.end(index, outcome),
+            Next::Rest => {
+                slot.done += result as usize;
+                slot.again = 0;
+                self.push_slot(index);
             }
-        };
-        match outcome {
-            None => self.push_slot(index),
-            Some(outcome) => {
-                if let Some(slot) = self.slots[index].take() {
-                    self.free.push(index);
-                    self.inbox.done.fetch_add(1, Ordering::Relaxed);
-                    slot.job.complete(outcome);
+            Next::Again(pause) => {
+                slot.again += 1;
+                // Memory that lives for ever.
+                let pause = opcode::Timeout::new(&PAUSES[pause as usize]).build();
+                if let Err(error) = self.push(pause.user_data(index as u64 | PAUSED)) {
+                    self.end(index, Err(error));
                 }
             }
+        }
+    }
+
+    fn end(&mut self, index: usize, outcome: io::Result<()>) {
+        if let Some(slot) = self.slots.0[index].take() {
+            self.free.push(index);
+            self.inbox.done.fetch_add(1, Ordering::Relaxed);
+            slot.job.complete(outcome);
         }
     }
 }

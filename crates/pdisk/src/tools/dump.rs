@@ -115,7 +115,7 @@ pub fn dump(dir: &Path, log_dir: Option<&Path>, see: &mut dyn FnMut(DumpItem)) -
         log_bytes: label.log_bytes,
     });
     for (slot, (file, path)) in image.index.iter().enumerate() {
-        if let Slot::Head(head) = checkpoint::read_head(*file, path, &label.uuid)? {
+        if let Slot::Head(head, _) = checkpoint::read_head(*file, path, &label.uuid)? {
             see(DumpItem::Checkpoint {
                 slot,
                 number: head.number,
@@ -127,7 +127,7 @@ pub fn dump(dir: &Path, log_dir: Option<&Path>, see: &mut dyn FnMut(DumpItem)) -
         }
     }
     let mut damage = Damage::default();
-    let (_, head, mut index, _) = newest_checkpoint(&image, &mut damage)?;
+    let (_, head, mut index, ..) = newest_checkpoint(&image, &mut damage)?;
     if let Some(text) = damage.checkpoint {
         see(DumpItem::Damage { text });
     }

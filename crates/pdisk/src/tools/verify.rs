@@ -202,7 +202,7 @@ fn checkpoints(
     let mut whole = Vec::new();
     for (file, path) in &image.index {
         let head = match checkpoint::read_head(*file, path, &image.label.uuid)? {
-            Slot::Head(head) => head,
+            Slot::Head(head, _) => head,
             Slot::Empty => {
                 if file.size().map_err(PdiskError::io("stat", *path))? > 0 {
                     let what =

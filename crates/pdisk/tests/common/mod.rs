@@ -28,7 +28,8 @@ pub fn create(dir: &Path, size: u64) {
 }
 
 pub fn options() -> OpenOptions {
-    OpenOptions { queues_per_pdisk: 2, ..OpenOptions::new(CLUSTER, PDISK) }
+    // Groups are where the tests put them, and there are no others.
+    OpenOptions { queues_per_pdisk: 2, prove_after: None, ..OpenOptions::new(CLUSTER, PDISK) }
 }
 
 pub fn open(dir: &Path, node: &IoNode) -> (Pdisk, OpenReport) {

@@ -25,7 +25,7 @@ use stripe::{
 use tokio::sync::watch;
 use wire::{
     map::{ClientEntry, ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
+    mgr::{LogMark, MgrError, MgrReply, MgrRequest, ProcessIdent},
     nsd::{NsdReply, NsdRequest},
     strip::{DeleteStrips, Range, ReadStrip, ReadVersion, StripState},
 };
@@ -123,6 +123,9 @@ impl ManagerLink for Link {
         Box::pin(async move {
             let lease_us = 10_000_000;
             match request {
+                MgrRequest::LogMarks { pdisks } => {
+                    Ok(MgrReply::LogMarks(vec![LogMark::default(); pdisks.len()]))
+                }
                 MgrRequest::RegisterServer { node, addrs, pdisks, .. } => {
                     let session = manager.new_session();
                     manager.change(|map, epoch| {

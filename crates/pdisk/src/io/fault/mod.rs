@@ -35,7 +35,8 @@ const THREADS: usize = 4;
 #[derive(Clone, Copy, Default)]
 struct Verdict {
     delay: Duration,
-    eio: bool,
+    /// The error it ends with.
+    error: Option<i32>,
     /// Seed of the choice of sectors.
     torn: Option<u64>,
 }
@@ -59,7 +60,7 @@ impl Rules {
             }
             *hit += 1;
             match rule.action {
-                Action::Eio => verdict.eio = true,
+                Action::Error(number) => verdict.error = Some(number),
                 Action::Torn => verdict.torn = Some(self.random.next()),
                 Action::Delay(time) => verdict.delay += time,
             }
@@ -148,7 +149,7 @@ impl Layer {
             Op::Flush => On::Flush,
         };
         let verdict = lock(&shared.rules).judge(on, &job.request.file.path);
-        let spoiled = verdict.eio || verdict.torn.is_some() || verdict.delay > Duration::ZERO;
+        let spoiled = verdict.error.is_some() || verdict.torn.is_some() || verdict.delay > Duration::ZERO;
         let trace_id = shared.trace.as_ref().and_then(|t| t.submitted(&job.request));
         let ours =
             spoiled || shared.held.is_some() || trace_id.is_some() || shared.noflush && on == On::Flush;
@@ -175,8 +176,8 @@ impl Layer {
     pub fn read_now(&self, file: &IoFile, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let verdict = lock(&self.shared.rules).judge(On::Read, &file.path);
         std::thread::sleep(verdict.delay);
-        if verdict.eio {
-            return Err(eio());
+        if let Some(number) = verdict.error {
+            return Err(io::Error::from_raw_os_error(number));
         }
         self.shared.read(file, buf, offset)
     }
@@ -202,7 +203,7 @@ fn eio() -> io::Error {
 fn run(shared: &Shared) {
     while let Some(due) = next(shared) {
         let Due { mut job, verdict, trace_id, below, .. } = due;
-        let only_late = !verdict.eio
+        let only_late = verdict.error.is_none()
             && verdict.torn.is_none()
             && trace_id.is_none()
             && shared.held.is_none()
@@ -246,8 +247,8 @@ impl Shared {
             write_sectors(file, offset, bytes, || random.chance(500_000))?;
             return Err(eio());
         }
-        if verdict.eio {
-            return Err(eio());
+        if let Some(number) = verdict.error {
+            return Err(io::Error::from_raw_os_error(number));
         }
         match (&mut request.op, &self.held) {
             (Op::Flush, _) if self.noflush => Ok(()),

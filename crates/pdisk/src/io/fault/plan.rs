@@ -6,6 +6,7 @@
 //!                                  oldest go out early; each 512 byte sector leaks to the disk with `leak`
 //! noflush                          flushes are answered and not done
 //! eio    on=read|write|flush|any [file=data|crc|log|index|any] [path=TEXT] [p=0.01] [after=N] [times=N]
+//! enospc on=write ...              the same: the host's file system is full
 //! torn   on=write ...              some 512 byte sectors of the write reach the disk, then it fails
 //! delay 5ms on=... ...             it waits first
 //! ```
@@ -58,7 +59,8 @@ pub(crate) enum On {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
-    Eio,
+    /// It ends with this error, and is not done.
+    Error(i32),
     Torn,
     Delay(Duration),
 }
@@ -157,13 +159,14 @@ fn add(plan: &mut FaultPlan, statement: &str) -> Result<(), &'static str> {
             plan.volatile = Some(volatile);
             Ok(())
         }
-        "eio" => rule(plan, Action::Eio, words),
+        "eio" => rule(plan, Action::Error(libc::EIO), words),
+        "enospc" => rule(plan, Action::Error(libc::ENOSPC), words),
         "torn" => rule(plan, Action::Torn, words),
         "delay" => {
             let time = words.next().and_then(duration).ok_or("a time such as 5ms must follow `delay`")?;
             rule(plan, Action::Delay(time), words)
         }
-        _ => Err("statements are seed, volatile, noflush, eio, torn, delay"),
+        _ => Err("statements are seed, volatile, noflush, eio, enospc, torn, delay"),
     }
 }
 
