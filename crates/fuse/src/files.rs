@@ -107,7 +107,7 @@ impl<C: Calls> Session<C> {
                 self.calls.fsync(ino, fh.map(handle), datasync).await.map(|()| Answer::Done)
             }
             Operation::Fallocate { fh, offset, length, mode } => {
-                self.fallocate(fh, offset, length, mode).await
+                self.fallocate(header, fh, offset, length, mode).await
             }
             Operation::Lseek { fh, offset, whence } => {
                 let found = match whence as i32 {
@@ -117,7 +117,7 @@ impl<C: Calls> Session<C> {
                 };
                 Ok(Answer::Offset(found))
             }
-            Operation::CopyRange { args, wide } => self.copy_range(&args, wide).await,
+            Operation::CopyRange { args, wide } => self.copy_range(header, &args, wide).await,
             _ => Err(Errno(libc::ENOSYS)),
         }
     }
@@ -250,15 +250,41 @@ impl<C: Calls> Session<C> {
         let Some(mode) = self.inodes.mode_without_privileges(ino) else { return Ok(()) };
         let attr = self.calls.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
         self.inodes.note(&attr);
+        // After a write the kernel asks for size and times anew, but goes on to believe the mode it has.
+        if let Err(error) = self.notifier.inval_attr(ino) {
+            tracing::warn!(%ino, %error, "the kernel may keep a mode that is no more");
+        }
         Ok(())
     }
 
-    async fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: u32) -> Result<Answer, Errno> {
+    /// The same before changes of which the kernel does not say whether the one who makes them keeps the privileges.
+    async fn drop_privileges_by(&self, header: &Header, ino: InodeNo) -> Result<(), Errno> {
+        if self.inodes.mode_without_privileges(ino).is_none() || keeps_privileges(header) {
+            return Ok(());
+        }
+        self.drop_privileges(ino).await
+    }
+
+    async fn fallocate(
+        &self,
+        header: &Header,
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<Answer, Errno> {
         let mode = fallocate_mode(mode)?;
+        self.drop_privileges_by(header, header.ino).await?;
         self.calls.fallocate(handle(fh), mode, offset, length).await.map(|()| Answer::Done)
     }
 
-    async fn copy_range(&self, args: &abi::CopyFileRangeIn, wide: bool) -> Result<Answer, Errno> {
+    async fn copy_range(
+        &self,
+        header: &Header,
+        args: &abi::CopyFileRangeIn,
+        wide: bool,
+    ) -> Result<Answer, Errno> {
+        self.drop_privileges_by(header, InodeNo(args.nodeid_out)).await?;
         let len = args.len.min(COPY_MAX);
         let (from, to) = (handle(args.fh_in), handle(args.fh_out));
         let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len).await?;
@@ -271,9 +297,29 @@ impl<C: Calls> Session<C> {
     }
 }
 
+/// Whether a change of content by this thread leaves set-user-id and set-group-id bits: CAP_FSETID. What cannot be read counts as no.
+fn keeps_privileges(header: &Header) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid));
+    status.is_ok_and(|status| has_fsetid(&status))
+}
+
+fn has_fsetid(status: &str) -> bool {
+    const CAP_FSETID: u64 = 1 << 4;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & CAP_FSETID != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_leave_privileges_is_read_from_the_thread() {
+        assert!(has_fsetid("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(!has_fsetid("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
+        assert!(!has_fsetid("Name:\tx\n"));
+    }
 
     #[test]
     fn modes_that_move_data_are_not_supported() {
