@@ -80,6 +80,26 @@ fn file_handles_outlive_restarts() {
     check(mounts.all.last().unwrap());
 }
 
+/// A directory that this mount made and its kernel has dropped is found by its handle, alone and beside others.
+#[test]
+fn a_directory_made_here_is_found_by_its_handle() {
+    let mut mounts = Mounts::new(1);
+    for (number, others) in [false, true].into_iter().enumerate() {
+        if others {
+            mounts.add();
+        }
+        let (top, saved) = (mounts.at(0, &format!("top{number}")), mounts.more.path().join("handle"));
+        fs::create_dir_all(top.join("dir/inner")).unwrap();
+        fs::write(top.join("dir/file"), "").unwrap();
+        for (path, holds) in [("dir", "directory of file inner"), ("dir/inner", "directory of")] {
+            handle("save", &top.join(path), &saved);
+            // What the kernel keeps of names goes, and with it inodes that nobody uses.
+            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+            assert_eq!(handle("open", &mounts.all[0], &saved), holds, "others: {others}");
+        }
+    }
+}
+
 /// A name that is only ever replaced is never absent, whatever is done with it elsewhere at that moment.
 #[test]
 fn a_replaced_name_is_never_absent() {

@@ -106,6 +106,7 @@ fn programs_on_two_mounts_exclude_each_other() {
     listing(&mounts, &mut a, &mut b);
     deaths(&mut a, &there);
     counting(&mounts);
+    mounts.all.iter().for_each(|mount| closing(&mount.join("closed")));
 }
 
 fn ranges(a: &mut Program, b: &mut Program) {
@@ -140,6 +141,37 @@ fn whole_files(a: &mut Program, b: &mut Program, here: &Path) {
     assert_eq!(b.ask("fcntl f none 0 0"), "ok");
     assert_eq!(a.ask(&format!("open f {}", here.display())), "ok");
 }
+
+/// What goes with the last close of an open file is gone for whoever asks afterwards on the same mount.
+fn closing(file: &Path) {
+    let run = Command::new("python3").args(["-c", CLOSING]).arg(file).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+const CLOSING: &str = r#"
+import fcntl, os, struct, sys
+GETLK, SETLK = 36, 37
+def lock(kind): return struct.pack("hhqqi4x", kind, os.SEEK_SET, 10, 5, 0)
+other = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+for turn in range(300):
+    holder = os.open(sys.argv[1], os.O_RDWR)
+    fcntl.fcntl(holder, SETLK, lock(fcntl.F_WRLCK))
+    if turn % 3 == 0:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(holder)
+    for command in (GETLK, fcntl.F_GETLK) if turn % 2 else (fcntl.F_GETLK, GETLK):
+        found = struct.unpack("hhqqi4x", fcntl.fcntl(other, command, lock(fcntl.F_WRLCK)))
+        assert found[0] == fcntl.F_UNLCK, (turn, command, found)
+    if turn % 3 == 0:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_UN)
+# A descriptor that was closed and is not the last one ends nothing.
+holder = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(holder, SETLK, lock(fcntl.F_WRLCK))
+os.close(os.dup(holder))
+found = struct.unpack("hhqqi4x", fcntl.fcntl(other, GETLK, lock(fcntl.F_RDLCK)))
+assert (found[0], found[2], found[3]) == (fcntl.F_WRLCK, 10, 5), found
+"#;
 
 fn waiting(a: &mut Program, b: &mut Program) {
     for kind in ["fcntl f exclusive 5 5", "flock f exclusive"] {

@@ -729,7 +729,9 @@ impl Client {
 
     /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
     pub async fn flush(&self, handle: Handle) -> Result<(), Errno> {
-        self.core.report_error(&*self.file(handle)?)
+        let file = self.file(handle)?;
+        self.core.note_flush(file.inode.ino, handle);
+        self.core.report_error(&file)
     }
 
     /// Everything written so far is durable when this returns; with `data_only` attributes only where the

@@ -27,6 +27,8 @@ use crate::{calls::unexpected, core::Core, error::Errno, handle::Handle};
 const LOCK_POLL: Duration = Duration::from_secs(20);
 /// How often a refused lock is asked for again because locks were given up meanwhile with their handles.
 const CLOSE_TRIES: u32 = 3;
+/// How often it is looked, 2 ms apart, whether a close was the last one of an open file.
+const FLUSHED_TRIES: u32 = 10;
 /// Pause before a claim that failed is asked for again.
 const RETRY: Duration = Duration::from_millis(300);
 
@@ -49,6 +51,8 @@ struct OfInode {
     through: BTreeSet<(Handle, LockKind, u64)>,
     /// Locks being given up with their handles.
     closing: u32,
+    /// Handles that have locks and of which a descriptor was closed since: perhaps the last one, which is told later.
+    flushed: BTreeSet<Handle>,
 }
 
 impl Locks {
@@ -156,6 +160,7 @@ impl Core {
                         of.held.set((), lock, Duration::ZERO);
                         if lock.mode != LockMode::None {
                             of.through.insert((handle, lock.kind, lock.owner));
+                            of.flushed.remove(&handle);
                         }
                     });
                     return Ok(());
@@ -226,25 +231,43 @@ impl Core {
         }
     }
 
-    /// Whether a handle's locks on the inode were given up since `before`, or are, which is waited for.
-    async fn has_closed(self: &Arc<Core>, ino: InodeNo, before: (u32, u64)) -> bool {
-        if before.0 == 0 && self.locks().closing(ino) == before {
-            return false;
-        }
-        for _ in 0..50 {
-            if self.locks().closing(ino).0 == 0 {
-                break;
+    /// Whether a handle's locks on the inode were given up since `before`, or are, which is waited for. Of a handle that
+    /// was flushed the last close may be on its way: it was sent before its close returned, but is not waited for there.
+    async fn has_closed(&self, ino: InodeNo, before: (u32, u64)) -> bool {
+        for tries in 0..50 {
+            {
+                let mut locks = self.locks();
+                let flushed = locks.inodes.get(&ino).is_some_and(|of| !of.flushed.is_empty());
+                if locks.closing(ino).0 == 0 && !flushed {
+                    return tries > 0 || before.0 > 0 || locks.closing(ino) != before;
+                }
+                if tries == FLUSHED_TRIES {
+                    // It stays open: it has other descriptors.
+                    locks.change(ino, |of| of.flushed.clear());
+                }
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         true
     }
 
+    /// A descriptor of a handle is closed, not necessarily the last one.
+    pub fn note_flush(&self, ino: InodeNo, handle: Handle) {
+        if let Some(of) = self.locks().inodes.get_mut(&ino)
+            && of.through.iter().any(|by| by.0 == handle)
+        {
+            of.flushed.insert(handle);
+        }
+    }
+
     /// See [`crate::Client::test_lock`].
     pub async fn test_lock(&self, ino: InodeNo, lock: Lock) -> Result<Option<Lock>, Errno> {
         let until = tokio::time::Instant::now() + self.patience();
+        let mut tries = CLOSE_TRIES;
         while tokio::time::Instant::now() < until {
+            let closed = self.locks().closing(ino);
             match self.ask_lock(LockRequest::Test { ino, lock }, self.patience()).await? {
+                LockAnswer::Held(Some(_)) if tries > 0 && self.has_closed(ino, closed).await => tries -= 1,
                 LockAnswer::Held(held) => return Ok(held),
                 // Not all that is held is known yet.
                 LockAnswer::Waits => {}
@@ -277,6 +300,7 @@ impl Core {
         for by in left {
             locks.change(ino, |of| {
                 of.through.remove(&by);
+                of.flushed.remove(&handle);
                 of.closing += 1;
             });
             let core = self.clone();

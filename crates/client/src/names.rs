@@ -129,8 +129,11 @@ impl Core {
         }
     }
 
-    /// Whether a name is certainly not there.
+    /// Whether a name is certainly not there. "." and ".." always are: by them the kernel finds its way from a handle.
     pub fn surely_absent(&self, dir: InodeNo, name: &[u8]) -> bool {
+        if name == b"." || name == b".." {
+            return false;
+        }
         let Some(inode) = self.inode_known(dir) else { return false };
         let state = inode.lock();
         let Some(names) = &state.names else { return false };

@@ -97,12 +97,27 @@ impl Core {
 
     async fn end_read(self: &Arc<Core>, inode: &Arc<Inode>, begun: Begun) -> Result<ReadData, Errno> {
         let Begun { parts, mut out } = begun;
-        for (part, bytes) in parts.iter().zip(&mut out) {
-            let mut tries = 0;
-            while bytes.is_empty() {
-                let got = self.part(inode, &mut inode.lock(), *part);
+        for (number, part) in parts.into_iter().enumerate() {
+            let (mut part, mut tries) = (part, 0);
+            while out[number].is_empty() {
+                let (got, cut) = {
+                    let mut state = inode.lock();
+                    // The file may have been cut since: what the pdisks have beyond its end is anything.
+                    let end =
+                        state.attr.size.saturating_sub(part.block * state.block_size()).min(part.to.into());
+                    let cut = end < part.to.into();
+                    part.to = end as u32;
+                    if part.to <= part.from {
+                        out.truncate(number);
+                        return Ok(ReadData::new(out.concat()));
+                    }
+                    (self.part(inode, &mut state, part), cut)
+                };
+                if cut {
+                    out.truncate(number + 1);
+                }
                 match got {
-                    Got::Bytes(got) => *bytes = got,
+                    Got::Bytes(got) => out[number] = got,
                     Got::Wait { waits, .. } => self.wait_loads(waits).await?,
                 }
                 tries += 1;
@@ -110,6 +125,9 @@ impl Core {
                     tracing::error!(inode = %inode.ino, block = part.block, "page pool too small for a read");
                     return Err(Errno::EIO);
                 }
+            }
+            if out.len() == number + 1 {
+                break;
             }
         }
         Ok(ReadData::new(out.concat()))

@@ -146,7 +146,7 @@ impl Core {
             let changed = inode.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (wanted, step, dropping) = {
+            let (mut wanted, mut step, dropping) = {
                 let mut state = inode.lock();
                 if let Some(grant) = self.whole() {
                     state.token.take_whole(grant);
@@ -154,6 +154,22 @@ impl Core {
                 let wanted = need(&state);
                 (wanted, state.token.enter(wanted), state.dropping.is_some())
             };
+            if step == Enter::Wait && dropping && range.is_some() {
+                if tokio::time::timeout(LATE_AFTER, changed.as_mut()).await.is_ok() {
+                    continue;
+                }
+                let mut state = inode.lock();
+                wanted = need(&state);
+                if state.dropping.is_some() && state.token.enter_late(wanted) {
+                    let late = range.unwrap_or_default();
+                    state.dropping.get_or_insert_default().push(late);
+                    return Ok(TokenHold(inode.clone()));
+                }
+                if state.dropping.is_none() || !state.token.ask_late(wanted) {
+                    continue;
+                }
+                step = Enter::Ask;
+            }
             match step {
                 Enter::In => {
                     let hold = TokenHold(inode.clone());
@@ -173,17 +189,6 @@ impl Core {
                     // Attributes came with the grant, whatever others do to them afterwards.
                     if now == Need::Attr || state.token.allows(now) {
                         return Ok(hold);
-                    }
-                }
-                Enter::Wait if dropping && range.is_some() => {
-                    if tokio::time::timeout(LATE_AFTER, changed).await.is_err() {
-                        let mut state = inode.lock();
-                        let wanted = need(&state);
-                        if state.dropping.is_some() && state.token.enter_late(wanted) {
-                            let late = range.unwrap_or_default();
-                            state.dropping.get_or_insert_default().push(late);
-                            return Ok(TokenHold(inode.clone()));
-                        }
                     }
                 }
                 Enter::Wait => {
@@ -332,7 +337,7 @@ impl Core {
     }
 
     /// What is being given up may not be mixed with what comes; but who holds pages locked that this waits for
-    /// goes in between.
+    /// goes in between. Others give their grant up then: one question is put at a time, and that may be one of those.
     async fn wait_given(&self, inode: &Inode, range: Option<(u64, u64)>) -> Result<(), Errno> {
         loop {
             let changed = inode.changed.notified();
@@ -340,9 +345,9 @@ impl Core {
             changed.as_mut().enable();
             let (giving, dropping) = {
                 let state = inode.lock();
-                (state.token.is_giving(), state.dropping.is_some() && range.is_some())
+                (state.token.is_giving(), state.dropping.is_some())
             };
-            if !giving {
+            if !giving || dropping && range.is_none() {
                 return Ok(());
             }
             if !dropping {

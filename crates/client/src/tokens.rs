@@ -149,6 +149,17 @@ impl Cell {
         may
     }
 
+    /// Begins to ask on behalf of somebody whom the giving up waits for and who needs more than is held. Ends as
+    /// [`Enter::Ask`] does. Only for reading: the manager lets it go before whoever that is given up for.
+    pub fn ask_late(&mut self, need: Need) -> bool {
+        let reads = !matches!(need, Need::Write | Need::Blocks(_, Use::Write));
+        let may = reads && self.giving.is_some() && !self.resolving && !self.asking;
+        if may {
+            (self.asking, self.outdated) = (true, false);
+        }
+        may
+    }
+
     /// A use ends.
     pub fn leave(&mut self) {
         self.users = self.users.saturating_sub(1);
@@ -197,11 +208,12 @@ impl Cell {
 
     /// The manager wants the token back down to `wanted`, or at most `keep`. `open`: there are handles.
     pub fn recalled(&mut self, wanted: &Token, keep: TokenMode, open: bool) -> Recalled {
-        self.void = self.void.max(wanted.serial);
         if let Some(giving) = &mut self.giving {
+            // Answered when that is done: until then whom it waits for may still use a grant that this one is about.
             giving.serial = giving.serial.max(wanted.serial);
             return Recalled::UnderWay;
         }
+        self.void = self.void.max(wanted.serial);
         let to =
             if wanted.mode > keep { Token::new(wanted.ino, keep, wanted.serial) } else { wanted.clone() };
         if self.held.is_within(&to) {
@@ -219,6 +231,7 @@ impl Cell {
         if let Some(giving) = self.giving.take() {
             self.held = self.held.meet(&giving.to);
             self.held.serial = self.held.serial.max(giving.serial);
+            self.void = self.void.max(giving.serial);
             self.held.mode = left(self.held.mode, open);
             self.outdated |= self.held.mode < TokenMode::Part;
         }
@@ -326,6 +339,30 @@ mod tests {
         assert_eq!(cell.unused(&token(TokenMode::Write, 6)), token(TokenMode::None, 6));
         assert_eq!(cell.enter(Need::Write), Enter::Ask);
         assert!(!cell.is_outdated(), "the next grant says what is");
+    }
+
+    #[test]
+    fn a_question_for_pages_that_are_given_up_is_used_though_recalled() {
+        let mut cell = Cell::default();
+        assert_eq!(cell.enter(Need::Read), Enter::Ask);
+        let part = Token {
+            blocks: Blocks::default().with(Span { first: 0, end: 1 }, Use::Read),
+            ..token(TokenMode::Part, 4)
+        };
+        assert!(cell.granted(&part, false, false));
+        cell.leave();
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
+        let next = Need::Blocks(Span { first: 1, end: 2 }, Use::Read);
+        assert!(!cell.enter_late(next) && !cell.ask_late(Need::Write) && cell.ask_late(next));
+        // The recall of the grant comes before it: it is answered with what is under way.
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 6), TokenMode::Read, true), Recalled::UnderWay);
+        assert!(cell.granted(&token(TokenMode::Read, 6), false, true));
+        cell.leave();
+        let left = cell.gave(INO, true);
+        assert_eq!((left.mode, left.serial), (TokenMode::Open, Grant(6)));
+        // One that comes after the answer is not used.
+        assert_eq!(cell.enter(next), Enter::Ask);
+        assert!(!cell.granted(&token(TokenMode::Read, 6), false, true));
     }
 
     #[test]

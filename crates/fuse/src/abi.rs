@@ -106,6 +106,10 @@ pub mod fopen {
 
 /// WRITE: the kernel writes from its page cache; the handle is any writable one of the inode.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// WRITE: it says who owns locks, which only those do that go round the page cache.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// READ: the same. Any other READ fills pages of the cache, whatever its handle.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE: setuid and setgid are to be cleared.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// OPEN with O_TRUNC: setuid and setgid are to be cleared.

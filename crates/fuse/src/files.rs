@@ -1,19 +1,23 @@
 //! Operations on open files.
 //!
-//! A write on a handle that goes round the kernel's page cache, while the same file is also open
-//! through it: the kernel drops the pages before it sends the write, but a reader may fetch old ones
-//! while the write is under way, and keep them (at the end of a growing file: zeros for what was just
-//! appended). So the pages are dropped once more before the write is answered.
+//! A write that goes round the kernel's page cache: the kernel drops the pages before it sends the write, but
+//! a reader may fetch old ones while the write is under way, and they stay (at the end of a growing file: zeros for what was
+//! just appended), also when that reader has closed the file. Of asynchronous writes the kernel does not drop them again. So they
+//! are dropped here once the write is done and before it is answered, wherever the kernel may have any ([`Inodes::pages`]):
+//! what was filled with older bytes was asked for before, and the kernel waits for pages that are still being filled.
+//!
+//! [`Inodes::pages`]: crate::inodes::Inodes::pages
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base::InodeNo;
+use tokio::task::JoinHandle;
 
 use crate::{
     abi,
     buffers::Payload,
     calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, SetAttrs},
-    inodes::Way,
+    inodes::{Pages, Way},
     names::stale,
     reply::Answer,
     request::{Header, Operation, name_too_long},
@@ -24,6 +28,12 @@ use crate::{
 const DIRECT_BIT: u64 = 1 << 63;
 /// And those that write at the end, wherever that is.
 const APPEND_BIT: u64 = 1 << 62;
+
+/// How long a write waits for old pages to be dropped, and again while any are being filled by what is asked of us. If none are,
+/// the kernel may have no room to ask, which such writes take: one that is answered makes some.
+const DROP_PATIENCE: Duration = Duration::from_millis(50);
+/// How often at most: READs that are with us end by their own deadlines, but others may follow.
+const DROP_TRIES: u32 = 1200;
 
 /// Most that one copy_file_range copies, bytes: the caller comes back for the rest, and can be stopped.
 const COPY_MAX: u64 = 64 << 20;
@@ -75,7 +85,7 @@ impl<C: Calls> Session<C> {
             Operation::Create { name, mode, flags, kill_suidgid } => {
                 self.create(header, &name, mode, flags, kill_suidgid).await
             }
-            Operation::Read { fh, offset, size } => {
+            Operation::Read { fh, offset, size, .. } => {
                 Ok(Answer::Data(self.calls.read(handle(fh), offset, size).await?))
             }
             Operation::Write { fh, offset, write_flags, .. } => {
@@ -97,7 +107,7 @@ impl<C: Calls> Session<C> {
                 self.calls.fsync(ino, fh.map(handle), datasync).await.map(|()| Answer::Done)
             }
             Operation::Fallocate { fh, offset, length, mode } => {
-                self.fallocate(fh, offset, length, mode).await
+                self.fallocate(header, fh, offset, length, mode).await
             }
             Operation::Lseek { fh, offset, whence } => {
                 let found = match whence as i32 {
@@ -107,7 +117,7 @@ impl<C: Calls> Session<C> {
                 };
                 Ok(Answer::Offset(found))
             }
-            Operation::CopyRange { args, wide } => self.copy_range(&args, wide).await,
+            Operation::CopyRange { args, wide } => self.copy_range(header, &args, wide).await,
             _ => Err(Errno(libc::ENOSYS)),
         }
     }
@@ -183,29 +193,56 @@ impl<C: Calls> Session<C> {
             return Ok(Answer::Written(written as u32));
         }
         let written = self.calls.write(handle(fh), offset, data).await?;
-        if fh & DIRECT_BIT != 0 && !from_page_cache && self.inodes.has_buffered_handles(ino) {
+        // O_DIRECT may have been set after the open.
+        let direct = fh & DIRECT_BIT != 0 || write_flags & abi::WRITE_LOCKOWNER != 0;
+        if direct && !from_page_cache {
             // Where an append went is the client's knowledge: all to the end of the file.
             let len = if fh & APPEND_BIT != 0 { 0 } else { data.len() as u64 };
-            self.drop_pages(ino, offset, len).await;
+            self.drop_old_pages(ino, offset, len).await;
         }
         if fh & DIRECT_BIT == 0 && fh & APPEND_BIT != 0 && self.caching().client_appends {
             // Opened before others came: the kernel put the bytes where it thought the end was. Its pages
             // are locked until this is answered.
-            let session = self.clone();
-            tokio::spawn(async move { session.drop_pages(ino, 0, 0).await });
+            drop(self.drop_pages(ino, 0, 0));
         }
         Ok(Answer::Written(written as u32))
     }
 
-    async fn drop_pages(self: &Arc<Self>, ino: InodeNo, offset: u64, len: u64) {
+    /// Drops what a write that went round the kernel's pages has made old.
+    async fn drop_old_pages(&self, ino: InodeNo, offset: u64, len: u64) {
+        let (offset, len, left) = match self.inodes.pages(ino) {
+            Pages::None => return,
+            Pages::InUse => (offset, len, None),
+            // All of them, once: the writes that follow have nothing to drop.
+            Pages::Left(left) => (0, 0, Some(left)),
+        };
+        let mut dropping = self.drop_pages(ino, offset, len);
+        for _ in 0..DROP_TRIES {
+            match tokio::time::timeout(DROP_PATIENCE, &mut dropping).await {
+                Ok(dropped) => {
+                    if let (Ok(true), Some(left)) = (dropped, left) {
+                        self.inodes.dropped(ino, left);
+                    }
+                    return;
+                }
+                Err(_) if !self.inodes.is_filling(ino) => break,
+                Err(_) => {}
+            }
+        }
+        tracing::debug!(%ino, "old pages go on being dropped after the write");
+    }
+
+    /// Whether that succeeded; it goes on whether waited for or not.
+    fn drop_pages(&self, ino: InodeNo, offset: u64, len: u64) -> JoinHandle<bool> {
         let notifier = self.notifier.clone();
         // The kernel waits there for pages being read or written, which other threads answer.
-        let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(ino, offset, len)).await;
-        match dropped {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped"),
-            Err(error) => tracing::error!(%ino, %error, "dropping cached pages did not end"),
-        }
+        tokio::task::spawn_blocking(move || {
+            let dropped = notifier.inval_inode(ino, offset, len);
+            if let Err(error) = &dropped {
+                tracing::warn!(%ino, %error, "pages cached by the kernel could not be dropped");
+            }
+            dropped.is_ok()
+        })
     }
 
     /// Takes setuid and setgid away, before an unprivileged process's change.
@@ -213,15 +250,41 @@ impl<C: Calls> Session<C> {
         let Some(mode) = self.inodes.mode_without_privileges(ino) else { return Ok(()) };
         let attr = self.calls.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
         self.inodes.note(&attr);
+        // After a write the kernel asks for size and times anew, but goes on to believe the mode it has.
+        if let Err(error) = self.notifier.inval_attr(ino) {
+            tracing::warn!(%ino, %error, "the kernel may keep a mode that is no more");
+        }
         Ok(())
     }
 
-    async fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: u32) -> Result<Answer, Errno> {
+    /// The same before changes of which the kernel does not say whether the one who makes them keeps the privileges.
+    async fn drop_privileges_by(&self, header: &Header, ino: InodeNo) -> Result<(), Errno> {
+        if self.inodes.mode_without_privileges(ino).is_none() || keeps_privileges(header) {
+            return Ok(());
+        }
+        self.drop_privileges(ino).await
+    }
+
+    async fn fallocate(
+        &self,
+        header: &Header,
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<Answer, Errno> {
         let mode = fallocate_mode(mode)?;
+        self.drop_privileges_by(header, header.ino).await?;
         self.calls.fallocate(handle(fh), mode, offset, length).await.map(|()| Answer::Done)
     }
 
-    async fn copy_range(&self, args: &abi::CopyFileRangeIn, wide: bool) -> Result<Answer, Errno> {
+    async fn copy_range(
+        &self,
+        header: &Header,
+        args: &abi::CopyFileRangeIn,
+        wide: bool,
+    ) -> Result<Answer, Errno> {
+        self.drop_privileges_by(header, InodeNo(args.nodeid_out)).await?;
         let len = args.len.min(COPY_MAX);
         let (from, to) = (handle(args.fh_in), handle(args.fh_out));
         let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len).await?;
@@ -234,9 +297,29 @@ impl<C: Calls> Session<C> {
     }
 }
 
+/// Whether a change of content by this thread leaves set-user-id and set-group-id bits: CAP_FSETID. What cannot be read counts as no.
+fn keeps_privileges(header: &Header) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid));
+    status.is_ok_and(|status| has_fsetid(&status))
+}
+
+fn has_fsetid(status: &str) -> bool {
+    const CAP_FSETID: u64 = 1 << 4;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & CAP_FSETID != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_leave_privileges_is_read_from_the_thread() {
+        assert!(has_fsetid("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(!has_fsetid("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
+        assert!(!has_fsetid("Name:\tx\n"));
+    }
 
     #[test]
     fn modes_that_move_data_are_not_supported() {

@@ -1,5 +1,5 @@
 //! What the kernel knows of our inodes: references per inode (nlookup), owner and permissions last told
-//! to it, and how many handles are open by which way.
+//! to it, how many handles are open by which way, and whether its cache may hold pages.
 //! Invariant: an inode's count is the number of answers the kernel took that carried its number, less
 //! what it forgot; at 0 the entry goes. Counts are raised before the answer leaves and lowered again
 //! if nobody took it.
@@ -20,6 +20,10 @@ struct Known {
     buffered_handles: u32,
     /// Handles that go round the page cache for the sake of parallel durable writes.
     durable_handles: u32,
+    /// Counts what may have brought pages into the kernel's cache; 0: it has none.
+    pages: u64,
+    /// READs with us that fill such pages.
+    filling: u32,
     uid: u32,
     gid: u32,
     mode: u16,
@@ -45,6 +49,31 @@ pub enum Way {
     Direct,
     /// Round it, because durable writes are then in parallel. Counted: it bars others from the page cache.
     Durable,
+}
+
+/// What the kernel's cache may have of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// Nothing.
+    None,
+    /// What was left there; nobody has it open through the cache. The number is for [`Inodes::dropped`].
+    Left(u64),
+    /// What somebody is using.
+    InUse,
+}
+
+/// See [`Inodes::filling`].
+pub struct Filling<'a> {
+    inodes: &'a Inodes,
+    ino: InodeNo,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if let Some(known) = self.inodes.shard(self.ino).get_mut(&self.ino) {
+            known.filling = known.filling.saturating_sub(1);
+        }
+    }
 }
 
 /// The table. One lock a shard, never two at once.
@@ -118,7 +147,9 @@ impl Inodes {
             way => way,
         };
         match way {
-            Way::Buffered => known.buffered_handles += 1,
+            Way::Buffered => {
+                (known.buffered_handles, known.pages) = (known.buffered_handles + 1, known.pages + 1)
+            }
             Way::Durable => known.durable_handles += 1,
             Way::Direct => {}
         }
@@ -142,9 +173,36 @@ impl Inodes {
         }
     }
 
-    /// Whether pages of the inode may be read into the kernel's cache just now.
-    pub fn has_buffered_handles(&self, ino: InodeNo) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|k| k.buffered_handles > 0)
+    /// A READ fills pages of the kernel's cache, until what is given back is dropped. It need not come by a handle that
+    /// goes through the cache: mappings and splice use it by any.
+    pub fn filling(&self, ino: InodeNo) -> Filling<'_> {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            (known.pages, known.filling) = (known.pages + 1, known.filling + 1);
+        }
+        Filling { inodes: self, ino }
+    }
+
+    /// Whether a READ that fills pages of the inode is with us.
+    pub fn is_filling(&self, ino: InodeNo) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.filling > 0)
+    }
+
+    /// What the kernel's cache may have of the inode. Pages stay when the handles that brought them are closed.
+    pub fn pages(&self, ino: InodeNo) -> Pages {
+        match self.shard(ino).get(&ino) {
+            None | Some(Known { pages: 0, .. }) => Pages::None,
+            Some(Known { buffered_handles: 0, pages, .. }) => Pages::Left(*pages),
+            Some(_) => Pages::InUse,
+        }
+    }
+
+    /// All pages of the inode have been dropped since [`Inodes::pages`] said that these were left.
+    pub fn dropped(&self, ino: InodeNo, left: u64) {
+        if let Some(known) = self.shard(ino).get_mut(&ino)
+            && known.pages == left
+        {
+            known.pages = 0;
+        }
     }
 
     /// The mode a write by an unprivileged process leaves, if it differs.
@@ -241,10 +299,31 @@ mod tests {
         inodes.refer(&file(7, 0o644));
         assert_eq!(inodes.open_way(InodeNo(7), Way::Buffered), Way::Buffered);
         inodes.forget(InodeNo(7), 1);
-        assert!(inodes.has_buffered_handles(InodeNo(7)));
+        assert_eq!(inodes.pages(InodeNo(7)), Pages::InUse);
         inodes.closed(InodeNo(7), Way::Buffered);
-        assert!(!inodes.has_buffered_handles(InodeNo(7)));
+        assert_eq!(inodes.pages(InodeNo(7)), Pages::None);
         assert_eq!(inodes.drain(), []);
+    }
+
+    #[test]
+    fn pages_outlive_the_handles_that_brought_them() {
+        let (inodes, ino) = (Inodes::new(), InodeNo(7));
+        inodes.refer(&file(7, 0o644));
+        assert_eq!(inodes.pages(ino), Pages::None);
+        inodes.open_way(ino, Way::Buffered);
+        inodes.closed(ino, Way::Buffered);
+        let Pages::Left(left) = inodes.pages(ino) else { panic!() };
+        // A mapping of a handle that goes round the cache; it may bring back what is just being dropped.
+        let filling = inodes.filling(ino);
+        assert!(inodes.is_filling(ino));
+        inodes.dropped(ino, left);
+        drop(filling);
+        assert!(!inodes.is_filling(ino));
+        let Pages::Left(again) = inodes.pages(ino) else { panic!() };
+        inodes.dropped(ino, again);
+        assert_eq!(inodes.pages(ino), Pages::None);
+        inodes.forget(ino, 1);
+        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
     }
 
     #[test]

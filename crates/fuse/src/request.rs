@@ -59,8 +59,8 @@ pub enum Operation {
     Open { flags: u32, kill_suidgid: bool },
     /// Makes and opens a file.
     Create { name: Vec<u8>, mode: u32, flags: u32, kill_suidgid: bool },
-    /// Reads.
-    Read { fh: u64, offset: u64, size: u32 },
+    /// Reads; `fills`: into pages of the kernel's cache.
+    Read { fh: u64, offset: u64, size: u32, fills: bool },
     /// Writes `size` bytes that stand at `data` of the request's bytes.
     Write { fh: u64, offset: u64, write_flags: u32, data: std::ops::Range<usize> },
     /// Capacity and use.
@@ -272,7 +272,8 @@ impl Operation {
             }
             opcode::READ => {
                 let args: abi::ReadIn = c.take()?;
-                Operation::Read { fh: args.fh, offset: args.offset, size: args.size }
+                let fills = args.read_flags & abi::READ_LOCKOWNER == 0;
+                Operation::Read { fh: args.fh, offset: args.offset, size: args.size, fills }
             }
             opcode::WRITE => {
                 let args: abi::WriteIn = c.take()?;

@@ -154,6 +154,11 @@ impl<C: Calls> Session<C> {
         payload: Option<Payload>,
         reply: Reply,
     ) {
+        // Until it is answered: the kernel has the pages locked.
+        let _filling = match operation {
+            Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
+            _ => None,
+        };
         let result = self.serve(&header, operation, payload).await;
         match result {
             Err(Errno(errno)) => reply.error(errno),

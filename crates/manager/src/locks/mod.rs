@@ -396,7 +396,10 @@ impl Locks {
         let mut at = 0;
         while let Some(waiter) = entry.waiting.get(at).copied() {
             let Waiter { session, lock, .. } = waiter;
-            let against = entry.held.against(session, &lock).next().map(|held| {
+            // F_GETLK names the first one of the range.
+            let first =
+                entry.held.against(session, &lock).min_by_key(|held| (held.lock.start, held.lock.end));
+            let against = first.map(|held| {
                 let boot = |session| self.members.get(session).map(|member| &member.boot);
                 let pid = if boot(&held.holder) == boot(&session) { held.lock.pid } else { 0 };
                 Lock { pid, ..held.lock }

@@ -51,6 +51,13 @@ impl Stage {
         self.again(session, ino, self.seq, lock, wait)
     }
 
+    fn test(&mut self, session: SessionId, ino: InodeNo, lock: Lock) -> LockAnswer {
+        self.ticket += 1;
+        let answers = self.locks.test(session, ino, lock, self.ticket, LATER, self.now);
+        self.take(answers);
+        self.answers[&self.ticket]
+    }
+
     fn again(&mut self, session: SessionId, ino: InodeNo, seq: u64, lock: Lock, wait: bool) -> Ticket {
         self.ticket += 1;
         let answers = self.locks.set(session, ino, seq, lock, wait, self.ticket, LATER, self.now);
@@ -68,6 +75,23 @@ impl Stage {
         let answers = self.locks.tick(self.now);
         self.take(answers);
     }
+}
+
+#[test]
+fn what_stands_in_the_way_first_is_named() {
+    let mut s = Stage::new();
+    for (owner, start) in [(1, 50), (2, 10), (3, 30), (4, 90)] {
+        s.set(S1, F, exclusive(owner, start, start + 4), false);
+    }
+    let named = |answer| match answer {
+        LockAnswer::Held(held) => held.map(|held: Lock| held.start),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(named(s.test(S2, F, exclusive(9, 0, 100))), Some(10));
+    assert_eq!(named(s.test(S2, F, exclusive(9, 12, 100))), Some(10), "it begins before the range");
+    assert_eq!(named(s.test(S2, F, exclusive(9, 20, 100))), Some(30));
+    assert_eq!(named(s.test(S2, F, exclusive(9, 60, 80))), None);
+    assert_eq!(named(s.test(S1, F, exclusive(2, 0, 100))), Some(30), "not its own");
 }
 
 #[test]

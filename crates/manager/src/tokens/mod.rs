@@ -24,7 +24,7 @@ use wire::{
     token::{Need, RUNS_MAX, Recall, TOKENS_MAX, Token, TokenMode},
 };
 
-use self::rules::{Way, give, way, widened};
+use self::rules::{Way, give, way, widened, writes};
 use crate::cluster::Ticket;
 
 /// Questions of one session for one inode that are answered together; of more the oldest are told to be late.
@@ -576,7 +576,7 @@ impl Tokens {
         if !changes.is_empty() {
             return false;
         }
-        let unresolved = self.unresolved && !*resolved;
+        let (unresolved, members) = (self.unresolved && !*resolved, &mut self.members);
         let before = waiting.len();
         let mut ahead: Vec<Need> = Vec::new();
         waiting.retain_mut(|wait| {
@@ -588,12 +588,15 @@ impl Tokens {
                 need if runs + RUNS_SPLIT > RUNS_MAX => widened(need),
                 need => need,
             };
-            let behind = ahead.iter().any(|before| before.excludes(need));
-            if behind || !clear(&mut self.members, holders, ino, wait, need, resolve, now, next) {
+            // Who is ahead may wait for what this session holds, and its giving up for this answer: it has pages of the kernel
+            // locked that go with it. It asks for nothing else until that is done.
+            let recalled = members.get(&wait.session).is_some_and(|member| member.recalls.contains_key(&ino));
+            let behind = !(recalled && !writes(need)) && ahead.iter().any(|before| before.excludes(need));
+            if behind || !clear(members, holders, ino, wait, need, resolve, now, next) {
                 ahead.push(need);
                 return true;
             }
-            let Some(member) = self.members.get_mut(&wait.session).filter(|m| !m.ending) else {
+            let Some(member) = members.get_mut(&wait.session).filter(|m| !m.ending) else {
                 return false;
             };
             let others = holders.iter().filter(|holder| holder.session != wait.session);

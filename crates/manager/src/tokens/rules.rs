@@ -40,7 +40,7 @@ pub(super) fn way(held: &Token, at: u64, own: &Token, need: Need) -> Way {
     }
 }
 
-fn writes(need: Need) -> bool {
+pub(super) fn writes(need: Need) -> bool {
     matches!(need, Need::Write | Need::Blocks(_, Use::Write))
 }
 

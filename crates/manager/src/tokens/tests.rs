@@ -97,6 +97,34 @@ fn every_other_block_costs_no_message_once_it_is_divided() {
     assert_eq!(stage.held(2).mode, TokenMode::Open);
 }
 
+/// Who gives something up may have a question under way whose asker has pages locked that go with it: it is answered before
+/// whoever waits for that. Who gives nothing up stays behind.
+#[test]
+fn who_is_recalled_reads_before_who_waits_for_it() {
+    let mut stage = Stage::new(3);
+    let block = |first, what| Need::Blocks(Span { first, end: first + 1 }, what);
+    stage.write(1, 0);
+    stage.write(2, 1);
+    assert!(!stage.held(1).allows(block(1, Use::Read)));
+    let ask = |stage: &mut Stage, session, need, ticket| {
+        let acts = |tokens: &mut Tokens, next: NextGrant<'_>| {
+            tokens.acquire(SessionId(session), INO, need, ticket, NEVER, NOW, next)
+        };
+        stage.with(acts).granted
+    };
+    assert_eq!(ask(&mut stage, 2, Need::Write, 20), []);
+    assert_eq!(ask(&mut stage, 3, block(0, Use::Read), 30), [], "it has nothing to give up");
+    assert_eq!(ask(&mut stage, 1, block(1, Use::Read), 10), [], "another has written there");
+    // That one gives its part up, while it waits for the whole.
+    let left = Token { blocks: Default::default(), mode: TokenMode::Open, ..stage.held(2) };
+    let granted = stage.with(|tokens, next| tokens.release(SessionId(2), &[left], NOW, next)).granted;
+    assert_eq!(granted.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>(), [10]);
+    assert!(stage.held(1).allows(block(0, Use::Read)) && stage.held(1).allows(block(1, Use::Read)));
+    let left = Token { blocks: Default::default(), mode: TokenMode::Open, ..stage.held(1) };
+    let granted = stage.with(|tokens, next| tokens.release(SessionId(1), &[left], NOW, next)).granted;
+    assert_eq!(granted.first().map(|(ticket, ..)| *ticket), Some(20), "and then the first of those who wait");
+}
+
 #[test]
 fn two_writers_far_apart_have_one_conflict() {
     let mut stage = Stage::new(2);
