@@ -494,12 +494,38 @@ pub struct PdiskBench {
 pub enum Manager {
     /// Write everything the manager stores into a file; the cluster is down meanwhile
     #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
-    Dump(ManagerFile),
+    Dump(ManagerDump),
     /// Make the manager's store from such a file, for pdisks that are at least as new as it
     #[command(
         after_help = "Example:\n  mv /data/rope/manager /data/rope/manager.old\n  ropewalk manager restore --dir /data/rope rope.dump"
     )]
     Restore(ManagerFile),
+    /// Check all that the manager stores, changing nothing; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager check --dir /data/rope")]
+    Check(Listing),
+    /// Make a store that is refused one that starts, without what is lost; says what that is
+    #[command(
+        after_help = "Example:\n  ropewalk manager check --dir /data/rope\n  ropewalk manager accept-loss --dir /data/rope --yes"
+    )]
+    AcceptLoss(AcceptLoss),
+}
+
+#[derive(Args)]
+pub struct AcceptLoss {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Names, sizes and contents that were acknowledged may be gone, for good
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct ManagerDump {
+    #[command(flatten)]
+    pub file: ManagerFile,
+    /// Leave out what is damaged, and say what that is
+    #[arg(long)]
+    pub damaged: bool,
 }
 
 #[derive(Args)]

@@ -432,6 +432,12 @@ pub fn health(listing: &Listing) -> Result<()> {
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let map = &report.map;
     let mut remarks = Vec::new();
+    for damage in &report.store_damage {
+        remarks.push(format!(
+            "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \
+             restore it, or an older one, into a new store"
+        ));
+    }
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
         remarks.push(format!(
             "node {} does not serve; start it: ropewalk serve --name {}",

@@ -138,6 +138,7 @@ impl ClusterDir {
             }
             Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
         };
+        check_sum(&text).with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
         // Where it is damaged is said without the text there: it may be the secret.
         let parsed: ClusterFile = toml::from_str(&text).map_err(|e: toml::de::Error| {
             let line = e.span().map_or(0, |at| text[..at.start.min(text.len())].lines().count());
@@ -155,6 +156,9 @@ impl ClusterDir {
             );
         }
         let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
+        // An `up` that ended just before it would have taken it away. While it is there, a cluster that loses its
+        // cluster.toml would be taken for a half made one.
+        let _ = fs::remove_file(path.join(MARKER)); // where nothing may be removed, nothing is made either
         Ok(Some(ClusterDir { path, file: parsed }))
     }
 
@@ -198,7 +202,7 @@ impl ClusterDir {
 
     /// Writes `cluster.toml`, durably, and thereby makes it a cluster.
     pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
-        let text = toml::to_string(file).context("write cluster.toml")?;
+        let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
         let temporary = path.join("cluster.toml.new");
         let target = path.join("cluster.toml");
         let write = || -> io::Result<()> {
@@ -288,6 +292,27 @@ impl Claim {
     }
 }
 
+/// How the first line of `cluster.toml` begins; the CRC-32C of all that follows it comes next, in hexadecimal.
+const SUM: &str = "# Take this line away when you edit the file. Sum: ";
+
+fn with_sum(text: &str) -> String {
+    format!("{SUM}{:08x}\n{text}", wire::crc::crc32c(text.as_bytes()))
+}
+
+/// Refuses a file that was cut or changed by something else than an editor. One without a sum is taken as it is.
+fn check_sum(text: &str) -> Result<()> {
+    let Some((sum, rest)) = text.strip_prefix(SUM).and_then(|rest| rest.split_once('\n')) else {
+        return Ok(());
+    };
+    let is = format!("{:08x}", wire::crc::crc32c(rest.as_bytes()));
+    if sum != is {
+        bail!(
+            "its content has the sum {is}, and the first line says {sum:?}: take that line away if you edited it yourself"
+        );
+    }
+    Ok(())
+}
+
 /// Removes everything in a claimed directory but the marker.
 fn clear(path: &Path) -> Result<()> {
     for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
@@ -317,6 +342,44 @@ mod tests {
         assert!(error.contains("not empty"), "{error}");
         ClusterDir::abandon(dir.path());
         assert_eq!(fs::read_to_string(dir.path().join("thesis.txt")).unwrap(), "years of work");
+    }
+
+    #[test]
+    fn a_cluster_file_that_was_cut_or_changed_is_refused() {
+        let text = with_sum("a = 1\nb = 2\n");
+        check_sum(&text).unwrap();
+        check_sum("a = 1\n").unwrap();
+        let first = text.find('\n').unwrap() + 1;
+        for len in first..text.len() {
+            assert!(check_sum(&text[..len]).is_err(), "cut at {len}");
+        }
+        assert!(check_sum(&text.replace("b = 2", "b = 3")).is_err());
+    }
+
+    #[test]
+    fn a_made_cluster_is_never_cleared_as_a_half_made_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let claim = ClusterDir::claim(dir.path()).unwrap();
+        let file = ClusterFile {
+            format: FORMAT,
+            name: "c".into(),
+            id: "7".into(),
+            code: "1way".into(),
+            block_size: ByteSize(1 << 20),
+            manager: "127.0.0.1:1".parse().unwrap(),
+            mount: None,
+            nodes: Vec::new(),
+            secret: None,
+            relays: false,
+        };
+        ClusterDir::save(&claim.path, &file).unwrap();
+        // As if it had ended before the last step.
+        fs::write(dir.path().join(MARKER), "").unwrap();
+        fs::write(dir.path().join("data"), "years of work").unwrap();
+        ClusterDir::open(dir.path()).unwrap();
+        fs::remove_file(dir.path().join("cluster.toml")).unwrap();
+        assert!(ClusterDir::claim(dir.path()).is_err());
+        assert!(dir.path().join("data").exists());
     }
 
     #[test]

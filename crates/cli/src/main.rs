@@ -94,6 +94,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Pool(args::Pool::Delete(args)) => pool_commands::pool_delete(args),
         Command::Manager(args::Manager::Dump(args)) => manager_commands::dump(args),
         Command::Manager(args::Manager::Restore(args)) => manager_commands::restore(args),
+        Command::Manager(args::Manager::Check(listing)) => manager_commands::check(listing),
+        Command::Manager(args::Manager::AcceptLoss(args)) => manager_commands::accept_loss(args),
         Command::Clients(args::Clients::List(listing)) => share_commands::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => share_commands::detach(dir, *session),
         Command::Tokens(args) => share_commands::tokens(&args.listing, args.waiting),

@@ -1,12 +1,18 @@
-//! `ropewalk manager dump|restore`: the manager's whole store as one file, independent of its engine. The
-//! manager does not run meanwhile.
+//! `ropewalk manager dump|restore|check|accept-loss`: the manager's whole store as one file, independent of its
+//! engine; what is wrong with it, and going on without that. The manager does not run meanwhile.
 
 use std::{fs::File, io::BufReader, io::BufWriter, path::Path};
 
 use anyhow::{Context, Result, bail};
-use manager::store::{self, JournaledStore, Store as _};
+use manager::store::{self, Damaged, Look};
+use serde::Serialize;
 
-use crate::{access, args::ManagerFile, directory::ClusterDir, output, process};
+use crate::{
+    access,
+    args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
+    directory::ClusterDir,
+    output, process,
+};
 
 /// Memory for the store's pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
@@ -22,35 +28,93 @@ fn stopped(dir: &ClusterDir) -> Result<()> {
 }
 
 /// `ropewalk manager dump`.
-pub fn dump(args: &ManagerFile) -> Result<()> {
+pub fn dump(args: &ManagerDump) -> Result<()> {
+    let ManagerDump { file: args, damaged } = args;
     let dir = ClusterDir::open(&args.dir.dir)?;
     stopped(&dir)?;
     let path = manager::format::store_path(&dir.manager_dir());
     if !path.exists() {
         bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
     }
-    let from =
-        JournaledStore::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
+    let look = Look::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
+    if let Some(problem) = look.problems.first().filter(|_| !damaged) {
+        bail!("{problem}; --damaged writes a dump without it");
+    }
     // Every name and every attribute is in it.
     let file = access::options()
         .write(true)
         .create_new(true)
         .open(&args.file)
         .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
-    let count = write_dump(&from, file).inspect_err(|_| {
+    let damaged = if *damaged { Damaged::LeaveOut } else { Damaged::Refuse };
+    let (count, left_out) = write_dump(&look, file, damaged).inspect_err(|_| {
         // Half a dump is of no use, and would be refused.
         let _ = std::fs::remove_file(&args.file);
     })?;
+    for what in look.problems.iter().chain(&left_out) {
+        output::line(format!("left out: {what}"));
+    }
     output::line(format!("{count} records are in {}", args.file.display()));
     Ok(())
 }
 
-fn write_dump(from: &JournaledStore, file: File) -> Result<u64> {
+fn write_dump(from: &Look, file: File, damaged: Damaged) -> Result<(u64, Vec<String>)> {
     let mut to = BufWriter::new(file);
-    let count = store::dump(&*from.snapshot()?, &mut to)?;
+    let written = store::dump(&*from.snapshot()?, &mut to, damaged)?;
     let file = to.into_inner().context("write the dump")?;
     file.sync_all().context("make the dump durable")?;
-    Ok(count)
+    Ok(written)
+}
+
+#[derive(Serialize)]
+struct Checked {
+    whole: bool,
+    records: u64,
+    last_commit: u64,
+    problems: Vec<String>,
+    more: u64,
+}
+
+/// `ropewalk manager check`.
+pub fn check(listing: &Listing) -> Result<()> {
+    let dir = ClusterDir::open(&listing.dir.dir)?;
+    stopped(&dir)?;
+    let found = manager::check::check(&dir.manager_dir())?;
+    let count = found.problems.len() as u64 + found.more;
+    if listing.json {
+        output::json(&Checked {
+            whole: count == 0,
+            records: found.records,
+            last_commit: found.last,
+            problems: found.problems,
+            more: found.more,
+        })?;
+    } else {
+        found.problems.iter().for_each(output::line);
+        output::line(format!("{} records, the last commit is {}", found.records, found.last));
+    }
+    if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", dir.manager_dir().display()) }
+}
+
+/// `ropewalk manager accept-loss`.
+pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
+    let dir = ClusterDir::open(&args.dir.dir)?;
+    stopped(&dir)?;
+    if !args.yes {
+        bail!(
+            "what is lost stays lost: names, sizes and contents that programs were told are safe. A dump is the better way \
+             back (`ropewalk manager restore`). `ropewalk manager check` says what is wrong; --yes gives it up"
+        );
+    }
+    let accepted = manager::accept_loss(&dir.manager_dir())?;
+    accepted.lost.iter().for_each(|what| output::line(format!("given up: {what}")));
+    output::line(format!(
+        "{} records are left; the former files are beside them (.given-up). Look at it before it is used: \
+         ropewalk manager check --dir {}",
+        accepted.records,
+        dir.path.display()
+    ));
+    Ok(())
 }
 
 /// `ropewalk manager restore`.

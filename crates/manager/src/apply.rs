@@ -3,9 +3,10 @@
 //! Everything that is queued is applied to one transaction above the last committed snapshot, committed
 //! at once, and only then answered. Readers see the snapshot that is replaced after each commit. If the
 //! store fails, nothing of the batch is answered as done, the writer stops, and the manager with it:
-//! after a failed commit nobody knows what is on disk.
+//! after a failed commit nobody knows what is on disk. A panic counts as such a failure, the writer's and any other task's.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, RwLock},
     thread::JoinHandle,
 };
@@ -64,7 +65,7 @@ pub struct Writer {
     /// Whether the store waits.
     waits: bool,
     shared: Arc<Shared>,
-    failed: watch::Receiver<Option<StoreError>>,
+    failed: watch::Sender<Option<StoreError>>,
 }
 
 impl Writer {
@@ -75,9 +76,9 @@ impl Writer {
             contexts: RwLock::new(Arc::new(Vec::new())),
         });
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-        let (failing, failed) = watch::channel(None);
+        let failed = watch::Sender::new(None);
         let waits = store.waits();
-        let batches = Batches { shared: shared.clone(), failing, store };
+        let batches = Batches { shared: shared.clone(), failing: failed.clone(), store };
         let thread = if waits {
             Some(batches.on_thread(queue)?)
         } else {
@@ -154,9 +155,14 @@ impl Writer {
         }
     }
 
+    /// The manager cannot go on: its process ends, and is seen to. The first reason counts.
+    pub fn fail(&self, reason: String) {
+        fail(&self.failed, StoreError::Engine { action: "go on with the", reason });
+    }
+
     /// Resolves when the store has failed.
     pub async fn failure(&self) -> StoreError {
-        let mut failed = self.failed.clone();
+        let mut failed = self.failed.subscribe();
         loop {
             if let Some(error) = &*failed.borrow_and_update() {
                 return error.clone();
@@ -164,6 +170,31 @@ impl Writer {
             if failed.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
+        }
+    }
+}
+
+fn fail(failed: &watch::Sender<Option<StoreError>>, error: StoreError) {
+    tracing::error!(%error, "the manager stops");
+    failed.send_if_modified(|first| {
+        let is_first = first.is_none();
+        first.get_or_insert(error);
+        is_first
+    });
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// Fails the manager if the task that holds it panics.
+pub(crate) struct Watched(pub Writer);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("one of its tasks panicked; the log says where".into());
         }
     }
 }
@@ -196,15 +227,21 @@ impl Batches {
     /// One commit; false if it was the last.
     fn one(&self, jobs: &mut Vec<Job>) -> bool {
         let stop = jobs.iter().any(|job| matches!(job, Job::Stop));
-        match commit_batch(&*self.store, &self.shared, jobs.drain(..)) {
-            Ok(answers) => answers.into_iter().for_each(Answer::send),
-            Err(error) => {
-                tracing::error!(%error, "the store has failed; the manager stops");
-                self.failing.send_replace(Some(error));
-                return false; // dropping the jobs and the queue tells everyone who waits
+        // What a panic leaves half done is dropped with the batch; nothing is read of it again.
+        let commit = AssertUnwindSafe(|| commit_batch(&*self.store, &self.shared, jobs.drain(..)));
+        let error = match catch_unwind(commit) {
+            Ok(Ok(answers)) => {
+                answers.into_iter().for_each(Answer::send);
+                return !stop;
             }
-        }
-        !stop
+            Ok(Err(error)) => error,
+            Err(panic) => StoreError::Engine {
+                action: "go on with the",
+                reason: format!("its writer panicked: {}", panic_text(&*panic)),
+            },
+        };
+        fail(&self.failing, error);
+        false // dropping the jobs and the queue tells everyone who waits
     }
 }
 

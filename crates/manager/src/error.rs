@@ -59,6 +59,20 @@ pub enum ManagerError {
         /// What.
         reason: String,
     },
+    /// A dump was asked for of what is damaged.
+    #[error(
+        "{what} is damaged; nothing was written (`ropewalk manager check` says what else is; --damaged leaves such records out)"
+    )]
+    Damaged {
+        /// The first.
+        what: String,
+    },
+    /// Nothing is to be given up.
+    #[error("{path} lacks nothing: start it")]
+    NothingLost {
+        /// The store.
+        path: PathBuf,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -23,7 +23,7 @@ use crate::{
     cluster::{data_strips, last_removed_fs, map_record},
     keys::{self, FormatRecord, STORE_VERSION},
     namespace::{DirHash, FsContext, new_root},
-    store::{self, RedbStore, Snapshot, Store, Txn},
+    store::{self, Look, RedbStore, Snapshot, Store, Txn},
 };
 
 /// File name of the store.
@@ -81,6 +81,62 @@ pub fn restore(dir: &Path, dump: &mut dyn std::io::Read) -> Result<u64, ManagerE
         Ok(())
     })?;
     Ok(count)
+}
+
+/// What [`accept_loss`] gave up.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Records that are left.
+    pub records: u64,
+    /// What was lost, for people.
+    pub lost: Vec<String>,
+}
+
+/// Makes a store that is refused one that can be started, from what can be read of it: the table, and its journal as far as
+/// that is whole. Numbers go on as after a restore. The former files stay beside it, with `.given-up` at the end of their
+/// names. Records that are damaged stay so: EIO.
+pub fn accept_loss(dir: &Path) -> Result<Accepted, ManagerError> {
+    let io = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ManagerError::Io { action, path, source }
+    };
+    let path = store_path(dir);
+    let look = Look::open(&path, CACHE_BYTES)?;
+    let mut lost = look.problems.clone();
+    let (new, store) = store::beside(&path, CACHE_BYTES)?;
+    let mut copied = || -> Result<u64, ManagerError> {
+        let (records, gaps) = store::copy(&*look.snapshot()?, &store)?;
+        lost.extend(gaps.into_iter().map(|gap| format!("the table: {gap}")));
+        if lost.is_empty() {
+            return Err(ManagerError::NothingLost { path: path.clone() });
+        }
+        let snapshot = store.snapshot()?;
+        check_format(&*snapshot, dir)?;
+        store.commit(&leap(&*snapshot)?)?;
+        Ok(records)
+    };
+    let records = copied().inspect_err(|_| {
+        // Nothing changed. The error that counts is the first one.
+        let _ = fs::remove_file(&new);
+    })?;
+    drop((store, look));
+    let given_up = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".given-up");
+        PathBuf::from(name)
+    };
+    let move_away = |path: &Path| match fs::rename(path, given_up(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io("rename", path)(error)),
+        _ => Ok(()),
+    };
+    // In this order: whatever ends it half way, the store is refused, or is the new one.
+    let _ = fs::remove_file(given_up(&path)); // of an earlier time
+    fs::hard_link(&path, given_up(&path)).map_err(io("keep", &path))?;
+    move_away(&store::mark_path(&path))?;
+    fs::rename(&new, &path).map_err(io("rename", &new))?;
+    move_away(&store::journal_path(&path))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync", dir))?;
+    Ok(Accepted { records, lost })
 }
 
 fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {

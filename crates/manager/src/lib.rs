@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod check;
 pub mod cluster;
 mod error;
 mod event_log;
@@ -34,6 +35,7 @@ mod owned;
 mod paths;
 mod reaper;
 mod removal;
+mod scrub;
 mod serve;
 pub mod store;
 #[cfg(test)]
@@ -41,6 +43,6 @@ mod tests;
 pub mod tokens;
 
 pub use error::ManagerError;
-pub use format::{Spec, format, restore};
+pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options};
 pub use serve::Running;

@@ -5,10 +5,10 @@
 //! wants stored, publishes the map, answers, and only then takes the next event.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -34,12 +34,13 @@ use wire::{
 
 use crate::{
     ManagerError,
-    apply::{Outcome, Writer},
+    apply::{Outcome, Watched, Writer},
     cluster::{Cluster, Event, Holders, NewPool, Step, StoreOp, Ticket, Unmake},
     event_log::EventLog,
     format,
     keys::{self, ConfigRecord, EndingRecord, ReadError, SessionRecord},
     namespace::{self, DirHash, Fault, FsContext},
+    scrub,
     store::{JournaledStore, Snapshot, Store, StoreError, Txn, open_record, prefix_end},
 };
 
@@ -53,6 +54,8 @@ pub(crate) const ANSWER_BEFORE: Duration = Duration::from_millis(300);
 const MADE_WAIT: Duration = Duration::from_millis(50);
 /// Orphans removed in one transaction.
 const COLLECT_MAX: usize = 64;
+/// How long a stop waits for the store to be let go.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// Records of removed file systems removed in one transaction.
 const EMPTY_MAX: usize = 256;
 
@@ -110,7 +113,11 @@ pub(crate) struct Inner {
     presence: std::sync::Mutex<Presence>,
     place: String,
     hash: DirHash,
-    log: EventLog,
+    pub log: EventLog,
+    /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)
+    pub store: Weak<dyn Store>,
+    /// Records found damaged by the scrub.
+    pub damaged_records: std::sync::Mutex<BTreeSet<String>>,
     tasks: std::sync::Mutex<JoinSet<()>>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -132,7 +139,8 @@ impl Manager {
 
     /// On an open store; `dir` is for messages.
     pub fn on_store(store: Arc<dyn Store>, dir: &Path) -> Result<Manager, ManagerError> {
-        let place = store.describe();
+        let (place, scrubbed) = (store.describe(), Arc::downgrade(&store));
+        let scrubs = store.waits();
         let (writer, thread) = Writer::start(store)?;
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
@@ -162,18 +170,42 @@ impl Manager {
             place,
             hash,
             log: EventLog::default(),
+            store: scrubbed,
+            damaged_records: std::sync::Mutex::default(),
             tasks: std::sync::Mutex::default(),
             thread: std::sync::Mutex::new(thread),
         });
         let manager = Manager { inner };
         manager.spawn(run_cluster(cluster, queue, publish, manager.inner.clone()));
         manager.spawn(run_collector(manager.inner.clone()));
+        if scrubs {
+            manager.spawn(scrub::run(manager.inner.clone(), scrub::Pace::default()));
+        }
         Ok(manager)
     }
 
-    /// Runs a task until the manager is stopped.
+    /// Runs a task until the manager is stopped. If it panics, the manager fails.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let watched = Watched(self.inner.writer.clone());
+        let task = async move {
+            let _watched = watched;
+            task.await;
+        };
         self.inner.tasks.lock().unwrap_or_else(|e| e.into_inner()).spawn(task);
+    }
+
+    /// Somebody knows a newer map than this manager ever made: its store is an older copy, and what was acknowledged
+    /// since is not in it. The manager fails.
+    pub(crate) fn overtaken(&self, epoch: Epoch) -> bool {
+        let own = self.inner.map.borrow().epoch;
+        if epoch > own {
+            self.inner.writer.fail(format!(
+                "{} is an older copy: it knows epoch {own}, and epoch {epoch} has been given out; bring back the newest, \
+                 or go on without what it lacks by way of a dump (ropewalk manager dump, manager restore)",
+                self.inner.place
+            ));
+        }
+        epoch > own
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -223,6 +255,11 @@ impl Manager {
         if let Some(thread) = thread {
             // The writer finishes the batch it is at.
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+        // A step of the scrub may still read it; who opens the store next finds it closed.
+        let until = Instant::now() + STORE_PATIENCE;
+        while self.inner.store.strong_count() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
@@ -660,6 +697,7 @@ impl Manager {
         let queue = queue.map_err(|error| refusal(Fault::from(error).into_reply()))?;
         report.deletes_pending = queue.unwrap_or_default().blocks;
         report.store = self.inner.place.clone();
+        report.store_damage = scrub::damage(&self.inner);
         Ok(MgrReply::Cluster(report))
     }
 }
@@ -809,7 +847,8 @@ async fn run_cluster(
         for event in look.away.map(Event::Away).into_iter().chain([event]) {
             let step = cluster.handle(event, look.present);
             if !take_step(step, &publish, &inner, &mut waiting).await {
-                return; // the store has failed; dropping the answers tells everyone who waits
+                // Nothing is served without it. Dropping the answers tells everyone who waits.
+                return inner.writer.fail("the cluster's state cannot be stored".into());
             }
         }
         waiting.retain(|_, asker| !asker.answer.is_closed());

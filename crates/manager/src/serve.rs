@@ -78,6 +78,9 @@ impl Handler for Front {
                 Ok(decoded) => decoded,
                 Err(error) => return Response::error(Status::BadRequest, error),
             };
+            if manager.overtaken(request.header.epoch) {
+                return Response::error(Status::BadRequest, "this manager's store is an older copy");
+            }
             let caller = Caller { session: request.header.session, expires: request.expires.into() };
             Response::ok(frame::encode(&manager.handle(caller, decoded).await))
         })

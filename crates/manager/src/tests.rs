@@ -29,6 +29,7 @@ use crate::{
     },
 };
 
+mod damage;
 mod ended;
 mod full;
 mod restart;
@@ -225,11 +226,12 @@ async fn a_map_is_waited_for() {
     manager.stop().await;
 }
 
-/// The media of a manager that loses power: the table's and the journal's.
+/// The media of a manager that loses power: the table's, the journal's and the mark's.
 #[derive(Clone)]
 struct Media {
     table: Volatile,
     journal: Volatile,
+    mark: Volatile,
 }
 
 impl Media {
@@ -237,14 +239,17 @@ impl Media {
     fn new(honest: bool) -> Media {
         let journal = Volatile::new(honest);
         redb::StorageBackend::set_len(&journal, 12 * 4096).unwrap();
-        Media { table: Volatile::new(honest), journal }
+        let mark = Volatile::new(honest);
+        redb::StorageBackend::set_len(&mark, 1024).unwrap();
+        Media { table: Volatile::new(honest), journal, mark }
     }
 }
 
 /// A manager on media that lose power.
 async fn on_media(media: &Media) -> Result<Manager, ManagerError> {
     let table = RedbStore::on_backend(media.table.clone())?;
-    let store = JournaledStore::on_media(table, Box::new(media.journal.clone()))?;
+    let store =
+        JournaledStore::on_media(table, Box::new(media.journal.clone()), Box::new(media.mark.clone()))?;
     let snapshot = store.snapshot()?;
     if format::check_format(&*snapshot, Path::new("m")).is_err() {
         store.commit(&format::first_state(&spec(3), [1, 2], &snapshot)?)?;
@@ -290,9 +295,10 @@ async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
         random ^= random << 17;
         random.is_multiple_of(2)
     };
-    // Commits go on between the two cuts. The journal's is first: a table that is ahead of the journal's state is what
-    // a later cut could have left, one that is behind a newer round of the journal is not.
+    // Commits go on between the cuts. The mark's is first, then the journal's: a table that is ahead of the journal's state
+    // is what a later cut could have left, one that is behind a newer round of the journal is not.
     let left = Media {
+        mark: media.mark.power_cut(&mut survives),
         journal: media.journal.power_cut(&mut survives),
         table: media.table.power_cut(&mut survives),
     };
@@ -457,7 +463,7 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     assert_eq!(outcomes[1], Err(MgrError::Errno(libc::EEXIST)));
 
     let mut dump = Vec::new();
-    crate::store::dump(&*running.manager().snapshot(), &mut dump).unwrap();
+    crate::store::dump(&*running.manager().snapshot(), &mut dump, crate::store::Damaged::Refuse).unwrap();
     running.stop().await;
     let copy = dir.path().join("copy");
     crate::restore(&copy, &mut dump.as_slice()).unwrap();

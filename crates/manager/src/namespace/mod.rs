@@ -77,7 +77,7 @@ pub enum Fault {
     /// A damaged record: EIO.
     #[error(transparent)]
     Record(#[from] BadRecord),
-    /// The store failed: the manager stops.
+    /// The store failed: the manager stops. Only a part of it is damaged: EIO.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -98,6 +98,10 @@ impl Fault {
             Fault::Errno(errno) => Ok(MgrError::Errno(errno)),
             Fault::Record(record) => {
                 tracing::error!(%record, "damaged record");
+                Ok(MgrError::Errno(EIO))
+            }
+            Fault::Store(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "what is needed cannot be read");
                 Ok(MgrError::Errno(EIO))
             }
             Fault::Store(error) => Err(error),

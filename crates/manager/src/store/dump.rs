@@ -5,7 +5,8 @@
 //! per key, rising:  key_len u32, value_len u32, key, value       (little-endian)
 //! end:              0xffffffff u32, count u64, CRC-32C of everything before it u32
 //! ```
-//! A dump without its end is refused, and so is one whose CRC does not match: nothing is restored then.
+//! A dump without its end is refused, and so is one whose CRC does not match: nothing is restored then. A store with damaged
+//! records is dumped only without them, and only when that is asked for.
 
 use std::{
     io::{Read as _, Write},
@@ -14,7 +15,7 @@ use std::{
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::{Changes, Read, Store};
+use super::{Changes, KeyText, Read, Store, is_whole, salvage};
 use crate::error::ManagerError;
 
 const MAGIC: &[u8] = b"ropewalk manager dump 1\n";
@@ -24,10 +25,23 @@ const VALUE_LEN_MAX: u32 = 64 << 20;
 /// Bytes of one commit while restoring.
 const COMMIT_BYTES: usize = 16 << 20;
 
-/// Writes everything in `from`; returns the number of keys.
-pub fn dump(from: &dyn Read, to: &mut dyn Write) -> Result<u64, ManagerError> {
+/// What is done about damaged records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damaged {
+    /// There is no dump.
+    Refuse,
+    /// They are not in it.
+    LeaveOut,
+}
+
+/// Writes everything in `from`; returns the number of keys, and what was left out, for people.
+pub fn dump(
+    from: &dyn Read,
+    to: &mut dyn Write,
+    damaged: Damaged,
+) -> Result<(u64, Vec<String>), ManagerError> {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    let mut count = 0u64;
+    let (mut count, mut left_out) = (0u64, Vec::new());
     let mut failed = None;
     let mut write = |bytes: &[u8], digest: &mut Digest| {
         digest.update(bytes);
@@ -38,7 +52,14 @@ pub fn dump(from: &dyn Read, to: &mut dyn Write) -> Result<u64, ManagerError> {
         })
     };
     write(MAGIC, &mut digest)?;
-    from.scan(&[], &[u8::MAX; 16], &mut |key, value| {
+    let mut visit = |key: &[u8], value: &[u8]| {
+        if !is_whole(key, value) {
+            left_out.push(format!("record {}", KeyText(key.to_vec())));
+            return match damaged {
+                Damaged::Refuse => ControlFlow::Break(()),
+                Damaged::LeaveOut => ControlFlow::Continue(()),
+            };
+        }
         let mut head = [0; 8];
         head[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
         head[4..].copy_from_slice(&(value.len() as u32).to_le_bytes());
@@ -50,15 +71,25 @@ pub fn dump(from: &dyn Read, to: &mut dyn Write) -> Result<u64, ManagerError> {
             }
         }
         ControlFlow::Continue(())
-    })?;
+    };
+    let gaps = match damaged {
+        Damaged::Refuse => from.scan(&[], &[u8::MAX; 16], &mut visit).map(|()| Vec::new())?,
+        Damaged::LeaveOut => salvage(from, &mut visit)?,
+    };
     if let Some(error) = failed {
         return Err(error);
     }
+    if damaged == Damaged::Refuse
+        && let Some(what) = left_out.first()
+    {
+        return Err(ManagerError::Damaged { what: what.clone() });
+    }
+    left_out.extend(gaps);
     write(&END.to_le_bytes(), &mut digest)?;
     write(&count.to_le_bytes(), &mut digest)?;
     let crc = digest.finalize() as u32;
     write(&crc.to_le_bytes(), &mut digest)?;
-    Ok(count)
+    Ok((count, left_out))
 }
 
 struct Input<'a> {
@@ -140,22 +171,27 @@ pub fn restore(from: &mut dyn std::io::Read, to: &dyn Store) -> Result<u64, Mana
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::RedbStore;
+    use crate::store::{RedbStore, seal_bytes};
 
     #[test]
     fn a_dump_comes_back_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let store = RedbStore::create(&dir.path().join("a"), 1 << 20).unwrap();
-        let changes: Changes =
-            (0..500u32).map(|n| (n.to_be_bytes().to_vec(), Some(vec![n as u8; (n % 97) as usize]))).collect();
+        let record = |n: u32| {
+            let key = n.to_be_bytes().to_vec();
+            let value = seal_bytes(&key, 1, &vec![n as u8; (n % 97) as usize]);
+            (key, Some(value))
+        };
+        let changes: Changes = (0..500u32).map(record).collect();
         store.commit(&changes).unwrap();
         let mut bytes = Vec::new();
-        assert_eq!(dump(&*store.snapshot().unwrap(), &mut bytes).unwrap(), 500);
+        let whole = dump(&*store.snapshot().unwrap(), &mut bytes, Damaged::Refuse).unwrap();
+        assert_eq!(whole, (500, vec![]));
 
         let copy = RedbStore::create(&dir.path().join("b"), 1 << 20).unwrap();
         assert_eq!(restore(&mut bytes.as_slice(), &copy).unwrap(), 500);
         let mut again = Vec::new();
-        dump(&*copy.snapshot().unwrap(), &mut again).unwrap();
+        dump(&*copy.snapshot().unwrap(), &mut again, Damaged::LeaveOut).unwrap();
         assert_eq!(bytes, again);
 
         let fresh = RedbStore::create(&dir.path().join("c"), 1 << 20).unwrap();
@@ -167,5 +203,13 @@ mod tests {
         let mut torn = bytes.clone();
         torn[1000] ^= 1;
         assert!(restore(&mut torn.as_slice(), &fresh).is_err());
+
+        // One record is not what was written: no dump, or one without it.
+        store.commit(&[(7u32.to_be_bytes().to_vec(), Some(b"other".to_vec()))].into()).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        let error = dump(&*snapshot, &mut Vec::new(), Damaged::Refuse).unwrap_err().to_string();
+        assert!(error.contains("000007"), "{error}");
+        let (count, left_out) = dump(&*snapshot, &mut Vec::new(), Damaged::LeaveOut).unwrap();
+        assert_eq!((count, left_out.len()), (499, 1));
     }
 }

@@ -11,13 +11,14 @@
 //! with the number of the last change it holds, and writing starts again behind the header. So records of the current
 //! round are a rising run from the start of the file; behind it stand only older numbers. Every record is flushed
 //! before the next is written: only the last can be torn. A bad record with a newer one behind it is
-//! damage, and is said to be, because what was acknowledged is gone.
+//! damage, and is said to be, because what was acknowledged is gone; so it is when the records end before the one that the
+//! mark names ([`super::mark`]).
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::Changes;
+use super::{Changes, mark::Acked};
 
 /// Bytes between places where a record may begin.
 pub const STEP: u64 = 4096;
@@ -72,6 +73,19 @@ pub struct Journal {
     position: u64,
     /// The last sequence number used.
     last: u64,
+    /// CRC of its record; 0 if it has none.
+    crc: u32,
+}
+
+/// What a journal's bytes hold.
+#[derive(Default)]
+pub struct Scanned {
+    /// Changes that the table does not hold, in order, up to where the first problem is.
+    pub changes: Vec<Changes>,
+    /// Number of the last of them, or of the last change in the table.
+    pub last: u64,
+    /// What is wrong: acknowledged changes are missing.
+    pub problem: Option<String>,
 }
 
 /// A journal's bytes.
@@ -94,52 +108,34 @@ impl Journal {
         }
         medium.write_at(0, &header(id))?;
         medium.sync()?;
-        Ok(Journal { medium, id, size, position: STEP, last })
+        Ok(Journal { medium, id, size, position: STEP, last, crc: 0 })
     }
 
-    /// Opens the journal `id`; `applied` is the number of the last change that the table holds durably. The
-    /// error of damage is `InvalidData`, with a text for people.
-    pub fn open(medium: Box<dyn Medium>, id: u64, applied: u64) -> io::Result<Found> {
-        let damaged = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    /// Opens the journal `id`; `applied` is the number of the last change that the table holds durably, `acked` what is
+    /// known to have been acknowledged. The error of damage is `InvalidData`, with a text for people.
+    pub fn open(medium: Box<dyn Medium>, id: u64, applied: u64, acked: Option<Acked>) -> io::Result<Found> {
+        let Scanned { changes, last, problem } = scan(&*medium, id, applied, acked)?;
+        if let Some(text) = problem {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let size = medium.size()?;
-        let mut bytes = vec![0; size as usize];
-        medium.read_at(0, &mut bytes)?;
-        if bytes.get(..STEP as usize) != Some(&header(id)[..]) {
-            return Err(damaged("is not the journal of this store".into()));
-        }
-        let image = Image { bytes: &bytes, id };
-        let (mut position, mut last, mut changes) = (STEP, None::<u64>, Vec::new());
-        while let Some((number, content, next)) = image.record(position) {
-            if last.is_some_and(|last| number != last + 1) {
-                break;
-            }
-            last = Some(number);
-            position = next;
-            if number > applied {
-                if number != applied + 1 + changes.len() as u64 {
-                    return Err(damaged(format!("record {} is missing before {number}", applied + 1)));
-                }
-                let content = decode(content);
-                changes.push(content.ok_or_else(|| damaged(format!("record {number} does not decode")))?);
-            }
-        }
-        let last = last.unwrap_or(0).max(applied);
-        while position < size {
-            if let Some((number, _, _)) = image.record(position)
-                && number > last
-            {
-                let text = format!("record {} is damaged: record {number} behind it is whole", last + 1);
-                return Err(damaged(text));
-            }
-            position += STEP;
-        }
-        let journal = Journal { medium, id, size, position: size, last };
+        let journal = Journal { medium, id, size, position: size, last, crc: 0 };
         Ok(Found { journal, changes })
+    }
+
+    /// The file has been made this long.
+    pub fn grown(&mut self, size: u64) {
+        self.size = size;
     }
 
     /// Which journal this is.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What is to be acknowledged now.
+    pub fn acked(&self) -> Acked {
+        Acked { journal: self.id, number: self.last, crc: self.crc }
     }
 
     /// The number that the next record gets.
@@ -164,14 +160,25 @@ impl Journal {
         self.medium.sync()?;
         self.position = end;
         self.last += 1;
+        self.crc = stored_crc(&record);
         Ok(true)
     }
 
     /// The table holds every change up to the number `applied` durably: writing starts again.
     pub fn restart(&mut self, applied: u64) {
         self.last = applied;
+        self.crc = 0;
         self.position = STEP;
     }
+}
+
+/// What the bytes of journal `id` hold; the arguments are those of [`Journal::open`].
+pub fn scan(medium: &dyn Medium, id: u64, applied: u64, acked: Option<Acked>) -> io::Result<Scanned> {
+    let mut bytes = vec![0; medium.size()? as usize];
+    medium.read_at(0, &mut bytes)?;
+    let mut scanned = Scanned { last: applied, ..Scanned::default() };
+    scanned.problem = Image { bytes: &bytes, id }.scan(applied, acked, &mut scanned);
+    Ok(scanned)
 }
 
 fn header(id: u64) -> Vec<u8> {
@@ -214,6 +221,12 @@ fn encode(id: u64, number: u64, changes: &Changes) -> Vec<u8> {
     record
 }
 
+/// The CRC in a record.
+fn stored_crc(record: &[u8]) -> u32 {
+    let crc = record.get(16..20).and_then(|crc| crc.try_into().ok());
+    crc.map(u32::from_le_bytes).unwrap_or_default()
+}
+
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (head, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
@@ -240,6 +253,56 @@ fn decode(mut content: &[u8]) -> Option<Changes> {
 }
 
 impl<'a> Image<'a> {
+    /// Fills `to`; the problem, if there is one.
+    fn scan(&self, applied: u64, acked: Option<Acked>, to: &mut Scanned) -> Option<String> {
+        if self.bytes.get(..STEP as usize) != Some(&header(self.id)[..]) {
+            return Some("is not the journal of this store, or its header is damaged".into());
+        }
+        let (mut position, mut last) = (STEP, None::<u64>);
+        while let Some((number, content, next)) = self.record(position) {
+            if last.is_some_and(|last| number != last + 1) {
+                break;
+            }
+            if acked.is_some_and(|acked| {
+                number == acked.number && acked.crc != 0 && self.crc_at(position) != acked.crc
+            }) {
+                return Some(format!("record {number} is not the one that was acknowledged"));
+            }
+            (last, position) = (Some(number), next);
+            if number > applied {
+                if number != to.last + 1 {
+                    return Some(format!("record {} is missing before {number}", applied + 1));
+                }
+                let Some(content) = decode(content) else {
+                    return Some(format!("record {number} does not decode"));
+                };
+                to.changes.push(content);
+                to.last = number;
+            }
+        }
+        let last = last.unwrap_or(0).max(applied);
+        while position < self.bytes.len() as u64 {
+            if let Some((number, _, _)) = self.record(position)
+                && number > last
+            {
+                return Some(format!("record {} is damaged: record {number} behind it is whole", last + 1));
+            }
+            position += STEP;
+        }
+        match acked {
+            Some(acked) if acked.journal == self.id && acked.number > last => Some(format!(
+                "ends with commit {last}, and commit {} was acknowledged: {} are lost",
+                acked.number,
+                acked.number - last
+            )),
+            _ => None,
+        }
+    }
+
+    fn crc_at(&self, offset: u64) -> u32 {
+        self.bytes.get(offset as usize..).map(stored_crc).unwrap_or_default()
+    }
+
     /// The whole record at `offset`: its number, its changes, where the next one begins.
     fn record(&self, offset: u64) -> Option<(u64, &'a [u8], u64)> {
         let mut rest = self.bytes.get(usize::try_from(offset).ok()?..)?;
@@ -297,7 +360,7 @@ mod tests {
     }
 
     fn open(bytes: &Bytes, applied: u64) -> io::Result<Vec<Changes>> {
-        Journal::open(Box::new(bytes.clone()), 7, applied).map(|found| found.changes)
+        Journal::open(Box::new(bytes.clone()), 7, applied, None).map(|found| found.changes)
     }
 
     #[test]
@@ -320,13 +383,13 @@ mod tests {
             let expected: Vec<_> = (applied + 1..=n).map(|n| change(n as u32)).collect();
             assert_eq!(changes, expected);
         }
-        assert!(Journal::open(Box::new(bytes.clone()), 8, 0).is_err(), "another store's journal");
+        assert!(Journal::open(Box::new(bytes.clone()), 8, 0, None).is_err(), "another store's journal");
     }
 
     #[test]
     fn a_new_round_hides_the_old_one() {
         let (bytes, n) = filled();
-        let mut journal = Journal::open(Box::new(bytes.clone()), 7, n).unwrap().journal;
+        let mut journal = Journal::open(Box::new(bytes.clone()), 7, n, None).unwrap().journal;
         assert!(open(&bytes, n).unwrap().is_empty());
         journal.restart(n);
         assert!(journal.append(&change(77)).unwrap());
@@ -358,6 +421,28 @@ mod tests {
                 }
             }
         }
+        // The same with a mark: then the last one is missed as well, wherever it is damaged, and so are all that were cut.
+        let crc = image.crc_at(starts[n as usize - 1]);
+        let acked = |number, crc| Some(Acked { journal: 7, number, crc });
+        let open_acked =
+            |acked| Journal::open(Box::new(bytes.clone()), 7, 0, acked).map(|found| found.changes.len());
+        for flip in [0, 5, 9, 17, 24] {
+            *bytes.0.lock().unwrap() = whole.clone();
+            bytes.0.lock().unwrap()[starts[n as usize - 1] as usize + flip] ^= 4;
+            assert!(open_acked(acked(n, crc)).is_err(), "{flip}");
+            assert!(open_acked(acked(n - 1, 0)).is_ok(), "it was never acknowledged");
+        }
+        for cut in 0..n as usize {
+            *bytes.0.lock().unwrap() = whole[..starts[cut] as usize].to_vec();
+            let error = open_acked(acked(n, crc)).unwrap_err().to_string();
+            assert!(error.contains(&format!("commit {cut}, and commit {n}")), "{error}");
+            bytes.0.lock().unwrap().resize(whole.len(), 0);
+            assert!(open_acked(acked(n, crc)).is_err());
+            assert_eq!(open_acked(acked(cut as u64, 0)).unwrap(), cut);
+        }
+        *bytes.0.lock().unwrap() = whole.clone();
+        assert_eq!(open_acked(acked(n, crc)).unwrap() as u64, n);
+        assert!(open_acked(acked(n, crc ^ 1)).is_err(), "another history");
         // Garbage of any kind is refused or ignored, never a panic.
         let mut random = 1u64;
         for _ in 0..2000 {

@@ -4,6 +4,7 @@
 //! takes what has gathered there in one commit of its own, without a flush: a commit rewrites the tree's paths to what it
 //! changes, and those of many are largely the same. When the journal is full the table takes everything
 //! durably and the journal begins anew. Opening brings the table up to the journal's end. What a snapshot shows is durable.
+//! The mark says beside both which commit was acknowledged last: a journal or a table that does not have it is refused.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,8 +15,10 @@ use std::{
 };
 
 use super::{
-    Changes, RedbStore, Snapshot, Store, StoreError,
-    journal::{Journal, Medium},
+    Changes, RedbStore, Snapshot, Store, StoreError, blocks,
+    journal::{Found, Journal, Medium},
+    look,
+    mark::{self, Acked, MarkFile},
     recent::Recent,
     redb::Mark,
 };
@@ -36,6 +39,7 @@ pub struct JournaledStore {
 
 struct State {
     journal: Journal,
+    mark: MarkFile,
     /// What the journal holds and the table does not.
     recent: Recent,
     /// The table after its last commit; none before the first.
@@ -47,55 +51,141 @@ pub fn journal_path(path: &Path) -> PathBuf {
     path.with_extension("journal")
 }
 
-impl JournaledStore {
-    /// Opens the existing store at `path`, with its journal beside it; a store that never had one gets one.
-    pub fn open(path: &Path, cache_bytes: usize) -> Result<JournaledStore, StoreError> {
-        let table = RedbStore::open(path, cache_bytes)?;
-        let path = journal_path(path);
-        let failed = |error: io::Error| StoreError::Open { path: path.clone(), reason: error.to_string() };
-        if table.mark()?.is_none() {
-            // A file from an attempt that ended before the table knew of it is made anew.
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true).mode(0o600);
-            let file = options.open(&path);
-            let file = file.map_err(failed)?;
-            file.set_len(JOURNAL_BYTES).map_err(failed)?;
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let store = JournaledStore::start(table, Box::new(file)).map_err(failed)?;
-            let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
-            synced.map_err(failed)?;
-            return store.marked();
+/// The path of the mark for a store at `path`.
+pub fn mark_path(path: &Path) -> PathBuf {
+    path.with_extension("mark")
+}
+
+/// What is refused is not changed, and this can be done about it.
+const REMEDY: &str = "nothing was changed, and nothing is served; bring the file back as it was, or restore a dump (`ropewalk \
+    manager restore`), or give up what is lost, after a look at it (`ropewalk manager check`, then `ropewalk manager accept-loss`)";
+
+pub(super) fn refused(path: &Path, error: &io::Error) -> StoreError {
+    let remedy =
+        if error.kind() == io::ErrorKind::InvalidData { format!("; {REMEDY}") } else { String::new() };
+    StoreError::Open { path: path.to_owned(), reason: format!("{error}{remedy}") }
+}
+
+pub(super) fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}
+
+/// A file that must be there: acknowledged changes depend on it.
+pub(super) fn needed(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            invalid("is not there, and what was acknowledged last may stand only there")
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| {
-            let reason = format!(
-                "{error}; acknowledged changes may stand only there: bring it back, or restore a dump"
-            );
-            StoreError::Open { path: path.clone(), reason }
-        })?;
-        JournaledStore::resume(table, Box::new(file)).map_err(failed)
+        _ => error,
+    })
+}
+
+/// A file of so many bytes, whatever was there before.
+fn anew(path: &Path, bytes: u64) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+impl JournaledStore {
+    /// Opens the existing store at `path`, with its journal and mark beside it; one that never had them gets them. A
+    /// store of an earlier version is rewritten.
+    pub fn open(path: &Path, cache_bytes: usize) -> Result<JournaledStore, StoreError> {
+        if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
+            look::renew(path, cache_bytes)?;
+        }
+        let damaged = |error: StoreError| match error {
+            StoreError::Open { path, reason } => refused(&path, &invalid(reason)),
+            error @ StoreError::InUse { .. } => error,
+            error => refused(path, &invalid(error.to_string())),
+        };
+        let table = RedbStore::open(path, cache_bytes).map_err(damaged)?;
+        let (journal, mark) = (journal_path(path), mark_path(path));
+        match table.mark().map_err(damaged)? {
+            None => Err(refused(path, &invalid("does not say which journal belongs to it"))),
+            Some(Mark { journal: 0, .. }) => JournaledStore::begin(table, path),
+            Some(of) => {
+                let acked = needed(&mark).and_then(|file| Ok((mark::read(&file)?, file)));
+                let (acked, mark_file) = acked.map_err(|error| refused(&mark, &error))?;
+                let Some(acked) = acked.filter(|acked| acked.journal == of.journal) else {
+                    let error = invalid("does not say which commit of this store was acknowledged last");
+                    return Err(refused(&mark, &error));
+                };
+                let file = needed(&journal).map_err(|error| refused(&journal, &error))?;
+                let failed = |error: io::Error| refused(&journal, &error);
+                let store = JournaledStore::resume(table, Box::new(file), Box::new(mark_file), of, acked);
+                let store = store.map_err(failed)?;
+                // It was cut, behind everything that counted.
+                let file = OpenOptions::new().write(true).open(&journal).map_err(failed)?;
+                if file.metadata().map_err(failed)?.len() < JOURNAL_BYTES {
+                    file.set_len(JOURNAL_BYTES).map_err(failed)?;
+                    store.state().journal.grown(JOURNAL_BYTES);
+                }
+                Ok(store)
+            }
+        }
     }
 
-    /// On two media, for tests of power cuts.
+    /// The first journal and mark of a table.
+    fn begin(table: RedbStore, path: &Path) -> Result<JournaledStore, StoreError> {
+        let (journal, mark) = (journal_path(path), mark_path(path));
+        let acked = match File::open(&mark) {
+            Ok(file) => mark::read(&file).map_err(|error| refused(&mark, &error))?,
+            Err(_) => None,
+        };
+        if let Some(acked) = acked.filter(|acked| acked.number > 0) {
+            let text = format!(
+                "is as it was made, and {} says that {} commits followed",
+                mark.display(),
+                acked.number
+            );
+            return Err(refused(path, &invalid(text)));
+        }
+        let file = anew(&journal, JOURNAL_BYTES).map_err(|error| refused(&journal, &error))?;
+        let mark_file = anew(&mark, mark::BYTES).map_err(|error| refused(&mark, &error))?;
+        let store = JournaledStore::start(table, Box::new(file), Box::new(mark_file));
+        let store = store.map_err(|error| refused(&journal, &error))?;
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
+        synced.map_err(|error| refused(path, &error))?;
+        store.marked()
+    }
+
+    /// On three media, for tests.
     #[cfg(test)]
-    pub(crate) fn on_media(table: RedbStore, medium: Box<dyn Medium>) -> Result<JournaledStore, StoreError> {
-        let failed =
-            |error: io::Error| StoreError::Open { path: "journal".into(), reason: error.to_string() };
-        match table.mark()? {
-            None => JournaledStore::start(table, medium).map_err(failed)?.marked(),
-            Some(_) => JournaledStore::resume(table, medium).map_err(failed),
+    pub(crate) fn on_media(
+        table: RedbStore,
+        journal: Box<dyn Medium>,
+        mark: Box<dyn Medium>,
+    ) -> Result<JournaledStore, StoreError> {
+        let failed = |error: io::Error| refused(Path::new("journal"), &error);
+        match table.mark()?.ok_or_else(|| failed(invalid("no mark")))? {
+            Mark { journal: 0, .. } => JournaledStore::start(table, journal, mark).map_err(failed)?.marked(),
+            of => {
+                let acked = mark::read(&*mark).map_err(failed)?.filter(|acked| acked.journal == of.journal);
+                let acked = acked.ok_or_else(|| failed(invalid("no acknowledged commit")))?;
+                JournaledStore::resume(table, journal, mark, of, acked).map_err(failed)
+            }
         }
     }
 
     /// With a new journal, of which the table does not know yet.
-    fn start(table: RedbStore, medium: Box<dyn Medium>) -> io::Result<JournaledStore> {
+    fn start(
+        table: RedbStore,
+        journal: Box<dyn Medium>,
+        mark: Box<dyn Medium>,
+    ) -> io::Result<JournaledStore> {
         let mut id = [0; 8];
         io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut id)?;
-        let journal = Journal::create(medium, u64::from_le_bytes(id), 0)?;
-        Ok(JournaledStore::with(table, journal))
+        // 0 is that of no journal.
+        let journal = Journal::create(journal, u64::from_le_bytes(id).max(1), 0)?;
+        let mark = MarkFile::create(mark, journal.acked())?;
+        Ok(JournaledStore::with(table, journal, mark))
     }
 
-    fn with(table: RedbStore, journal: Journal) -> JournaledStore {
-        let state = State { journal, recent: Recent::default(), base: None };
+    fn with(table: RedbStore, journal: Journal, mark: MarkFile) -> JournaledStore {
+        let state = State { journal, mark, recent: Recent::default(), base: None };
         JournaledStore { table, state: Mutex::new(state) }
     }
 
@@ -108,13 +198,19 @@ impl JournaledStore {
         Ok(self)
     }
 
-    fn resume(table: RedbStore, medium: Box<dyn Medium>) -> io::Result<JournaledStore> {
-        let mark = table.mark().map_err(io::Error::other)?.unwrap_or_default();
-        let found = Journal::open(medium, mark.journal, mark.applied)?;
-        let store = JournaledStore::with(table, found.journal);
+    fn resume(
+        table: RedbStore,
+        journal: Box<dyn Medium>,
+        mark: Box<dyn Medium>,
+        of: Mark,
+        acked: Acked,
+    ) -> io::Result<JournaledStore> {
+        let Found { journal, changes } = Journal::open(journal, of.journal, of.applied, Some(acked))?;
+        let mark = MarkFile::create(mark, Acked { number: acked.number.max(journal.last()), ..acked })?;
+        let store = JournaledStore::with(table, journal, mark);
         {
             let state = &mut *store.state();
-            found.changes.into_iter().for_each(|changes| state.recent.push(changes));
+            changes.into_iter().for_each(|changes| state.recent.push(changes));
             store.settle(state, state.journal.last(), true).map_err(io::Error::other)?;
         }
         Ok(store)
@@ -136,8 +232,25 @@ impl JournaledStore {
         state.recent = Recent::default();
         if durable {
             state.journal.restart(applied);
+            self.acknowledge(state)?;
         }
         Ok(())
+    }
+
+    /// What the journal and the table hold now is about to be acknowledged.
+    fn acknowledge(&self, state: &mut State) -> Result<(), StoreError> {
+        state.mark.set(state.journal.acked()).map_err(|error| StoreError::Engine {
+            action: "write the mark of the",
+            reason: error.to_string(),
+        })
+    }
+}
+
+impl Drop for JournaledStore {
+    fn drop(&mut self) {
+        // A store that ends in good order is known to the last commit, even if the power goes right after. Failing
+        // loses nothing but that.
+        let _ = self.state().mark.flush();
     }
 }
 
@@ -155,6 +268,9 @@ impl Store for JournaledStore {
             action: "commit to the journal of the",
             reason: error.to_string(),
         })?;
+        if written {
+            self.acknowledge(state)?;
+        }
         state.recent.push(changes.clone());
         match (written, state.recent.len()) {
             (false, _) => self.settle(state, state.journal.next(), true),
@@ -166,13 +282,21 @@ impl Store for JournaledStore {
     fn describe(&self) -> String {
         self.table.describe()
     }
+
+    fn damage(&self) -> Vec<u64> {
+        self.table.damage()
+    }
+
+    fn scrub(&self, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
+        self.table.scrub(first, count)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, ops::ControlFlow};
 
-    use super::{super::volatile::Volatile, *};
+    use super::{super::volatile::Volatile, look::Look, *};
 
     fn put(key: &str, value: &str) -> Changes {
         [(key.into(), Some(value.into()))].into()
@@ -213,11 +337,12 @@ mod tests {
 
     #[test]
     fn a_table_from_before_the_journals_round_is_refused() {
-        let (table, journal) = (Volatile::new(true), Volatile::new(true));
+        let (table, journal, mark) = (Volatile::new(true), Volatile::new(true), Volatile::new(true));
         redb::StorageBackend::set_len(&journal, 12 * 4096).unwrap();
+        redb::StorageBackend::set_len(&mark, mark::BYTES).unwrap();
         let open = |table: &Volatile, journal: &Volatile| {
             let table = RedbStore::on_backend(table.clone()).unwrap();
-            JournaledStore::on_media(table, Box::new(journal.clone()))
+            JournaledStore::on_media(table, Box::new(journal.clone()), Box::new(mark.clone()))
         };
         let store = open(&table, &journal).unwrap();
         store.commit(&put("first", "1")).unwrap();
@@ -233,6 +358,7 @@ mod tests {
     fn copy_of(from: &Path, to: &Path) {
         std::fs::copy(from, to).unwrap();
         std::fs::copy(journal_path(from), journal_path(to)).unwrap();
+        std::fs::copy(mark_path(from), mark_path(to)).unwrap();
     }
 
     #[test]
@@ -265,7 +391,7 @@ mod tests {
         std::fs::rename(journal_path(&crashed), &away).unwrap();
         for _ in 0..2 {
             let error = JournaledStore::open(&crashed, 1 << 20).err().unwrap().to_string();
-            assert!(error.contains("crashed.journal") && error.contains("acknowledged changes"), "{error}");
+            assert!(error.contains("crashed.journal") && error.contains("accept-loss"), "{error}");
             assert!(!journal_path(&crashed).exists(), "nothing is made in its place");
         }
         let other = dir.path().join("other.redb");
@@ -276,5 +402,120 @@ mod tests {
         assert!(error.contains("not the journal of this store"), "{error}");
         std::fs::rename(&away, journal_path(&crashed)).unwrap();
         assert_eq!(get(&JournaledStore::open(&crashed, 1 << 20).unwrap(), "b"), Some(b"2".to_vec()));
+    }
+
+    /// Commits more, and leaves the files as a crash does: the table behind, the rest in the journal.
+    fn crash_after(path: &Path, commits: std::ops::Range<u32>) {
+        let store = JournaledStore::open(path, 1 << 20).unwrap();
+        commits.for_each(|n| store.commit(&put(&format!("name{n}"), "1")).unwrap());
+        let left = path.with_file_name("left.redb");
+        copy_of(path, &left);
+        drop(store);
+        copy_of(&left, path);
+    }
+
+    fn refused_for(path: &Path, why: &str) {
+        let files = [path.to_owned(), journal_path(path), mark_path(path)];
+        let before = files.each_ref().map(|file| std::fs::read(file).ok());
+        let error =
+            JournaledStore::open(path, 1 << 20).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(why) && error.contains("accept-loss"), "{why}: {error:?}");
+        let look = Look::open(path, 1 << 20).unwrap();
+        assert!(look.problems.iter().any(|problem| problem.contains(why)), "{why}: {:?}", look.problems);
+        drop(look);
+        let after = files.each_ref().map(|file| std::fs::read(file).ok());
+        assert!(before[1..] == after[1..], "{why}: something was changed");
+    }
+
+    #[test]
+    fn a_journal_that_does_not_hold_what_was_acknowledged_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.redb");
+        drop(RedbStore::create(&path, 1 << 20).unwrap());
+        crash_after(&path, 0..100);
+        let (journal, mark) = (journal_path(&path), mark_path(&path));
+        let (whole, whole_mark) = (std::fs::read(&journal).unwrap(), std::fs::read(&mark).unwrap());
+        // It holds commits 2 to 101 at 4096 and on; the table had 1 when it was made.
+        let end = 4096 * 101;
+        let told = |bytes: Vec<u8>, why: &str| {
+            std::fs::write(&journal, bytes).unwrap();
+            refused_for(&path, why);
+        };
+        told(whole[..end - 40 * 4096].to_vec(), "commit 101 was acknowledged: 40 are lost");
+        told(whole[..4096].to_vec(), "commit 101 was acknowledged: 100 are lost");
+        told([&whole[..4096], &vec![0; whole.len() - 4096][..]].concat(), "100 are lost");
+        told(vec![0; whole.len()], "is not the journal of this store");
+        let mut flipped = whole.clone();
+        flipped[end - 4096 + 25] ^= 1;
+        told(flipped, "commit 101 was acknowledged: 1 are lost");
+        std::fs::write(&journal, &whole).unwrap();
+        std::fs::remove_file(&mark).unwrap();
+        refused_for(&path, "is not there");
+        std::fs::write(&mark, [0; 10]).unwrap();
+        refused_for(&path, "does not say which commit");
+        // As it was it is opened; then an older copy of it, and one of the table, are refused.
+        std::fs::write(&mark, &whole_mark).unwrap();
+        let old_table = std::fs::read(&path).unwrap();
+        crash_after(&path, 100..150);
+        let (newer, table) = (std::fs::read(&journal).unwrap(), std::fs::read(&path).unwrap());
+        told(whole.clone(), "commit 151 was acknowledged: 50 are lost");
+        std::fs::write(&journal, &newer).unwrap();
+        std::fs::write(&path, &old_table).unwrap();
+        refused_for(&path, "is missing before");
+        // Both older, and the mark of today.
+        std::fs::write(&journal, &whole).unwrap();
+        refused_for(&path, "commit 151 was acknowledged: 50 are lost");
+        // Cut behind everything that counts it is mended.
+        std::fs::write(&path, &table).unwrap();
+        std::fs::write(&journal, &newer[..51 * 4096]).unwrap();
+        let store = JournaledStore::open(&path, 1 << 20).unwrap();
+        assert!((0..150).all(|n| get(&store, &format!("name{n}")).is_some()));
+        drop(store);
+        assert_eq!(std::fs::metadata(&journal).unwrap().len(), JOURNAL_BYTES);
+    }
+
+    #[test]
+    fn a_store_of_an_earlier_version_is_rewritten_with_all_it_has() {
+        use redb::{Database, TableDefinition};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.redb");
+        {
+            let database = Database::create(&path).unwrap();
+            let write = database.begin_write().unwrap();
+            let mut table = write.open_table(TableDefinition::<&[u8], &[u8]>::new("ropewalk")).unwrap();
+            (0..500u32).for_each(|n| drop(table.insert(&n.to_be_bytes()[..], &b"old"[..]).unwrap()));
+            drop(table);
+            let mut table = write.open_table(TableDefinition::<u8, u64>::new("journal")).unwrap();
+            table.insert(0, 7).unwrap();
+            table.insert(1, 4).unwrap();
+            drop(table);
+            write.commit().unwrap();
+        }
+        let file = anew(&journal_path(&path), 64 * 4096).unwrap();
+        let mut journal = Journal::create(Box::new(file), 7, 4).unwrap();
+        assert!(journal.append(&put("late", "5")).unwrap());
+        let former = std::fs::read(&path).unwrap();
+        // A bit of a page in use: the store stays as it is.
+        let at = former.windows(3).position(|bytes| bytes == b"old").unwrap();
+        let mut flipped = former.clone();
+        flipped[at] ^= 1;
+        std::fs::write(&path, &flipped).unwrap();
+        let error = JournaledStore::open(&path, 1 << 20).err().unwrap().to_string();
+        assert!(error.contains("pages of the table are damaged"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), flipped);
+        std::fs::write(&path, &former).unwrap();
+        for round in 0..2 {
+            let store = JournaledStore::open(&path, 1 << 20).unwrap();
+            assert_eq!(get(&store, "late"), Some(b"5".to_vec()), "{round}");
+            let mut count = 0;
+            let all = store.snapshot().unwrap();
+            all.scan(&[], &[u8::MAX], &mut |_, _| {
+                count += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(count, 501);
+        }
+        assert_eq!(blocks::kind_of(&path).unwrap(), blocks::Kind::Blocks);
     }
 }

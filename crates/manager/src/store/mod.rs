@@ -5,9 +5,14 @@
 //! above a snapshot; nobody else commits meanwhile. When `commit` returns, the changes survive a power
 //! cut; when it fails, the manager stops, because what is on disk is not known any more.
 
+mod blocks;
 mod dump;
+#[cfg(test)]
+mod flips;
 mod journal;
 mod journaled;
+mod look;
+mod mark;
 #[cfg(test)]
 pub(crate) mod memory;
 mod recent;
@@ -22,9 +27,10 @@ use std::{collections::BTreeMap, ops::ControlFlow, path::PathBuf, sync::Arc};
 use thiserror::Error;
 
 pub use self::{
-    dump::{dump, restore},
-    journaled::{JournaledStore, journal_path},
-    record::{BadRecord, Record, open_bytes, open_record, seal_bytes, seal_record},
+    dump::{Damaged, dump, restore},
+    journaled::{JournaledStore, journal_path, mark_path},
+    look::{Look, beside, copy, salvage},
+    record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     txn::Txn,
 };
@@ -59,6 +65,15 @@ pub trait Store: Send + Sync + 'static {
     fn waits(&self) -> bool {
         true
     }
+    /// Blocks found damaged since it was opened.
+    fn damage(&self) -> Vec<u64> {
+        Vec::new()
+    }
+    /// Reads up to `count` blocks from `first` on from the device and compares them with their CRCs; the block to go on
+    /// with, none at the end. What is damaged is among [`damage`](Self::damage) then.
+    fn scrub(&self, _first: u64, _count: u64) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
 }
 
 /// The store failed.
@@ -75,6 +90,12 @@ pub enum StoreError {
     Open {
         /// The store.
         path: PathBuf,
+        /// What the engine says.
+        reason: String,
+    },
+    /// What a read needs is damaged: EIO to whoever wants it. Others go on.
+    #[error("the manager's table is damaged: {reason}")]
+    Damaged {
         /// What the engine says.
         reason: String,
     },

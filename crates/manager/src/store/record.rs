@@ -64,6 +64,12 @@ pub fn seal_bytes(key: &[u8], version: u8, content: &[u8]) -> Vec<u8> {
     value
 }
 
+/// Whether a value of any kind is what was written under its key.
+pub fn is_whole(key: &[u8], value: &[u8]) -> bool {
+    let parts = value.split_last_chunk::<4>();
+    parts.is_some_and(|(covered, stored)| crc(key, covered) == u32::from_le_bytes(*stored))
+}
+
 /// The plain bytes of a value.
 pub fn open_bytes<'a>(
     name: &'static str,

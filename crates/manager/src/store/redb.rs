@@ -5,21 +5,25 @@
 //! journal in front of it holds need not be durable here.
 
 use std::{
-    ops::ControlFlow,
+    io,
+    ops::{Bound, ControlFlow},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use redb::{
-    Builder, Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable,
-    TableDefinition, TableError,
+    BackendError, Builder, Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase,
+    ReadableTable, StorageBackend, StorageError, TableDefinition, TableError, backends::FileBackend,
 };
 
-use super::{Changes, Read, Snapshot, Store, StoreError, Visit};
+use super::{
+    Changes, Read, Snapshot, Store, StoreError, Visit,
+    blocks::{Blocks, Damage},
+};
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("ropewalk");
-/// Under 0 the journal's identity, under 1 the number of the last change that the table holds.
+/// Under 0 the journal's identity, 0 before it has one; under 1 the number of the last change that the table holds.
 const MARK: TableDefinition<'static, u8, u64> = TableDefinition::new("journal");
 
 /// How far the table follows its journal.
@@ -31,51 +35,75 @@ pub struct Mark {
     pub applied: u64,
 }
 
+/// Reads the file's blocks round the engine.
+type Scrub = Box<dyn Fn(u64, u64) -> io::Result<Option<u64>> + Send + Sync>;
+
 /// A store in a redb file.
 pub struct RedbStore {
     database: Database,
     path: PathBuf,
+    damage: Arc<Damage>,
+    scrub: Scrub,
 }
 
 impl RedbStore {
     /// Makes a new store; the file must not exist.
     pub fn create(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
-        let open = |reason: String| StoreError::Open { path: path.to_owned(), reason };
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| open(error.to_string()))?;
-        let database = Builder::new().set_cache_size(cache_bytes).create_file(file);
-        RedbStore::with_table(database.map_err(|error| open(error.to_string()))?, path)
+        let file = options().create_new(true).open(path).map_err(|error| failed_open(path, error))?;
+        let blocks = backend(file, path).and_then(|file| create_on(file, path))?;
+        RedbStore::on(blocks, path, cache_bytes)?.made()
     }
 
     /// Opens an existing store.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
-        let database =
-            Builder::new().set_cache_size(cache_bytes).open(path).map_err(|error| match error {
-                DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
-                error => StoreError::Open { path: path.to_owned(), reason: error.to_string() },
-            })?;
-        RedbStore::with_table(database, path)
+        let file = options().open(path).map_err(|error| failed_open(path, error))?;
+        let blocks = Blocks::open(backend(file, path)?).map_err(|error| failed_open(path, error))?;
+        RedbStore::on(blocks, path, cache_bytes)
     }
 
-    /// A store on another medium, for tests of power cuts.
+    /// Opens a store, of an earlier version too, and writes nothing to it, whatever is done.
+    pub fn look(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
+        let file = options().open(path).map_err(|error| failed_open(path, error))?;
+        let blocks = Blocks::look(backend(file, path)?).map_err(|error| failed_open(path, error))?;
+        RedbStore::on(blocks, path, cache_bytes)
+    }
+
+    /// A store on another medium, for tests.
     #[cfg(test)]
-    pub(crate) fn on_backend(backend: impl redb::StorageBackend) -> Result<RedbStore, StoreError> {
+    pub(crate) fn on_backend(backend: impl StorageBackend) -> Result<RedbStore, StoreError> {
         let path = Path::new("volatile");
-        let database = Builder::new()
-            .set_cache_size(8 << 20)
-            .create_with_backend(backend)
-            .map_err(|error| StoreError::Open { path: path.to_owned(), reason: error.to_string() })?;
-        RedbStore::with_table(database, path)
+        if backend.len().unwrap() == 0 {
+            return RedbStore::on(create_on(backend, path)?, path, 8 << 20)?.made();
+        }
+        let blocks = Blocks::open(backend).map_err(|error| failed_open(path, error))?;
+        RedbStore::on(blocks, path, 8 << 20)
     }
 
-    fn with_table(database: Database, path: &Path) -> Result<RedbStore, StoreError> {
-        let store = RedbStore { database, path: path.to_owned() };
-        if store.table().is_err() {
-            store.commit(&Changes::new())?; // makes the table
+    fn on<B: StorageBackend>(blocks: Blocks<B>, path: &Path, cache_bytes: usize) -> Result<Self, StoreError> {
+        let blocks = Arc::new(blocks);
+        let (damage, scrubbed) = (blocks.damage(), blocks.clone());
+        let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(Shared(blocks));
+        let database = database.map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
+            error => failed_open(path, error),
+        })?;
+        let scrub: Scrub = Box::new(move |first, count| scrubbed.scrub(first, count));
+        Ok(RedbStore { database, path: path.to_owned(), damage, scrub })
+    }
+
+    /// With its tables, and no journal yet.
+    fn made(self) -> Result<RedbStore, StoreError> {
+        self.write(&Changes::new(), Some(Mark::default()), true)?;
+        Ok(self)
+    }
+
+    /// Has the engine verify every page that is in use, by its own checksums; false: what it found was not as it should be.
+    pub fn verify(&mut self) -> Result<bool, StoreError> {
+        match self.database.check_integrity() {
+            Ok(clean) => Ok(clean && self.damage.blocks().is_empty()),
+            Err(DatabaseError::Storage(StorageError::Corrupted(_))) => Ok(false),
+            Err(error) => Err(engine("verify", error)),
         }
-        store.table()?;
-        Ok(store)
     }
 
     /// The mark; none while the table never had a journal.
@@ -128,7 +156,70 @@ impl RedbStore {
 
     fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, StoreError> {
         let read = self.database.begin_read().map_err(|error| engine("read", error))?;
-        read.open_table(TABLE).map_err(|error| engine("read", error))
+        read.open_table(TABLE).map_err(|error| match error {
+            TableError::Storage(error) => unread(error),
+            error => engine("read", error),
+        })
+    }
+}
+
+/// The engine's handle on the blocks; the scrub has another.
+#[derive(Debug)]
+struct Shared<B>(Arc<Blocks<B>>);
+
+impl<B: StorageBackend> StorageBackend for Shared<B> {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+}
+
+fn options() -> std::fs::OpenOptions {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+fn failed_open(path: &Path, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Open { path: path.to_owned(), reason: error.to_string() }
+}
+
+fn backend(file: std::fs::File, path: &Path) -> Result<FileBackend, StoreError> {
+    FileBackend::new(file).map_err(|error| failed_open(path, error))
+}
+
+fn create_on<B: StorageBackend>(inner: B, path: &Path) -> Result<Blocks<B>, StoreError> {
+    Blocks::create(inner).map_err(|error| failed_open(path, error))
+}
+
+/// Reading failed: the engine, or only the page that was needed.
+fn unread(error: StorageError) -> StoreError {
+    match error {
+        StorageError::Corrupted(reason) => StoreError::Damaged { reason },
+        error => engine("read", error),
     }
 }
 
@@ -148,13 +239,21 @@ impl Store for RedbStore {
     fn describe(&self) -> String {
         format!("{}, on one disk, not replicated", self.path.display())
     }
+
+    fn damage(&self) -> Vec<u64> {
+        self.damage.blocks()
+    }
+
+    fn scrub(&self, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
+        (self.scrub)(first, count).map_err(|error| engine("scrub the", error))
+    }
 }
 
 struct TableSnapshot(ReadOnlyTable<&'static [u8], &'static [u8]>);
 
 impl Read for TableSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let value = self.0.get(key).map_err(|error| engine("read", error))?;
+        let value = self.0.get(key).map_err(unread)?;
         Ok(value.map(|value| value.value().to_vec()))
     }
 
@@ -162,8 +261,8 @@ impl Read for TableSnapshot {
         if start >= end {
             return Ok(());
         }
-        for item in ReadableTable::range(&self.0, start..end).map_err(|error| engine("read", error))? {
-            let (key, value) = item.map_err(|error| engine("read", error))?;
+        for item in ReadableTable::range(&self.0, start..end).map_err(unread)? {
+            let (key, value) = item.map_err(unread)?;
             if let ControlFlow::Break(()) = visit(key.value(), value.value()) {
                 break;
             }

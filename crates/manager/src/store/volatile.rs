@@ -70,6 +70,17 @@ impl Volatile {
         Volatile { state: Arc::default(), honest }
     }
 
+    /// With `bytes` on it.
+    pub fn holding(bytes: Vec<u8>) -> Volatile {
+        let state = State { seen: bytes.clone(), flushed: bytes, ..State::default() };
+        Volatile { state: Arc::new(Mutex::new(state)), honest: true }
+    }
+
+    /// What is on it.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.state().seen.clone()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }

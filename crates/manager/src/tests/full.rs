@@ -16,8 +16,9 @@ fn coins(seed: u64) -> impl FnMut() -> bool {
 }
 
 fn cut(media: &Media, coin: &mut impl FnMut() -> bool) -> Media {
+    let mark = media.mark.power_cut(&mut *coin);
     let journal = media.journal.power_cut(&mut *coin);
-    Media { journal, table: media.table.power_cut(coin) }
+    Media { mark, journal, table: media.table.power_cut(coin) }
 }
 
 /// Creates names until the store fails; the number of the one that was refused, and whether it failed at all.

@@ -24,6 +24,8 @@ pub struct ClusterReport {
     pub deletes_pending: u64,
     /// Where the manager's store stands, and whether it is replicated.
     pub store: String,
+    /// What was found damaged in it since the manager started, for people.
+    pub store_damage: Vec<String>,
     /// Per pool, in map order: what moves.
     pub moving: Vec<PoolMoving>,
 }
