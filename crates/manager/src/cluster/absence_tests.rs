@@ -167,6 +167,8 @@ fn a_server_that_renews_and_does_not_follow_the_map_is_taken_out() {
 fn a_shorter_lease_ends_none_that_was_given() {
     let mut stage = Stage::running(4, "2+2p");
     stage.tell(|_| Event::SetLease(s(2)));
+    stage.tell(|_| Event::Away(s(3)));
+    stage.renew_all();
     for _ in 0..9 {
         stage.pass(1);
     }

@@ -27,13 +27,13 @@ impl Cluster {
             return;
         }
         step.notes.push(format!("the manager was away for {time:?}: everybody has a full lease again"));
-        self.servers.values_mut().for_each(|server| server.renewed = now);
-        self.clients.values_mut().for_each(|client| client.renewed = now);
+        self.servers.values_mut().for_each(|server| server.renewed = server.renewed.max(now));
+        self.clients.values_mut().for_each(|client| client.renewed = client.renewed.max(now));
         self.versions.again(now);
         self.grace_until = now + self.lease;
     }
 
-    /// Leases that were given stay as long as they were.
+    /// Leases that were given stay as long as they were: no renewal makes one shorter, here or at whom it was given to.
     pub(super) fn set_lease(&mut self, lease: Duration) {
         let longer = self.lease.saturating_sub(lease);
         self.servers.values_mut().for_each(|server| server.renewed += longer);
@@ -140,13 +140,13 @@ impl Cluster {
             return step.refuse(ticket, invalid());
         }
         if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
-            server.renewed = now;
+            server.renewed = server.renewed.max(now);
             server.acked = server.acked.max(epoch);
             for report in pdisks {
                 self.pdisk_report(node, report, now, step);
             }
         } else if let Some(client) = self.clients.get_mut(&session) {
-            client.renewed = now;
+            client.renewed = client.renewed.max(now);
         } else {
             return step.refuse(ticket, MgrError::NoSession);
         }

@@ -159,7 +159,8 @@ impl Cluster {
         held: u64,
         now: Duration,
     ) -> Result<u64, MgrError> {
-        self.clients.get_mut(&session).ok_or(MgrError::NoSession)?.renewed = now;
+        let client = self.clients.get_mut(&session).ok_or(MgrError::NoSession)?;
+        client.renewed = client.renewed.max(now);
         let pool = self.map.pool(pool).ok_or(MgrError::Errno(libc::ENOENT))?;
         let id = pool.id;
         let room = self.room(pool).ok_or(MgrError::Errno(EAGAIN))?;
