@@ -419,7 +419,7 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
     let Some(work) = targets.dirs.first().cloned() else {
         bail!("an agent needs a directory it may write in: --writable DIR");
     };
-    let agent = Agent::new(Offer::Named(targets), work, std::env::current_exe().ok());
+    let agent = Agent::new(Offer::Named(Box::new(targets)), work, std::env::current_exe().ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let endpoint = agent.listen(vec![args.listen])?;

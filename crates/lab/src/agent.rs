@@ -163,7 +163,7 @@ impl Job {
 /// What an agent may touch.
 pub enum Offer {
     /// What was named when it was started.
-    Named(Targets),
+    Named(Box<Targets>),
     /// Directories on these file systems, as far as the leader's user names them: the mounts of a node's own cluster.
     /// Devices never.
     Mounts(Box<dyn Fn() -> Vec<PathBuf> + Send + Sync>),
@@ -173,7 +173,7 @@ impl Offer {
     /// What may be touched when the leader's user names these directories.
     fn targets(&self, writable: &[PathBuf]) -> Result<Targets, String> {
         match self {
-            Offer::Named(targets) if writable.is_empty() => Ok(targets.clone()),
+            Offer::Named(targets) if writable.is_empty() => Ok(Targets::clone(targets)),
             Offer::Named(_) => Err("this agent was told at its start what it may write".into()),
             Offer::Mounts(_) if writable.is_empty() => {
                 Err("name as writable a directory on a mount of this cluster".into())
@@ -390,7 +390,7 @@ mod tests {
             assert!(why.contains(&bad.display().to_string()), "{why}");
         }
         assert!(offer.targets(&[]).is_err(), "nothing is written that was not named");
-        let named = Offer::Named(Targets::default());
+        let named = Offer::Named(Box::default());
         assert!(named.targets(&[]).is_ok() && named.targets(&[sub]).is_err());
     }
 }

@@ -33,7 +33,7 @@ async fn a_delete_without_a_session_is_the_managers_alone() {
         }
         let endpoint = Endpoint::start(EndpointConfig { role, ..endpoint_config() }).unwrap();
         let node = cluster.nodes[0].as_ref().unwrap();
-        let request = NsdRequest::Delete { pdisk: base::PdiskId(1), items: vec![item.clone()] };
+        let request = NsdRequest::Delete { pdisk: base::PdiskId(1), items: vec![item] };
         let deadline = Instant::now() + Duration::from_secs(30);
         let call = Call {
             epoch: client.io.view().epoch(),
