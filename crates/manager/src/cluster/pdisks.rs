@@ -72,6 +72,7 @@ impl Cluster {
         record.free = report.free;
         step.put(crate::keys::pdisk_key(report.id), record);
         disk.stored = now;
+        disk.changed = false;
         disk.reported = Some(now);
         disk.server = Some(node);
         disk.failed = report.failed;
