@@ -420,6 +420,8 @@ struct Disk {
     record: PdiskRecord,
     /// When the record was stored last.
     stored: Duration,
+    /// It has changed since.
+    changed: bool,
     /// Last report.
     reported: Option<Duration>,
     /// The node that serves it now.

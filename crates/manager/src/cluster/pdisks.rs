@@ -73,6 +73,7 @@ impl Cluster {
         record.free = report.free;
         step.put(crate::keys::pdisk_key(report.id), record);
         disk.stored = now;
+        disk.changed = false;
         disk.reported = Some(now);
         disk.server = Some(node);
         disk.registered = now;

@@ -213,8 +213,10 @@ impl Cluster {
         disk.moved = report.moved;
         disk.waits = report.waits;
         disk.client_us = report.client_us;
-        if (moved || used) && now >= disk.stored + Duration::from_secs(1) {
+        disk.changed |= moved || used;
+        if disk.changed && now >= disk.stored + Duration::from_secs(1) {
             disk.stored = now;
+            disk.changed = false;
             step.put(crate::keys::pdisk_key(report.id), &disk.record);
         }
         let Some(entry) = self.map.pdisk(report.id) else { return };

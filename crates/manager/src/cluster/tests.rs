@@ -322,6 +322,18 @@ fn a_log_as_long_with_other_content_must_catch_up() {
     assert_eq!(stage.states(), "rooo", "it knows nothing of that point");
 }
 
+/// Too early after the last one to be stored at once, and nothing new after it: it is stored all the same.
+#[test]
+fn the_last_report_of_a_pdisk_is_stored_in_the_end() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.register(1, 5, 100);
+    stage.renew(1, report(1, 5, 300));
+    stage.pass(2);
+    stage.renew(1, report(1, 5, 300));
+    stage.restart();
+    assert_eq!(stage.recorded(1), mark(300));
+}
+
 /// A report of the process before may still be on its way when the next one asks.
 #[test]
 fn who_proves_another_point_than_the_recorded_asks_again() {
