@@ -1,6 +1,6 @@
 //! Every way to change a file against every way to read it (`matrix`, an example of the mount's crate): on one mount that is alone,
 //! by each transport, on one of two, and from one mount to the other; and on a local directory, so that the judge is right.
-//! Each run has a third of the pairs, chosen by its seed; with `ROPEWALK_MATRIX_TURN=1000` all of them, each for a second, with
+//! Each run has a quarter of the pairs, chosen by its seed; with `ROPEWALK_MATRIX_TURN=1000` all of them, each for a second, with
 //! `ROPEWALK_MATRIX_ONLY=aio-direct+direct,pread` these only.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -24,7 +24,7 @@ fn matrix(what: &str, options: &[&str], dirs: &[&Path]) -> bool {
     let (turn, only) = (set("ROPEWALK_MATRIX_TURN", "12"), set("ROPEWALK_MATRIX_ONLY", ","));
     let long =
         ["ROPEWALK_MATRIX_TURN", "ROPEWALK_MATRIX_ONLY"].iter().any(|name| std::env::var_os(name).is_some());
-    let share = if long { "1" } else { "3" };
+    let share = if long { "1" } else { "4" };
     let seed = seed().to_string();
     let mut command = Command::new(program);
     command

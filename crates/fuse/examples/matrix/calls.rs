@@ -69,7 +69,7 @@ impl Memory {
 
     /// Copies out of a mapping of a file.
     pub fn load(&self, at: u64, into: &mut [u8]) {
-        assert!(at as usize + into.len() <= self.len && at % 8 == 0);
+        assert!(at as usize + into.len() <= self.len && at.is_multiple_of(8));
         for (number, word) in into.chunks_exact_mut(8).enumerate() {
             // SAFETY: inside the mapping, aligned to its words.
             let value = unsafe { self.start.add(at as usize + 8 * number).cast::<u64>().read_volatile() };
@@ -79,7 +79,7 @@ impl Memory {
 
     /// Copies into a mapping of a file.
     pub fn store(&self, at: u64, from: &[u8]) {
-        assert!(at as usize + from.len() <= self.len && at % 8 == 0);
+        assert!(at as usize + from.len() <= self.len && at.is_multiple_of(8));
         for (number, word) in from.chunks_exact(8).enumerate() {
             let value = u64::from_ne_bytes(word.try_into().unwrap_or_default());
             // SAFETY: inside the mapping, aligned to its words.

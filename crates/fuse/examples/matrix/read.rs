@@ -164,10 +164,10 @@ impl Reader {
                     let (a, b) = into.split_at_mut(into.len() / 2);
                     let parts = [a, b]
                         .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+                    let fd = file.as_raw_fd();
                     // SAFETY: two pieces of memory that nobody else uses.
-                    checked(
-                        unsafe { libc::preadv2(file.as_raw_fd(), parts.as_ptr(), 2, at as i64, 0) } as i64
-                    )?
+                    let read = unsafe { libc::preadv2(fd, parts.as_ptr(), 2, at as i64, 0) };
+                    checked(read as i64)?
                 }
                 Way::Aio | Way::AioDirect | Way::Ring | Way::RingDirect => {
                     let queue = self.queue.as_mut().ok_or(io::ErrorKind::NotFound)?;

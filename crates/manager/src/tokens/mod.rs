@@ -591,7 +591,8 @@ impl Tokens {
             // Who is ahead may wait for what this session holds, and its giving up for this answer: it has pages of the kernel
             // locked that go with it. It asks for nothing else until that is done.
             let recalled = members.get(&wait.session).is_some_and(|member| member.recalls.contains_key(&ino));
-            let behind = !(recalled && !writes(need)) && ahead.iter().any(|before| before.excludes(need));
+            let first = recalled && !writes(need);
+            let behind = !first && ahead.iter().any(|before| before.excludes(need));
             if behind || !clear(members, holders, ino, wait, need, resolve, now, next) {
                 ahead.push(need);
                 return true;
