@@ -20,7 +20,7 @@ use crate::crc::crc32c;
 /// "RWLK", the first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RWLK");
 /// Version of header and messages. A peer with another version is refused at the handshake.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 128;
 /// Longest body, bytes.
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn golden_header() {
         let bytes = sample().encode();
-        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 6, 0, 4, 2, 2, 9, 4, 0]);
+        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 7, 0, 4, 2, 2, 9, 4, 0]);
         assert_eq!(bytes[12..20], [77, 0, 0, 0, 0, 0, 16, 0]);
         assert_eq!(bytes[72..92], [7, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
