@@ -50,6 +50,7 @@ struct Page {
     findings: Vec<Found>,
     found: u64,
     repaired: u64,
+    removed: u64,
     next: Option<StripeId>,
 }
 
@@ -69,6 +70,8 @@ struct Verified {
     away: u64,
     found: u64,
     repaired: u64,
+    /// Blocks of inodes that do not exist, removed now.
+    removed: u64,
     seconds: f64,
     findings: Vec<Found>,
     /// Groups that could not be asked, and why.
@@ -167,10 +170,14 @@ fn show(verified: &Verified) {
         output::line(format!("{}: {}", found.stripe, found.finding));
     }
     verified.unproved.iter().for_each(|(group, why)| output::line(format!("{group}: {why}")));
-    verified.absent_blocks.iter().for_each(|s| output::line(format!("{s}: stored, and no strip is there")));
-    verified.unowned_blocks.iter().for_each(|s| output::line(format!("{s}: there is no such inode")));
+    verified
+        .absent_blocks
+        .iter()
+        .for_each(|s| output::line(format!("{s}: stored, and no strip of it is in reach")));
+    verified.unowned_blocks.iter().for_each(|s| output::line(format!("{s}: no inode owns it")));
     output::line(format!(
-        "{} stripes in {} groups, {} read and compared in {:.1} s; {} wrong, {} strips made anew, {} strips away",
+        "{} stripes in {} groups, {} read and compared in {:.1} s; {} wrong, {} strips made anew, {} strips away, {} \
+         blocks of inodes that are gone removed",
         verified.stripes,
         verified.groups,
         human_size(verified.bytes),
@@ -178,6 +185,7 @@ fn show(verified: &Verified) {
         verified.found,
         verified.repaired,
         verified.away,
+        verified.removed,
     ));
     output::line(format!(
         "{} blocks that inodes name, {} of them without strips; {} blocks of no inode, {} not named by theirs (on \
@@ -258,6 +266,7 @@ async fn verify_group(
         verified.away += page.away;
         verified.found += page.found;
         verified.repaired += page.repaired;
+        verified.removed += page.removed;
         let room = LISTED_MAX.saturating_sub(verified.findings.len());
         verified.findings.extend(page.findings.into_iter().take(room));
         for stripe in page.there {
@@ -316,7 +325,9 @@ async fn compare(link: &Link, compared: Compared, verified: &mut Verified) -> Re
     let more: Vec<_> = compared.more.into_iter().collect();
     loop {
         absent = seen(link, &map, false, with_owner(link, &absent, Owner::Recorded).await?).await;
-        let unowned = seen(link, &map, true, with_owner(link, &more, Owner::Nobody).await?).await;
+        let mut unowned = with_owner(link, &more, Owner::Nobody).await?;
+        unowned.extend(with_owner(link, &more, Owner::Unknown).await?);
+        let unowned = seen(link, &map, true, unowned).await;
         if unowned.is_empty() && absent.is_empty() || Instant::now() > end {
             let named = |of: &[(StripeId, PoolId)]| of.iter().map(|of| of.0).take(LISTED_MAX).collect();
             (verified.absent, verified.absent_blocks) = (absent.len() as u64, named(&absent));

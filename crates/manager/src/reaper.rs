@@ -1,6 +1,6 @@
 //! The reaper: removes the strips of deleted and truncated files from the pdisks.
 //!
-//! Takes the oldest entries of the delete queue, sends them to every pdisk of their pool that is
+//! Takes entries of the delete queue, oldest first, sends them to every pdisk of their pool that is
 //! written to, and removes them from the queue when all of these have answered. A pdisk that turns
 //! missing meanwhile is not waited for: when it comes back, catching up removes what no other member
 //! has. A pdisk that turned returning meanwhile is asked as well. Entries may be sent twice; deletes
@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// waits for flushes of the same disks.
 const GATHER: Duration = Duration::from_millis(200);
 
+/// Entries looked at in one round: those of pools that wait are gone past.
+const LOOK_MAX: usize = 64 << 10;
+
 /// Sends deletes to a pdisk's server.
 pub(crate) trait Deleter: Send + Sync + 'static {
     /// Removes the strips at one pdisk; an error text if it did not.
@@ -48,24 +51,45 @@ struct Batch {
     blocks: u64,
 }
 
-/// The oldest entries of the queue by pool. Damaged ones are left out and told.
-fn oldest(from: &dyn Read) -> Result<BTreeMap<PoolId, Batch>, Fault> {
-    let mut batches: BTreeMap<PoolId, Batch> = BTreeMap::new();
-    let mut count = 0;
-    from.scan(b"q", &prefix_end(b"q"), &mut |key, value| {
-        count += 1;
-        match open_record::<DeleteRecord>(key, value) {
-            Ok(record) => {
-                let batch = batches.entry(record.pool).or_default();
-                batch.numbers.push(last_u64(key));
-                batch.items.push(record.strips);
-                batch.blocks += record.blocks;
+/// How far one pass over the queue is. A pool that is not served is tried once in a pass: its entries stand in nobody's way.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    /// The last entry looked at; 0 between passes.
+    after: u64,
+    /// Pools that could not be served in this pass.
+    waiting: BTreeSet<PoolId>,
+}
+
+impl Pass {
+    fn is_under_way(&self) -> bool {
+        self.after > 0
+    }
+
+    /// The next entries of the queue by pool, at most [`BATCH_MAX`], of pools that do not wait. Damaged ones are left out and
+    /// told. The pass ends with the queue.
+    fn next(&mut self, from: &dyn Read) -> Result<BTreeMap<PoolId, Batch>, Fault> {
+        let mut batches: BTreeMap<PoolId, Batch> = BTreeMap::new();
+        let (mut taken, mut looked, mut last) = (0, 0, 0);
+        let start = keys::delete_key(self.after.saturating_add(1));
+        from.scan(&start, &prefix_end(b"q"), &mut |key, value| {
+            (looked, last) = (looked + 1, last_u64(key));
+            match open_record::<DeleteRecord>(key, value) {
+                Ok(record) if self.waiting.contains(&record.pool) => {}
+                Ok(record) => {
+                    taken += 1;
+                    let batch = batches.entry(record.pool).or_default();
+                    batch.numbers.push(last_u64(key));
+                    batch.items.push(record.strips);
+                    batch.blocks += record.blocks;
+                }
+                Err(error) => tracing::error!(%error, "an entry of the delete queue is skipped"),
             }
-            Err(error) => tracing::error!(%error, "an entry of the delete queue is skipped"),
-        }
-        if count == BATCH_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    Ok(batches)
+            let more = taken < BATCH_MAX && looked < LOOK_MAX;
+            if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        self.after = if taken < BATCH_MAX && looked < LOOK_MAX { 0 } else { last };
+        Ok(batches)
+    }
 }
 
 /// The pdisks that must remove the strips of a pool.
@@ -77,35 +101,57 @@ fn wanted(map: &ClusterMap, pool: PoolId) -> BTreeSet<PdiskId> {
 
 /// Runs until it is dropped.
 pub(crate) async fn run(inner: Arc<Inner>, deleter: impl Deleter) {
-    let deleter = Arc::new(deleter);
+    let (deleter, mut pass) = (Arc::new(deleter), Pass::default());
     loop {
-        match reap(&inner, &deleter).await {
+        let outcome = reap(&inner, &deleter, &mut pass).await;
+        if let Err(reason) = &outcome {
+            tracing::debug!(reason, "deletes are tried again");
+        }
+        match outcome {
+            Ok(BATCH_MAX..) => {}
+            _ if pass.is_under_way() => tokio::task::yield_now().await,
             Ok(0) => {
                 // Safe to cancel: a notification that is missed is made up for by the pause's end.
                 let _ = tokio::time::timeout(PAUSE, inner.deletes.notified()).await;
             }
-            Ok(BATCH_MAX..) => {}
             Ok(_) => tokio::time::sleep(GATHER).await,
-            Err(reason) => {
-                tracing::debug!(reason, "deletes are tried again");
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
-/// One round; how many entries are done.
-pub(crate) async fn reap(inner: &Arc<Inner>, deleter: &Arc<impl Deleter>) -> Result<usize, String> {
-    let batches = oldest(&*inner.writer.snapshot()).map_err(|fault| fault.to_string())?;
-    let (mut done, mut failure) = (0, None);
+/// One round; how many entries are done. All pools at once: one whose servers do not answer takes long.
+pub(crate) async fn reap(
+    inner: &Arc<Inner>,
+    deleter: &Arc<impl Deleter>,
+    pass: &mut Pass,
+) -> Result<usize, String> {
+    let batches = pass.next(&*inner.writer.snapshot()).map_err(|fault| fault.to_string())?;
+    let mut pools = tokio::task::JoinSet::new();
     for (pool, batch) in batches {
-        match delete_everywhere(inner, deleter, pool, &batch.items).await {
-            Ok(()) => {
-                done += batch.numbers.len();
-                finish(inner, batch).await?;
+        let (inner, deleter) = (inner.clone(), deleter.clone());
+        pools.spawn(async move {
+            let entries = batch.numbers.len();
+            let outcome = match delete_everywhere(&inner, &deleter, pool, &batch.items).await {
+                Ok(()) => finish(&inner, batch).await.map(|()| entries),
+                Err(reason) => Err(reason),
+            };
+            (pool, outcome)
+        });
+    }
+    let (mut done, mut failure) = (0, None);
+    while let Some(joined) = pools.join_next().await {
+        match joined {
+            Ok((_, Ok(entries))) => done += entries,
+            Ok((pool, Err(reason))) => {
+                pass.waiting.insert(pool);
+                failure = Some(reason);
             }
-            Err(reason) => failure = Some(reason),
+            Err(error) => failure = Some(error.to_string()),
         }
+    }
+    if !pass.is_under_way() {
+        pass.waiting.clear();
     }
     match failure {
         Some(reason) if done == 0 => Err(reason),
@@ -156,4 +202,41 @@ async fn finish(inner: &Arc<Inner>, batch: Batch) -> Result<(), String> {
         Ok(())
     });
     done.await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::seal_record;
+
+    /// The queue of a pool that is not served is longer than a batch; those of others come after it all the same.
+    #[test]
+    fn a_pool_that_is_not_served_is_in_nobodys_way() {
+        let (dead, served) = (PoolId(1), PoolId(2));
+        let mut queue = BTreeMap::new();
+        for number in 1..=3 * BATCH_MAX as u64 {
+            let pool = if number <= 2 * BATCH_MAX as u64 { dead } else { served };
+            let strips = DeleteStrips {
+                fs: base::FsId(1),
+                inode: base::InodeNo(number),
+                first: base::BlockIndex(0),
+                last: base::BlockIndex(0),
+                highest: base::Version::MAX,
+            };
+            let key = keys::delete_key(number);
+            let value = seal_record(&key, &DeleteRecord { pool, strips, blocks: 1 });
+            queue.insert(key, value);
+        }
+        let mut pass = Pass::default();
+        let first = pass.next(&queue).expect("a batch");
+        assert_eq!(first.keys().collect::<Vec<_>>(), [&dead]);
+        pass.waiting.insert(dead);
+        let second = pass.next(&queue).expect("a batch");
+        assert_eq!(second.keys().collect::<Vec<_>>(), [&served]);
+        assert_eq!(second[&served].items.len(), BATCH_MAX);
+        // Nothing is left: the next pass begins with the oldest.
+        assert!(pass.next(&queue).expect("the end").is_empty() && !pass.is_under_way());
+    }
 }

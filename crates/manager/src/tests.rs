@@ -22,7 +22,7 @@ use wire::{
 
 use crate::{
     Caller, Manager, ManagerError, Spec, format,
-    reaper::{self, Deleter},
+    reaper::{self, Deleter, Pass},
     store::{
         JournaledStore, RedbStore, Store,
         volatile::{Fails, Volatile},
@@ -405,7 +405,11 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
     };
     let servers = Arc::new(FakeServers::default());
     servers.dead.lock().unwrap().insert(PdiskId(2));
-    assert_eq!(reaper::reap(manager.inner(), &servers).await, Ok(0), "it is still open");
+    assert_eq!(
+        reaper::reap(manager.inner(), &servers, &mut Pass::default()).await,
+        Ok(0),
+        "it is still open"
+    );
     // The client dies; its open file goes as soon as the next session begins after the fence.
     let reply = manager.handle(caller(SessionId(0)), open_request(Some(session))).await;
     assert!(matches!(reply, MgrReply::SessionOpen { resolve: true, .. }), "{reply:?}");
@@ -413,10 +417,10 @@ async fn deletes_wait_for_every_pdisk_that_counts() {
         tokio::task::yield_now().await;
     }
     assert_eq!(pending().await, 5);
-    assert!(reaper::reap(manager.inner(), &servers).await.is_err());
+    assert!(reaper::reap(manager.inner(), &servers, &mut Pass::default()).await.is_err());
     assert_eq!(pending().await, 5, "pdisk 2 has not answered");
     servers.dead.lock().unwrap().clear();
-    assert_eq!(reaper::reap(manager.inner(), &servers).await, Ok(1));
+    assert_eq!(reaper::reap(manager.inner(), &servers, &mut Pass::default()).await, Ok(1));
     assert_eq!(pending().await, 0);
     let asked = servers.asked.lock().unwrap().clone();
     let pdisks: BTreeSet<PdiskId> = asked.iter().map(|(pdisk, _)| *pdisk).collect();

@@ -4,7 +4,8 @@
 //! A member answers a listing only when the map that made this pdisk `returning` is in force there, so
 //! nothing that was written without this pdisk is missed. Writes since then include it. So one pass, and
 //! another look at what was on its way, converge; then the manager is told. Started again from the
-//! beginning after any interruption: what is equal costs only its place in a listing.
+//! beginning after any interruption: what is equal costs only its place in a listing. It ends: where the strips
+//! cannot say what became of a block the manager's record does, and what too few strips are left of is given up.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -32,7 +33,8 @@ use crate::{
     config::{ServedPdisk, Tuning},
     judge::{Seen, Verdict, judge},
     pace::{PERMITS, Pace},
-    settle::{Place, Settled, Unsettled, empty, settle},
+    records::Records,
+    settle::{Maker, Place, Settled, Unsettled, empty},
     status::CatchUpStatus,
     strips::Strips,
 };
@@ -42,6 +44,7 @@ pub struct CatchUp<S = Pdisk> {
     served: ServedPdisk<S>,
     io: StripeIo,
     membership: Membership,
+    records: Records,
     tuning: Tuning,
     status: Mutex<Option<CatchUpStatus>>,
     pace: Arc<Pace>,
@@ -76,7 +79,8 @@ impl<S: Strips> CatchUp<S> {
         pace: Arc<Pace>,
         made: Made,
     ) -> CatchUp<S> {
-        CatchUp { served, io, membership, tuning, status: Mutex::default(), pace, made }
+        let records = Records::new(membership.clone());
+        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, made }
     }
 
     /// The pdisk it makes strips on.
@@ -223,7 +227,15 @@ impl<S: Strips> CatchUp<S> {
         // A strip that moves is copied from where it is, if that counts.
         let member = view.members(place.pool, place.group).get(usize::from(place.index.0)).copied();
         let avoid = member.is_none_or(|m| m == self.served.id || view.state(m) != PdiskState::Ok);
-        let outcome = settle(&self.io, &self.served.pdisk, place, avoid, OpClass::Rebuild, deadline).await;
+        let maker = Maker {
+            io: &self.io,
+            records: &self.records,
+            avoid,
+            gives_up: member == Some(self.served.id),
+            class: OpClass::Rebuild,
+            deadline,
+        };
+        let outcome = maker.settle(&self.served.pdisk, place).await;
         if let Ok(Settled::Installed(bytes)) = outcome {
             self.made.moved.fetch_add(bytes, Ordering::Relaxed);
             self.pace.take(self.served.id, bytes, deadline).await;
@@ -242,6 +254,7 @@ impl<S: Strips> CatchUp<S> {
                         s.installed_bytes += bytes;
                     }
                     Settled::Deleted => s.deleted += 1,
+                    Settled::Hopeless => s.hopeless += 1,
                 });
             }
             Err(reason) => {
@@ -321,7 +334,7 @@ impl<S: Strips> CatchUp<S> {
                 });
             }
             self.note(|s| s.stripes += 1);
-            if judge(pool_view.geometry, me, mine.as_ref(), &others) == Verdict::Fine {
+            if judge(pool_view.geometry, me, mine.as_ref(), &others, None) == Verdict::Fine {
                 continue;
             }
             // The listing is only a hint: it is settled over fresh states.

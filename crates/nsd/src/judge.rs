@@ -1,20 +1,37 @@
 //! What to do about one strip of a pdisk that is catching up, or of one that found it damaged: pure
-//! decisions over the states of all strips of the stripe.
+//! decisions over the states of all strips of the stripe, and, where these do not say enough, over what the manager's
+//! record says of the block.
 //!
 //! The newest adopted parity (or copy) on an `ok` pdisk says what the strip should be. A strip is made
 //! anew, adopted or deleted only to become that; while a version is on its way that this pdisk does not
 //! hold as well, the stripe is looked at again later.
+//!
+//! Where no `ok` pdisk knows, two things can have happened: the block was deleted, or more pdisks came back than the code
+//! bears the loss of. The strips cannot tell these apart, the manager's record can. What is done then:
+//! - *The inode does not exist.* Its number is never given again, so this stays true, and everything of it goes.
+//! - *The record does not name the block, and a strip that the version here was stored with is gone from an `ok` pdisk.*
+//!   Only a delete takes an adopted strip away, and it takes all of its block up to a version; what of the block is above
+//!   that was begun after it and covers nothing from before. So the version here goes, and nothing newer.
+//! - *Otherwise* nothing is taken for deleted. When every other strip answers, from `ok` or from returning pdisks, the newest
+//!   of them is the last that was complete: a complete version was stored on every touched strip that counted, and
+//!   what counted then is here or there now. A strip that cannot be that version, since fewer than K are left of it, is given up:
+//!   it is absent, so that it is never read, and its pdisk need not wait for it.
 
 use base::{StripIndex, Version};
 use stripe::{Geometry, StripeTarget};
-use wire::strip::{StripState, VersionInfo};
+use wire::{
+    owned::Owner,
+    strip::{StripState, VersionInfo},
+};
 
 /// Another strip of the stripe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
     /// On an `ok` pdisk; `None` if it holds nothing.
     Ok(Option<StripState>),
-    /// Not on an `ok` pdisk, or not to be asked: what it holds is not asked here.
+    /// On a pdisk that is catching up: what it holds is real, what it lacks proves nothing.
+    Returning(Option<StripState>),
+    /// Not to be asked: what it holds is not known here.
     Away,
     /// The strip that is judged.
     Mine,
@@ -36,6 +53,11 @@ pub enum Verdict {
     /// Only this prepared version is anywhere: it goes if an earlier life of the pdisk left it, and stays
     /// if it is the beginning of a write.
     DiscardLeftover(Version),
+    /// What the manager's record says of the block decides.
+    Ask,
+    /// The current version cannot be made: fewer than K strips of it are left anywhere. What is here of an older one
+    /// can never count again.
+    Hopeless(Option<Version>),
     /// Not to be told yet.
     Later(Why),
 }
@@ -45,23 +67,54 @@ pub enum Verdict {
 pub enum Why {
     /// A version is on its way that is not here.
     Prepared,
-    /// No parity on an `ok` pdisk, and not all data either.
+    /// No parity on an `ok` pdisk, and not every other strip can be asked.
     NoReference,
     /// Only here, and not every other pdisk can say that it should not be.
     PerhapsDeleted,
     /// Newer than the others: they were asked too early.
     Newer,
+    /// Fewer than K strips are left, and what moves is not given up.
+    Hopeless,
 }
 
+/// What is complete there. Of damaged bytes the version is known all the same.
 fn adopted(state: &StripState) -> Option<&VersionInfo> {
-    state.adopted.as_ref().filter(|_| !state.lost)
+    state.adopted.as_ref()
+}
+
+fn present(state: &StripState) -> bool {
+    state.adopted.is_some() || state.prepared.is_some()
 }
 
 /// Judges strip `me`; `mine` is its state here, `others` those of all strips in order. A strip that moves and is
-/// the only one of its stripe has the one it is made from beside it.
-pub fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &[Seen]) -> Verdict {
-    let mine = mine.filter(|s| s.adopted.is_some() || s.prepared.is_some());
-    let index = StripIndex(me as u8);
+/// the only one of its stripe has the one it is made from beside it. `record` is what the manager said after these were asked;
+/// `None`: it was not asked, which [`Verdict::Ask`] demands.
+pub fn judge(
+    geometry: Geometry,
+    me: usize,
+    mine: Option<&StripState>,
+    others: &[Seen],
+    record: Option<Owner>,
+) -> Verdict {
+    let mine = mine.filter(|s| present(s));
+    if record == Some(Owner::Nobody) {
+        return if mine.is_some() { Verdict::Delete(Version::MAX) } else { Verdict::Fine };
+    }
+    let verdict = by_strips(geometry, me, mine, others, record);
+    match (&verdict, record) {
+        // An inode that is gone settles whatever waits, and nothing is made of it.
+        (Verdict::Install(_) | Verdict::Later(_) | Verdict::Hopeless(_), None) => Verdict::Ask,
+        _ => verdict,
+    }
+}
+
+fn by_strips(
+    geometry: Geometry,
+    me: usize,
+    mine: Option<&StripState>,
+    others: &[Seen],
+    record: Option<Owner>,
+) -> Verdict {
     if others.iter().all(|s| matches!(s, Seen::Mine)) {
         // One strip a stripe: a version that is prepared here is complete, and its writer, if it lives, has ceased to
         // adopt it when the pdisk ceased to count.
@@ -69,109 +122,242 @@ pub fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &
         let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
         return newest.filter(|p| have < Some(*p)).map_or(Verdict::Fine, Verdict::Adopt);
     }
-    let present = |s: &StripState| s.adopted.is_some() || s.prepared.is_some();
-    let ok = |seen: &Seen| match seen {
-        Seen::Ok(state) => state.clone().filter(present),
-        _ => None,
-    };
-    let ok: Vec<Option<StripState>> = others.iter().map(ok).collect();
+    let stripe = Stripe::new(geometry, me, mine, others);
 
     // A version on its way that this strip is part of and does not hold.
+    let index = StripIndex(me as u8);
     let holds = |v: Version| {
         mine.is_some_and(|m| {
             m.prepared.as_ref().is_some_and(|p| p.version == v)
                 || m.adopted.as_ref().is_some_and(|a| a.version >= v)
         })
     };
-    let on_its_way = ok.iter().flatten().filter_map(|s| s.prepared.as_ref());
-    if on_its_way.clone().any(|p| p.touched.contains(index) && !holds(p.version)) {
+    if stripe.on_its_way().any(|p| p.touched.contains(index) && !holds(p.version)) {
         return Verdict::Later(Why::Prepared);
     }
-
-    let Some(target) = target(geometry, me, others, &ok) else {
-        return without_reference(geometry, mine, others, &ok);
+    let verdict = match stripe.target() {
+        Some(target) => stripe.settle(target),
+        None => stripe.without_reference(record),
     };
-    let wanted = target.version_of(index);
-    let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
-    let lost = mine.is_some_and(|m| m.lost);
-    let settled = || match mine.and_then(|m| m.prepared.as_ref()).map(|p| p.version) {
-        // A stripe's versions come one after the other: what is older than the current one is left over.
-        Some(p) if p < target.version && !on_its_way.clone().any(|o| o.version == p) => Verdict::Discard(p),
-        _ => Verdict::Fine,
-    };
-    match wanted {
-        None => match have {
-            None => settled(),
-            Some(v) if v > target.version => Verdict::Later(Why::Newer),
-            Some(v) => Verdict::Delete(v),
-        },
-        Some(wanted) if have == Some(wanted) && !lost => settled(),
-        Some(wanted) if mine.is_some_and(|m| m.prepared.as_ref().is_some_and(|p| p.version == wanted)) => {
-            Verdict::Adopt(wanted)
+    match (&verdict, stripe.have()) {
+        (Verdict::Later(_), Some(have)) if record == Some(Owner::Unrecorded) && stripe.removed_since() => {
+            Verdict::Delete(have)
         }
-        Some(wanted) if have.is_some_and(|h| h > wanted) => Verdict::Later(Why::Newer),
-        Some(_) => Verdict::Install(target),
+        // The block is not deleted, so that strip was given up. What is here is newer than all that is left, and stays.
+        (Verdict::Later(Why::Newer), Some(_)) if record.is_some() && stripe.removed_since() => Verdict::Fine,
+        _ => verdict,
     }
 }
 
-/// The current version of the stripe, as the `ok` pdisks know it.
-fn target(geometry: Geometry, me: usize, others: &[Seen], ok: &[Option<StripState>]) -> Option<StripeTarget> {
-    let k = geometry.k();
-    let data_len = || ok[..k].iter().flatten().filter_map(adopted).map(|i| i.len).max().unwrap_or(0);
-    let first = if geometry.replicated() { 0 } else { k };
-    let reference = ok[first..].iter().flatten().filter_map(adopted).max_by_key(|i| i.version);
-    if let Some(r) = reference {
-        let (version, touched) = (r.version, r.touched);
-        let len = r.len.max(if geometry.replicated() { 0 } else { data_len() });
-        return Some(StripeTarget { version, covers: r.covers.clone(), touched, len });
-    }
-    // All other parity is away or gone: a parity strip follows from the data strips, if all of them are there.
-    if geometry.replicated() || me < k {
-        return None;
-    }
-    let all_data =
-        others[..k].iter().all(|s| matches!(s, Seen::Ok(state) if !state.as_ref().is_some_and(|s| s.lost)));
-    if !all_data {
-        return None;
-    }
-    let newest = ok[..k].iter().flatten().filter_map(adopted).max_by_key(|i| i.version)?;
-    let covers = ok[..k].iter().map(|s| s.as_ref().and_then(adopted).map(|i| i.version)).collect();
-    Some(StripeTarget { version: newest.version, covers, touched: newest.touched, len: data_len() })
-}
-
-/// No `ok` pdisk has an adopted reference.
-fn without_reference(
+/// The stripe as its strip `me` sees it.
+struct Stripe<'a> {
     geometry: Geometry,
-    mine: Option<&StripState>,
-    others: &[Seen],
-    ok: &[Option<StripState>],
-) -> Verdict {
-    let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
-    if ok.iter().any(Option::is_some) {
-        // A prepared version that all have is a first write on its way; one of another age is judged when
-        // there is something adopted to judge it by.
-        let others =
-            |p: Version| ok.iter().flatten().any(|s| s.prepared.as_ref().is_some_and(|o| o.version != p));
-        let apart = mine.and_then(|m| m.prepared.as_ref()).is_some_and(|p| others(p.version));
-        let known = apart || have.is_some() || ok.iter().flatten().any(|s| s.adopted.is_some());
-        return if known { Verdict::Later(Why::NoReference) } else { Verdict::Fine };
+    me: usize,
+    mine: Option<&'a StripState>,
+    others: &'a [Seen],
+    /// What `ok` pdisks hold.
+    ok: Vec<Option<&'a StripState>>,
+    /// What is known to be held anywhere, here included.
+    known: Vec<Option<&'a StripState>>,
+}
+
+impl<'a> Stripe<'a> {
+    fn new(geometry: Geometry, me: usize, mine: Option<&'a StripState>, others: &'a [Seen]) -> Stripe<'a> {
+        let held = |state: &'a Option<StripState>| state.as_ref().filter(|s| present(s));
+        let ok = |seen: &'a Seen| match seen {
+            Seen::Ok(state) => held(state),
+            _ => None,
+        };
+        let known = |seen: &'a Seen| match seen {
+            Seen::Ok(state) | Seen::Returning(state) => held(state),
+            Seen::Mine => mine,
+            Seen::Away => None,
+        };
+        let (ok, known) = (others.iter().map(ok).collect(), others.iter().map(known).collect());
+        Stripe { geometry, me, mine, others, ok, known }
     }
-    // Only here. It was deleted meanwhile if everybody else says that it is not there; or if a strip that
-    // every version writes is not on a pdisk that counts, and those away are too few to hold the stripe.
-    let (k, away) = (geometry.k(), others.iter().filter(|s| matches!(s, Seen::Away)).count());
-    let in_every_version = if geometry.replicated() { 0 } else { k };
-    let proof = others[in_every_version..].iter().any(|s| matches!(s, Seen::Ok(_)));
-    let gone = away == 0 || proof && away < k;
-    match (have, mine.and_then(|m| m.prepared.as_ref())) {
-        (Some(have), _) if gone => Verdict::Delete(have),
-        (None, Some(p)) if gone => Verdict::DiscardLeftover(p.version),
-        (None, _) => Verdict::Fine,
-        // Every later version would replace a copy: at worst it takes up space.
-        (Some(_), _) if geometry.replicated() => Verdict::Fine,
-        (Some(_), _) => Verdict::Later(Why::PerhapsDeleted),
+
+    fn have(&self) -> Option<Version> {
+        Some(self.mine?.adopted.as_ref()?.version)
+    }
+    fn prepared(&self) -> Option<Version> {
+        Some(self.mine?.prepared.as_ref()?.version)
+    }
+    /// The first strip that every version writes.
+    fn first_parity(&self) -> usize {
+        if self.geometry.replicated() { 0 } else { self.geometry.k() }
+    }
+    /// Versions that `ok` pdisks hold prepared.
+    fn on_its_way(&self) -> impl Iterator<Item = &'a VersionInfo> + Clone {
+        self.ok.clone().into_iter().flatten().filter_map(|s| s.prepared.as_ref())
+    }
+
+    /// The current version of the stripe, as the `ok` pdisks know it.
+    fn target(&self) -> Option<StripeTarget> {
+        let (k, ok) = (self.geometry.k(), &self.ok);
+        let data_len =
+            || ok[..k].iter().flatten().filter_map(|s| adopted(s)).map(|i| i.len).max().unwrap_or(0);
+        let all_parity = ok[self.first_parity()..].iter().flatten().filter_map(|s| adopted(s));
+        if let Some(r) = all_parity.filter(|i| self.says_all(i)).max_by_key(|i| i.version) {
+            let (version, touched) = (r.version, r.touched);
+            let len = r.len.max(if self.geometry.replicated() { 0 } else { data_len() });
+            return Some(StripeTarget { version, covers: r.covers.clone(), touched, len });
+        }
+        // All other parity is away or gone: a parity strip follows from the data strips, if all of them are there.
+        if self.geometry.replicated() || self.me < k {
+            return None;
+        }
+        let known =
+            |s: &Seen| matches!(s, Seen::Ok(s) if s.as_ref().is_none_or(|s| !s.lost || s.adopted.is_some()));
+        if !self.others[..k].iter().all(known) {
+            return None;
+        }
+        let newest = ok[..k].iter().flatten().filter_map(|s| adopted(s)).max_by_key(|i| i.version)?;
+        // Parity that is newer than all data on `ok` pdisks: a strip of its version was given up.
+        if self.known[k..].iter().flatten().filter_map(|s| adopted(s)).any(|p| p.version > newest.version) {
+            return None;
+        }
+        let covers = ok[..k].iter().map(|s| s.and_then(adopted).map(|i| i.version)).collect();
+        Some(StripeTarget { version: newest.version, covers, touched: newest.touched, len: data_len() })
+    }
+
+    /// Whether parity (or a copy) says what all strips should be; of a damaged record that may be lost.
+    fn says_all(&self, info: &VersionInfo) -> bool {
+        self.geometry.replicated() || info.covers.len() == self.geometry.k()
+    }
+
+    /// What makes the strip what it is in `target`.
+    fn settle(&self, target: StripeTarget) -> Verdict {
+        let (have, prepared) = (self.have(), self.prepared());
+        let lost = self.mine.is_some_and(|m| m.lost);
+        let settled = || match prepared {
+            // A stripe's versions come one after the other: what is older than the current one is left over.
+            Some(p) if p < target.version && !self.on_its_way().any(|o| o.version == p) => {
+                Verdict::Discard(p)
+            }
+            _ => Verdict::Fine,
+        };
+        match target.version_of(StripIndex(self.me as u8)) {
+            None => match have {
+                None => settled(),
+                Some(v) if v > target.version => Verdict::Later(Why::Newer),
+                Some(v) => Verdict::Delete(v),
+            },
+            Some(wanted) if have == Some(wanted) && !lost => settled(),
+            Some(wanted) if prepared == Some(wanted) => Verdict::Adopt(wanted),
+            Some(wanted) if have.is_some_and(|h| h > wanted) => Verdict::Later(Why::Newer),
+            Some(wanted) if self.hopeless(&target) => Verdict::Hopeless(have.filter(|h| *h < wanted)),
+            Some(_) => Verdict::Install(target),
+        }
+    }
+
+    /// Whether too few strips of `target` are left, everybody else asked. While anything newer is anywhere it is not the last.
+    fn hopeless(&self, target: &StripeTarget) -> bool {
+        let newer =
+            |s: &&StripState| s.prepared.is_some() || adopted(s).is_some_and(|a| a.version > target.version);
+        if self.others.contains(&Seen::Away) || self.known.iter().flatten().any(newer) {
+            return false;
+        }
+        let fits = |i: &usize| {
+            let Some(wanted) = target.version_of(StripIndex(*i as u8)) else { return true };
+            let held = |s: &StripState| {
+                adopted(s).is_some_and(|a| a.version == wanted && !s.lost)
+                    || s.prepared.as_ref().is_some_and(|p| p.version == wanted)
+            };
+            self.known[*i].is_some_and(held)
+        };
+        let left = (0..self.geometry.width()).filter(|i| *i != self.me).filter(fits).count();
+        left < usize::from(self.geometry.code.data())
+    }
+
+    /// No `ok` pdisk has an adopted reference.
+    fn without_reference(&self, record: Option<Owner>) -> Verdict {
+        let (have, prepared) = (self.have(), self.prepared());
+        let nowhere = self.ok.iter().all(Option::is_none);
+        if !nowhere && have.is_none() && self.ok.iter().flatten().all(|s| s.adopted.is_none()) {
+            // A prepared version that all have is a first write on its way; one of another age is judged when
+            // there is something adopted to judge it by.
+            if prepared.is_none_or(|p| self.on_its_way().all(|o| o.version == p)) {
+                return Verdict::Fine;
+            }
+        }
+        if nowhere && have.is_none() {
+            return prepared
+                .filter(|_| self.never_complete())
+                .map_or(Verdict::Fine, Verdict::DiscardLeftover);
+        }
+        match (have, record) {
+            (_, None) => Verdict::Ask,
+            (Some(have), Some(Owner::Unrecorded)) if self.removed_since() => Verdict::Delete(have),
+            _ if self.others.contains(&Seen::Away) => {
+                Verdict::Later(if nowhere { Why::PerhapsDeleted } else { Why::NoReference })
+            }
+            _ => match self.newest_known() {
+                Some(target) => self.settle(target),
+                None if nowhere => Verdict::Fine,
+                None => Verdict::Later(Why::NoReference),
+            },
+        }
+    }
+
+    /// Whether a version that is only prepared here cannot be complete: everybody else says that it is not there; or a
+    /// strip that every version writes is not on a pdisk that counts, and the others are too few to hold the stripe.
+    fn never_complete(&self) -> bool {
+        let silent = self.others.iter().filter(|s| matches!(s, Seen::Away | Seen::Returning(_))).count();
+        let proof = self.others[self.first_parity()..].iter().any(|s| matches!(s, Seen::Ok(_)));
+        silent == 0 || proof && silent < self.geometry.k()
+    }
+
+    /// Whether an `ok` pdisk lacks a strip that was there when the version here was complete.
+    fn removed_since(&self) -> bool {
+        let lacks = |i: usize| matches!(self.others.get(i), Some(Seen::Ok(_))) && self.ok[i].is_none();
+        let (first, k) = (self.first_parity(), self.geometry.k());
+        // Every version writes all parity, or all copies.
+        if (first..self.geometry.width()).any(lacks) {
+            return true;
+        }
+        // Parity names the data strips of its version: that of this strip here, or one that covers it.
+        let with_mine = |i: &usize| {
+            let info = self.known.get(*i).copied().flatten().and_then(adopted)?;
+            let mine = *i == self.me || info.covers.get(self.me).copied().flatten() == self.have();
+            mine.then_some(&info.covers)
+        };
+        let parity: Vec<usize> =
+            if self.me < k { (k..self.geometry.width()).collect() } else { vec![self.me] };
+        parity
+            .iter()
+            .filter_map(with_mine)
+            .any(|c| c.iter().enumerate().any(|(i, v)| v.is_some() && lacks(i)))
+    }
+
+    /// The last complete version when everybody is asked and no `ok` pdisk has a reference. A version that no parity has
+    /// was written when all parity was away; then all data strips counted, and are those of that version.
+    fn newest_known(&self) -> Option<StripeTarget> {
+        let info = |s: &Option<&'a StripState>| s.and_then(adopted);
+        let (data, parity) = match self.geometry.replicated() {
+            true => (&[][..], &self.known[..]),
+            false => self.known.split_at(self.geometry.k()),
+        };
+        let newest = |of: &[Option<&'a StripState>]| of.iter().filter_map(info).max_by_key(|i| i.version);
+        let len = self.known.iter().filter_map(info).map(|i| i.len).max().unwrap_or(0);
+        let (reference, last) = (newest(parity).filter(|r| self.says_all(r)), newest(data));
+        match (reference, last) {
+            (Some(r), last) if last.is_none_or(|d| d.version <= r.version) => {
+                Some(StripeTarget { version: r.version, covers: r.covers.clone(), touched: r.touched, len })
+            }
+            (_, Some(d)) => {
+                let covers = data.iter().map(|s| info(s).map(|i| i.version)).collect();
+                Some(StripeTarget { version: d.version, covers, touched: d.touched, len })
+            }
+            _ => None,
+        }
     }
 }
 
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "judge_model.rs"]
+mod model;

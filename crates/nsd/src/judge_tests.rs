@@ -4,6 +4,11 @@ use base::{Grant, StripSet};
 
 use super::*;
 
+/// Where the record is asked, it does not name the block.
+fn judge(geometry: Geometry, me: usize, mine: Option<&StripState>, others: &[Seen]) -> Verdict {
+    super::judge(geometry, me, mine, others, Some(Owner::Unrecorded))
+}
+
 fn v(seq: u64) -> Version {
     Version { grant: Grant(1), seq }
 }
@@ -79,11 +84,18 @@ fn what_nobody_else_has_was_deleted() {
     let parity_away = [(4, Seen::Away), (5, Seen::Away)];
     assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &parity_away)), later);
     let many_away = [(1, Seen::Away), (2, Seen::Away), (3, Seen::Away), (5, Seen::Away)];
-    assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &many_away)), later);
+    // An `ok` parity strip is gone; whether the block was deleted with it only the record says.
+    let judged = |record| super::judge(geometry(), 0, mine.as_ref(), &seen(0, &many_away), record);
+    assert_eq!(judged(None), Verdict::Ask);
+    assert_eq!(judged(Some(Owner::Unrecorded)), Verdict::Delete(v(2)));
+    assert_eq!((judged(Some(Owner::Recorded)), judged(Some(Owner::Unknown))), (later.clone(), later));
+    assert_eq!(judged(Some(Owner::Nobody)), Verdict::Delete(Version::MAX));
     // Somebody has some of it.
     let data = [(1, Seen::Ok(holds(Some(2), None))), (5, Seen::Away)];
     let no_reference = Verdict::Later(Why::NoReference);
-    assert_eq!(judge(geometry(), 0, mine.as_ref(), &seen(0, &data)), no_reference);
+    let judged = |record| super::judge(geometry(), 0, mine.as_ref(), &seen(0, &data), Some(record));
+    assert_eq!(judged(Owner::Recorded), no_reference);
+    assert_eq!(judged(Owner::Unrecorded), Verdict::Delete(v(2)));
     // A first write on its way; and one on its way over what an earlier life left here.
     let begun = |seq| [(4, Seen::Ok(holds(None, Some(seq)))), (5, Seen::Ok(holds(None, Some(seq))))];
     let mine = holds(None, Some(3));

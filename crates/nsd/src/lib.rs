@@ -3,7 +3,7 @@
 //! repair of damaged strips.
 //!
 //! [`Server`] puts the parts together: `gate` admits requests, `ops` carries them to the pdisks,
-//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge`, as fast as `pace` lets them (`strips`: what
+//! `catchup`, `fill` and `repair` make strips anew, deciding with `judge` and by the manager's record (`records`), as fast as `pace` lets them (`strips`: what
 //! they need of a pdisk); `leftovers` removes what has moved away; `cache` answers what is read again.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod judge;
 mod leftovers;
 mod ops;
 mod pace;
+mod records;
 mod repair;
 mod scrub;
 mod server;

@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     config::ServedPdisk,
-    settle::{Place, Settled, settle},
+    records::Records,
+    settle::{Maker, Place, Settled},
     status::RepairStatus,
 };
 
@@ -83,10 +84,11 @@ impl Repairs {
         mut receiver: mpsc::Receiver<(PdiskId, StripId)>,
         served: Vec<ServedPdisk>,
         io: StripeIo,
+        records: Arc<Records>,
     ) {
         while let Some((pdisk, strip)) = receiver.recv().await {
             if let Some(on) = served.iter().find(|s| s.id == pdisk) {
-                match repair(&io, on, strip).await {
+                match repair(&io, &records, on, strip).await {
                     Ok(settled) => {
                         tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
                         self.note(|s| s.repaired += 1);
@@ -104,14 +106,21 @@ impl Repairs {
     }
 }
 
-async fn repair(io: &StripeIo, on: &ServedPdisk, strip: StripId) -> Result<Settled, String> {
+async fn repair(
+    io: &StripeIo,
+    records: &Records,
+    on: &ServedPdisk,
+    strip: StripId,
+) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;
     loop {
         let states = on.pdisk.state(vec![strip]).await.map_err(|refusal| refusal.to_string())?;
         let Some(state) = states.into_iter().next().filter(|s| s.lost) else { return Ok(Settled::Fine) };
         let place = Place { stripe: strip.stripe, pool: state.pool, group: state.group, index: strip.index };
         let attempt = deadline.min(Instant::now() + io.config().attempt);
-        match settle(io, &on.pdisk, place, true, OpClass::Scrub, attempt).await {
+        let maker =
+            Maker { io, records, avoid: true, gives_up: false, class: OpClass::Scrub, deadline: attempt };
+        match maker.settle(&on.pdisk, place).await {
             Ok(settled) => return Ok(settled),
             Err(reason) if Instant::now() >= deadline => return Err(reason.to_string()),
             Err(_) => tokio::time::sleep(io.config().retry_pause * 4).await,

@@ -1,5 +1,6 @@
 //! Scrub: the stripes of a group are read and proved, on demand a page at a time, and by itself at a pace that
-//! goes over everything once in `scrub_interval`. What is damaged or absent is made anew.
+//! goes over everything once in `scrub_interval`. What is damaged or absent is made anew; of inodes that do not exist
+//! nothing is, and what is there of them is removed.
 
 use std::{
     collections::BTreeSet,
@@ -10,15 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
+use base::{GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
 use serde::Serialize;
 use stripe::{Finding, Membership, StripeIo};
 use wire::{
     map::PdiskState,
     nsd::{BATCH_MAX, NsdReply, NsdRequest},
+    owned::Owner,
 };
 
-use crate::pace::Pace;
+use crate::{pace::Pace, records::Records, settle::only};
 
 /// Stripes of a page when nobody says.
 const PAGE: u32 = 64;
@@ -47,6 +49,8 @@ pub struct Page {
     pub found: u64,
     /// Strips that are made anew.
     pub repaired: u64,
+    /// Blocks of inodes that do not exist, removed.
+    pub removed: u64,
     /// Where to go on; none at the end of the group.
     pub next: Option<StripeId>,
 }
@@ -63,6 +67,7 @@ pub struct Found {
 /// Proves stripes.
 pub struct Scrub {
     io: StripeIo,
+    records: Arc<Records>,
     pace: Arc<Pace>,
     served: BTreeSet<PdiskId>,
     /// Groups gone over since the start.
@@ -71,8 +76,8 @@ pub struct Scrub {
 
 impl Scrub {
     /// For the groups whose first pdisk that counts is one of `served`.
-    pub fn new(io: StripeIo, pace: Arc<Pace>, served: BTreeSet<PdiskId>) -> Scrub {
-        Scrub { io, pace, served, groups: AtomicU64::new(0) }
+    pub fn new(io: StripeIo, records: Arc<Records>, pace: Arc<Pace>, served: BTreeSet<PdiskId>) -> Scrub {
+        Scrub { io, records, pace, served, groups: AtomicU64::new(0) }
     }
 
     /// Proves up to `limit` stripes of a group after `after`.
@@ -87,7 +92,14 @@ impl Scrub {
         let mut page = Page::default();
         let (stripes, more) = self.stripes(pool, group, after, limit.clamp(1, BATCH_MAX as u32)).await?;
         page.next = stripes.last().copied().filter(|_| more);
+        // While the manager does not say which blocks exist nothing is made anew.
+        let (gone, repair) =
+            self.gone(&stripes).await.map_or((BTreeSet::new(), false), |gone| (gone, repair));
+        page.removed = self.remove(pool, group, &gone).await;
         for stripe in stripes {
+            if gone.contains(&stripe) {
+                continue;
+            }
             let begun = Instant::now();
             let proof = self.io.prove(stripe, pool, OpClass::Scrub).await.map_err(|e| e.to_string())?;
             if proof.gone {
@@ -111,6 +123,37 @@ impl Scrub {
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
         Ok(page)
+    }
+
+    /// Those of some blocks whose inodes do not exist, and never will. `None`: the manager does not say.
+    async fn gone(&self, stripes: &[StripeId]) -> Option<BTreeSet<StripeId>> {
+        let deadline = Instant::now() + self.io.config().attempt;
+        let asked = self.records.of_all(stripes.to_vec(), deadline).await;
+        let told = asked.inspect_err(|reason| tracing::debug!(%reason, "scrub only looks"));
+        let of = stripes.iter().zip(told.ok()?);
+        Some(of.filter(|(_, owner)| *owner == Owner::Nobody).map(|(stripe, _)| *stripe).collect())
+    }
+
+    /// Has everything of some blocks removed wherever strips of their group are written; how many are. What a pdisk does
+    /// not answer is found again.
+    async fn remove(&self, pool: PoolId, group: GroupId, gone: &BTreeSet<StripeId>) -> u64 {
+        if gone.is_empty() {
+            return 0;
+        }
+        let view = self.io.view();
+        let moving = view.moves(pool, group).iter().map(|m| m.to).collect::<Vec<_>>();
+        let members = view.members(pool, group).iter().copied().chain(moving);
+        let items: Vec<_> = gone.iter().map(|stripe| only(*stripe, Version::MAX)).collect();
+        for pdisk in members.filter(|m| view.state(*m).written()) {
+            let deadline = Instant::now() + self.io.config().attempt;
+            let request = NsdRequest::Delete { pdisk, items: items.clone() };
+            if let Err(fault) = self.io.call(pdisk, request, Vec::new(), OpClass::Scrub, deadline).await {
+                tracing::debug!(%pdisk, %fault, "what no inode owns is left there");
+                return 0;
+            }
+        }
+        tracing::info!(%pool, %group, removed = gone.len(), "blocks of inodes that do not exist are removed");
+        gone.len() as u64
     }
 
     /// Whether blocks of a pool can be read from the strips in reach; the first [`READABLE_MAX`] of them.

@@ -44,6 +44,7 @@ use crate::{
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
+    records::Records,
     repair::Repairs,
     scrub::{Page, Scrub},
     statistics::Statistics,
@@ -226,10 +227,11 @@ impl Server {
         }
         let (yielding, of) = (Arc::clone(&pace), membership.clone());
         tasks.push(tokio::spawn(async move { yielding.follow(of).await }));
-        let scrub =
-            Arc::new(Scrub::new(stripes.clone(), Arc::clone(&pace), served.keys().copied().collect()));
+        let records = Arc::new(Records::new(membership.clone()));
+        let ids = served.keys().copied().collect();
+        let scrub = Arc::new(Scrub::new(stripes.clone(), Arc::clone(&records), Arc::clone(&pace), ids));
         tasks.push(tokio::spawn(Arc::clone(&scrub).run(membership.clone())));
-        tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes)));
+        tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes, records)));
         let inner = Arc::new(Inner {
             served,
             membership,

@@ -1,12 +1,12 @@
-//! One strip of a served pdisk brought to what it should be: ask everybody, judge, act. Used by catch-up
-//! and by repair. What it changes it changes through the pdisk's own rules, so that a write that comes
+//! One strip of a served pdisk brought to what it should be: ask everybody, and the manager where its record decides,
+//! judge, act. Used by catch-up and by repair. What it changes it changes through the pdisk's own rules, so that a write that comes
 //! in between wins.
 
 use std::time::Instant;
 
 use base::{GroupId, OpClass, PoolId, StripIndex, StripeId, Version};
 use bytes::{Bytes, BytesMut};
-use stripe::{StripeError, StripeIo};
+use stripe::{Geometry, StripeError, StripeIo};
 use thiserror::Error;
 use wire::{
     map::PdiskState,
@@ -15,6 +15,7 @@ use wire::{
 
 use crate::{
     judge::{Seen, Verdict, Why, judge},
+    records::{NoRecord, Records},
     strips::Strips,
 };
 
@@ -31,6 +32,8 @@ pub enum Settled {
     Installed(u64),
     /// Removed.
     Deleted,
+    /// Given up: too few strips of the stripe are left to make it.
+    Hopeless,
 }
 
 /// Why a strip could not be settled now; it may be later.
@@ -45,6 +48,9 @@ pub enum Unsettled {
     /// The stripe cannot be read.
     #[error(transparent)]
     Stripe(#[from] StripeError),
+    /// The manager's record decides, and cannot be asked.
+    #[error(transparent)]
+    Record(#[from] NoRecord),
     /// The pdisk refused the change.
     #[error("{0}")]
     Refused(#[from] StripRefusal),
@@ -66,101 +72,152 @@ pub struct Place {
 /// Most looks at a strip whose prepared version is still to be judged.
 const LOOKS_MAX: usize = 3;
 
-/// Asks, judges, acts; once more while a prepared version is left. The strip's member is not read for it
-/// if it is to be avoided: this is it, or it does not count.
-pub async fn settle(
-    io: &StripeIo,
-    pdisk: &impl Strips,
-    place: Place,
-    avoid: bool,
-    class: OpClass,
-    deadline: Instant,
-) -> Result<Settled, Unsettled> {
-    let first = once(io, pdisk, place, avoid, class, deadline).await?;
-    let mut last = first;
-    for _ in 1..LOOKS_MAX {
-        let strip = place.stripe.strip(place.index);
-        let left = pdisk.state(vec![strip]).await?.pop().is_some_and(|s| s.prepared.is_some());
-        if last == Settled::Fine || !left {
-            break;
-        }
-        last = once(io, pdisk, place, avoid, class, deadline).await?;
-    }
-    Ok(first)
+/// Who makes a strip, and how.
+pub struct Maker<'a> {
+    /// The way to the other strips.
+    pub io: &'a StripeIo,
+    /// The way to the manager's record.
+    pub records: &'a Records,
+    /// The strip's member is not read for it: this is it, or it does not count.
+    pub avoid: bool,
+    /// A strip that cannot be made any more is given up. Not where it moves: the place it comes from may be back.
+    pub gives_up: bool,
+    /// Kind of work.
+    pub class: OpClass,
+    /// An attempt ends here.
+    pub deadline: Instant,
 }
 
-async fn once(
-    io: &StripeIo,
-    pdisk: &impl Strips,
-    place: Place,
-    avoid: bool,
-    class: OpClass,
-    deadline: Instant,
-) -> Result<Settled, Unsettled> {
-    let me = usize::from(place.index.0);
-    let strip = place.stripe.strip(place.index);
-    let view = io.view();
-    let Some(pool) = view.pool(place.pool) else {
-        return Err(StripeError::NoSuchPool { pool: place.pool }.into());
-    };
-    let geometry = pool.geometry;
-    // What happens here while the others are asked must not be undone.
-    let since = pdisk.deletes_seen();
-    let before = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted).map(|a| a.version);
-    let answers = io.states(place.stripe, place.pool, class, |s| s == PdiskState::Ok, deadline).await?;
-    let mut others = Vec::with_capacity(answers.len());
-    for (i, answer) in answers.into_iter().enumerate() {
-        let seen = match answer {
-            // A strip that moves and is the only one of its stripe: where it comes from knows what it should be.
-            Some(answer) if i == me && !avoid && geometry.width() == 1 => {
-                others.push(Seen::Mine);
-                Seen::Ok(Some(answer.map_err(|fault| Unsettled::Silent(place.index, fault))?))
+impl Maker<'_> {
+    /// Asks, judges, acts; once more while a prepared version is left.
+    pub async fn settle(&self, pdisk: &impl Strips, place: Place) -> Result<Settled, Unsettled> {
+        let first = self.once(pdisk, place).await?;
+        let mut last = first;
+        for _ in 1..LOOKS_MAX {
+            let strip = place.stripe.strip(place.index);
+            let left = pdisk.state(vec![strip]).await?.pop().is_some_and(|s| s.prepared.is_some());
+            if last == Settled::Fine || !left {
+                break;
             }
-            _ if i == me => Seen::Mine,
-            Some(Ok(state)) => Seen::Ok(Some(state)),
-            Some(Err(fault)) => return Err(Unsettled::Silent(StripIndex(i as u8), fault)),
-            None => Seen::Away,
-        };
-        others.push(seen);
+            last = self.once(pdisk, place).await?;
+        }
+        Ok(first)
     }
-    // Last, so that it is not older than the others.
-    let mine = pdisk.state(vec![strip]).await?.pop();
-    match judge(geometry, me, mine.as_ref(), &others) {
-        Verdict::Fine => Ok(Settled::Fine),
-        Verdict::Later(why) => Err(Unsettled::Judge(why)),
-        Verdict::Adopt(version) => {
-            one(pdisk.adopt(vec![(strip, version)]).await)?;
-            Ok(Settled::Adopted)
+
+    /// What the other strips of a stripe are, all asked at once.
+    async fn others(&self, place: Place, geometry: Geometry) -> Result<Vec<Seen>, Unsettled> {
+        let &Maker { io, avoid, class, deadline, .. } = self;
+        let (view, me) = (io.view(), usize::from(place.index.0));
+        let answers = io.states(place.stripe, place.pool, class, PdiskState::written, deadline).await?;
+        if io.view().epoch() != view.epoch() {
+            return Err(Unsettled::Judge(Why::Newer)); // who counts has changed meanwhile
         }
-        Verdict::Discard(version) => {
-            one(pdisk.discard(vec![(strip, version)]).await)?;
-            Ok(Settled::Discarded)
+        let members = view.members(place.pool, place.group);
+        let mut others = Vec::with_capacity(answers.len());
+        for (i, answer) in answers.into_iter().enumerate() {
+            let seen = match answer {
+                // A strip that moves and is the only one of its stripe: where it comes from knows what it should be.
+                Some(answer) if i == me && !avoid && geometry.width() == 1 => {
+                    others.push(Seen::Mine);
+                    Seen::Ok(Some(answer.map_err(|fault| Unsettled::Silent(place.index, fault))?))
+                }
+                _ if i == me => Seen::Mine,
+                Some(Ok(state)) if members.get(i).is_some_and(|m| view.state(*m) == PdiskState::Ok) => {
+                    Seen::Ok(Some(state))
+                }
+                Some(Ok(state)) => Seen::Returning(Some(state)),
+                // One that is catching up may be left out, as long as the others say enough.
+                Some(Err(_)) if members.get(i).is_some_and(|m| view.state(*m) == PdiskState::Returning) => {
+                    Seen::Away
+                }
+                Some(Err(fault)) => return Err(Unsettled::Silent(StripIndex(i as u8), fault)),
+                None => Seen::Away,
+            };
+            others.push(seen);
         }
-        // The others were asked about what was here before.
-        Verdict::Delete(highest) if before.is_none_or(|b| b < highest) => Err(Unsettled::Judge(Why::Newer)),
-        Verdict::DiscardLeftover(version) => {
-            if pdisk.discard_leftover(strip, version).await? {
-                return Ok(Settled::Discarded);
+        Ok(others)
+    }
+
+    async fn once(&self, pdisk: &impl Strips, place: Place) -> Result<Settled, Unsettled> {
+        let &Maker { io, records, avoid, gives_up, class, deadline } = self;
+        let me = usize::from(place.index.0);
+        let strip = place.stripe.strip(place.index);
+        let view = io.view();
+        let Some(pool) = view.pool(place.pool) else {
+            return Err(StripeError::NoSuchPool { pool: place.pool }.into());
+        };
+        let geometry = pool.geometry;
+        // What happens here while the others are asked must not be undone.
+        let since = pdisk.deletes_seen();
+        let before = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted).map(|a| a.version);
+        let others = self.others(place, geometry).await?;
+        // Last, so that it is not older than the others.
+        let mine = pdisk.state(vec![strip]).await?.pop();
+        let mut verdict = judge(geometry, me, mine.as_ref(), &others, None);
+        if verdict == Verdict::Ask {
+            // After the strips were asked: what they hold was begun before.
+            let record = records.of(place.stripe, deadline).await?;
+            verdict = judge(geometry, me, mine.as_ref(), &others, Some(record));
+        }
+        match verdict {
+            Verdict::Fine => Ok(Settled::Fine),
+            Verdict::Later(why) => Err(Unsettled::Judge(why)),
+            Verdict::Adopt(version) => {
+                one(pdisk.adopt(vec![(strip, version)]).await)?;
+                Ok(Settled::Adopted)
             }
-            // The beginning of a write, unless it was adopted meanwhile: then it is judged as that.
-            let adopted = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted);
-            if adopted.is_some() { Err(Unsettled::Judge(Why::Newer)) } else { Ok(Settled::Fine) }
-        }
-        Verdict::Delete(highest) => {
-            // First, while nothing has touched the strip in this life of the pdisk.
-            if let Some(prepared) = mine.and_then(|m| m.prepared) {
-                pdisk.discard_leftover(strip, prepared.version).await?;
+            Verdict::Discard(version) => {
+                one(pdisk.discard(vec![(strip, version)]).await)?;
+                Ok(Settled::Discarded)
             }
-            pdisk.delete(vec![only(place.stripe, highest)]).await?;
-            Ok(Settled::Deleted)
-        }
-        Verdict::Install(target) => {
-            let (prepare, payload) = io
-                .rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class)
-                .await?;
-            let bytes = payload.iter().map(|b| b.len() as u64).sum();
-            pdisk.install_since(prepare, joined(payload), since).await?;
-            Ok(Settled::Installed(bytes))
+            // Not reached: the record was asked.
+            Verdict::Ask => Err(Unsettled::Judge(Why::PerhapsDeleted)),
+            Verdict::Hopeless(_) if !gives_up => Err(Unsettled::Judge(Why::Hopeless)),
+            Verdict::Hopeless(older) => {
+                // Given up for good: not for what a write that came between two answers looks like.
+                tokio::time::sleep(io.config().retry_pause).await;
+                if self.others(place, geometry).await? != others {
+                    return Err(Unsettled::Judge(Why::Newer));
+                }
+                if let Some(older) = older {
+                    pdisk.delete(vec![only(place.stripe, older)]).await?;
+                }
+                tracing::error!(stripe = %place.stripe, index = %place.index, "too few strips of a block are left: it is lost");
+                Ok(Settled::Hopeless)
+            }
+            // Of an inode that is gone everything goes, whatever came in between.
+            Verdict::Delete(Version::MAX) => {
+                pdisk.delete(vec![only(place.stripe, Version::MAX)]).await?;
+                Ok(Settled::Deleted)
+            }
+            // The others were asked about what was here before.
+            Verdict::Delete(highest) if before.is_none_or(|b| b < highest) => {
+                Err(Unsettled::Judge(Why::Newer))
+            }
+            Verdict::DiscardLeftover(version) => {
+                if pdisk.discard_leftover(strip, version).await? {
+                    return Ok(Settled::Discarded);
+                }
+                // The beginning of a write, unless it was adopted meanwhile: then it is judged as that.
+                let adopted = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted);
+                if adopted.is_some() { Err(Unsettled::Judge(Why::Newer)) } else { Ok(Settled::Fine) }
+            }
+            Verdict::Delete(highest) => {
+                // First, while nothing has touched the strip in this life of the pdisk.
+                if let Some(prepared) = mine.and_then(|m| m.prepared) {
+                    pdisk.discard_leftover(strip, prepared.version).await?;
+                }
+                pdisk.delete(vec![only(place.stripe, highest)]).await?;
+                Ok(Settled::Deleted)
+            }
+            Verdict::Install(target) => {
+                let (prepare, payload) = io
+                    .rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class)
+                    .await?;
+                let bytes = payload.iter().map(|b| b.len() as u64).sum();
+                pdisk.install_since(prepare, joined(payload), since).await?;
+                Ok(Settled::Installed(bytes))
+            }
         }
     }
 }
@@ -169,7 +226,8 @@ fn one(results: Vec<Result<(), StripRefusal>>) -> Result<(), StripRefusal> {
     results.into_iter().next().unwrap_or(Err(StripRefusal::Failed))
 }
 
-fn only(stripe: StripeId, highest: Version) -> DeleteStrips {
+/// A delete of one block up to a version.
+pub fn only(stripe: StripeId, highest: Version) -> DeleteStrips {
     let StripeId { fs, inode, block } = stripe;
     DeleteStrips { fs, inode, first: block, last: block, highest }
 }

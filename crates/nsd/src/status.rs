@@ -24,6 +24,8 @@ pub struct CatchUpStatus {
     pub discarded: u64,
     /// Strips deleted.
     pub deleted: u64,
+    /// Strips given up: too few of their stripes are left.
+    pub hopeless: u64,
     /// Stripes to be looked at again.
     pub waiting: usize,
     /// Why the last of these waits, for people.

@@ -261,6 +261,8 @@ impl Shared {
                 None => NsdRequest::State { pdisk, strips: vec![strip] },
             };
             let (shared, view) = (Arc::clone(self), Arc::clone(view));
+            // As long as there is no answer: one that ends without any is no pdisk that was not asked.
+            out[i] = Some(Err(Fault::Unreachable("no answer".into())));
             tasks.spawn(async move {
                 let call =
                     shared.call(&view, pdisk, request, Vec::new(), class, stripe.inode, deadline).await;

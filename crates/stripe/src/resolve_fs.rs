@@ -2,7 +2,7 @@
 //! seals every strip of those stripes, decides, carries out. Restartable: a repetition finds what is left.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -86,20 +86,27 @@ async fn resolve_all(
     let mut report = ResolveReport { stripes: stripes.len(), ..ResolveReport::default() };
     let parallel = Arc::new(Semaphore::new(io.config().resolve_parallel.max(1)));
     let mut tasks = JoinSet::new();
+    let mut under_way = HashMap::new();
     let mut waiting = stripes.into_iter();
     loop {
         while tasks.len() < io.config().resolve_parallel.max(1) {
             let Some((stripe, pool)) = waiting.next() else { break };
             let (io, parallel) = (io.clone(), Arc::clone(&parallel));
-            tasks.spawn(async move {
+            let task = tasks.spawn(async move {
                 let _permit = parallel.acquire_owned().await;
-                (stripe, resolve_stripe(&io, stripe, pool, grant).await)
+                resolve_stripe(&io, stripe, pool, grant).await
             });
+            under_way.insert(task.id(), stripe);
         }
-        let Some(done) = tasks.join_next().await else { break };
+        let Some(done) = tasks.join_next_with_id().await else { break };
         state.done += 1;
         progress(state);
-        let Ok((stripe, outcome)) = done else { continue };
+        // A task that ended without an outcome has resolved nothing.
+        let (id, outcome) = match done {
+            Ok((id, outcome)) => (id, outcome.map_err(|error| error.to_string())),
+            Err(error) => (error.id(), Err(error.to_string())),
+        };
+        let Some(stripe) = under_way.remove(&id) else { continue };
         match outcome {
             Ok(one) => {
                 report.forward += one.forward;
@@ -107,7 +114,7 @@ async fn resolve_all(
                 report.installed += one.installed;
                 report.unavailable.extend(one.unavailable);
             }
-            Err(error) => report.unavailable.push((stripe, error.to_string())),
+            Err(reason) => report.unavailable.push((stripe, reason)),
         }
     }
     for (stripe, reason) in &report.unavailable {
@@ -123,14 +130,20 @@ async fn list_prepared(
     inode: Option<InodeNo>,
 ) -> Result<BTreeMap<StripeId, PoolId>, StripeError> {
     let view = io.view();
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut under_way) = (JoinSet::new(), HashMap::new());
     for pdisk in view.map.pdisks.iter().filter(|p| p.state.written()).map(|p| p.id) {
         let io = io.clone();
-        tasks.spawn(async move { (pdisk, list_pdisk(&io, fs, inode, pdisk).await) });
+        let task = tasks.spawn(async move { list_pdisk(&io, fs, inode, pdisk).await });
+        under_way.insert(task.id(), pdisk);
     }
     let mut stripes = BTreeMap::new();
-    while let Some(done) = tasks.join_next().await {
-        let Ok((pdisk, listed)) = done else { continue };
+    while let Some(done) = tasks.join_next_with_id().await {
+        // What a task that ended without an answer would have listed is not known to be resolved.
+        let (id, listed) = match done {
+            Ok(done) => done,
+            Err(error) => (error.id(), Err(Fault::Unreachable(error.to_string()))),
+        };
+        let Some(pdisk) = under_way.remove(&id) else { continue };
         match listed {
             Ok(list) => stripes.extend(list),
             Err(fault) => return Err(StripeError::CannotList { fs, pdisk, fault }),

@@ -1,4 +1,5 @@
-//! Which blocks the manager's record says are stored: what `pool verify` compares the pdisks with.
+//! Which blocks the manager's record says are stored: what `pool verify` compares the pdisks with, and what decides where strips
+//! alone cannot tell a block that was deleted from one that is lost.
 
 use base::{InodeNo, PoolId};
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,10 @@ pub enum Owner {
     Recorded,
     /// Its inode is there and does not name it: it is on its way, or a crash left it. It goes with the inode.
     Unrecorded,
-    /// There is no such inode.
+    /// There is no such inode, and never will be: its number was given and never is again. Whatever is stored of it may
+    /// go, this answer however old.
     Nobody,
+    /// The record cannot tell: such a number was never given, or what it says contradicts itself. The store is older than the
+    /// strip, or damaged; nothing may go for that.
+    Unknown,
 }

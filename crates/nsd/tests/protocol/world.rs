@@ -12,6 +12,7 @@ use stripe::{
 };
 use wire::{
     map::{ClientEntry, ClusterMap, PdiskEntry, PdiskState, PoolEntry, StripMove},
+    owned::Owner,
     strip::{PrepareStrip, StripState, VersionInfo},
 };
 
@@ -492,6 +493,7 @@ impl State {
             .map(|slot| match map.table[slot] {
                 _ if slot == me => Seen::Mine,
                 d if map.states[d] == PdiskState::Ok => Seen::Ok(Some(self.disks[d].state())),
+                d if map.states[d].written() && self.alive[d] => Seen::Returning(Some(self.disks[d].state())),
                 _ => Seen::Away,
             })
             .collect()
@@ -536,7 +538,7 @@ impl State {
 
     /// One look of a disk at its strip; true if it is what it should be.
     fn settle(&mut self, me: usize, disk: usize) -> bool {
-        match judge(geometry(), me, Some(&self.disks[disk].state()), &self.seen(me)) {
+        match judge(geometry(), me, Some(&self.disks[disk].state()), &self.seen(me), Some(Owner::Recorded)) {
             Verdict::Fine => return true,
             Verdict::Adopt(version) => self.disks[disk].adopt(version),
             Verdict::Discard(version) => self.disks[disk].discard(version),
@@ -548,7 +550,13 @@ impl State {
                 self.disks[disk].adopted.take_if(|a| a.version <= version);
                 self.disks[disk].prepared.take_if(|a| a.version <= version);
             }
-            Verdict::DiscardLeftover(_) | Verdict::Later(_) => {}
+            // Of a strip that moves only: the place it comes from may be back.
+            Verdict::Hopeless(_) if self.map().table[me] != disk => {}
+            Verdict::Hopeless(older) => {
+                self.disks[disk].adopted.take_if(|a| older.is_some_and(|older| a.version <= older));
+                return true;
+            }
+            Verdict::Ask | Verdict::DiscardLeftover(_) | Verdict::Later(_) => {}
         }
         false
     }
