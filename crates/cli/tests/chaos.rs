@@ -67,11 +67,11 @@ fn campaign() {
             println!("a new cluster: {shape:?}");
             Campaign::new(shape, net)
         });
-        let outcome = campaign_now.round(&round);
         let faults: Vec<String> = round.faults.iter().map(plan::Fault::say).collect();
+        println!("round {at}: {}", faults.join(", "));
+        let outcome = campaign_now.round(&round);
         println!(
-            "round {at}: {}; longest call {:?} ({}); all ok after {:?}; {}; load {}{}",
-            faults.join(", "),
+            "  longest call {:?} ({}); all ok after {:?}; {}; load {}{}",
             outcome.longest.0,
             outcome.longest.1,
             outcome.recovery,

@@ -14,7 +14,7 @@ use super::{
     plan::{Fault, Kind, PDISKS, SERVERS, Shape},
     proxy::Proxy,
 };
-use crate::common::{Cluster, Random};
+use crate::common::{Cluster, Random, ropewalk};
 
 /// The servers' fault engine.
 pub const ENGINE: &str = "ROPEWALK_PDISK_FAULT";
@@ -100,7 +100,7 @@ impl Victim<'_> {
                 let copy = self.copy(fault);
                 let _ = fs::remove_dir_all(&copy);
                 copy_dir(&pdisk, &copy);
-                self.cluster.start_server(&server);
+                self.start(&server);
             }
             Kind::Toml => {
                 self.kill("n1");
@@ -109,6 +109,18 @@ impl Victim<'_> {
                 fs::write(self.aside.join("toml"), &text).unwrap();
                 fs::write(&toml, &text[..random.below(text.len() as u64) as usize]).unwrap();
                 self.cluster.start_server("n1"); // which is refused
+            }
+            Kind::Journal | Kind::Table => {
+                self.kill("manager");
+                let dir = self.cluster.dir().join("manager");
+                let _ = fs::remove_dir_all(self.aside.join("manager"));
+                copy_dir(&dir, &self.aside.join("manager"));
+                if fault.kind == Kind::Table {
+                    flip(&dir.join("store.redb"), random, 1);
+                } else {
+                    damage_journal(&dir.join("store.journal"), random);
+                }
+                self.start("manager");
             }
             Kind::NetDelay | Kind::NetCut | Kind::NetFlip => {
                 if let Some(proxy) = self.proxy {
@@ -125,14 +137,14 @@ impl Victim<'_> {
             Kind::Stop => self.signal(&server, Signal::CONT),
             Kind::ManagerStop => self.signal("manager", Signal::CONT),
             Kind::MountStop => self.signal(&self.mounts[fault.target as usize], Signal::CONT),
-            Kind::Manager => self.cluster.start_server("manager"),
-            Kind::Power => (1..=SERVERS).for_each(|n| self.cluster.start_server(&format!("n{n}"))),
+            Kind::Manager => self.start("manager"),
+            Kind::Power => (1..=SERVERS).for_each(|n| self.start(&format!("n{n}"))),
             Kind::Kill | Kind::FlipCrc | Kind::FlipIndex | Kind::FlipLog | Kind::CutData => {
-                self.cluster.start_server(&server);
+                self.start(&server);
             }
             Kind::Slow | Kind::Hang | Kind::ReadError | Kind::WriteError => {
                 self.kill(&server);
-                self.cluster.start_server(&server);
+                self.start(&server);
             }
             Kind::OldCopy => {
                 self.kill(&server);
@@ -140,11 +152,21 @@ impl Victim<'_> {
                 fs::remove_dir_all(&pdisk).unwrap();
                 copy_dir(&self.copy(fault), &pdisk);
                 let _ = fs::remove_dir_all(self.copy(fault));
-                self.cluster.start_server(&server);
+                self.start(&server);
             }
             Kind::Toml => {
                 fs::copy(self.aside.join("toml"), self.cluster.dir().join("cluster.toml")).unwrap();
-                self.cluster.start_server("n1");
+                self.start("n1");
+            }
+            Kind::Journal | Kind::Table => {
+                // Whoever serves has to be right. One that refuses gets back what it had.
+                if !self.manager_serves() {
+                    self.kill("manager");
+                    let dir = self.cluster.dir().join("manager");
+                    fs::remove_dir_all(&dir).unwrap();
+                    copy_dir(&self.aside.join("manager"), &dir);
+                    self.start("manager");
+                }
             }
             Kind::NetDelay | Kind::NetCut | Kind::NetFlip => {
                 if let Some(proxy) = self.proxy {
@@ -155,12 +177,31 @@ impl Victim<'_> {
         }
     }
 
+    fn manager_serves(&self) -> bool {
+        let dir = self.cluster.dir();
+        let ask = || ropewalk(&["config", "show", "--json", "--dir", dir.to_str().unwrap()]).status.success();
+        (0..3).any(|_| ask())
+    }
+
     fn copy(&self, fault: &Fault) -> PathBuf {
         self.aside.join(format!("old{}", fault.target))
     }
 
     fn pdisk(&self, number: u64) -> PathBuf {
         self.cluster.dir().join(format!("nodes/n{}/pdisk{}", number / PDISKS + 1, number % PDISKS + 1))
+    }
+
+    /// Starts a server, and waits until it can be found: one that cannot be found cannot be killed.
+    fn start(&self, name: &str) {
+        self.start_with(name, &[]);
+    }
+
+    fn start_with(&self, name: &str, variables: &[(&str, &str)]) {
+        self.cluster.start_server_with(name, variables);
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.cluster.processes().iter().any(|(other, _)| other == name) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn kill(&self, name: &str) {
@@ -171,7 +212,7 @@ impl Victim<'_> {
     fn again(&self, server: &str, rules: &str) {
         self.kill(server);
         let volatile = if self.shape.volatile { "volatile leak=0.1; " } else { "" };
-        self.cluster.start_server_with(server, &[(ENGINE, &format!("{volatile}{rules}"))]);
+        self.start_with(server, &[(ENGINE, &format!("{volatile}{rules}"))]);
     }
 
     fn signal(&self, name: &str, signal: Signal) {
@@ -201,6 +242,17 @@ fn flip(path: &Path, random: &mut Random, times: u64) {
         }
     }
     file.sync_all().unwrap();
+}
+
+/// Cut off, zeroed, or a bit flipped.
+fn damage_journal(path: &Path, random: &mut Random) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let len = file.metadata().unwrap().len();
+    match random.below(3) {
+        0 => file.set_len(random.below(len + 1)).unwrap(),
+        1 => file.write_all_at(&vec![0; len.min(8 << 20) as usize], 0).unwrap(),
+        _ => flip(path, random, 1),
+    }
 }
 
 fn copy_dir(from: &Path, to: &Path) {

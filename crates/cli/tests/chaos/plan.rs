@@ -42,6 +42,8 @@ pub enum Kind {
     CutData,
     OldCopy,
     Toml,
+    Journal,
+    Table,
     NetDelay,
     NetCut,
     NetFlip,
@@ -84,6 +86,13 @@ pub const TABLE: &[Row] = &[
     row(Kind::CutData, "cut-data", true, "a pdisk's data file is cut off while its server is down"),
     row(Kind::OldCopy, "old-copy", true, "a pdisk is replaced by a copy of some seconds before"),
     row(Kind::Toml, "toml", true, "cluster.toml is damaged while servers start"),
+    row(
+        Kind::Journal,
+        "journal",
+        false,
+        "the manager's journal is damaged; it refuses, or nothing is missing",
+    ),
+    row(Kind::Table, "table", false, "bits flip in the manager's table; it refuses, or nothing is missing"),
     row(Kind::NetDelay, "net-delay", true, "what a mount says and hears comes late"),
     row(Kind::NetCut, "net-cut", true, "connections of a mount are cut, and new ones for a while refused"),
     row(Kind::NetFlip, "net-flip", true, "bytes on a mount's connections are changed or swapped"),
@@ -150,7 +159,7 @@ impl Fault {
     pub fn processes(&self) -> Vec<Process> {
         match self.kind {
             Kind::Kill | Kind::Stop | Kind::Slow => vec![Process::Server(self.target)],
-            Kind::Manager | Kind::ManagerStop => vec![Process::Manager],
+            Kind::Manager | Kind::ManagerStop | Kind::Journal | Kind::Table => vec![Process::Manager],
             Kind::Mount | Kind::MountStop | Kind::NetDelay | Kind::NetCut | Kind::NetFlip => {
                 vec![Process::Mount(self.target)]
             }
@@ -245,7 +254,7 @@ pub struct Shape {
 
 /// The shape of the cluster that is made before round `number`.
 pub fn shape(seed: u64, number: u64) -> Shape {
-    let mut random = Random(seed ^ 0x5afe ^ number << 20);
+    let mut random = Random(Random(!(seed << 24 ^ number)).next());
     Shape {
         two_pools: random.below(4) == 0,
         volatile: random.below(2) == 0,
@@ -256,8 +265,8 @@ pub fn shape(seed: u64, number: u64) -> Shape {
 
 /// The plan of round `number`.
 pub fn round(seed: u64, number: u64, kinds: &[Kind]) -> Round {
-    let mut random = Random(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    random.next();
+    // Not the sum of both: neighbours would draw the same numbers, one later.
+    let mut random = Random(Random(seed << 24 ^ number).next());
     let mut round =
         Round { number, seed: random.next(), lasts: 5000 + random.below(3000), faults: Vec::new() };
     let wanted = 1 + random.below(FAULTS_MAX);
@@ -292,7 +301,8 @@ fn fault(kind: Kind, length: u64, random: &mut Random) -> Fault {
         Kind::Mount | Kind::MountStop => random.below(MOUNTS),
         // The one mount behind the proxy.
         Kind::NetDelay | Kind::NetCut | Kind::NetFlip => MOUNTS - 1,
-        Kind::Manager | Kind::ManagerStop | Kind::Power | Kind::Toml | Kind::Deletes | Kind::Beyond => 0,
+        Kind::Manager | Kind::ManagerStop | Kind::Journal | Kind::Table => 0,
+        Kind::Power | Kind::Toml | Kind::Deletes | Kind::Beyond => 0,
         _ => random.below(SERVERS * PDISKS),
     };
     let at = random.below(length * 2 / 3);

@@ -1,9 +1,10 @@
 //! One cluster of the campaign, and its rounds: load, faults, rest, judgement.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -14,7 +15,7 @@ use super::{
     faults::{ENGINE, Victim},
     field::{CALL_MAX, Field},
     loads::{Shared, Work, workers},
-    plan::{Kind, LEASE, MOUNTS, Process, Round, SERVERS, Shape},
+    plan::{Fault, Kind, LEASE, MOUNTS, PDISKS, Process, Round, SERVERS, Shape},
     proxy::Proxy,
 };
 use crate::common::{Cluster, ROPEWALK, Random, ok, ropewalk};
@@ -45,7 +46,7 @@ pub struct Outcome {
 pub struct Campaign {
     pub cluster: Cluster,
     shape: Shape,
-    more: tempfile::TempDir,
+    _more: tempfile::TempDir,
     mounts: Vec<PathBuf>,
     proxy: Option<Proxy>,
     workers: Vec<Box<dyn Work>>,
@@ -105,7 +106,7 @@ impl Campaign {
         let campaign = Campaign {
             cluster,
             shape,
-            more,
+            _more: more,
             mounts,
             proxy,
             workers,
@@ -150,10 +151,11 @@ impl Campaign {
         let names = self.mount_names();
         let before = self.cluster.processes();
         let begun = Instant::now();
-        let aside = self.more.path().join("aside");
+        // On the cluster's own file system: fast where that is.
+        let aside = self.cluster.dir().with_file_name("aside");
         let _ = fs::create_dir(&aside);
         let workers = self.workers.len();
-        std::thread::scope(|scope| {
+        let ended = std::thread::scope(|scope| {
             for (n, worker) in self.workers.iter_mut().enumerate() {
                 let (field, seed) = (&field, round.seed ^ (n as u64) << 40);
                 scope.spawn(move || {
@@ -174,6 +176,7 @@ impl Campaign {
                 }
                 std::thread::sleep(Duration::from_millis(round.lasts));
             });
+            let ended = Instant::now();
             keep_running(&self.cluster, &field);
             field.end();
             let end = Instant::now() + CALL_MAX + Duration::from_secs(30);
@@ -187,16 +190,20 @@ impl Campaign {
                 field.wrong([violation(Class::Wait, text)]);
                 self.cluster.kill(|name| name.starts_with("mount"));
             }
+            ended
         });
-        let ended = Instant::now();
         self.still_there(&before, round, &names, &field);
         self.remount(&field);
         let recovery = self.all_ok(&field, ended);
-        if !round.has(Kind::Beyond) {
+        if round.has(Kind::Beyond) {
             self.inspect(round);
-        }
-        if round.faults.iter().any(|f| !f.spoils().is_empty()) {
-            self.repair(&field);
+            self.beyond(round, &field);
+            self.inspect(round);
+        } else {
+            self.inspect(round);
+            if round.faults.iter().any(|f| !f.spoils().is_empty()) {
+                self.repair(&field);
+            }
         }
         self.measure(&field);
         let mut wrong = field.take_wrong();
@@ -206,7 +213,8 @@ impl Campaign {
 
     /// At rest no mount is in a fault any more: every error counts.
     fn inspect(&mut self, round: &Round) {
-        let calm = Round { faults: Vec::new(), ..round.clone() };
+        let beyond = round.faults.iter().filter(|f| f.kind == Kind::Beyond);
+        let calm = Round { faults: beyond.cloned().collect(), ..round.clone() };
         let field = Field::new(self.mounts.clone(), &calm);
         self.workers.iter_mut().for_each(|worker| worker.inspect(&field));
         self.shared.inspect(&field);
@@ -304,6 +312,45 @@ impl Campaign {
         took
     }
 
+    /// More pdisks are lost than the code bears: what cannot be read is an error, and `pool lost` names just that.
+    fn beyond(&self, round: &Round, field: &Field) {
+        let dir = self.cluster.dir();
+        let dir = dir.to_str().unwrap();
+        ok(&["config", "set", "--dir", dir, "operationDeadline=2s"]);
+        for mount in self.mounts.iter().rev() {
+            ok(&["umount", mount.to_str().unwrap()]);
+        }
+        self.cluster.down();
+        for pdisk in round.faults.iter().flat_map(Fault::spoils) {
+            let place = format!("nodes/n{}/pdisk{}", pdisk / PDISKS + 1, pdisk % PDISKS + 1);
+            fs::remove_dir_all(self.cluster.dir().join(place)).unwrap();
+        }
+        self.cluster.start();
+        for mount in 1..self.mounts.len() {
+            if let Err(error) = self.mount(mount) {
+                field.wrong([violation(Class::Error, format!("mount {mount} beyond M: {error}"))]);
+            }
+        }
+        let lost = ropewalk(&["pool", "lost", "--json", "--dir", dir]);
+        let lost: serde_json::Value = serde_json::from_slice(&lost.stdout).unwrap_or_default();
+        let paths = lost.as_array().into_iter().flatten().filter_map(|file| file["path"].as_str());
+        let inode = |path: &Path| fs::metadata(path).map_or(0, |found| found.ino());
+        let named: BTreeSet<u64> = paths.map(|path| inode(&self.mounts[0].join(path))).collect();
+        let mut unread = BTreeSet::new();
+        for path in files(&self.mounts[0]) {
+            match fs::read(&path) {
+                Ok(_) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EIO) => _ = unread.insert(inode(&path)),
+                Err(e) => field.wrong([violation(Class::Error, format!("{}: {e}", path.display()))]),
+            }
+        }
+        println!("  {} files are lost", unread.len());
+        if named != unread {
+            let text = format!("inodes named as lost {named:?}, inodes that cannot be read {unread:?}");
+            field.wrong([violation(Class::Lost, text)]);
+        }
+    }
+
     /// What damage is left is found and made good; nothing is lost.
     fn repair(&self, field: &Field) {
         let dir = self.cluster.dir();
@@ -380,9 +427,15 @@ impl Drop for Campaign {
 fn keep_running(cluster: &Cluster, field: &Field) {
     let names = std::iter::once("manager".to_owned()).chain((1..=SERVERS).map(|n| format!("n{n}")));
     let names: Vec<String> = names.collect();
-    for _ in 0..5 {
-        std::thread::sleep(Duration::from_millis(400));
+    let mut calm = 0;
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(300));
         let live = cluster.processes();
+        calm =
+            if names.iter().all(|name| live.iter().any(|(other, _)| other == name)) { calm + 1 } else { 0 };
+        if calm == 2 {
+            break;
+        }
         for name in names.iter().filter(|name| !live.iter().any(|(other, _)| other == *name)) {
             let log = fs::read_to_string(cluster.dir().join(format!("log/{name}.log"))).unwrap_or_default();
             let tail: Vec<&str> = log.lines().rev().take(3).collect();
@@ -393,6 +446,11 @@ fn keep_running(cluster: &Cluster, field: &Field) {
             cluster.start_server(name);
         }
     }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
