@@ -56,7 +56,6 @@ fn campaign() {
     let kinds = plan::kinds(list.as_deref()).unwrap();
     let first = number("ROPEWALK_CHAOS_FIRST").unwrap_or(0);
     println!("ROPEWALK_CHAOS_SEED={seed}, rounds {first}..{}", first + rounds);
-    let net = kinds.iter().any(|k| matches!(k, Kind::NetDelay | Kind::NetCut | Kind::NetFlip));
     let mut summary = Summary::default();
     let mut campaign: Option<Campaign> = None;
     let mut shape = plan::shape(seed, first);
@@ -65,7 +64,7 @@ fn campaign() {
         let campaign_now = campaign.get_or_insert_with(|| {
             shape = plan::shape(seed, at);
             println!("a new cluster: {shape:?}");
-            Campaign::new(shape, net)
+            Campaign::new(shape, &kinds)
         });
         let faults: Vec<String> = round.faults.iter().map(plan::Fault::say).collect();
         println!("round {at}: {}", faults.join(", "));
@@ -91,7 +90,7 @@ fn campaign() {
             let runs = number("ROPEWALK_CHAOS_SHRINK").unwrap_or(if long.is_some() { 6 } else { 0 });
             let classes: Vec<_> = outcome.wrong.iter().map(|v| v.class).collect();
             let smallest = summary::shrink(&round, runs, |fewer| {
-                let mut campaign = Campaign::new(shape, net);
+                let mut campaign = Campaign::new(shape, &kinds);
                 let outcome = campaign.round(fewer);
                 outcome.wrong.iter().any(|v| classes.contains(&v.class))
             });

@@ -110,6 +110,7 @@ impl Victim<'_> {
                 fs::write(&toml, &text[..random.below(text.len() as u64) as usize]).unwrap();
                 self.cluster.start_server("n1"); // which is refused
             }
+            Kind::Full => fill_up(&self.filler()),
             Kind::Journal | Kind::Table => {
                 self.kill("manager");
                 let dir = self.cluster.dir().join("manager");
@@ -158,6 +159,13 @@ impl Victim<'_> {
                 fs::copy(self.aside.join("toml"), self.cluster.dir().join("cluster.toml")).unwrap();
                 self.start("n1");
             }
+            Kind::Full => {
+                fs::remove_file(self.filler()).unwrap();
+                // The manager says that it stops, and why; it is for an administrator to start it again.
+                if !self.cluster.processes().iter().any(|(name, _)| name == "manager") {
+                    self.start("manager");
+                }
+            }
             Kind::Journal | Kind::Table => {
                 // Whoever serves has to be right. One that refuses gets back what it had.
                 if !self.manager_serves() {
@@ -175,6 +183,10 @@ impl Victim<'_> {
             }
             Kind::Mount | Kind::FlipData | Kind::Deletes | Kind::Beyond => {}
         }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.cluster.dir().with_file_name("filler")
     }
 
     fn manager_serves(&self) -> bool {
@@ -242,6 +254,17 @@ fn flip(path: &Path, random: &mut Random, times: u64) {
         }
     }
     file.sync_all().unwrap();
+}
+
+/// Takes all room of the file's file system.
+fn fill_up(path: &Path) {
+    let file = fs::File::create(path).unwrap();
+    let mut end = 0;
+    for piece in [64 << 20, 1 << 20, 4096] {
+        while rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), end, piece).is_ok() {
+            end += piece;
+        }
+    }
 }
 
 /// Cut off, zeroed, or a bit flipped.

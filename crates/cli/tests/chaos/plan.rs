@@ -41,6 +41,7 @@ pub enum Kind {
     FlipLog,
     CutData,
     OldCopy,
+    Full,
     Toml,
     Journal,
     Table,
@@ -85,6 +86,7 @@ pub const TABLE: &[Row] = &[
     row(Kind::FlipLog, "flip-log", true, "bits flip in a pdisk's log while its server is down"),
     row(Kind::CutData, "cut-data", true, "a pdisk's data file is cut off while its server is down"),
     row(Kind::OldCopy, "old-copy", true, "a pdisk is replaced by a copy of some seconds before"),
+    row(Kind::Full, "full", false, "the file system of all servers, logs and the manager becomes full"),
     row(Kind::Toml, "toml", true, "cluster.toml is damaged while servers start"),
     row(
         Kind::Journal,
@@ -164,6 +166,7 @@ impl Fault {
                 vec![Process::Mount(self.target)]
             }
             Kind::Power | Kind::Beyond | Kind::Toml => (0..SERVERS).map(Process::Server).collect(),
+            Kind::Full => (0..SERVERS).map(Process::Server).chain([Process::Manager]).collect(),
             Kind::Deletes => vec![],
             _ => vec![Process::Server(self.target / PDISKS)],
         }
@@ -302,7 +305,7 @@ fn fault(kind: Kind, length: u64, random: &mut Random) -> Fault {
         // The one mount behind the proxy.
         Kind::NetDelay | Kind::NetCut | Kind::NetFlip => MOUNTS - 1,
         Kind::Manager | Kind::ManagerStop | Kind::Journal | Kind::Table => 0,
-        Kind::Power | Kind::Toml | Kind::Deletes | Kind::Beyond => 0,
+        Kind::Power | Kind::Full | Kind::Toml | Kind::Deletes | Kind::Beyond => 0,
         _ => random.below(SERVERS * PDISKS),
     };
     let at = random.below(length * 2 / 3);

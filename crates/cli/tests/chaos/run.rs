@@ -23,7 +23,7 @@ use crate::common::{Cluster, ROPEWALK, Random, ok, ropewalk};
 /// A pdisk is `ok` again after this time at most, on a machine that does nothing else.
 const OK_MAX: Duration = Duration::from_secs(60);
 /// Until we give up waiting.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a process uses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,11 +54,34 @@ pub struct Campaign {
     usage: BTreeMap<(String, i32), Usage>,
     /// Found at rest.
     late: Vec<Violation>,
+    /// After the cluster.
+    _small: Option<Small>,
+}
+
+/// A small file system in memory.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new() -> Option<Small> {
+        let dir = tempfile::Builder::new().prefix("ropewalk-small-").tempdir().unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", flags, c"size=1700m").ok()?;
+        Some(Small(dir))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 impl Campaign {
-    /// A new cluster. `net`: its last mount stands behind the proxy.
-    pub fn new(shape: Shape, net: bool) -> Campaign {
+    /// A new cluster. Its last mount stands behind the proxy where one of these faults needs it, and it has a file system of
+    /// its own where that is to become full.
+    pub fn new(shape: Shape, kinds: &[Kind]) -> Campaign {
+        let net = kinds.iter().any(|k| matches!(k, Kind::NetDelay | Kind::NetCut | Kind::NetFlip));
+        let small = kinds.contains(&Kind::Full).then(Small::new).flatten();
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
         let base = if shape.in_memory && room { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -74,6 +97,7 @@ impl Campaign {
             "--block-size",
             "256k",
         ];
+        let base = small.as_ref().map_or(base, |small| small.0.path().to_path_buf());
         let cluster = Cluster::prepare_in(&base, &options);
         cluster.start();
         let dir = cluster.dir();
@@ -113,6 +137,7 @@ impl Campaign {
             shared,
             usage: BTreeMap::new(),
             late: Vec::new(),
+            _small: small,
         };
         for mount in 1..MOUNTS {
             campaign.mount(mount as usize).unwrap();
