@@ -1,13 +1,18 @@
 # The two commands: `make run` shows the whole thing at work, `make test` runs every test.
 # Both set up what they need on a fresh Debian 12 machine with Rust.
 
-.PHONY: run test setup build lint bench clean
+# `make chaos`: the campaign of faults (docs/reliability.md); ROPEWALK_CHAOS_ROUNDS says how long.
+
+.PHONY: run test chaos setup build lint bench clean
 
 run: setup build
 	scripts/run.sh
 
 test: setup
 	scripts/test.sh
+
+chaos: setup
+	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
 
 setup:
 	scripts/setup.sh
