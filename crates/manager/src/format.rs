@@ -65,7 +65,7 @@ pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
 
 /// How far every number that only grows is moved by a restore: what was given out between the dump and
 /// now is unknown, and must not be given again.
-const RESTORE_LEAP: u64 = 1 << 32;
+pub(crate) const RESTORE_LEAP: u64 = 1 << 32;
 /// The same for numbers of file systems, which have 32 bits.
 const RESTORE_LEAP_FS: u32 = 1 << 16;
 
@@ -158,7 +158,9 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     for fs in &map.filesystems {
         let key = keys::fs_key(fs.id);
         let mut record: keys::FsRecord = read_or_default(from, &key)?;
+        let after = record.last_ino;
         record.last_ino.0 += RESTORE_LEAP;
+        keys::write(&mut txn, keys::leap_key(fs.id, record.last_ino), &keys::LeapRecord { after });
         keys::write(&mut txn, key, &record);
     }
     // Strips of a file system made after the dump may be there: its number counts as that of a removed one.

@@ -305,6 +305,18 @@ pub fn removed_fs_key(fs: FsId) -> Vec<u8> {
     Key::new(b'z').u32(fs.0).done()
 }
 
+/// `y FS LAST`: inode numbers after one, up to LAST, that a restored store goes past: whether they were given nobody knows.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LeapRecord {
+    /// The last number that was known to be given.
+    pub after: InodeNo,
+}
+record!(LeapRecord, "leap", 1);
+/// `y FS LAST`
+pub fn leap_key(fs: FsId, last: InodeNo) -> Vec<u8> {
+    Key::new(b'y').u32(fs.0).u64(last.0).done()
+}
+
 /// `i FS INODE`: an inode.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Inode {

@@ -8,7 +8,8 @@ use wire::{
 };
 
 use crate::{
-    keys::{self, ExtentRecord, FsRecord, Inode, Key, ReadError, RemovedFsRecord, last_u64},
+    format::RESTORE_LEAP,
+    keys::{self, ExtentRecord, FsRecord, Inode, Key, LeapRecord, ReadError, RemovedFsRecord, last_u64},
     store::{Read, open_record, prefix_end},
 };
 
@@ -80,7 +81,17 @@ fn owner(from: &dyn Read, stripe: &StripeId) -> Result<Owner, ReadError> {
 /// Whether an inode's number was given, or is of a file system that was removed.
 fn was_given(from: &dyn Read, fs: FsId, inode: InodeNo) -> Result<bool, ReadError> {
     if let Some(record) = keys::read::<FsRecord>(from, &keys::fs_key(fs))? {
-        return Ok(inode <= record.last_ino);
+        // Numbers that a restore went past may have been given by the store that was lost.
+        let (mut leapt, mut known) = (false, false);
+        let all = Key::new(b'y').u32(fs.0).done();
+        keys::walk(from, &all, &prefix_end(&all), |key, value| {
+            known = true;
+            leapt |= inode.0 <= last_u64(key) && inode > open_record::<LeapRecord>(key, value)?.after;
+            Ok(true)
+        })?;
+        // A store that was restored before there were such records.
+        let unknown = leapt || !known && record.last_ino.0 >= RESTORE_LEAP;
+        return Ok(inode <= record.last_ino && !unknown);
     }
     Ok(keys::read::<RemovedFsRecord>(from, &keys::removed_fs_key(fs))?.is_some())
 }
