@@ -116,6 +116,8 @@ pub(crate) struct Inner {
     pub log: EventLog,
     /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)
     pub store: Weak<dyn Store>,
+    /// Held by a step of the scrub, as long as it has the store.
+    pub scrubbing: Arc<tokio::sync::Mutex<()>>,
     /// Records found damaged by the scrub.
     pub damaged_records: std::sync::Mutex<BTreeSet<String>>,
     tasks: std::sync::Mutex<JoinSet<()>>,
@@ -171,6 +173,7 @@ impl Manager {
             hash,
             log: EventLog::default(),
             store: scrubbed,
+            scrubbing: Arc::default(),
             damaged_records: std::sync::Mutex::default(),
             tasks: std::sync::Mutex::default(),
             thread: std::sync::Mutex::new(thread),
@@ -257,10 +260,7 @@ impl Manager {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
         // A step of the scrub may still read it; who opens the store next finds it closed.
-        let until = Instant::now() + STORE_PATIENCE;
-        while self.inner.store.strong_count() > 0 && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let _ = tokio::time::timeout(STORE_PATIENCE, self.inner.scrubbing.lock()).await;
     }
 
     /// Answers one request.

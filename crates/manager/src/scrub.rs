@@ -71,8 +71,14 @@ async fn round(inner: &Inner, pace: Pace) -> Result<(), StoreError> {
     let stopped = |_| StoreError::Engine { action: "scrub the", reason: "the manager is stopping".into() };
     let mut block = Some(0);
     while let Some(first) = block {
-        let Some(store) = inner.store.upgrade() else { return Ok(()) };
-        block = inner.writer.aside(move || store.scrub(first, BLOCKS)).await.map_err(stopped)??;
+        // The store is let go before the lock, which a stop waits for.
+        let (store, lock) = (inner.store.clone(), inner.scrubbing.clone().lock_owned().await);
+        let step = move || {
+            let next = store.upgrade().map_or(Ok(None), |store| store.scrub(first, BLOCKS));
+            drop(lock);
+            next
+        };
+        block = inner.writer.aside(step).await.map_err(stopped)??;
         tokio::time::sleep(pace.step).await;
     }
     let mut from = Some(Vec::new());

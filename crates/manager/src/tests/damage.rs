@@ -178,6 +178,7 @@ async fn what_a_damaged_block_holds_is_eio_and_the_rest_goes_on() {
     assert!(report.store_damage[0].contains("1 blocks"), "{:?}", report.store_damage);
     manager.stop().await;
 
+    let bytes = std::fs::read(&table).unwrap();
     let found = check(&path).unwrap();
     assert!(found.problems.iter().any(|text| text.contains("cannot be read")), "{found:?}");
     // A dump is refused, or lacks what cannot be read and says so.
