@@ -69,6 +69,8 @@ struct Mishaps {
     doomed: HashSet<Who>,
     /// Until when others are left alone, so that they can renew their lease between two short cuts.
     spared: BTreeMap<Who, Instant>,
+    /// A disk has hung, or the machine slept: both together may take longer than an operation's deadline.
+    long: bool,
 }
 
 impl Mishaps {
@@ -101,7 +103,7 @@ impl Mishaps {
         let node = &cluster.nodes[self.random.below(NODES.into()) as usize];
         let time = Some(self.random.below(120)).filter(|time| *time < 100).map(Duration::from_secs);
         // While another one catches up it is needed: everybody would wait for as long as it hangs.
-        if cluster.all_serve() && cluster.all_ok() {
+        if cluster.all_serve() && cluster.all_ok() && !std::mem::replace(&mut self.long, true) {
             cluster.note(format!("mishap: the disk of {} hangs for {time:?}", node.id));
             node.hang(time);
         }
@@ -135,7 +137,7 @@ impl Mishaps {
             10..13 => self.kill_server(cluster),
             13..15 => self.hang(cluster),
             // For longer than a lease: nobody was heard of, and nobody is to blame.
-            15.. => {
+            15.. if !std::mem::replace(&mut self.long, true) => {
                 let time = Duration::from_secs(11 + self.random.below(20));
                 cluster.note(format!("mishap: the machine sleeps for {time:?}"));
                 world::oversleep(time);
@@ -170,7 +172,8 @@ async fn story(cluster: &Arc<Cluster>, seed: u64) -> Result<(), String> {
         let handle = programs.spawn(async move { (who, program.run(STEPS).await) });
         handles.entry(who).or_default().push(handle);
     }
-    let mut mishaps = Mishaps { random, clients, doomed: HashSet::new(), spared: BTreeMap::new() };
+    let mut mishaps =
+        Mishaps { random, clients, doomed: HashSet::new(), spared: BTreeMap::new(), long: false };
     for _ in 0..mishaps.random.below(7) {
         let mut killed = Vec::new();
         mishaps.next(cluster, &mut killed).await;
