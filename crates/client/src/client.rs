@@ -558,6 +558,10 @@ impl Client {
 
     /// Opens a file.
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
+        self.core.operation("open", Some(ino), self.open_now(ino, flags)).await
+    }
+
+    async fn open_now(&self, ino: InodeNo, flags: OpenFlags) -> Result<Handle, Errno> {
         Core::check_file(self.core.getattr(ino).await?.kind)?;
         let inode = self.core.inode(ino);
         let shared = self.core.whole().is_none();

@@ -125,24 +125,61 @@ impl Core {
         inode: Option<InodeNo>,
         work: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
-        let patience = self.patience();
-        let operation =
-            Operation { name, moved: Cell::new(Instant::now()), waits_for: Cell::new("an answer") };
-        let bounded = async {
-            tokio::pin!(work);
-            loop {
-                let until = OPERATION.with(|operation| operation.moved.get()) + patience;
-                if let Ok(done) = tokio::time::timeout_at(until.into(), work.as_mut()).await {
-                    return done;
-                }
-                let (moved, waits_for) = OPERATION.with(|o| (o.moved.get(), o.waits_for.get()));
-                if moved.elapsed() >= patience {
-                    let inode = inode.map_or(0, |ino| ino.0);
-                    tracing::error!(inode, usage = ?self.pool.usage(), "{name} gave up waiting for {waits_for}");
-                    return Err(Errno::EIO);
+        bounded(name, self.patience(), work).await.unwrap_or_else(|waits_for| {
+            let inode = inode.map_or(0, |ino| ino.0);
+            tracing::error!(inode, usage = ?self.pool.usage(), "{name} gave up waiting for {waits_for}");
+            Err(Errno::EIO)
+        })
+    }
+}
+
+/// The outcome of `work`, or what it waited for last when it had not moved on for `patience`.
+async fn bounded<T>(
+    name: &'static str,
+    patience: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, &'static str> {
+    let operation = Operation { name, moved: Cell::new(Instant::now()), waits_for: Cell::new("an answer") };
+    let bounded = async {
+        tokio::pin!(work);
+        loop {
+            let until = OPERATION.with(|operation| operation.moved.get()) + patience;
+            if let Ok(done) = tokio::time::timeout_at(until.into(), work.as_mut()).await {
+                return Ok(done);
+            }
+            let (moved, waits_for) = OPERATION.with(|o| (o.moved.get(), o.waits_for.get()));
+            if moved.elapsed() >= patience {
+                return Err(waits_for);
+            }
+        }
+    };
+    OPERATION.scope(operation, bounded).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn many_short_waits_have_one_bound_that_begins_anew_with_progress() {
+        let waits = Waits::default();
+        let steps = async |count: u32, moves: bool| {
+            for _ in 0..count {
+                let _entered = waits.enter("its turn", Some(InodeNo(7)));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if moves {
+                    moved();
                 }
             }
         };
-        OPERATION.scope(operation, bounded).await
+        let patience = Duration::from_secs(1);
+        let (stuck, ()) = tokio::join!(bounded("write", patience, steps(1000, false)), async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let list = waits.list();
+            assert_eq!((list.len(), list[0].operation, list[0].what), (1, Some("write"), "its turn"));
+        });
+        assert_eq!(stuck, Err("its turn"));
+        assert!(waits.list().is_empty());
+        assert_eq!(bounded("write", patience, steps(12, true)).await, Ok(()));
     }
 }

@@ -1,5 +1,5 @@
 //! What is kept of files beside their data is counted and given up: entries of blocks, zeros, extents, open files.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod support;
 
@@ -122,4 +122,37 @@ async fn files_with_something_to_tell_are_bounded() {
     }
     // Nothing is due by age: they were told because they were many.
     assert!(world.manager.mutations.load(SeqCst) >= 3000 + 1900, "{}", world.manager.mutations.load(SeqCst));
+}
+
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() << 12
+}
+
+#[tokio::test]
+#[ignore = "takes some gigabytes; what an open file takes, as the system counts it"]
+async fn a_million_open_files_take_what_is_said() {
+    let files: u64 = std::env::var("ROPEWALK_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let mut world = World::new(2, 1);
+    world.blocks.zeros.store(true, SeqCst);
+    world.manager.extents_most.store(4096, SeqCst);
+    let inos: Vec<InodeNo> =
+        (0..files).map(|file| world.manager.make(&file.to_be_bytes(), 8 * BLOCK64, 0..8)).collect();
+    let client = world.mount(Tunables { handles_max: files as u32, ..small() });
+    let before = resident();
+    let mut handles = Vec::new();
+    for ino in inos {
+        let handle = opened(&client, ino).await;
+        // Two of its blocks are read: their entries go when there is no room for them.
+        reads_zeros(&client, handle, 0).await;
+        reads_zeros(&client, handle, 3 * BLOCK64).await;
+        handles.push(handle);
+    }
+    let each = (resident() - before) / files;
+    println!(
+        "{files} open files: {} MiB, {each} bytes each; {:?}",
+        (resident() - before) >> 20,
+        client.pool_use()
+    );
+    assert!(each <= 4096, "{each}");
 }
