@@ -246,7 +246,9 @@ mod tests {
             writeln!(log.make_writer(), "lost").unwrap();
         }
         settled(&log);
-        assert_eq!(lost_lines().get() - before, 3);
+        assert_eq!(log.shared.lost.load(SeqCst), 3);
+        // Other tests of this process lose lines as well.
+        assert!(lost_lines().get() - before >= 3);
         assert!(events::events().after(0).iter().any(|e| e.name == "log_lost"));
         full.store(false, SeqCst);
         writeln!(log.make_writer(), "{}", "long ".repeat(LINE_BYTES_MAX)).unwrap();
