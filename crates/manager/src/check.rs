@@ -13,8 +13,8 @@ use crate::{
     ManagerError, format,
     keys::{
         self, BYTES_VERSION, ConfigRecord, CounterRecord, DeleteQueueRecord, DeleteRecord, EndingRecord,
-        EntryRecord, ExtentRecord, FsRecord, Inode, MapRecord, OrphanRecord, PdiskRecord, RemovedFsRecord,
-        ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
+        EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, OrphanRecord, PdiskRecord,
+        RemovedFsRecord, ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
     },
     namespace::DirHash,
     store::{BadRecord, KeyText, Look, Record, StoreError, is_whole, open_bytes, open_record, salvage},
@@ -179,6 +179,7 @@ impl State {
                     ));
                 }
             }
+            b'y' => is::<LeapRecord>(key, value)?,
             b'o' => {
                 is::<OrphanRecord>(key, value)?;
                 let of = key.get(8..).unwrap_or_default();
