@@ -8,7 +8,7 @@
 //! cannot say what became of a block the manager's record does, and what too few strips are left of is given up.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId};
+use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership, StripeIo};
 use tokio::{
@@ -31,7 +31,7 @@ use wire::{
 
 use crate::{
     config::{ServedPdisk, Tuning},
-    judge::{Seen, Verdict, judge},
+    judge::{Seen, Verdict, Why, judge},
     pace::{PERMITS, Pace},
     records::Records,
     settle::{Maker, Place, Settled, Unsettled, empty},
@@ -64,7 +64,8 @@ pub struct Made {
 /// Stripes to look at again; bounded.
 #[derive(Default)]
 pub struct Revisit {
-    places: HashSet<Place>,
+    /// With the version that each waits for if it is one that is prepared there and perhaps complete.
+    places: HashMap<Place, Option<Version>>,
     /// Groups with stripes that did not fit in, or that could not be listed.
     pub groups: HashSet<(PoolId, GroupId)>,
 }
@@ -200,7 +201,7 @@ impl<S: Strips> CatchUp<S> {
         parallel: &Arc<Semaphore>,
     ) -> bool {
         let places: Vec<Place> =
-            revisit.lock().unwrap_or_else(PoisonError::into_inner).places.iter().copied().collect();
+            revisit.lock().unwrap_or_else(PoisonError::into_inner).places.keys().copied().collect();
         let mut tasks = JoinSet::new();
         for place in places {
             let Some(permit) = self.permit(place.pool, parallel).await else { return false };
@@ -242,6 +243,16 @@ impl<S: Strips> CatchUp<S> {
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
         let mut waiting = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = waiting.places.get(&place).copied().flatten();
+        let held = match &outcome {
+            Err(Unsettled::Judge(Why::Held(version))) => Some(*version),
+            _ => None,
+        };
+        let outcome = match (before, held) {
+            // It came since the catch-up began: its writer knows it, and adopts it here.
+            (Some(first), Some(now)) if now > first => Ok(Settled::Fine),
+            _ => outcome,
+        };
         match outcome {
             Ok(settled) => {
                 waiting.places.remove(&place);
@@ -261,9 +272,10 @@ impl<S: Strips> CatchUp<S> {
                 if !matches!(reason, Unsettled::Judge(_)) {
                     tracing::debug!(pdisk = %self.served.id, stripe = %place.stripe, %reason, "looked at again later");
                 }
-                let room = waiting.places.len() < self.tuning.revisit_max || waiting.places.contains(&place);
+                let room =
+                    waiting.places.len() < self.tuning.revisit_max || waiting.places.contains_key(&place);
                 if room {
-                    waiting.places.insert(place);
+                    waiting.places.insert(place, before.or(held));
                 } else {
                     waiting.groups.insert((place.pool, place.group));
                 }

@@ -6,6 +6,17 @@
 //! anew, adopted or deleted only to become that; while a version is on its way that this pdisk does not
 //! hold as well, the stripe is looked at again later.
 //!
+//! *What is prepared here and newer than what the `ok` pdisks have adopted.* The writer forgets what it was to adopt on a pdisk
+//! that ceases to count. So such a version may be complete, acknowledged and forgotten here, while the others have not
+//! adopted it yet: taken for settled, the strip would be read as what it was before. What decides is this. Of a complete
+//! version every touched strip on an `ok` pdisk is adopted there, or prepared there and known to its writer (or to the resolution that is due):
+//! it was stored on all that counted, and who began to count since did so by these verdicts. At least one touched strip is on an `ok` pdisk,
+//! since no more than M are away and every version touches M+1.
+//! - *An `ok` pdisk lacks a strip of it:* it is not complete. If it is still to be, its writer counts only what is answered in
+//!   this life of the pdisk, and adopts it here. If no `ok` pdisk has it, it goes, unless this life began it.
+//! - *Otherwise* the strip waits ([`Why::Held`]) until the `ok` pdisks have adopted or dropped it, which those who know it do in bounded
+//!   time. A later version in its place need not be waited for: it came in this life, so its writer knows it.
+//!
 //! Where no `ok` pdisk knows, two things can have happened: the block was deleted, or more pdisks came back than the code
 //! bears the loss of. The strips cannot tell these apart, the manager's record can. What is done then:
 //! - *The inode does not exist.* Its number is never given again, so this stays true, and everything of it goes.
@@ -67,6 +78,8 @@ pub enum Verdict {
 pub enum Why {
     /// A version is on its way that is not here.
     Prepared,
+    /// This version is here, prepared, and may be complete.
+    Held(Version),
     /// No parity on an `ok` pdisk, and not every other strip can be asked.
     NoReference,
     /// Only here, and not every other pdisk can say that it should not be.
@@ -102,6 +115,8 @@ pub fn judge(
     }
     let verdict = by_strips(geometry, me, mine, others, record);
     match (&verdict, record) {
+        // Whoever knows that version settles it.
+        (Verdict::Later(Why::Held(_)), None) => verdict,
         // An inode that is gone settles whatever waits, and nothing is made of it.
         (Verdict::Install(_) | Verdict::Later(_) | Verdict::Hopeless(_), None) => Verdict::Ask,
         _ => verdict,
@@ -181,7 +196,10 @@ impl<'a> Stripe<'a> {
         Some(self.mine?.adopted.as_ref()?.version)
     }
     fn prepared(&self) -> Option<Version> {
-        Some(self.mine?.prepared.as_ref()?.version)
+        Some(self.mine_prepared()?.version)
+    }
+    fn mine_prepared(&self) -> Option<&'a VersionInfo> {
+        self.mine?.prepared.as_ref()
     }
     /// The first strip that every version writes.
     fn first_parity(&self) -> usize {
@@ -230,10 +248,11 @@ impl<'a> Stripe<'a> {
     fn settle(&self, target: StripeTarget) -> Verdict {
         let (have, prepared) = (self.have(), self.prepared());
         let lost = self.mine.is_some_and(|m| m.lost);
-        let settled = || match prepared {
+        let settled = || match self.mine_prepared() {
+            Some(p) if p.version > target.version => self.newer(p),
             // A stripe's versions come one after the other: what is older than the current one is left over.
-            Some(p) if p < target.version && !self.on_its_way().any(|o| o.version == p) => {
-                Verdict::Discard(p)
+            Some(p) if p.version < target.version && !self.on_its_way().any(|o| o.version == p.version) => {
+                Verdict::Discard(p.version)
             }
             _ => Verdict::Fine,
         };
@@ -249,6 +268,34 @@ impl<'a> Stripe<'a> {
             Some(wanted) if self.hopeless(&target) => Verdict::Hopeless(have.filter(|h| *h < wanted)),
             Some(_) => Verdict::Install(target),
         }
+    }
+
+    /// What to do about a version that is prepared here, and newer than all that `ok` pdisks have adopted.
+    fn newer(&self, info: &VersionInfo) -> Verdict {
+        let version = info.version;
+        let holds = |s: &StripState| {
+            s.prepared.as_ref().is_some_and(|p| p.version == version)
+                || adopted(s).is_some_and(|a| a.version >= version)
+        };
+        let lacks = |i: StripIndex| match self.others.get(usize::from(i.0)) {
+            Some(Seen::Ok(state)) => state.as_ref().is_none_or(|s| !holds(s) && !s.lost),
+            _ => false,
+        };
+        let on_its_way = self.on_its_way().any(|o| o.version == version);
+        if info.touched.iter().any(lacks) {
+            return if on_its_way { Verdict::Fine } else { Verdict::DiscardLeftover(version) };
+        }
+        // Beyond what the code bears the loss of no `ok` pdisk may have a strip of it.
+        let fits = |i: &usize| match self.known[*i] {
+            Some(s) if info.touched.contains(StripIndex(*i as u8)) => holds(s),
+            Some(s) => !s.lost,
+            None => matches!(self.others[*i], Seen::Ok(_)),
+        };
+        let fit = (0..self.geometry.width()).filter(fits).count();
+        if on_its_way || fit >= usize::from(self.geometry.code.data()) {
+            return Verdict::Later(Why::Held(version));
+        }
+        Verdict::Fine
     }
 
     /// Whether too few strips of `target` are left, everybody else asked. While anything newer is anywhere it is not the last.
@@ -277,8 +324,10 @@ impl<'a> Stripe<'a> {
         if !nowhere && have.is_none() && self.ok.iter().flatten().all(|s| s.adopted.is_none()) {
             // A prepared version that all have is a first write on its way; one of another age is judged when
             // there is something adopted to judge it by.
-            if prepared.is_none_or(|p| self.on_its_way().all(|o| o.version == p)) {
-                return Verdict::Fine;
+            match self.mine_prepared() {
+                None => return Verdict::Fine,
+                Some(p) if self.on_its_way().all(|o| o.version == p.version) => return self.newer(p),
+                Some(_) => {}
             }
         }
         if nowhere && have.is_none() {

@@ -61,8 +61,8 @@ fn a_strip_becomes_what_the_parity_says() {
     assert_eq!(judged(1, None, Some(2)), Verdict::Discard(v(2)));
     assert_eq!(judged(1, None, None), Verdict::Fine);
     assert_eq!(judged(1, Some(4), None), Verdict::Later(Why::Newer));
-    // Newer than all that is known: a write on its way, or left over for the next writer.
-    assert_eq!(judged(1, None, Some(4)), Verdict::Fine);
+    // Newer than all that is known, and the parity lacks it: left over, or the beginning of a write.
+    assert_eq!(judged(1, None, Some(4)), Verdict::DiscardLeftover(v(4)));
 }
 
 #[test]
@@ -140,8 +140,12 @@ fn whatever_a_strip_holds_it_becomes_what_the_parity_says() {
                         assert!(mine.lost || mine.adopted.as_ref().is_none_or(|a| a.version < version));
                         (mine.adopted, mine.lost) = (Some(info(version)), false);
                     }
-                    Verdict::Discard(version) | Verdict::DiscardLeftover(version) => {
+                    Verdict::Discard(version) => {
                         assert!(version < v(3), "what may be a write on its way stays");
+                        mine.prepared = None;
+                    }
+                    Verdict::DiscardLeftover(version) => {
+                        assert!(version > v(3), "what is older is dropped as well if this life touched it");
                         mine.prepared = None;
                     }
                     Verdict::Delete(highest) => {
@@ -181,4 +185,39 @@ fn the_only_strip_of_a_stripe_is_complete_when_it_is_prepared() {
     assert_eq!((judged(Some(3), None), judged(None, None)), (Verdict::Fine, Verdict::Fine));
     let lost = holds(Some(2), Some(3)).map(|state| StripState { lost: true, ..state });
     assert_eq!(judge(alone, 0, lost.as_ref(), &[Seen::Mine]), Verdict::Fine);
+}
+
+/// The writer forgets what is prepared on a pdisk that ceases to count. What `ok` pdisks say decides whether it may be complete.
+#[test]
+fn what_may_be_complete_is_waited_for() {
+    let covers = [Some(2), None, None, None].map(|c| c.map(v)).to_vec();
+    // 3 touches strip 0 and the parity.
+    let holds_both = |adopted: u64, prepared: Option<u64>| {
+        let mut state = holds(Some(adopted), prepared).unwrap_or_default();
+        state.adopted.iter_mut().chain(&mut state.prepared).for_each(|i| i.covers.clone_from(&covers));
+        state
+    };
+    let ok = |prepared| Seen::Ok(Some(holds_both(2, prepared)));
+    let returning = |prepared| Seen::Returning(Some(holds_both(2, prepared)));
+    let judged = |four: Seen, five: Seen| {
+        let mine = holds(Some(2), Some(3));
+        super::judge(geometry(), 0, mine.as_ref(), &seen(0, &[(4, four), (5, five)]), None)
+    };
+    let held = Verdict::Later(Why::Held(v(3)));
+    assert_eq!(judged(ok(Some(3)), ok(Some(3))), held);
+    assert_eq!(judged(ok(Some(3)), Seen::Away), held);
+    assert_eq!(judged(ok(Some(3)), returning(None)), held, "what it lacks proves nothing");
+    // A strip that counts lacks it: not complete, and of nobody's concern here.
+    assert_eq!(judged(ok(Some(3)), ok(None)), Verdict::Fine);
+    assert_eq!(judged(ok(None), ok(None)), Verdict::DiscardLeftover(v(3)));
+    assert_eq!(judged(ok(None), returning(Some(3))), Verdict::DiscardLeftover(v(3)));
+    assert_eq!(judged(parity(3, [Some(3), None, None, None]), ok(Some(3))), Verdict::Adopt(v(3)));
+    // A first write.
+    let first = |four: Seen| {
+        let five = Seen::Ok(holds(None, Some(3)));
+        let mine = holds(None, Some(3));
+        super::judge(geometry(), 0, mine.as_ref(), &seen(0, &[(4, four), (5, five)]), None)
+    };
+    assert_eq!(first(Seen::Ok(holds(None, Some(3)))), held);
+    assert_eq!(first(Seen::Ok(None)), Verdict::Fine);
 }

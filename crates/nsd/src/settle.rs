@@ -200,7 +200,10 @@ impl Maker<'_> {
                 }
                 // The beginning of a write, unless it was adopted meanwhile: then it is judged as that.
                 let adopted = pdisk.state(vec![strip]).await?.pop().and_then(|s| s.adopted);
-                if adopted.is_some() { Err(Unsettled::Judge(Why::Newer)) } else { Ok(Settled::Fine) }
+                if adopted.is_some_and(|a| a.version >= version) {
+                    return Err(Unsettled::Judge(Why::Newer));
+                }
+                Ok(Settled::Fine)
             }
             Verdict::Delete(highest) => {
                 // First, while nothing has touched the strip in this life of the pdisk.

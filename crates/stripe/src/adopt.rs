@@ -4,7 +4,7 @@
 //! Owns the table of complete versions not known to be adopted, and of abandoned ones (a write that
 //! failed): those are discarded before the stripe is written again, so that the next version is prepared
 //! only beside what is complete. An entry goes when its adoption is durable, when its pdisk no longer
-//! counts (catch-up makes it up), or when the file is deleted.
+//! counts (when it does again, its catch-up waits until the others have adopted the version), or when the file is deleted.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use base::{Epoch, Grant, GroupId, PdiskId, PoolId, SessionId, StripIndex, StripSet, Version};
-use nsd::judge::{Seen, Verdict, judge};
+use nsd::judge::{Seen, Verdict, Why, judge};
 use pdisk::rules::{self, Action, PrepareAction};
 use stripe::{
     Geometry,
@@ -44,6 +44,7 @@ pub enum Without {
     WritesInNewPlace,
     AllThereBeforeSwitch,
     ResolveNewPlace,
+    HeldWaits,
 }
 
 /// What may happen.
@@ -53,6 +54,8 @@ pub struct Bounds {
     pub crashes: u8,
     pub deaths: u8,
     pub moves: bool,
+    /// Strips that count are made anew, as if they were found damaged.
+    pub repairs: bool,
     /// Sessions are fenced at the servers. Without, the seal alone must be enough.
     pub fence: bool,
     pub sealing: bool,
@@ -74,6 +77,10 @@ struct Disk {
     adopted: Option<Stored>,
     prepared: Option<Stored>,
     sealed: u64,
+    /// Something was stored in this life of it.
+    touched: bool,
+    /// What its catch-up waits for.
+    held: Option<Version>,
 }
 
 impl Disk {
@@ -427,6 +434,7 @@ impl State {
             Ok(PrepareAction::Store) => {
                 let before = self.disks[d].adopted.as_ref().map_or(0, |a| a.content);
                 let content = whole.unwrap_or_else(|| mix(before, message.delta));
+                self.disks[d].touched = true;
                 self.disks[d].prepared = Some(Stored {
                     version: message.version,
                     touched: message.touched,
@@ -434,7 +442,7 @@ impl State {
                     content,
                 });
             }
-            Ok(PrepareAction::AlreadyHere) => {}
+            Ok(PrepareAction::AlreadyHere) => self.disks[d].touched = true,
             Err(wire::strip::StripRefusal::PreparedExists { prepared }) if writing => {
                 // Left over from another writer: the writer knows what is complete.
                 self.disks[d].discard(prepared);
@@ -536,8 +544,17 @@ impl State {
         self.versions.iter().position(|v| *v == version)
     }
 
+    /// A disk that counts looks at its strip as at one whose bytes are damaged.
+    fn repair(&mut self, me: usize, disk: usize) {
+        let mine = StripState { lost: true, ..self.disks[disk].state() };
+        let verdict = judge(geometry(), me, Some(&mine), &self.seen(me), Some(Owner::Recorded));
+        if let Verdict::Install(target) = verdict {
+            self.pending = self.rebuilt(me, &target).map(|stored| (disk, stored));
+        }
+    }
+
     /// One look of a disk at its strip; true if it is what it should be.
-    fn settle(&mut self, me: usize, disk: usize) -> bool {
+    fn settle(&mut self, me: usize, disk: usize, without: Without) -> bool {
         match judge(geometry(), me, Some(&self.disks[disk].state()), &self.seen(me), Some(Owner::Recorded)) {
             Verdict::Fine => return true,
             Verdict::Adopt(version) => self.disks[disk].adopt(version),
@@ -556,7 +573,14 @@ impl State {
                 self.disks[disk].adopted.take_if(|a| older.is_some_and(|older| a.version <= older));
                 return true;
             }
-            Verdict::Ask | Verdict::DiscardLeftover(_) | Verdict::Later(_) => {}
+            Verdict::DiscardLeftover(_) if self.disks[disk].touched => return true,
+            Verdict::DiscardLeftover(version) => self.disks[disk].discard(version),
+            Verdict::Later(Why::Held(_)) if without == Without::HeldWaits => return true,
+            Verdict::Later(Why::Held(now)) => {
+                let first = *self.disks[disk].held.get_or_insert(now);
+                return first < now;
+            }
+            Verdict::Ask | Verdict::Later(_) => {}
         }
         false
     }
@@ -722,16 +746,24 @@ impl State {
                 step("writer gets the map".into(), &|s| {
                     let epoch = s.map().epoch;
                     if let Some(w) = &mut s.writer {
-                        w.view = epoch;
+                        let before = std::mem::replace(&mut w.view, epoch);
                         let map = s.maps.last().unwrap();
                         if let Some(write) = &mut w.write {
                             // Who was away meanwhile is asked again.
-                            write.acked.retain(|d| map.states[*d].written() && map.changed[*d] <= epoch);
+                            write.acked.retain(|d| map.states[*d].written() && map.changed[*d] <= before);
                         }
                     }
                 });
             }
-            for (slot, disk) in self.map_at(writer.view).places() {
+            let view = self.map_at(writer.view);
+            for (slot, disk) in view.table.iter().copied().enumerate() {
+                if writer.complete[slot].is_some() && !view.states[disk].written() {
+                    step(format!("the writer forgets slot {slot}"), &|s| {
+                        s.writer.iter_mut().for_each(|w| w.complete[slot] = None);
+                    });
+                }
+            }
+            for (slot, disk) in view.places() {
                 if let Some(version) = writer.complete[slot]
                     && self.alive[disk]
                 {
@@ -803,6 +835,7 @@ impl State {
             if !self.alive[d] {
                 step(format!("disk {d} is back"), &|s| {
                     s.alive[d] = true;
+                    (s.disks[d].touched, s.disks[d].held) = (false, None);
                     if s.map().states[d] == PdiskState::Missing {
                         s.change(|m| {
                             m.states[d] = match without {
@@ -819,13 +852,19 @@ impl State {
             if map.states[d] == PdiskState::Returning && self.alive[d] && may && self.pending.is_none() {
                 let slot = map.table.iter().position(|t| *t == d);
                 step(format!("disk {d} catches up"), &|s| {
-                    if slot.is_none_or(|slot| s.settle(slot, d)) {
+                    if slot.is_none_or(|slot| s.settle(slot, d, without)) {
                         s.change(|m| {
                             m.states[d] = PdiskState::Ok;
                             m.changed[d] = m.epoch;
                         });
                     }
                 });
+            }
+        }
+        for (slot, d) in map.table.iter().copied().enumerate() {
+            let may = bounds.repairs && self.in_force() && self.pending.is_none() && self.alive[d];
+            if may && map.states[d] == PdiskState::Ok && self.disks[d].adopted.is_some() {
+                step(format!("disk {d} makes its strip anew"), &|s| s.repair(slot, d));
             }
         }
         if let Some((d, stored)) = &self.pending {
@@ -849,7 +888,7 @@ impl State {
         if let Some((slot, to, _)) = map.moving {
             let may = self.in_force() || without == Without::MapInForceBeforeCatchUp;
             if !self.filled && may && self.alive[to] && self.pending.is_none() {
-                step("the new place looks".into(), &|s| s.filled = s.settle(slot, to));
+                step("the new place looks".into(), &|s| s.filled = s.settle(slot, to, without));
             }
             if self.filled || without == Without::AllThereBeforeSwitch {
                 step("switch".into(), &|s| {
