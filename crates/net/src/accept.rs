@@ -114,9 +114,12 @@ async fn greet(core: Arc<Core>, mut stream: TcpStream, from: SocketAddr) {
 pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
     let help = "Handshakes that came to nothing: nothing could be asked.";
     base::stats::counter("net_refused_handshakes", help, &[("reason", error.kind())]).inc();
-    if matches!(error, HandshakeError::Io(_) | HandshakeError::Left) {
-        // Attempts that another one has made needless end like this.
-        return tracing::info!(peer = %with, "handshake: {error}");
+    // Attempts that another one has made needless end like these.
+    match error {
+        // After an outage dozens of them stand in the queue.
+        HandshakeError::Io(_) => return tracing::debug!(peer = %with, "handshake: {error}"),
+        HandshakeError::Left => return tracing::info!(peer = %with, "handshake: {error}"),
+        _ => {}
     }
     let n = core.handshakes.failed.fetch_add(1, Ordering::Relaxed) + 1;
     if n <= LOG_EVERY || n.is_multiple_of(LOG_EVERY) {

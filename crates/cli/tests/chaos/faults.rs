@@ -156,7 +156,9 @@ impl Victim<'_> {
                 self.start(&server);
             }
             Kind::Toml => {
-                fs::copy(self.aside.join("toml"), self.cluster.dir().join("cluster.toml")).unwrap();
+                // Its mode stays.
+                let text = fs::read(self.aside.join("toml")).unwrap();
+                fs::write(self.cluster.dir().join("cluster.toml"), text).unwrap();
                 self.start("n1");
             }
             Kind::Full => {

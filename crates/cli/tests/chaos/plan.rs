@@ -165,8 +165,9 @@ impl Fault {
             Kind::Mount | Kind::MountStop | Kind::NetDelay | Kind::NetCut | Kind::NetFlip => {
                 vec![Process::Mount(self.target)]
             }
-            Kind::Power | Kind::Beyond | Kind::Toml => (0..SERVERS).map(Process::Server).collect(),
-            Kind::Full => (0..SERVERS).map(Process::Server).chain([Process::Manager]).collect(),
+            Kind::Power | Kind::Beyond => (0..SERVERS).map(Process::Server).collect(),
+            // Toml: whoever starts reads it.
+            Kind::Full | Kind::Toml => (0..SERVERS).map(Process::Server).chain([Process::Manager]).collect(),
             Kind::Deletes => vec![],
             _ => vec![Process::Server(self.target / PDISKS)],
         }
@@ -255,9 +256,15 @@ pub struct Shape {
     pub in_memory: bool,
 }
 
+/// Where the numbers of a round start. Mixed (SplitMix64) twice: the sums of seeds and numbers would let neighbours
+/// draw the same numbers, one later.
+fn mixed(seed: u64, number: u64) -> u64 {
+    Random(Random(seed).next() ^ number).next()
+}
+
 /// The shape of the cluster that is made before round `number`.
 pub fn shape(seed: u64, number: u64) -> Shape {
-    let mut random = Random(Random(!(seed << 24 ^ number)).next());
+    let mut random = Random(!mixed(seed, number));
     Shape {
         two_pools: random.below(4) == 0,
         volatile: random.below(2) == 0,
@@ -268,8 +275,7 @@ pub fn shape(seed: u64, number: u64) -> Shape {
 
 /// The plan of round `number`.
 pub fn round(seed: u64, number: u64, kinds: &[Kind]) -> Round {
-    // Not the sum of both: neighbours would draw the same numbers, one later.
-    let mut random = Random(Random(seed << 24 ^ number).next());
+    let mut random = Random(mixed(seed, number));
     let mut round =
         Round { number, seed: random.next(), lasts: 5000 + random.below(3000), faults: Vec::new() };
     let wanted = 1 + random.below(FAULTS_MAX);
@@ -334,6 +340,17 @@ mod tests {
         }
         assert_ne!(round(7, 1, &all()).faults, round(8, 1, &all()).faults);
         assert_ne!(round(7, 1, &all()).faults, round(7, 2, &all()).faults);
+    }
+
+    #[test]
+    fn neighbours_share_no_number() {
+        let mut drawn = BTreeSet::new();
+        for seed in 0..20 {
+            for number in 0..100 {
+                let mut random = Random(mixed(seed, number));
+                assert!((0..50).all(|_| drawn.insert(random.next())), "seed {seed} round {number}");
+            }
+        }
     }
 
     #[test]

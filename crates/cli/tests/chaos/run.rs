@@ -97,8 +97,10 @@ impl Campaign {
             "--block-size",
             "256k",
         ];
+        // What passes the proxy comes from another address than the one it says.
+        let relays: &[&str] = if net { &["--relays"] } else { &[] };
         let base = small.as_ref().map_or(base, |small| small.0.path().to_path_buf());
-        let cluster = Cluster::prepare_in(&base, &options);
+        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), relays].concat());
         cluster.start();
         let dir = cluster.dir();
         let dir = dir.to_str().unwrap();
