@@ -62,7 +62,7 @@ async fn sizes_from_one_byte_to_16_mib() {
     for kind in [Kind::Write, Kind::Read, Kind::Nwrite, Kind::Rr] {
         for buffsize in [1, 16 << 10, (16 << 10) + 1, 16 << 20] {
             // A large one must begin and end within the part that counts, on a busy machine too.
-            let ttime = short(kind).ttime * if buffsize > 1 << 20 { 5 } else { 1 };
+            let ttime = short(kind).ttime * if buffsize > 1 << 20 { 10 } else { 1 };
             let report = controller.run(&Spec { buffsize, ttime, ..short(kind) }, |_| {}).await.unwrap();
             assert_eq!((report.errors, &report.first_error), (0, &None), "{kind} {buffsize}");
             assert!(report.timeline.iter().sum::<u64>() >= u64::from(buffsize), "{kind} {buffsize}");

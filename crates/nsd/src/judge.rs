@@ -66,9 +66,9 @@ pub enum Verdict {
     DiscardLeftover(Version),
     /// What the manager's record says of the block decides.
     Ask,
-    /// The current version cannot be made: fewer than K strips of it are left anywhere. What is here of an older one
-    /// can never count again.
-    Hopeless(Option<Version>),
+    /// The current version cannot be made of the other strips: fewer than K of it are left anywhere. What is here of an older
+    /// one can never count again. A strip that moves may still be had from where it comes from.
+    Hopeless(Option<Version>, StripeTarget),
     /// Not to be told yet.
     Later(Why),
 }
@@ -86,8 +86,6 @@ pub enum Why {
     PerhapsDeleted,
     /// Newer than the others: they were asked too early.
     Newer,
-    /// Fewer than K strips are left, and what moves is not given up.
-    Hopeless,
 }
 
 /// What is complete there. Of damaged bytes the version is known all the same.
@@ -118,7 +116,7 @@ pub fn judge(
         // Whoever knows that version settles it.
         (Verdict::Later(Why::Held(_)), None) => verdict,
         // An inode that is gone settles whatever waits, and nothing is made of it.
-        (Verdict::Install(_) | Verdict::Later(_) | Verdict::Hopeless(_), None) => Verdict::Ask,
+        (Verdict::Install(_) | Verdict::Later(_) | Verdict::Hopeless(..), None) => Verdict::Ask,
         _ => verdict,
     }
 }
@@ -265,7 +263,7 @@ impl<'a> Stripe<'a> {
             Some(wanted) if have == Some(wanted) && !lost => settled(),
             Some(wanted) if prepared == Some(wanted) => Verdict::Adopt(wanted),
             Some(wanted) if have.is_some_and(|h| h > wanted) => Verdict::Later(Why::Newer),
-            Some(wanted) if self.hopeless(&target) => Verdict::Hopeless(have.filter(|h| *h < wanted)),
+            Some(wanted) if self.hopeless(&target) => Verdict::Hopeless(have.filter(|h| *h < wanted), target),
             Some(_) => Verdict::Install(target),
         }
     }

@@ -140,13 +140,13 @@ impl World {
         }
         let was_good = self.current.is_some() && self.good(me) && self.strips[me].adopted.is_some();
         match verdict {
-            Verdict::Fine | Verdict::Hopeless(None) => return true,
-            Verdict::Delete(highest) | Verdict::Hopeless(Some(highest)) => {
+            Verdict::Fine | Verdict::Hopeless(None, _) => return true,
+            Verdict::Delete(highest) | Verdict::Hopeless(Some(highest), _) => {
                 assert!(!was_good, "{me} of {:?} goes: {verdict:?} beside {others:?}", self.current);
                 let older = self.strips[me].adopted.as_ref().is_some_and(|a| a.version <= highest);
                 assert!(older, "{highest} does not reach it");
                 self.strips[me] = StripState::default();
-                return matches!(verdict, Verdict::Hopeless(_));
+                return matches!(verdict, Verdict::Hopeless(..));
             }
             Verdict::Install(target) => {
                 let wanted = target.version_of(StripIndex(me as u8));

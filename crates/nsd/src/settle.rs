@@ -80,7 +80,8 @@ pub struct Maker<'a> {
     pub records: &'a Records,
     /// The strip's member is not read for it: this is it, or it does not count.
     pub avoid: bool,
-    /// A strip that cannot be made any more is given up. Not where it moves: the place it comes from may be back.
+    /// A strip that cannot be made of the others is given up. Not where it moves: it is copied from the place it comes from, once
+    /// that is there.
     pub gives_up: bool,
     /// Kind of work.
     pub class: OpClass,
@@ -172,8 +173,7 @@ impl Maker<'_> {
             }
             // Not reached: the record was asked.
             Verdict::Ask => Err(Unsettled::Judge(Why::PerhapsDeleted)),
-            Verdict::Hopeless(_) if !gives_up => Err(Unsettled::Judge(Why::Hopeless)),
-            Verdict::Hopeless(older) => {
+            Verdict::Hopeless(older, _) if gives_up => {
                 // Given up for good: not for what a write that came between two answers looks like.
                 tokio::time::sleep(io.config().retry_pause).await;
                 if self.others(place, geometry).await? != others {
@@ -213,7 +213,7 @@ impl Maker<'_> {
                 pdisk.delete(vec![only(place.stripe, highest)]).await?;
                 Ok(Settled::Deleted)
             }
-            Verdict::Install(target) => {
+            Verdict::Install(target) | Verdict::Hopeless(_, target) => {
                 let (prepare, payload) = io
                     .rebuild_strip(place.stripe, place.pool, place.group, place.index, &target, avoid, class)
                     .await?;

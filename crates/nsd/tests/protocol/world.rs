@@ -567,9 +567,11 @@ impl State {
                 self.disks[disk].adopted.take_if(|a| a.version <= version);
                 self.disks[disk].prepared.take_if(|a| a.version <= version);
             }
-            // Of a strip that moves only: the place it comes from may be back.
-            Verdict::Hopeless(_) if self.map().table[me] != disk => {}
-            Verdict::Hopeless(older) => {
+            // What moves is copied from where it comes from, once that is there.
+            Verdict::Hopeless(_, target) if self.map().table[me] != disk => {
+                self.pending = self.rebuilt(me, &target).map(|stored| (disk, stored));
+            }
+            Verdict::Hopeless(older, _) => {
                 self.disks[disk].adopted.take_if(|a| older.is_some_and(|older| a.version <= older));
                 return true;
             }
