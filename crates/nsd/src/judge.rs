@@ -148,7 +148,17 @@ fn by_strips(
     if stripe.on_its_way().any(|p| p.touched.contains(index) && !holds(p.version)) {
         return Verdict::Later(Why::Prepared);
     }
-    let verdict = match stripe.target() {
+    let target = stripe.target();
+    // A version on its way that begins the block anew, and covers nothing of what is here.
+    let wanted = target.as_ref().is_none_or(|t| t.version_of(index).is_some());
+    let anew = |p: &VersionInfo| {
+        let newer = target.as_ref().is_none_or(|t| p.version > t.version);
+        newer && !p.touched.contains(index) && p.covers.get(me) == Some(&None)
+    };
+    if mine.is_some() && wanted && stripe.on_its_way().any(anew) {
+        return Verdict::Later(Why::Prepared);
+    }
+    let verdict = match target {
         Some(target) => stripe.settle(target),
         None => stripe.without_reference(record),
     };

@@ -221,3 +221,21 @@ fn what_may_be_complete_is_waited_for() {
     assert_eq!(first(Seen::Ok(holds(None, Some(3)))), held);
     assert_eq!(first(Seen::Ok(None)), Verdict::Fine);
 }
+
+/// A file was cut and written again while this pdisk was away: what is on its way there covers nothing of what is here.
+#[test]
+fn a_block_begun_anew_is_waited_for() {
+    let anew = |adopted: Option<VersionInfo>| {
+        let prepared = VersionInfo { covers: vec![Some(v(7)), None, None, None], ..info(v(7)) };
+        Seen::Ok(Some(StripState { adopted, prepared: Some(prepared), ..StripState::default() }))
+    };
+    let old = VersionInfo { covers: vec![Some(v(2)); 4], ..info(v(2)) };
+    let back = Seen::Returning(Some(StripState { adopted: Some(old.clone()), ..StripState::default() }));
+    for parity in [None, Some(old)] {
+        let others = [(0, Seen::Ok(holds(None, Some(7)))), (4, anew(parity)), (5, back.clone())];
+        for mine in [holds(None, Some(2)), holds(Some(2), None)] {
+            let judged = super::judge(geometry(), 3, mine.as_ref(), &seen(3, &others), Some(Owner::Recorded));
+            assert_eq!(judged, Verdict::Later(Why::Prepared), "{mine:?} beside {others:?}");
+        }
+    }
+}
