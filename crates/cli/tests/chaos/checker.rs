@@ -88,6 +88,13 @@ impl Register {
         (self.firm, self.since) = (self.live(), Vec::new());
     }
 
+    /// Whatever it is, it is so much at least.
+    fn reach(&mut self, least: u32) {
+        self.firm = self.firm();
+        let since = self.since.iter_mut().flat_map(|(values, _)| values);
+        self.firm.iter_mut().chain(since).for_each(|value| *value = least.max(*value));
+    }
+
     fn lose(&mut self) {
         (self.firm, self.since) = (self.any(), Vec::new());
     }
@@ -144,7 +151,8 @@ impl Bytes {
         self.len.set(unique(lens), acknowledged);
         if firm && acknowledged {
             cells.iter_mut().for_each(Register::sync);
-            self.len.sync();
+            // No more than that: what an earlier write added behind it is not durable by this one.
+            self.len.reach(end);
         }
     }
 

@@ -78,6 +78,19 @@ fn a_failed_write_may_be_there_and_a_cut_off_byte_is_not() {
 }
 
 #[test]
+fn a_durable_write_makes_itself_durable_and_nothing_behind_it() {
+    let mut bytes = overwritten();
+    bytes.wrote(4, 1, 3, true, false);
+    bytes.wrote(2, 1, 4, true, true);
+    assert_eq!(classes(&bytes, &[2, 1, 4], When::Live), [Class::Lost, Class::Lost], "all of it is there");
+    bytes.synced(false);
+    for may in [&[1, 1, 4, 0, 3][..], &[2, 1, 4]] {
+        assert_eq!(classes(&bytes, may, When::Rest), []);
+    }
+    assert!(classes(&bytes, &[2, 1], When::Rest).contains(&Class::Lost));
+}
+
+#[test]
 fn bytes_of_others_and_mixed_bytes() {
     let bytes = overwritten();
     let mut two = seen(&[2, 1]);
