@@ -157,11 +157,21 @@ async fn what_a_damaged_block_holds_is_eio_and_the_rest_goes_on() {
     // So that all is in the table.
     Manager::open(&path).unwrap().stop().await;
     let table = format::store_path(&path);
+    // A name in the middle of them all: beside the first and the last stands what every lookup needs.
+    let mut names = Vec::new();
+    let store = JournaledStore::open(&table, 1 << 20).unwrap();
+    keys::walk(&*store.snapshot().unwrap(), b"d", b"e", |key, value| {
+        names.push(open_record::<keys::EntryRecord>(key, value)?.name);
+        Ok(true)
+    })
+    .unwrap();
+    drop(store);
+    let name = names.swap_remove(names.len() / 2);
     let whole = std::fs::read(&table).unwrap();
     // Wherever it stands: the engine leaves former copies of a page behind.
     let mut bytes = whole.clone();
-    for (at, found) in whole.windows(8).enumerate() {
-        if found == b"name0123" {
+    for (at, found) in whole.windows(name.len()).enumerate() {
+        if *found == *name {
             bytes[at] ^= 4;
         }
     }
