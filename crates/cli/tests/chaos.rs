@@ -96,7 +96,7 @@ fn campaign() {
             });
             summary.shrunk(&round, smallest.as_ref(), runs);
         }
-        if (at + 1 - first) % ROUNDS_OF_A_CLUSTER == 0 || round.has(Kind::Beyond) {
+        if (at + 1 - first).is_multiple_of(ROUNDS_OF_A_CLUSTER) || round.has(Kind::Beyond) {
             campaign = None;
         }
     }

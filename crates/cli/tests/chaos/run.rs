@@ -221,7 +221,7 @@ impl Campaign {
         });
         self.still_there(&before, round, &names, &field);
         self.remount(&field);
-        let recovery = self.all_ok(&field, ended);
+        let recovery = self.all_ok(&field, ended, round.has(Kind::WriteError));
         if round.has(Kind::Beyond) {
             self.inspect(round);
             self.beyond(round, &field);
@@ -318,9 +318,16 @@ impl Campaign {
             .unwrap_or_default()
     }
 
-    fn all_ok(&self, field: &Field, since: Instant) -> Duration {
+    /// Waits until all pdisks are `ok`. Where a write failed an administrator takes the pdisk back: it stays given up
+    /// otherwise.
+    fn all_ok(&self, field: &Field, since: Instant, failed: bool) -> Duration {
+        let dir = self.cluster.dir();
         loop {
             let states = self.states();
+            let given_up = states.iter().filter(|(_, state)| matches!(state.as_str(), "failed" | "replace"));
+            for (name, _) in given_up.filter(|_| failed) {
+                let _ = ropewalk(&["pdisk", "keep", "--dir", dir.to_str().unwrap(), name]);
+            }
             if !states.is_empty() && states.iter().all(|(_, state)| state == "ok") {
                 break;
             }
