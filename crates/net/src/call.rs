@@ -9,7 +9,7 @@ use wire::{
     hello::Lane,
 };
 
-use crate::{Destination, Payload, ReplyPayload};
+use crate::payload::{Destination, Payload, ReplyPayload};
 
 /// A request to send.
 pub struct Call {

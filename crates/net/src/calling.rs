@@ -17,10 +17,12 @@ use wire::{
 };
 
 use crate::{
-    Call, CallError, Destination, Payload, Reply, ReplyPayload,
+    call::{Call, Reply},
     conn::Conn,
+    error::CallError,
     group::{Group, lane_index},
     outbox::OutFrame,
+    payload::{Destination, Payload, ReplyPayload},
     pending::{Failure, Outcome, Pending, ReplyTo, Unassigned},
 };
 
@@ -252,7 +254,6 @@ impl Group {
             self.bulk_wanted.store(true, Ordering::Relaxed);
         }
         if self.dials() {
-            self.start_keeper();
             self.keeper.notify_one();
         }
     }

@@ -8,7 +8,7 @@ use wire::{
     hello::{Role, Window},
 };
 
-use crate::NetError;
+use crate::error::NetError;
 
 /// How calls are given to the connections of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]

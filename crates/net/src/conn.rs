@@ -1,6 +1,6 @@
-//! One connection: its state, its writer task, its heartbeat and its end.
+//! One connection: its state and its end.
 //!
-//! Two tasks own it: the reader (`reader.rs`), which also ends it, and the writer, which sends what the
+//! Two tasks own it: the reader (`reader.rs`), which also ends it, and the writer (`writer.rs`), which sends what the
 //! queueing tasks could not and probes an idle peer. `close` may be called by anyone and only begins the
 //! end: it shuts the socket down, the reader sees that and does the rest once.
 
@@ -10,54 +10,29 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use base::{NodeId, SessionId};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use wire::{
     frame::{FrameKind, Header},
-    hello::{Lane, Role, Window},
+    hello::Lane,
 };
 
 use crate::{
-    Payload,
     choose::Path,
-    endpoint::Core,
+    core::Core,
     error::CloseReason,
     group::Group,
+    handshake::{Accepted, Identity},
     inbound::Inbound,
     outbox::{Closed, Flushed, OutFrame, Outbox},
+    payload::Payload,
     plan::Have,
-    reader,
     socket::Socket,
     stats::LaneStats,
 };
-
-/// Who the handshake has proven to be at the other end.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub node: NodeId,
-    pub process: u64,
-    pub role: Role,
-    pub session: SessionId,
-    pub software: String,
-}
-
-/// What a finished handshake yields.
-pub(crate) struct Accepted {
-    pub peer: Identity,
-    pub lane: Lane,
-    /// The peer's `conns_max`.
-    pub conns_max: u8,
-    /// What the peer accepts of requests from us.
-    pub window: Window,
-    /// All its addresses.
-    pub addresses: Vec<SocketAddr>,
-    /// The links it uses, where that was tried.
-    pub path: Option<Path>,
-}
 
 /// Counted while running; read by `Endpoint::status`.
 #[derive(Default)]
@@ -108,23 +83,22 @@ pub(crate) struct Conn {
     pub paused: AtomicBool,
     pub stats: LaneStats,
     /// Since the watch last looked.
-    heard: AtomicBool,
-    closing: Notify,
+    pub heard: AtomicBool,
+    pub closing: Notify,
     reason: OnceLock<CloseReason>,
     drain: Mutex<DrainState>,
 }
 
 impl Conn {
-    /// Starts the tasks of a connection whose handshake is done, and adds it to its group.
-    pub(crate) fn start(
-        core: &Arc<Core>,
+    /// A connection whose handshake is done; `start.rs` brings it to life.
+    pub(crate) fn new(
         group: &Arc<Group>,
         socket: Socket,
         rail: Option<usize>,
         accepted: &Accepted,
     ) -> std::io::Result<Arc<Conn>> {
-        let conn = Arc::new(Conn {
-            id: core.next_id(),
+        Ok(Arc::new(Conn {
+            id: group.core.next_id(),
             lane: accepted.lane,
             rail: rail.unwrap_or(0),
             dialed: rail.is_some(),
@@ -133,7 +107,7 @@ impl Conn {
             peer: accepted.peer.clone(),
             opened: Instant::now(),
             path: accepted.path.clone(),
-            core: Arc::clone(core),
+            core: Arc::clone(&group.core),
             group: Arc::clone(group),
             socket,
             outbox: Outbox::default(),
@@ -146,12 +120,7 @@ impl Conn {
             closing: Notify::new(),
             reason: OnceLock::new(),
             drain: Mutex::new(DrainState::No),
-        });
-        core.connection_begun(&conn);
-        group.add(&conn, accepted);
-        core.runtime.spawn(reader::run(Arc::clone(&conn)));
-        core.runtime.spawn(writer(Arc::clone(&conn)));
-        Ok(conn)
+        }))
     }
 
     fn lock_drain(&self) -> MutexGuard<'_, DrainState> {
@@ -280,89 +249,9 @@ impl Conn {
         let unsent = self.outbox.close();
         self.group.remove(self, &unsent, reason);
         self.inbound.cancel_all();
-        self.core.connection_ended(self, &reason.to_string());
-    }
-}
-
-/// Sends what could not be sent at once; probes an idle peer; closes a silent one.
-async fn writer(conn: Arc<Conn>) {
-    let config = &conn.core.config;
-    let mut tick = tokio::time::interval(config.heartbeat_interval);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut blocked = false;
-    let mut watch = Watch::new(&conn);
-    loop {
-        // All four are safe to cancel: they only wait, and `notified` keeps its permit.
-        tokio::select! {
-            biased;
-            () = conn.closing.notified() => return,
-            _ = tick.tick() => watch.tick(&conn),
-            result = conn.socket.writable(), if blocked => {
-                if let Err(e) = result {
-                    conn.close(e.into());
-                    return;
-                }
-                blocked = flush(&conn);
-            }
-            () = conn.outbox.wake.notified(), if !blocked => {
-                // Others that are about to queue do so first, and their frames go with these.
-                tokio::task::yield_now().await;
-                blocked = flush(&conn);
-            }
+        if !self.dialed {
+            self.core.count_accepted(false);
         }
-    }
-}
-
-/// Returns whether frames are left because the socket is full.
-fn flush(conn: &Conn) -> bool {
-    if !conn.outbox.begin_flush(true) {
-        return false;
-    }
-    match conn.outbox.flush(&conn.socket, None) {
-        Flushed::All => false,
-        Flushed::Blocked => true,
-        Flushed::Failed(e) => {
-            conn.close(e.into());
-            false
-        }
-    }
-}
-
-/// Judges at each tick whether the peer still lives.
-struct Watch {
-    last_tick_us: u64,
-    /// The last tick with a sign of life before it.
-    heard_us: u64,
-    sent_then: u64,
-}
-
-impl Watch {
-    fn new(conn: &Conn) -> Watch {
-        let now = conn.core.now_us();
-        Watch { last_tick_us: now, heard_us: now, sent_then: 0 }
-    }
-
-    fn tick(&mut self, conn: &Conn) {
-        let config = &conn.core.config;
-        let us = |d: Duration| d.as_micros() as u64;
-        let now = conn.core.now_us();
-        let queued = conn.outbox.bytes();
-        let sent = conn.counters.bytes_sent.load(Ordering::Relaxed).saturating_sub(queued);
-        // Bytes that the socket takes while more wait are a sign of life; and a process that was itself
-        // stopped must first look into its sockets before it judges others.
-        let progress = queued > 0 && sent != self.sent_then;
-        let slept = now - self.last_tick_us > 2 * us(config.heartbeat_interval);
-        (self.last_tick_us, self.sent_then) = (now, sent);
-        let heard = conn.heard.swap(false, Ordering::Relaxed);
-        if heard || progress || slept || conn.paused.load(Ordering::Relaxed) {
-            self.heard_us = now;
-            return;
-        }
-        let silent = now.saturating_sub(self.heard_us);
-        if silent >= us(config.heartbeat_timeout) {
-            conn.close(CloseReason::Silent(Duration::from_micros(silent)));
-        } else if silent >= us(config.heartbeat_interval) / 2 && queued == 0 {
-            let _ = conn.send(conn.bare(FrameKind::Ping, 0), false);
-        }
+        tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");
     }
 }

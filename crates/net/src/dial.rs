@@ -11,11 +11,13 @@ use tokio::{net::TcpStream, task::JoinSet};
 use wire::hello::Lane;
 
 use crate::{
-    accept,
-    conn::Accepted,
     group::Group,
-    handshake::{self, HandshakeError},
+    handshake::{self, Accepted, HandshakeError},
+    plan::Failed,
+    refused,
+    services::Services,
     socket::{self, Socket},
+    start,
 };
 
 /// A rail that was left is asked with shorter attempts: one hanging in a dead network must not delay the next.
@@ -60,13 +62,20 @@ pub(crate) fn limit(group: &Group, again: bool) -> Duration {
 }
 
 /// One attempt on `rail`; the group is told how it ended.
-pub(crate) async fn attempt(group: Arc<Group>, lane: Lane, rail: usize, addr: SocketAddr, again: bool) {
+pub(crate) async fn attempt(
+    services: Arc<Services>,
+    group: Arc<Group>,
+    lane: Lane,
+    rail: usize,
+    addr: SocketAddr,
+    again: bool,
+) {
     let result = race(&group, lane, addr, limit(&group, again)).await;
     if let Err(error) = &result {
         tracing::info!("{error}");
     }
     let result = result.map(|(stream, accepted)| Dialed { socket: Socket::new(stream), accepted });
-    group.dialed(lane, rail, result);
+    ended(&services, &group, lane, rail, result);
 }
 
 /// Connects from whatever port. Where several ways lead to the peer and one is dead, an attempt on it hangs
@@ -140,10 +149,53 @@ pub(crate) async fn connect(
             }
             source => {
                 if matches!(source, HandshakeError::Stranger(_)) {
-                    accept::note(core, addr, &source);
+                    refused::note(core, addr, &source);
                 }
                 DialError::Handshake { addr, source }
             }
         })?;
     Ok((stream, accepted))
+}
+
+/// An attempt to connect has ended.
+pub(crate) fn ended(
+    services: &Arc<Services>,
+    group: &Arc<Group>,
+    lane: Lane,
+    rail: usize,
+    result: Result<Dialed, DialError>,
+) {
+    // Held until the connection is in the group, so that it is counted once and not missed.
+    let mut plan = group.lock_plan();
+    let started = result.and_then(|Dialed { socket, accepted }| {
+        let remote = socket.as_ref().peer_addr();
+        plan.dialed(lane, rail);
+        let remote_is_loopback = remote.is_ok_and(|a| a.ip().is_loopback());
+        let passable = |a: &&SocketAddr| {
+            a.port() != 0 && !a.ip().is_unspecified() && a.ip().is_loopback() == remote_is_loopback
+        };
+        accepted.addresses.iter().filter(passable).for_each(|&a| plan.add_rail(a));
+        start::run(services, group, socket, Some(rail), &accepted).map_err(|source| {
+            let addr = plan.rails().get(rail).map_or(group.addrs[0], |r| r.addr);
+            DialError::Connect { addr, source }
+        })
+    });
+    if let Err(error) = started {
+        let alive = group.lock().conns.iter().any(|c| c.rail == rail && !c.have().leaving);
+        let refused = matches!(error, DialError::Refused { .. });
+        let text = error.to_string();
+        let failure = Failed { now: Instant::now(), alive, refused, error: text.clone() };
+        plan.failed(lane, rail, failure, group.core.jitter_factor());
+        let all_down = plan.rails().iter().all(|r| r.down);
+        drop(plan);
+        let mut state = group.lock();
+        state.last_error = Some(text);
+        if let (DialError::Refused { reason, .. }, true) = (error, all_down || !alive) {
+            state.refused = Some(reason);
+        }
+    } else {
+        drop(plan);
+    }
+    group.notify_all();
+    group.keeper.notify_one();
 }

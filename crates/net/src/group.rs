@@ -18,15 +18,15 @@ use tokio::sync::Notify;
 use wire::hello::Lane;
 
 use crate::{
-    Payload, auto,
-    conn::{Accepted, Conn, DrainState, Identity},
-    dial::{DialError, Dialed},
-    endpoint::Core,
+    auto,
+    conn::{Conn, DrainState},
+    core::Core,
     error::CloseReason,
-    keeper,
+    handshake::{Accepted, Identity},
     once::Once,
+    payload::Payload,
     pending::{Failure, Table},
-    plan::{Ended, Failed, Have, Plan},
+    plan::{Ended, Have, Plan},
 };
 
 #[derive(Default)]
@@ -63,7 +63,6 @@ pub(crate) struct Group {
     pub keeper: Notify,
     /// The keeper does not look by itself: who brings work wakes it.
     pub keeper_sleeps: AtomicBool,
-    keeper_started: AtomicBool,
     /// Connections replaced because they were slow.
     pub replaced: AtomicU32,
     pub used_us: AtomicU64,
@@ -92,7 +91,6 @@ impl Group {
             bulk_wanted: AtomicBool::new(false),
             keeper: Notify::new(),
             keeper_sleeps: AtomicBool::new(true),
-            keeper_started: AtomicBool::new(false),
             replaced: AtomicU32::new(0),
             used_us: AtomicU64::new(core.now_us()),
         })
@@ -164,12 +162,6 @@ impl Group {
         self.once.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub(crate) fn start_keeper(self: &Arc<Self>) {
-        if !self.keeper_started.swap(true, Ordering::AcqRel) {
-            self.core.runtime.spawn(keeper::run(Arc::downgrade(self)));
-        }
-    }
-
     pub(crate) fn notify(&self, lane: Lane) {
         self.changed[lane_index(lane)].notify_one();
         if !self.dials() {
@@ -179,43 +171,6 @@ impl Group {
 
     pub(crate) fn notify_all(&self) {
         self.changed.iter().for_each(Notify::notify_waiters);
-    }
-
-    /// An attempt to connect has ended.
-    pub(crate) fn dialed(self: &Arc<Self>, lane: Lane, rail: usize, result: Result<Dialed, DialError>) {
-        // Held until the connection is in the group, so that it is counted once and not missed.
-        let mut plan = self.lock_plan();
-        let started = result.and_then(|Dialed { socket, accepted }| {
-            let remote = socket.as_ref().peer_addr();
-            plan.dialed(lane, rail);
-            let remote_is_loopback = remote.is_ok_and(|a| a.ip().is_loopback());
-            let passable = |a: &&SocketAddr| {
-                a.port() != 0 && !a.ip().is_unspecified() && a.ip().is_loopback() == remote_is_loopback
-            };
-            accepted.addresses.iter().filter(passable).for_each(|&a| plan.add_rail(a));
-            Conn::start(&self.core, self, socket, Some(rail), &accepted).map_err(|source| {
-                let addr = plan.rails().get(rail).map_or(self.addrs[0], |r| r.addr);
-                DialError::Connect { addr, source }
-            })
-        });
-        if let Err(error) = started {
-            let alive = self.lock().conns.iter().any(|c| c.rail == rail && !c.have().leaving);
-            let refused = matches!(error, DialError::Refused { .. });
-            let text = error.to_string();
-            let failure = Failed { now: Instant::now(), alive, refused, error: text.clone() };
-            plan.failed(lane, rail, failure, self.core.jitter_factor());
-            let all_down = plan.rails().iter().all(|r| r.down);
-            drop(plan);
-            let mut state = self.lock();
-            state.last_error = Some(text);
-            if let (DialError::Refused { reason, .. }, true) = (error, all_down || !alive) {
-                state.refused = Some(reason);
-            }
-        } else {
-            drop(plan);
-        }
-        self.notify_all();
-        self.keeper.notify_one();
     }
 
     /// A connection's handshake is done.
@@ -240,7 +195,6 @@ impl Group {
             old.close(CloseReason::Superseded);
         }
         self.set_peer_conns_max(accepted.conns_max);
-        self.start_keeper();
         self.notify_all();
     }
 

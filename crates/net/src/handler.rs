@@ -2,27 +2,14 @@
 //! [`Response`]s. A handler is first polled by the connection's receiver: it must not block; what takes long
 //! belongs behind an await.
 
-use std::{
-    fmt,
-    future::Future,
-    net::SocketAddr,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::{fmt, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
 use base::{NodeId, SessionId};
 use bytes::Bytes;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
-use wire::{
-    frame::{Header, Status},
-    hello::Role,
-};
+use tokio::sync::OwnedSemaphorePermit;
+use wire::{frame::Header, hello::Role};
 
-use crate::{Payload, Peer, group::Group};
+use crate::{group::Group, inbound::Cancel, peer::Peer, response::Response};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -85,34 +72,12 @@ pub struct Request {
 impl Request {
     /// Whether the caller no longer waits.
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.set.load(Ordering::Acquire)
+        self.cancel.is_set()
     }
     /// Ends when the caller no longer waits (it gave up, or its connection is gone).
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static {
         let cancel = Arc::clone(&self.cancel);
-        async move {
-            loop {
-                let told = cancel.told.notified();
-                if cancel.set.load(Ordering::Acquire) {
-                    return;
-                }
-                told.await;
-            }
-        }
-    }
-}
-
-/// Says that a request's caller has gone.
-#[derive(Default, Debug)]
-pub(crate) struct Cancel {
-    set: AtomicBool,
-    told: Notify,
-}
-
-impl Cancel {
-    pub(crate) fn cancel(&self) {
-        self.set.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        async move { cancel.told().await }
     }
 }
 
@@ -144,31 +109,5 @@ impl PeerId {
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {} process {:016x} at {}", self.role, self.node, self.process, self.addr)
-    }
-}
-
-/// What a handler answers.
-#[derive(Clone, Debug, Default)]
-pub struct Response {
-    /// How it ended as far as the transport is concerned.
-    pub status: Status,
-    /// The encoded message.
-    pub body: Vec<u8>,
-    /// Sent as it lies in memory.
-    pub payload: Payload,
-}
-
-impl Response {
-    /// `Ok` with a message.
-    pub fn ok(body: Vec<u8>) -> Response {
-        Response { status: Status::Ok, body, payload: Payload::new() }
-    }
-    /// `Ok` with a message and a payload.
-    pub fn with_payload(body: Vec<u8>, payload: impl Into<Payload>) -> Response {
-        Response { status: Status::Ok, body, payload: payload.into() }
-    }
-    /// Another status, with a text for a person.
-    pub fn error(status: Status, text: impl fmt::Display) -> Response {
-        Response { status, body: text.to_string().into_bytes(), payload: Payload::new() }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use base::{NodeId, SessionId};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::{
@@ -14,13 +15,10 @@ use wire::{
     auth::{Exchange, NONCE_LEN, Nonce, Proven, Side},
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{Challenge, Hello, HelloReply, Introduction, Lane, Welcome},
+    hello::{Challenge, Hello, HelloReply, Introduction, Lane, Role, Welcome, Window},
 };
 
-use crate::{
-    conn::{Accepted, Identity},
-    endpoint::Core,
-};
+use crate::{choose::Path, core::Core};
 
 /// Longest body of a message of the handshake.
 const HELLO_LEN_MAX: u32 = 4096;
@@ -28,6 +26,30 @@ const HELLO_LEN_MAX: u32 = 4096;
 const REASON_READ: Duration = Duration::from_secs(1);
 /// Most addresses taken from a peer.
 const ADDRESSES_MAX: usize = 64;
+
+/// Who the handshake has proven to be at the other end.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub node: NodeId,
+    pub process: u64,
+    pub role: Role,
+    pub session: SessionId,
+    pub software: String,
+}
+
+/// What a finished handshake yields.
+pub(crate) struct Accepted {
+    pub peer: Identity,
+    pub lane: Lane,
+    /// The peer's `conns_max`.
+    pub conns_max: u8,
+    /// What the peer accepts of requests from us.
+    pub window: Window,
+    /// All its addresses.
+    pub addresses: Vec<SocketAddr>,
+    /// The links it uses, where that was tried.
+    pub path: Option<Path>,
+}
 
 #[derive(Debug, Error)]
 pub(crate) enum HandshakeError {

@@ -12,15 +12,16 @@ use std::{
 use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
-    Placement,
     auto::Auto,
     choose::Path,
+    config::Placement,
     conn::{Conn, DrainState},
     dial,
     error::CloseReason,
     group::Group,
     links, place,
     plan::{Have, Plan, Step},
+    services::Services,
     tcp_info::tcp_info,
     verify::{Carried, Verdict, Verify},
     watch::{Advice, Seen, TICK, Watch},
@@ -44,7 +45,7 @@ struct Sight {
     hold_off_until: Option<Instant>,
 }
 
-pub(crate) async fn run(group: Weak<Group>) {
+pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
     let mut sight =
         Sight { watch: Watch::default(), verify: Verify::default(), auto: Auto::new(), hold_off_until: None };
     let mut looked = Instant::now();
@@ -64,7 +65,7 @@ pub(crate) async fn run(group: Weak<Group>) {
             group.keeper_sleeps.store(false, Ordering::SeqCst);
         }
         if used && group.dials() {
-            steps(&group, now);
+            steps(&services, &group, now);
             if let Some(next) = group.lock_plan().next(now) {
                 wait = wait.min(next.saturating_duration_since(now).max(Duration::from_millis(1)));
             }
@@ -79,7 +80,7 @@ pub(crate) async fn run(group: Weak<Group>) {
     }
 }
 
-fn steps(group: &Arc<Group>, now: Instant) {
+fn steps(services: &Arc<Services>, group: &Arc<Group>, now: Instant) {
     let core = &group.core;
     // Not known before the first handshake, which the control connection does.
     let bulk = if group.bulk_wanted.load(Ordering::Relaxed) { group.conns_wanted() } else { 0 };
@@ -96,7 +97,7 @@ fn steps(group: &Arc<Group>, now: Instant) {
         let live = have.iter().filter(|h| h.lane == Lane::Bulk && h.rail == rail && !h.leaving).count();
         if dials > 0 && dials + live > 1 && can_place(group, addr) {
             placed.push(rail);
-            core.runtime.spawn(place::run(Arc::clone(group), rail, addr, dials, down));
+            core.runtime.spawn(place::run(Arc::clone(services), Arc::clone(group), rail, addr, dials, down));
         }
     }
     for step in steps {
@@ -104,7 +105,14 @@ fn steps(group: &Arc<Group>, now: Instant) {
             Step::Dial { lane: Lane::Bulk, rail } if placed.contains(&rail) => {}
             Step::Dial { lane, rail } => {
                 if let Some(&(addr, down)) = rails.get(rail) {
-                    core.runtime.spawn(dial::attempt(Arc::clone(group), lane, rail, addr, down));
+                    core.runtime.spawn(dial::attempt(
+                        Arc::clone(services),
+                        Arc::clone(group),
+                        lane,
+                        rail,
+                        addr,
+                        down,
+                    ));
                 }
             }
             Step::Drain { conn } => drain(group, conn),

@@ -4,7 +4,11 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use base::NodeId;
 
-use crate::{Call, CallError, Reply, group::Group};
+use crate::{
+    call::{Call, Reply},
+    error::CallError,
+    group::Group,
+};
 
 /// Another process, reached over one connection group. Cheap to clone; clones share the group.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use wire::{
     hello::{Lane, Window},
 };
 
-use crate::{Destination, Dispatch, Reply, idmap::IdMap};
+use crate::{call::Reply, config::Dispatch, idmap::IdMap, payload::Destination};
 
 /// What a call was told in the end.
 pub(crate) type Outcome = Result<Reply, Failure>;

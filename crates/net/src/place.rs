@@ -17,14 +17,15 @@ use tokio::{net::TcpStream, sync::SemaphorePermit, task::JoinSet};
 use wire::hello::{Lane, Links};
 
 use crate::{
-    PlacementStatus,
     choose::{self, Path, TRIED_MAX},
-    conn::Accepted,
+    core::Core,
     dial::{self, DialError, Dialed},
-    endpoint::Core,
     group::Group,
-    hash, links, probe,
-    probe::Probe,
+    handshake::Accepted,
+    hash, links,
+    plan::PlacementStatus,
+    probe::{self, Probe},
+    services::Services,
     socket::Socket,
 };
 
@@ -52,16 +53,23 @@ struct Candidate {
 }
 
 /// Makes `n` bulk connections on `rail`; the group is told of each as of a plain attempt.
-pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usize, again: bool) {
+pub(crate) async fn run(
+    services: Arc<Services>,
+    group: Arc<Group>,
+    rail: usize,
+    addr: SocketAddr,
+    n: usize,
+    again: bool,
+) {
     let first = dial::race(&group, Lane::Bulk, addr, dial::limit(&group, again)).await;
     let (mut stream, accepted) = match first {
         Ok(made) => made,
         Err(error) => {
             tracing::info!("{error}");
             let text = error.to_string();
-            (1..n)
-                .for_each(|_| group.dialed(Lane::Bulk, rail, Err(DialError::Beside { text: text.clone() })));
-            group.dialed(Lane::Bulk, rail, Err(error));
+            let ended = |error| dial::ended(&services, &group, Lane::Bulk, rail, Err(error));
+            (1..n).for_each(|_| ended(DialError::Beside { text: text.clone() }));
+            ended(error);
             return;
         }
     };
@@ -70,7 +78,8 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
     let asked = Instant::now();
     let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
     let trip = asked.elapsed();
-    let task = Task { trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
+    let task =
+        Task { services, trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.group.lock_plan().in_haste(rail, Instant::now()) {
         // Without a placement the keeper has it done when the haste is over.
         task.group.lock_plan().forget_placement(rail);
@@ -83,6 +92,7 @@ pub(crate) async fn run(group: Arc<Group>, rail: usize, addr: SocketAddr, n: usi
 }
 
 struct Task {
+    services: Arc<Services>,
     /// One round trip.
     trip: Duration,
     group: Arc<Group>,
@@ -207,7 +217,8 @@ impl Task {
         self.hand_over(stream, accepted, None);
         for _ in 1..n {
             let group = Arc::clone(&self.group);
-            let attempt = dial::attempt(group, Lane::Bulk, self.rail, self.addr, false);
+            let attempt =
+                dial::attempt(Arc::clone(&self.services), group, Lane::Bulk, self.rail, self.addr, false);
             self.group.core.runtime.spawn(attempt);
         }
     }
@@ -271,7 +282,7 @@ impl Task {
         let mut failed = self.failed.take();
         for _ in handed..n {
             let limit = DialError::Timeout { addr: self.addr, limit: PLACE_FOR };
-            group.dialed(Lane::Bulk, self.rail, Err(failed.take().unwrap_or(limit)));
+            self.ended(Err(failed.take().unwrap_or(limit)));
         }
     }
 
@@ -322,9 +333,13 @@ impl Task {
         self.group.lock_plan().set_placement(self.rail, status);
     }
 
+    fn ended(&self, result: Result<Dialed, DialError>) {
+        dial::ended(&self.services, &self.group, Lane::Bulk, self.rail, result);
+    }
+
     fn hand_over(&self, stream: TcpStream, mut accepted: Accepted, path: Option<Path>) {
         accepted.path = path;
-        self.group.dialed(Lane::Bulk, self.rail, Ok(Dialed { socket: Socket::new(stream), accepted }));
+        self.ended(Ok(Dialed { socket: Socket::new(stream), accepted }));
     }
 }
 

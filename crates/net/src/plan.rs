@@ -12,7 +12,21 @@ use std::{
 
 use wire::hello::Lane;
 
-use crate::PlacementStatus;
+/// What placing the connections on an address has shown.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PlacementStatus {
+    /// Connections tried.
+    pub tried: usize,
+    /// Links they left by, seen from the node that shows more.
+    pub links_out: usize,
+    /// Links the other direction came by.
+    pub links_back: usize,
+    /// What came of it, for people: where connections cannot help it says why, and the remedy.
+    pub reason: String,
+    /// Whether the links' counters agreed with it when they were last compared under load; absent: they
+    /// were not yet.
+    pub verified: Option<bool>,
+}
 
 /// First pause after a failure; doubled up to `backoff_max`.
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);

@@ -25,11 +25,13 @@ use wire::{
 };
 
 use crate::{
-    Destination, ReplyPayload,
     conn::Conn,
+    core::share_units,
+    dispatch,
     error::CloseReason,
-    inbound,
+    payload::{Destination, ReplyPayload},
     pending::{Failure, ReplyTo},
+    services::Services,
 };
 
 /// Bytes of the read-ahead buffer.
@@ -47,8 +49,8 @@ const CRC_STEP: usize = 256 << 10;
 /// Scratch for payloads nobody wants.
 const DISCARD_STEP: usize = 64 << 10;
 
-pub(crate) async fn run(conn: Arc<Conn>) {
-    let mut reader = Reader::new(Arc::clone(&conn));
+pub(crate) async fn run(conn: Arc<Conn>, services: Arc<Services>) {
+    let mut reader = Reader::new(Arc::clone(&conn), services);
     let reason = loop {
         if let Err(reason) = reader.frame().await {
             break reason;
@@ -59,6 +61,7 @@ pub(crate) async fn run(conn: Arc<Conn>) {
 
 struct Reader {
     conn: Arc<Conn>,
+    services: Arc<Services>,
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
@@ -76,10 +79,18 @@ enum Sink {
 }
 
 impl Reader {
-    fn new(conn: Arc<Conn>) -> Reader {
+    fn new(conn: Arc<Conn>, services: Arc<Services>) -> Reader {
         let quiet = if conn.lane == Lane::Control { QUIET_FRAMES } else { 0 };
         let on_trial = !conn.dialed && conn.lane == Lane::Bulk;
-        Reader { conn, on_trial, ahead: vec![0; READ_AHEAD].into_boxed_slice(), start: 0, end: 0, quiet }
+        Reader {
+            conn,
+            services,
+            on_trial,
+            ahead: vec![0; READ_AHEAD].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            quiet,
+        }
     }
 
     /// Whether a read may go beyond the present frame's next header.
@@ -139,7 +150,7 @@ impl Reader {
                 None => {
                     self.body(&header).await?;
                     self.payload(header.payload_len as usize, &mut Sink::Discard).await?;
-                    inbound::refuse(&self.conn, &header, Status::Busy, "inbound_bytes_max is reached");
+                    dispatch::refuse(&self.conn, &header, Status::Busy, "inbound_bytes_max is reached");
                     return Ok(());
                 }
             }
@@ -149,7 +160,7 @@ impl Reader {
         let body = self.body(&header).await?;
         let payload = if header.payload_len > 0 {
             self.begun(total).await?;
-            let wanted = self.conn.core.handler(header.service).is_some_and(|h| h.wants_unit_crcs());
+            let wanted = self.services.get(header.service).is_some_and(|h| h.wants_unit_crcs());
             let buffer = self.conn.core.pool.get(header.payload_len as usize);
             let mut sink = Sink::Buffer(buffer, wanted.then(Vec::new));
             self.payload(header.payload_len as usize, &mut sink).await?;
@@ -157,7 +168,7 @@ impl Reader {
         } else {
             (Bytes::new(), Vec::new())
         };
-        inbound::dispatch(&self.conn, admitted, header, body, payload, share);
+        dispatch::dispatch(&self.services, &self.conn, admitted, header, body, payload, share);
         Ok(())
     }
 
@@ -174,7 +185,7 @@ impl Reader {
     /// the wait is short; `None` is "busy".
     async fn share(&mut self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let core = &self.conn.core;
-        let units = inbound::share_units(bytes);
+        let units = share_units(bytes);
         if let Ok(share) = Arc::clone(&core.inbound_share).try_acquire_many_owned(units) {
             return Some(share);
         }

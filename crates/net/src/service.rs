@@ -11,7 +11,13 @@ use wire::{
     hello::{NetRequest, PROBE_BYTES_MAX},
 };
 
-use crate::{Call, Handler, Peer, Request, Response, handler_fn, links};
+use crate::{
+    call::Call,
+    handler::{Handler, Request, handler_fn},
+    links,
+    peer::Peer,
+    response::Response,
+};
 
 /// How long a peer is tried to be told of a change; a new connection tells it as well.
 const TELL_FOR: Duration = Duration::from_secs(5);

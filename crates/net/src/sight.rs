@@ -10,7 +10,13 @@ use base::{InodeNo, NodeId, OpClass, SessionId};
 use serde::Serialize;
 use wire::{frame::Service, hello::Lane};
 
-use crate::{Path, conn::Conn, group::Group, tcp_info, tcp_info::TcpInfo};
+use crate::{
+    choose::Path,
+    conn::Conn,
+    group::Group,
+    plan::PlacementStatus,
+    tcp_info::{self, TcpInfo},
+};
 
 /// What a waiting call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -95,22 +101,6 @@ pub struct PeerStatus {
     pub last_error: Option<String>,
     /// Its connections.
     pub connections: Vec<ConnStatus>,
-}
-
-/// What placing the connections on an address has shown.
-#[derive(Clone, Debug, Serialize)]
-pub struct PlacementStatus {
-    /// Connections tried.
-    pub tried: usize,
-    /// Links they left by, seen from the node that shows more.
-    pub links_out: usize,
-    /// Links the other direction came by.
-    pub links_back: usize,
-    /// What came of it, for people: where connections cannot help it says why, and the remedy.
-    pub reason: String,
-    /// Whether the links' counters agreed with it when they were last compared under load; absent: they
-    /// were not yet.
-    pub verified: Option<bool>,
 }
 
 /// One network address of a peer.

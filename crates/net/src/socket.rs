@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
 };
 
-use crate::NetError;
+use crate::error::NetError;
 
 pub(crate) struct Socket {
     stream: TcpStream,

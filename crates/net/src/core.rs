@@ -1,0 +1,212 @@
+//! What all tasks, groups and connections of an endpoint share: its settings, its numbers, its clock, its memory. It knows none
+//! of them.
+
+use std::{
+    collections::BTreeSet,
+    hash::{BuildHasher, Hasher, RandomState},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use base::{BufPool, Epoch, SessionId};
+use tokio::{runtime::Handle, sync::Semaphore};
+use wire::auth::Secret;
+
+use crate::{
+    config::{EndpointConfig, Transfer},
+    stats::CallTimes,
+};
+
+/// Bytes that one unit of `inbound_bytes_max` stands for: the semaphore counts in u32.
+const SHARE_UNIT: usize = 4096;
+
+/// Units of the shared bound that `bytes` take.
+pub(crate) fn share_units(bytes: usize) -> u32 {
+    bytes.div_ceil(SHARE_UNIT) as u32
+}
+
+/// What tasks, groups and connections share.
+pub(crate) struct Core {
+    pub config: EndpointConfig,
+    /// Drawn at start: tells this life of the process from others.
+    pub process: u64,
+    pub secret: Secret,
+    pub runtime: Handle,
+    pub pool: BufPool,
+    /// `inbound_bytes_max` in units of 4 KiB.
+    pub inbound_share: Arc<Semaphore>,
+    /// One placement at a time.
+    pub placing: Semaphore,
+    started: Instant,
+    ids: AtomicU64,
+    /// Calls that must take effect once and have not ended, to whatever peer: the lowest is told as settled.
+    /// Of the whole endpoint, because a peer may be reached by more than one group.
+    unsettled: Mutex<BTreeSet<u64>>,
+    random: AtomicU64,
+    session: AtomicU64,
+    epoch: AtomicU64,
+    local: Vec<SocketAddr>,
+    accepted: AtomicUsize,
+    /// Handshakes that came to nothing.
+    pub refused: AtomicU64,
+    conns_max: AtomicU8,
+    conns_auto: AtomicBool,
+    /// `Transfer::Fetch` is in force.
+    fetch: AtomicBool,
+    inline_write_max: AtomicUsize,
+    pub call_times: CallTimes,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: EndpointConfig,
+        secret: Secret,
+        runtime: Handle,
+        local: Vec<SocketAddr>,
+    ) -> Arc<Core> {
+        let process = RandomState::new().build_hasher().finish().max(1);
+        Arc::new(Core {
+            pool: BufPool::new(config.pool_idle_bytes_max),
+            inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
+            process,
+            secret,
+            runtime,
+            placing: Semaphore::new(1),
+            started: Instant::now(),
+            ids: AtomicU64::new(1),
+            unsettled: Mutex::default(),
+            random: AtomicU64::new(process | 1),
+            session: AtomicU64::new(config.session.0),
+            epoch: AtomicU64::new(0),
+            local,
+            accepted: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            conns_max: AtomicU8::new(config.conns_max),
+            conns_auto: AtomicBool::new(config.conns_auto),
+            fetch: AtomicBool::new(config.transfer == Transfer::Fetch),
+            inline_write_max: AtomicUsize::new(config.inline_write_max),
+            call_times: CallTimes::new(),
+            config,
+        })
+    }
+
+    /// A number that this endpoint never gives again.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn lock_unsettled(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.unsettled.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The number of a call that must take effect once. Given and noted under one lock: a later call, by which
+    /// the peer learns what is settled, must know of this one.
+    pub(crate) fn next_unsettled(&self) -> u64 {
+        let mut unsettled = self.lock_unsettled();
+        let id = self.next_id();
+        unsettled.insert(id);
+        id
+    }
+
+    /// No such call below this number is waited for; `own` is one that is.
+    pub(crate) fn settled(&self, own: u64) -> u64 {
+        self.lock_unsettled().first().copied().unwrap_or(own)
+    }
+
+    /// Call `id` has ended.
+    pub(crate) fn settle(&self, id: u64) {
+        self.lock_unsettled().remove(&id);
+    }
+
+    /// Microseconds on this process's monotonic clock.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.us_of(Instant::now())
+    }
+
+    /// The same of a moment.
+    pub(crate) fn us_of(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.started).as_micros() as u64
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        SessionId(self.session.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_session(&self, session: SessionId) {
+        self.session.store(session.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: Epoch) {
+        self.epoch.store(epoch.0, Ordering::Relaxed);
+    }
+
+    /// The addresses listened on.
+    pub(crate) fn local(&self) -> &[SocketAddr] {
+        &self.local
+    }
+
+    pub(crate) fn advertised(&self) -> &[SocketAddr] {
+        if self.config.advertise.is_empty() { &self.local } else { &self.config.advertise }
+    }
+
+    /// `d` times a random factor of 0.5 to 1.5, so that many peers do not come back at one instant.
+    pub(crate) fn jitter(&self, d: Duration) -> Duration {
+        d.mul_f64(self.jitter_factor())
+    }
+
+    /// 0.5 to 1.5.
+    pub(crate) fn jitter_factor(&self) -> f64 {
+        // splitmix64: spread, not secrecy.
+        let mut x = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        0.5 + (x >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A connection that a peer made has begun, or has ended.
+    pub(crate) fn count_accepted(&self, begun: bool) {
+        if begun {
+            self.accepted.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.accepted.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn accepted_count(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn conns_max(&self) -> u8 {
+        self.conns_max.load(Ordering::Relaxed)
+    }
+
+    /// A new `conns_max`, found by measuring if `auto`; false: it is that already.
+    pub(crate) fn set_conns(&self, n: u8, auto: bool) -> bool {
+        let before = (self.conns_max(), self.conns_auto.swap(auto, Ordering::Relaxed));
+        self.conns_max.store(n, Ordering::Relaxed);
+        before != (n, auto)
+    }
+
+    pub(crate) fn set_transfer(&self, transfer: Transfer, inline_max: usize) {
+        self.fetch.store(transfer == Transfer::Fetch, Ordering::Relaxed);
+        self.inline_write_max.store(inline_max, Ordering::Relaxed);
+    }
+
+    /// Whether the payload of a request is fetched by the peer.
+    pub(crate) fn is_fetched(&self, len: usize) -> bool {
+        self.fetch.load(Ordering::Relaxed) && len > self.inline_write_max.load(Ordering::Relaxed)
+    }
+
+    /// Whether groups find their number of connections themselves.
+    pub(crate) fn conns_auto(&self) -> bool {
+        self.conns_auto.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,150 @@
+//! All connection groups of an endpoint: those that connect, by the addresses of their peer, and those of peers that connected to
+//! us, by who they are.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use base::NodeId;
+use tokio::{sync::Notify, task::AbortHandle};
+
+use crate::{core::Core, group::Group, keeper, services::Services};
+
+/// An accepted group without connections is kept this long: its peer may come back, and calls to it wait.
+const ACCEPTED_LINGER: Duration = Duration::from_secs(30);
+/// How often such groups are looked for.
+const JANITOR_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Unfinished handshakes, oldest first.
+#[derive(Default)]
+pub(crate) struct Handshakes {
+    tasks: Mutex<VecDeque<AbortHandle>>,
+}
+
+impl Handshakes {
+    pub(crate) fn add(&self, task: AbortHandle, max: usize) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(|e| e.into_inner());
+        if tasks.len() >= max {
+            tasks.retain(|t| !t.is_finished());
+        }
+        while tasks.len() >= max {
+            if let Some(oldest) = tasks.pop_front() {
+                oldest.abort();
+            }
+        }
+        tasks.push_back(task);
+    }
+
+    pub(crate) fn abort_all(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(|e| e.into_inner());
+        tasks.drain(..).for_each(|t| t.abort());
+    }
+}
+
+pub(crate) struct Groups {
+    pub core: Arc<Core>,
+    pub services: Arc<Services>,
+    pub handshakes: Handshakes,
+    /// Told when the endpoint is shut down.
+    pub shutting: Notify,
+    shut: AtomicBool,
+    peers: Mutex<Peers>,
+}
+
+#[derive(Default)]
+struct Peers {
+    dialed: HashMap<Vec<SocketAddr>, Arc<Group>>,
+    accepted: HashMap<(NodeId, u64), Arc<Group>>,
+}
+
+impl Groups {
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Groups> {
+        Arc::new(Groups {
+            core,
+            services: Arc::default(),
+            handshakes: Handshakes::default(),
+            shutting: Notify::new(),
+            shut: AtomicBool::new(false),
+            peers: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A new group, and the task that keeps its connections.
+    fn begin(&self, addrs: &[SocketAddr]) -> Arc<Group> {
+        let group = Group::new(&self.core, addrs.to_vec());
+        self.core.runtime.spawn(keeper::run(Arc::downgrade(&group), Arc::clone(&self.services)));
+        group
+    }
+
+    /// The group that connects to the process at `addrs`.
+    pub(crate) fn dialed(&self, addrs: &[SocketAddr]) -> Arc<Group> {
+        let mut key = addrs.to_vec();
+        key.sort();
+        key.dedup();
+        let group = Arc::clone(self.lock().dialed.entry(key).or_insert_with(|| self.begin(addrs)));
+        if self.is_shut() {
+            group.shut();
+        }
+        group
+    }
+
+    /// The group of a process that connects to us.
+    pub(crate) fn accepted(&self, node: NodeId, process: u64) -> Arc<Group> {
+        Arc::clone(self.lock().accepted.entry((node, process)).or_insert_with(|| self.begin(&[])))
+    }
+
+    /// The same, if it has.
+    pub(crate) fn find_accepted(&self, node: NodeId, process: u64) -> Option<Arc<Group>> {
+        self.lock().accepted.get(&(node, process)).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Group>> {
+        let peers = self.lock();
+        peers.dialed.values().chain(peers.accepted.values()).cloned().collect()
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    /// Ends all of them.
+    pub(crate) fn shut(&self) {
+        if self.shut.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.shutting.notify_waiters();
+        self.handshakes.abort_all();
+        self.all().iter().for_each(|g| g.shut());
+        let mut peers = self.lock();
+        peers.dialed.clear();
+        peers.accepted.clear();
+    }
+}
+
+/// Forgets accepted groups whose peers have gone for good.
+pub(crate) async fn janitor(groups: Weak<Groups>) {
+    loop {
+        tokio::time::sleep(JANITOR_INTERVAL).await;
+        let Some(groups) = groups.upgrade() else { return };
+        if groups.is_shut() {
+            return;
+        }
+        groups.lock().accepted.retain(|_, group| {
+            let empty = {
+                let state = group.lock();
+                state.conns.is_empty() && state.table.calls().next().is_none()
+            };
+            !empty || group.idle() < ACCEPTED_LINGER || group.lock_once().is_needed(Instant::now())
+        });
+    }
+}
