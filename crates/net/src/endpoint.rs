@@ -8,16 +8,17 @@ use tokio::runtime::Handle;
 use wire::frame::Service;
 
 use crate::{
-    accept,
+    calls::{handler::Handler, service},
     config::{EndpointConfig, Transfer, check_conns_max},
+    connections::{
+        accept,
+        groups::{self, Groups},
+        socket,
+    },
     core::Core,
     error::NetError,
-    groups::{self, Groups},
-    handler::Handler,
     peer::Peer,
-    service,
     sight::{PeerStatus, Serving, Waiter},
-    socket,
 };
 
 /// Connections the kernel holds until they are accepted.

@@ -13,62 +13,29 @@
 //! payload bytes of requests in all (`inbound_bytes_max`), reply bytes waiting on a connection
 //! (`outbound_bytes_max`), accepted connections, handshakes at a time.
 
-mod accept;
-mod auto;
-mod call;
-mod calling;
-mod choose;
+mod calls;
 mod config;
-mod conn;
+mod connections;
 mod core;
-mod dial;
-mod dispatch;
 mod endpoint;
 mod error;
-mod group;
-mod groups;
-mod handler;
-mod handshake;
-pub mod hash;
-mod idmap;
-mod inbound;
-mod keeper;
 mod links;
-mod once;
-mod outbox;
-mod payload;
 mod peer;
-mod pending;
-mod place;
-mod plan;
-mod probe;
-mod reader;
-mod refused;
-mod response;
-mod service;
-mod services;
 mod sight;
 pub mod sizing;
-mod socket;
-mod start;
 mod stats;
-mod tcp_info;
-mod verify;
-mod watch;
-mod writer;
 
-pub use call::{Call, Reply};
-pub use choose::Path;
+pub use calls::call::{Call, Reply};
+pub use calls::handler::{BoxFuture, Handler, PeerId, Request, handler_fn};
+pub use calls::payload::{Destination, Payload, ReceiveInto, ReplyPayload};
+pub use calls::response::Response;
 pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
+pub use connections::plan::PlacementStatus;
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
-pub use handler::{BoxFuture, Handler, PeerId, Request, handler_fn};
-pub use payload::{Destination, Payload, ReceiveInto, ReplyPayload};
+pub use links::{choose::Path, hash, tcp_info::TcpInfo};
 pub use peer::Peer;
-pub use plan::PlacementStatus;
-pub use response::Response;
 pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, RailStatus, Serving, Waiter};
-pub use tcp_info::TcpInfo;
 pub use wire::{
     auth::Secret,
     frame::{Header, Service, Status},

@@ -5,9 +5,9 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 use base::NodeId;
 
 use crate::{
-    call::{Call, Reply},
+    calls::call::{Call, Reply},
+    connections::group::Group,
     error::CallError,
-    group::Group,
 };
 
 /// Another process, reached over one connection group. Cheap to clone; clones share the group.

@@ -11,11 +11,11 @@ use serde::Serialize;
 use wire::{frame::Service, hello::Lane};
 
 use crate::{
-    choose::Path,
-    conn::Conn,
-    group::Group,
-    plan::PlacementStatus,
-    tcp_info::{self, TcpInfo},
+    connections::{conn::Conn, group::Group, plan::PlacementStatus},
+    links::{
+        choose::Path,
+        tcp_info::{self, TcpInfo},
+    },
 };
 
 /// What a waiting call waits for.

@@ -12,19 +12,24 @@ use std::{
 use wire::{frame::FrameKind, hello::Lane};
 
 use crate::{
-    auto::Auto,
-    choose::Path,
+    calls::services::Services,
     config::Placement,
-    conn::{Conn, DrainState},
-    dial,
+    connections::{
+        auto::Auto,
+        conn::{Conn, DrainState},
+        dial,
+        group::Group,
+        place,
+        plan::{Have, Plan, Step},
+        watch::{Advice, Seen, TICK, Watch},
+    },
     error::CloseReason,
-    group::Group,
-    links, place,
-    plan::{Have, Plan, Step},
-    services::Services,
-    tcp_info::tcp_info,
-    verify::{Carried, Verdict, Verify},
-    watch::{Advice, Seen, TICK, Watch},
+    links::{
+        self,
+        choose::Path,
+        tcp_info::tcp_info,
+        verify::{Carried, Verdict, Verify},
+    },
 };
 
 /// A group not used for this long is not reconnected until it is.

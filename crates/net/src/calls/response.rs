@@ -4,7 +4,7 @@ use std::fmt;
 
 use wire::frame::Status;
 
-use crate::payload::Payload;
+use crate::calls::payload::Payload;
 
 /// What a handler answers.
 #[derive(Clone, Debug, Default)]

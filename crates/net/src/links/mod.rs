@@ -1,6 +1,12 @@
 //! The network links of this node: what the kernel counts on each, the bond or the routing policy that
 //! spreads flows over them. Read from `/proc`, as the process's own network namespace shows it.
 
+pub(crate) mod choose;
+pub mod hash;
+pub(crate) mod probe;
+pub(crate) mod tcp_info;
+pub(crate) mod verify;
+
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
@@ -8,7 +14,7 @@ use std::{
 
 use wire::hello::{BondInfo, LinkCount, Links};
 
-use crate::hash::{Bond, Policy};
+use crate::links::hash::{Bond, Policy};
 
 /// Links looked at; more are left out.
 const LINKS_MAX: usize = 64;

@@ -17,16 +17,21 @@ use tokio::{net::TcpStream, sync::SemaphorePermit, task::JoinSet};
 use wire::hello::{Lane, Links};
 
 use crate::{
-    choose::{self, Path, TRIED_MAX},
+    calls::services::Services,
+    connections::{
+        dial::{self, DialError, Dialed},
+        group::Group,
+        handshake::Accepted,
+        plan::PlacementStatus,
+        socket::Socket,
+    },
     core::Core,
-    dial::{self, DialError, Dialed},
-    group::Group,
-    handshake::Accepted,
-    hash, links,
-    plan::PlacementStatus,
-    probe::{self, Probe},
-    services::Services,
-    socket::Socket,
+    links::{
+        self,
+        choose::{self, Path, TRIED_MAX},
+        hash,
+        probe::{self, Probe},
+    },
 };
 
 /// The time a placement may take.
@@ -227,7 +232,7 @@ impl Task {
     fn staying(&self) -> Vec<Path> {
         let plan = self.group.lock_plan();
         let state = self.group.lock();
-        let stays = |c: &&Arc<crate::conn::Conn>| {
+        let stays = |c: &&Arc<crate::connections::conn::Conn>| {
             c.lane == Lane::Bulk && c.rail == self.rail && !c.have().leaving && !plan.replaces(c.id)
         };
         state.conns.iter().filter(stays).filter_map(|c| c.path.clone()).collect()

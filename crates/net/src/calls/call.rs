@@ -9,7 +9,7 @@ use wire::{
     hello::Lane,
 };
 
-use crate::payload::{Destination, Payload, ReplyPayload};
+use crate::calls::payload::{Destination, Payload, ReplyPayload};
 
 /// A request to send.
 pub struct Call {

@@ -25,13 +25,15 @@ use wire::{
 };
 
 use crate::{
-    conn::Conn,
+    calls::{
+        dispatch,
+        payload::{Destination, ReplyPayload},
+        pending::{Failure, ReplyTo},
+        services::Services,
+    },
+    connections::conn::Conn,
     core::share_units,
-    dispatch,
     error::CloseReason,
-    payload::{Destination, ReplyPayload},
-    pending::{Failure, ReplyTo},
-    services::Services,
 };
 
 /// Bytes of the read-ahead buffer.

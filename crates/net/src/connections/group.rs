@@ -18,15 +18,19 @@ use tokio::sync::Notify;
 use wire::hello::Lane;
 
 use crate::{
-    auto,
-    conn::{Conn, DrainState},
+    calls::{
+        once::Once,
+        payload::Payload,
+        pending::{Failure, Table},
+    },
+    connections::{
+        auto,
+        conn::{Conn, DrainState},
+        handshake::{Accepted, Identity},
+        plan::{Ended, Have, Plan},
+    },
     core::Core,
     error::CloseReason,
-    handshake::{Accepted, Identity},
-    once::Once,
-    payload::Payload,
-    pending::{Failure, Table},
-    plan::{Ended, Have, Plan},
 };
 
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 
 use wire::frame::Service;
 
-use crate::handler::Handler;
+use crate::calls::handler::Handler;
 
 #[derive(Default)]
 pub(crate) struct Services(RwLock<[Option<Arc<dyn Handler>>; 8]>);

@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{
+use crate::connections::{
     groups::Groups,
     handshake, refused,
     socket::{self, Socket},

@@ -13,7 +13,10 @@ use wire::{
     hello::{Lane, Window},
 };
 
-use crate::{call::Reply, config::Dispatch, idmap::IdMap, payload::Destination};
+use crate::{
+    calls::{call::Reply, idmap::IdMap, payload::Destination},
+    config::Dispatch,
+};
 
 /// What a call was told in the end.
 pub(crate) type Outcome = Result<Reply, Failure>;

@@ -11,13 +11,15 @@ use tokio::{net::TcpStream, task::JoinSet};
 use wire::hello::Lane;
 
 use crate::{
-    group::Group,
-    handshake::{self, Accepted, HandshakeError},
-    plan::Failed,
-    refused,
-    services::Services,
-    socket::{self, Socket},
-    start,
+    calls::services::Services,
+    connections::{
+        group::Group,
+        handshake::{self, Accepted, HandshakeError},
+        plan::Failed,
+        refused,
+        socket::{self, Socket},
+        start,
+    },
 };
 
 /// A rail that was left is asked with shorter attempts: one hanging in a dead network must not delay the next.

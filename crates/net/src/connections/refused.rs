@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use base::events::Severity;
 
-use crate::{core::Core, handshake::HandshakeError};
+use crate::{connections::handshake::HandshakeError, core::Core};
 
 /// Failed handshakes logged as warnings; beyond, one in this many.
 const LOG_EVERY: u64 = 1000;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, futures::Notified};
 use wire::frame::HEADER_LEN;
 
-use crate::{payload::Payload, socket::Socket};
+use crate::{calls::payload::Payload, connections::socket::Socket};
 
 /// Slices of one vectored write (the kernel takes 1024).
 const SLICES_MAX: usize = 256;

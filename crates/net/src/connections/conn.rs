@@ -21,16 +21,17 @@ use wire::{
 };
 
 use crate::{
-    choose::Path,
+    calls::{inbound::Inbound, payload::Payload},
+    connections::{
+        group::Group,
+        handshake::{Accepted, Identity},
+        outbox::{Closed, Flushed, OutFrame, Outbox},
+        plan::Have,
+        socket::Socket,
+    },
     core::Core,
     error::CloseReason,
-    group::Group,
-    handshake::{Accepted, Identity},
-    inbound::Inbound,
-    outbox::{Closed, Flushed, OutFrame, Outbox},
-    payload::Payload,
-    plan::Have,
-    socket::Socket,
+    links::choose::Path,
     stats::LaneStats,
 };
 

@@ -16,7 +16,7 @@ use wire::{
     hello::Window,
 };
 
-use crate::idmap::IdMap;
+use crate::calls::idmap::IdMap;
 
 /// Says that a request's caller has gone.
 #[derive(Default, Debug)]

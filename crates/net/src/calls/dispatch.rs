@@ -20,16 +20,17 @@ use wire::{
 };
 
 use crate::{
-    call::{Call, check_len},
-    conn::Conn,
+    calls::{
+        call::{Call, check_len},
+        handler::{BoxFuture, PeerId, Request},
+        inbound::Admitted,
+        once::Begin,
+        response::Response,
+        services::Services,
+    },
+    connections::{conn::Conn, outbox::OutFrame},
     core::share_units,
-    handler::{BoxFuture, PeerId, Request},
-    inbound::Admitted,
-    once::Begin,
-    outbox::OutFrame,
     peer::Peer,
-    response::Response,
-    services::Services,
 };
 
 /// Gives a complete request to its handler.

@@ -7,7 +7,10 @@ use std::{
 
 use wire::frame::FrameKind;
 
-use crate::{conn::Conn, error::CloseReason, outbox::Flushed};
+use crate::{
+    connections::{conn::Conn, outbox::Flushed},
+    error::CloseReason,
+};
 
 /// Sends what could not be sent at once; probes an idle peer; closes a silent one.
 pub(crate) async fn run(conn: Arc<Conn>) {

@@ -17,13 +17,17 @@ use wire::{
 };
 
 use crate::{
-    call::{Call, Reply},
-    conn::Conn,
+    calls::{
+        call::{Call, Reply},
+        payload::{Destination, Payload, ReplyPayload},
+        pending::{Failure, Outcome, Pending, ReplyTo, Unassigned},
+    },
+    connections::{
+        conn::Conn,
+        group::{Group, lane_index},
+        outbox::OutFrame,
+    },
     error::CallError,
-    group::{Group, lane_index},
-    outbox::OutFrame,
-    payload::{Destination, Payload, ReplyPayload},
-    pending::{Failure, Outcome, Pending, ReplyTo, Unassigned},
 };
 
 /// Requests on a connection above which small ones are left to the writer task, which sends many at once.

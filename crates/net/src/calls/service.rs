@@ -12,11 +12,13 @@ use wire::{
 };
 
 use crate::{
-    call::Call,
-    handler::{Handler, Request, handler_fn},
+    calls::{
+        call::Call,
+        handler::{Handler, Request, handler_fn},
+        response::Response,
+    },
     links,
     peer::Peer,
-    response::Response,
 };
 
 /// How long a peer is tried to be told of a change; a new connection tells it as well.

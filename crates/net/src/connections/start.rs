@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    conn::Conn, group::Group, handshake::Accepted, reader, services::Services, socket::Socket, writer,
+    calls::services::Services,
+    connections::{conn::Conn, group::Group, handshake::Accepted, reader, socket::Socket, writer},
 };
 
 /// Adds it to its group and starts its tasks. `rail`: this side connected.

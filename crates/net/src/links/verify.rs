@@ -11,7 +11,7 @@ use std::{
 
 use wire::hello::LinkCount;
 
-use crate::choose::Path;
+use crate::links::choose::Path;
 
 /// Time between comparisons.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use wire::{
     hello::{Challenge, Hello, HelloReply, Introduction, Lane, Role, Welcome, Window},
 };
 
-use crate::{choose::Path, core::Core};
+use crate::{core::Core, links::choose::Path};
 
 /// Longest body of a message of the handshake.
 const HELLO_LEN_MAX: u32 = 4096;

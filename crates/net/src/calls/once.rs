@@ -16,7 +16,7 @@ use std::{
 
 use wire::frame::Status;
 
-use crate::response::Response;
+use crate::calls::response::Response;
 
 /// Replies remembered for one peer, at most; further ones push out the oldest.
 const REPLIES_MAX: usize = 4096;

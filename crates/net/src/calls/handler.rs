@@ -9,7 +9,11 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use wire::{frame::Header, hello::Role};
 
-use crate::{group::Group, inbound::Cancel, peer::Peer, response::Response};
+use crate::{
+    calls::{inbound::Cancel, response::Response},
+    connections::group::Group,
+    peer::Peer,
+};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

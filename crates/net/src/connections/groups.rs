@@ -14,7 +14,11 @@ use std::{
 use base::NodeId;
 use tokio::{sync::Notify, task::AbortHandle};
 
-use crate::{core::Core, group::Group, keeper, services::Services};
+use crate::{
+    calls::services::Services,
+    connections::{group::Group, keeper},
+    core::Core,
+};
 
 /// An accepted group without connections is kept this long: its peer may come back, and calls to it wait.
 const ACCEPTED_LINGER: Duration = Duration::from_secs(30);

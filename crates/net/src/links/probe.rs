@@ -17,7 +17,7 @@ use wire::{
     hello::{LinkCount, Links, NetRequest, PROBE_BYTES_MAX},
 };
 
-use crate::{choose::Path, links};
+use crate::links::{self, choose::Path};
 
 /// Bytes of the first burst, and of those that follow when it was not clear.
 const BURSTS: [u32; 3] = [128 << 10, 512 << 10, PROBE_BYTES_MAX];
@@ -130,7 +130,7 @@ async fn answer<R: AsyncReadExt + Unpin>(from: &mut R, id: u64, payload: u32) ->
 }
 
 fn zeros(len: u32) -> Bytes {
-    crate::service::zeros(len)
+    crate::calls::service::zeros(len)
 }
 
 /// Ends a connection that was tried and is not kept, such that the peer takes it for meant.
