@@ -14,7 +14,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-use crate::{abi, uring::Lease};
+use crate::abi;
 
 /// Where a request begins in its buffer: the data of a WRITE then begins at [`UNIT`].
 const START: usize = UNIT - size_of::<abi::InHeader>() - size_of::<abi::WriteIn>();
@@ -45,6 +45,44 @@ pub enum Payload {
     Kept(Buffer, Range<usize>),
     /// In the ring entry it came in.
     Entry(Lease),
+}
+
+/// Memory that lends the data of one WRITE at a time.
+pub trait Lender: Send + Sync {
+    /// The first `len` bytes.
+    ///
+    /// # Safety
+    /// Only while they are lent, and at most as many as were.
+    unsafe fn lent(&self, len: usize) -> &[u8];
+    /// They are not used any more.
+    fn take_back(&self);
+}
+
+/// The data of a WRITE, in the memory that it came in.
+pub struct Lease {
+    from: Arc<dyn Lender>,
+    len: usize,
+}
+
+impl Lease {
+    /// `len` bytes that `from` lends until this is dropped.
+    ///
+    /// # Safety
+    /// `from` holds so many, and nobody writes there before [`Lender::take_back`].
+    pub unsafe fn new(from: Arc<dyn Lender>, len: usize) -> Lease {
+        Lease { from, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: lent since `new`, as it promised, and until the drop.
+        unsafe { self.from.lent(self.len) }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.from.take_back();
+    }
 }
 
 impl Payload {

@@ -21,13 +21,8 @@ use crate::{
     names::stale,
     reply::Answer,
     request::{Header, Operation, name_too_long},
-    session::{OpenFile, Session},
+    session::{APPEND_BIT, DIRECT_BIT, OpenFile, Session, handle},
 };
-
-/// Marks the numbers of handles that go round the page cache, as the kernel gives them back.
-const DIRECT_BIT: u64 = 1 << 63;
-/// And those that write at the end, wherever that is.
-const APPEND_BIT: u64 = 1 << 62;
 
 /// How long a write waits for old pages to be dropped, and again while any are being filled by what is asked of us. If none are,
 /// the kernel may have no room to ask, which such writes take: one that is answered makes some.
@@ -37,11 +32,6 @@ const DROP_TRIES: u32 = 1200;
 
 /// Most that one copy_file_range copies, bytes: the caller comes back for the rest, and can be stopped.
 const COPY_MAX: u64 = 64 << 20;
-
-/// The handle below, from the kernel's number for it.
-pub(crate) fn handle(fh: u64) -> Handle {
-    Handle(fh & !(DIRECT_BIT | APPEND_BIT))
-}
 
 /// From the flags of open(2).
 pub(crate) fn open_flags(flags: u32) -> OpenFlags {

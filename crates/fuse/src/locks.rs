@@ -9,10 +9,10 @@ use wire::lock::{END, Lock, LockKind, LockMode};
 use crate::{
     abi,
     calls::{Calls, Errno},
-    files::handle,
     reply::Answer,
     request::Header,
     session::Session,
+    session::handle,
 };
 
 fn lock(args: &abi::LkIn) -> Result<Lock, Errno> {

@@ -47,6 +47,16 @@ pub(crate) struct OpenFile {
     pub(crate) way: Way,
 }
 
+/// Marks the numbers of handles that go round the page cache, as the kernel gives them back.
+pub(crate) const DIRECT_BIT: u64 = 1 << 63;
+/// And those that write at the end, wherever that is.
+pub(crate) const APPEND_BIT: u64 = 1 << 62;
+
+/// The handle below, from the kernel's number for it.
+pub(crate) fn handle(fh: u64) -> Handle {
+    Handle(fh & !(DIRECT_BIT | APPEND_BIT))
+}
+
 /// State shared by everything that serves one mount.
 pub struct Session<C> {
     pub(crate) calls: Arc<C>,
@@ -191,7 +201,7 @@ impl<C: Calls> Session<C> {
             self.forget(attr.ino, 1);
         }
         if let Answer::Opened(fh, _) | Answer::Created(_, fh, _) = answer {
-            let handle = crate::files::handle(fh);
+            let handle = handle(fh);
             self.forget_file(handle);
             // Nobody will close this handle: close it here.
             self.calls.release(handle);

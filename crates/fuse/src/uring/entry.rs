@@ -16,10 +16,10 @@ use std::{
 use tokio::sync::Semaphore;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::queue::Shared;
+use super::answered::Answered;
 use crate::{
     abi::{self, OutHeader, UringEntInOut},
-    buffers::Payload,
+    buffers::{Lease, Lender, Payload},
     reply::Sink,
     request::{BadRequest, Operation, Request},
     sys,
@@ -51,7 +51,7 @@ pub struct Entry {
     memory: NonNull<u8>,
     payload_len: usize,
     owner: Mutex<Owner>,
-    queue: Arc<Shared>,
+    queue: Arc<Answered>,
 }
 
 // SAFETY: `memory` is a mapping of its own; who may touch it when is kept in `owner`.
@@ -59,15 +59,9 @@ unsafe impl Send for Entry {}
 // SAFETY: the same; shared access goes through `owner`'s lock or a lease.
 unsafe impl Sync for Entry {}
 
-/// The data of a WRITE, in its entry.
-pub struct Lease {
-    entry: Arc<Entry>,
-    len: usize,
-}
-
 impl Entry {
     /// Fresh memory; the kernel's from the start.
-    pub fn new(number: u32, payload_len: usize, queue: Arc<Shared>) -> io::Result<Arc<Entry>> {
+    pub fn new(number: u32, payload_len: usize, queue: Arc<Answered>) -> io::Result<Arc<Entry>> {
         let memory = NonNull::new(sys::map_memory(payload_len + PAGE)?);
         let memory = memory.ok_or(io::Error::other("a mapping at address 0"))?;
         let entry = Entry { number, memory, payload_len, owner: Mutex::new(Owner::Kernel), queue };
@@ -130,7 +124,8 @@ impl Entry {
         let request = Request::decode_apart(header, &op[..op_len], payload)?;
         let payload = matches!(request.operation, Operation::Write { .. }).then(|| {
             *owner = Owner::Us { lent: true, answer: None };
-            Payload::Entry(Lease { entry: self.clone(), len: payload_len })
+            // SAFETY: `payload_len` is within the payload, and an answer waits while it is lent.
+            Payload::Entry(unsafe { Lease::new(self.clone(), payload_len) })
         });
         Ok((request, payload))
     }
@@ -188,24 +183,21 @@ impl Sink for Entry {
     }
 }
 
-impl Lease {
-    /// The data.
-    pub fn bytes(&self) -> &[u8] {
+impl Lender for Entry {
+    unsafe fn lent(&self, len: usize) -> &[u8] {
         // SAFETY: while it is lent nobody writes to the payload: the answer waits, and with it the kernel.
-        unsafe { self.entry.bytes(0, self.len) }
+        unsafe { self.bytes(0, len) }
     }
-}
 
-impl Drop for Lease {
-    fn drop(&mut self) {
+    fn take_back(&self) {
         {
-            let mut owner = self.entry.owner();
+            let mut owner = self.owner();
             let Owner::Us { lent, answer } = &mut *owner else { return };
             *lent = false;
             let Some((header, bytes)) = answer.take() else { return };
-            self.entry.put_answer(&mut owner, header, &[&bytes]);
+            self.put_answer(&mut owner, header, &[&bytes]);
         }
-        self.entry.queue.ready(self.entry.number);
+        self.queue.ready(self.number);
     }
 }
 

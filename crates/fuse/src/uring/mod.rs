@@ -8,6 +8,7 @@
 //! Beside the rings a classic reader goes on: FORGET and INTERRUPT come only there, and notifications
 //! go only there.
 
+mod answered;
 mod entry;
 mod queue;
 
@@ -22,7 +23,6 @@ use tokio::runtime;
 
 use crate::{abi, calls::Calls, device::LastOut, session::Session, tune};
 
-pub use entry::Lease;
 use queue::{Queue, Ring};
 
 /// Memory of all entries of a mount together, unless each queue then had less than `DEPTH_MIN`. It is

@@ -7,22 +7,17 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io,
     os::fd::AsRawFd,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
-        mpsc,
-    },
-    thread::{self, ThreadId},
+    sync::{Arc, mpsc},
+    thread,
     time::Duration,
 };
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
-use tokio::sync::Semaphore;
 use zerocopy::IntoBytes;
 
-use super::entry::Entry;
+use super::{answered::Answered, entry::Entry};
 use crate::{
     abi::{self, UringCmdReq},
     calls::Calls,
@@ -39,40 +34,13 @@ const SQE_LEN_AT: usize = 24;
 /// Parts of an entry's memory that a registration names: headers, payload.
 const IOVECS: u32 = 2;
 
-/// What a queue shares with those who answer.
-pub struct Shared {
-    ready: Mutex<Vec<u32>>,
-    sleeping: AtomicBool,
-    event: File,
-    thread: ThreadId,
-    /// Half of the entries may be held by those who wait for locks.
-    pub waits: Arc<Semaphore>,
-}
-
-impl Shared {
-    /// Entry `number` holds its answer.
-    pub fn ready(&self, number: u32) {
-        self.ready.lock().unwrap_or_else(|e| e.into_inner()).push(number);
-        let own = thread::current().id() == self.thread;
-        // The thread sets the flag and then looks at the list again; the order is the other way round here.
-        if !own && self.sleeping.swap(false, SeqCst) {
-            // Fails only if the counter is full: then it is awake.
-            let _ = (&self.event).write(&1u64.to_ne_bytes());
-        }
-    }
-
-    fn take(&self, into: &mut Vec<u32>) {
-        std::mem::swap(&mut *self.ready.lock().unwrap_or_else(|e| e.into_inner()), into);
-    }
-}
-
 /// A ring with its entries, before it serves.
 pub struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     number: u16,
     device: File,
     entries: Vec<Arc<Entry>>,
-    shared: Arc<Shared>,
+    shared: Arc<Answered>,
     registered: mpsc::Sender<io::Result<()>>,
 }
 
@@ -87,13 +55,7 @@ impl Ring {
     ) -> io::Result<Ring> {
         let size = (depth as u32 + 1).next_power_of_two();
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(size)?;
-        let shared = Arc::new(Shared {
-            ready: Mutex::default(),
-            sleeping: AtomicBool::new(false),
-            event: sys::event()?,
-            thread: thread::current().id(),
-            waits: Arc::new(Semaphore::new((depth / 2).max(1))),
-        });
+        let shared = Arc::new(Answered::new(depth)?);
         let entries = (0..depth as u32).map(|i| Entry::new(i, payload_len, shared.clone()));
         let entries = entries.collect::<io::Result<_>>()?;
         Ok(Ring { ring, number, device, entries, shared, registered })
@@ -137,13 +99,12 @@ impl<C: Calls> Queue<C> {
                 self.commit(number);
             }
             self.arm_wake();
-            self.ring.shared.sleeping.store(true, SeqCst);
-            let idle = self.ring.shared.ready.lock().unwrap_or_else(|e| e.into_inner()).is_empty();
+            let idle = self.ring.shared.sleeps();
             if !idle {
                 continue;
             }
             let waited = self.submit_and_wait();
-            self.ring.shared.sleeping.store(false, SeqCst);
+            self.ring.shared.woke();
             if let Err(error) = waited
                 && let Err(error) = in_vain.another(error)
             {
@@ -225,7 +186,7 @@ impl<C: Calls> Queue<C> {
         if self.wake_armed {
             return;
         }
-        let event = types::Fd(self.ring.shared.event.as_raw_fd());
+        let event = types::Fd(self.ring.shared.event());
         // Every write to it completes once more, until a completion says that no more follow.
         let poll = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build().user_data(WAKE);
         // SAFETY: a poll is given no memory; the ring's own reference keeps the file.
