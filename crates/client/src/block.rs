@@ -653,6 +653,11 @@ impl Block {
         (id, wait)
     }
 
+    /// Whether load `id` was begun for this block, and has not ended.
+    pub fn awaits(&self, id: u64) -> bool {
+        self.loads.iter().any(|load| load.id == id)
+    }
+
     /// A load has ended. With `pieces`, its units enter where nothing is and nothing was written since;
     /// what the load asked for and did not get is zeros.
     pub fn loaded(

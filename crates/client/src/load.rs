@@ -26,8 +26,17 @@ use crate::{
 
 /// Most extents asked for in one call.
 const EXTENTS_MAX: u32 = 4096;
-/// A load that only had nowhere to go (prefetch under memory pressure).
-const NO_MEMORY: Errno = Errno(libc::EAGAIN);
+/// Whoever waits for the load looks again: it only had nowhere to go (prefetch under memory pressure), or its block is not
+/// the file's any more.
+const LOOK_AGAIN: Errno = Errno(libc::EAGAIN);
+
+/// Why bytes of a block could not be read.
+pub(crate) enum Unread {
+    /// They are in the inode, and the manager does not give them.
+    Manager(Errno),
+    /// They are on the pdisks.
+    Block(BlockError),
+}
 
 pub(crate) type UnitRange = std::ops::Range<u32>;
 
@@ -139,7 +148,16 @@ impl Core {
             self.pool.counts().ahead.add(bytes);
         }
         let result = match charge {
-            Ok(charge) => self.fetch(&inode, block, &units, class, charge).await,
+            Ok(charge) => match self.fetch(&inode, block, &units, class, charge).await {
+                Ok(fetched) => Ok(fetched),
+                Err(Unread::Manager(error)) => Err(error),
+                Err(Unread::Block(BlockError::Unavailable(_)))
+                    if !self.is_wanted(&inode, block, id).await =>
+                {
+                    Err(LOOK_AGAIN)
+                }
+                Err(Unread::Block(error)) => Err(self.block_error("read", &inode, block, &error)),
+            },
             Err(error) => Err(error),
         };
         drop(permit);
@@ -163,6 +181,16 @@ impl Core {
         wait.notify.notify_waiters();
     }
 
+    /// Whether load `id` is still of use. A cut or a hole takes a block's strips away before it is known here, so that a load
+    /// under way may find nothing: it is not of use when that is over, and the block is dropped.
+    async fn is_wanted(&self, inode: &Inode, block: u64, id: u64) -> bool {
+        let Ok(_settled) = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await
+        else {
+            return true;
+        };
+        inode.lock().block(block).is_some_and(|b| b.awaits(id))
+    }
+
     /// What a load needs before it begins: its turn, if an application waits for it, and memory.
     async fn admit(
         &self,
@@ -171,7 +199,7 @@ impl Core {
         class: OpClass,
     ) -> (Option<OwnedSemaphorePermit>, Result<Charge, Errno>) {
         if class == OpClass::Prefetch {
-            return (None, self.pool.charge_evicting(bytes).ok_or(NO_MEMORY));
+            return (None, self.pool.charge_evicting(bytes).ok_or(LOOK_AGAIN));
         }
         // Loads on behalf of writes free memory in the end: they do not wait for their turn.
         let turn = self.load_permits.clone().acquire_owned();
@@ -193,18 +221,19 @@ impl Core {
         units: &[UnitRange],
         class: OpClass,
         mut charge: Charge,
-    ) -> Result<(Vec<(u32, Bytes)>, Option<BlockMeta>), Errno> {
+    ) -> Result<(Vec<(u32, Bytes)>, Option<BlockMeta>), Unread> {
         let (in_inode, pool, block_size) = {
             let state = inode.lock();
             (state.in_inode(block), state.attr.pool, state.attr.block_size)
         };
         if in_inode {
-            return Ok((self.fetch_inline(inode, units, charge).await?, None));
+            let pieces = self.fetch_inline(inode, units, charge).await.map_err(Unread::Manager)?;
+            return Ok((pieces, None));
         }
         let ranges = units.iter().map(to_range).collect();
         let stripe = self.stripe(inode.ino, block);
         let read = self.blocks.read(stripe, pool, block_size, ranges, class);
-        let read = read.await.map_err(|error| self.block_error("read", inode, block, &error))?;
+        let read = read.await.map_err(Unread::Block)?;
         let pieces = read.pieces.into_iter().filter(|(offset, bytes)| {
             // What does not fit the request would be a broken part below; it must not reach the cache.
             let fits = (*offset as usize).is_multiple_of(UNIT) && bytes.len().is_multiple_of(UNIT);
@@ -265,8 +294,8 @@ impl Core {
                 tokio::pin!(notified);
                 notified.as_mut().enable();
                 match wait.done.get() {
-                    // A prefetch that found no memory: the waiter looks again and loads by itself.
-                    Some(Err(NO_MEMORY)) | Some(Ok(())) => break,
+                    // The waiter looks again, and loads by itself.
+                    Some(Err(LOOK_AGAIN)) | Some(Ok(())) => break,
                     Some(Err(error)) => return Err(*error),
                     None => {}
                 }

@@ -14,7 +14,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use wire::strip::Range;
 
 use crate::{
-    block::Frozen, core::Core, error::Errno, inode::Inode, load::UnitRange, parts::WriteStripe, waits,
+    block::Frozen,
+    core::Core,
+    error::Errno,
+    inode::Inode,
+    load::{UnitRange, Unread},
+    parts::WriteStripe,
+    waits,
 };
 
 /// A block whose data up to `seq` must be stored.
@@ -260,7 +266,11 @@ impl Core {
             let bytes = job.absent.iter().map(|u| u64::from(u.end - u.start)).sum::<u64>() * UNIT as u64;
             // Above the pool's bound if need be: this memory is what frees memory.
             let charge = self.pool.charge_over(bytes);
-            let (read, meta) = self.fetch(inode, block, &job.absent, OpClass::Write, charge).await?;
+            let fetched = self.fetch(inode, block, &job.absent, OpClass::Write, charge).await;
+            let (read, meta) = fetched.map_err(|error| match error {
+                Unread::Manager(error) => error,
+                Unread::Block(error) => self.block_error("read", inode, block, &error),
+            })?;
             pieces.extend(read);
             if let (Some(previous), Some(meta)) = (&mut previous, &meta) {
                 previous.merge(meta);

@@ -38,6 +38,8 @@ pub struct FakeBlocks {
     pub stuck: AtomicBool,
     /// Writes of this block wait while it is set; none is `u64::MAX`.
     pub stuck_block: AtomicU64,
+    /// Reads wait while it is set.
+    pub stuck_reads: AtomicBool,
     /// Reads so far.
     pub reads: AtomicU64,
     reading: AtomicU64,
@@ -64,6 +66,7 @@ impl FakeBlocks {
             failing: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             stuck_block: AtomicU64::new(u64::MAX),
+            stuck_reads: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             reading_most: AtomicU64::new(0),
@@ -279,6 +282,9 @@ impl Blocks for FakeBlocks {
             self.reads.fetch_add(1, SeqCst);
             self.reading_most.fetch_max(self.reading.fetch_add(1, SeqCst) + 1, SeqCst);
             self.dawdle().await;
+            while self.stuck_reads.load(SeqCst) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
             self.reading.fetch_sub(1, SeqCst);
             let found = self.stripes.lock().unwrap().get(&stripe).cloned();
             let Some(found) = found else {
