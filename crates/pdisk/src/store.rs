@@ -210,7 +210,7 @@ impl Store {
             space_waiters: Vec::new(),
             generations: VecDeque::from([Generation::new()]),
             ready,
-            deletes: RecentDeletes::default(),
+            deletes: recovered.deletes,
             checkpoint: recovered.checkpoint,
             marks: Marks::new(recovered.marks, options.marks_asked),
             unproved: false,
