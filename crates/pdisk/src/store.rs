@@ -33,7 +33,7 @@ use crate::{
     extent::Extent,
     files::Files,
     index::Index,
-    io::{self, IoNode},
+    io::{self, IoNode, Queues},
     log::LogPoint,
     marks::Marks,
     options::{INDEX_MEMORY_MIN, OpenOptions},
@@ -145,7 +145,7 @@ pub(crate) struct State {
 pub(crate) struct Store {
     pub files: Files,
     pub node: IoNode,
-    pub queues: Vec<usize>,
+    pub queues: Queues,
     pub options: OpenOptions,
     /// Units that only strips with an adopted version may take.
     pub reserve_units: u64,
