@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::{Cluster, Random, seed};
-use story::{PATIENCE, command, set};
+use story::{PATIENCE, proved, set};
 
 /// Bytes of a file: a block, nearly.
 const LEN: usize = 250_000;
@@ -121,7 +121,7 @@ impl Outage {
     fn well(&self) {
         self.cluster.wait_all_ok(Duration::from_secs(60));
         self.read();
-        command(&self.cluster, &["pool", "verify"]);
+        proved(&self.cluster);
     }
 
     fn read(&self) {

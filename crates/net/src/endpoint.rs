@@ -139,6 +139,11 @@ impl Endpoint {
         self.core().set_epoch(epoch);
     }
 
+    /// Payload bytes of requests under way, at most.
+    pub fn inbound_bytes_max(&self) -> usize {
+        self.core().config.inbound_bytes_max
+    }
+
     /// The buffers that payloads are received into, for who keeps them: with one store of freed buffers, what one of them
     /// gives back the other uses.
     pub fn buffers(&self) -> BufPool {

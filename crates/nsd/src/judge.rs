@@ -339,6 +339,10 @@ impl<'a> Stripe<'a> {
             }
         }
         if nowhere && have.is_none() {
+            // Nobody else knows of it who could ask.
+            if prepared.is_some() && record.is_none() {
+                return Verdict::Ask;
+            }
             return prepared
                 .filter(|_| self.never_complete())
                 .map_or(Verdict::Fine, Verdict::DiscardLeftover);

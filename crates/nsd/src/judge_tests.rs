@@ -239,3 +239,17 @@ fn a_block_begun_anew_is_waited_for() {
         }
     }
 }
+
+/// What is prepared on a returning pdisk and nowhere else is asked about: nobody else would ask whether its inode exists.
+#[test]
+fn what_only_a_returning_pdisk_has_is_asked_about() {
+    let mine = holds(None, Some(3));
+    for others in [seen(0, &[]), vec![Seen::Mine, Seen::Away, Seen::Away, Seen::Away, Seen::Away, Seen::Away]]
+    {
+        let judged = |record| super::judge(geometry(), 0, mine.as_ref(), &others, record);
+        assert_eq!(judged(None), Verdict::Ask);
+        assert_eq!(judged(Some(Owner::Nobody)), Verdict::Delete(Version::MAX));
+        assert_ne!(judged(Some(Owner::Unrecorded)), Verdict::Ask);
+        assert_eq!(super::judge(geometry(), 0, None, &others, None), Verdict::Fine);
+    }
+}

@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod fill;
 mod gate;
+mod inbound;
 pub mod judge;
 mod leftovers;
 mod ops;

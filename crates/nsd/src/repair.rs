@@ -1,9 +1,9 @@
-//! Repair of damaged strips on pdisks of this node: whoever finds one puts it into a bounded queue; one
-//! task makes them anew from the other strips. A strip that cannot be repaired now waits to be found
+//! Repair of damaged strips on pdisks of this node: whoever finds one puts it into its pdisk's bounded queue; a
+//! task for each pdisk, so that none waits for another's disk, makes them anew from the other strips. A strip that cannot be repaired now waits to be found
 //! again: it stays marked as damaged, so its bytes are never returned.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -22,9 +22,9 @@ use crate::{
     status::RepairStatus,
 };
 
-/// The way into the queue.
+/// The way into the queues.
 pub struct Repairs {
-    queue: mpsc::Sender<(PdiskId, StripId)>,
+    queues: HashMap<PdiskId, mpsc::Sender<StripId>>,
     queued: Mutex<HashSet<(PdiskId, StripId)>>,
     status: Mutex<RepairStatus>,
     counted: Counted,
@@ -48,12 +48,20 @@ impl Counted {
 }
 
 impl Repairs {
-    /// The queue and its end.
-    pub fn new(max: usize) -> (Arc<Repairs>, mpsc::Receiver<(PdiskId, StripId)>) {
-        let (queue, receiver) = mpsc::channel(max.max(1));
+    /// The queues, of `max` strips each, and their ends.
+    pub fn new(
+        max: usize,
+        served: &[ServedPdisk],
+    ) -> (Arc<Repairs>, Vec<(ServedPdisk, mpsc::Receiver<StripId>)>) {
+        let (mut queues, mut ends) = (HashMap::new(), Vec::new());
+        for on in served {
+            let (queue, end) = mpsc::channel(max.max(1));
+            queues.insert(on.id, queue);
+            ends.push((on.clone(), end));
+        }
         let repairs =
-            Repairs { queue, queued: Mutex::default(), status: Mutex::default(), counted: Counted::new() };
-        (Arc::new(repairs), receiver)
+            Repairs { queues, queued: Mutex::default(), status: Mutex::default(), counted: Counted::new() };
+        (Arc::new(repairs), ends)
     }
 
     /// A strip was found damaged.
@@ -62,7 +70,7 @@ impl Repairs {
         if queued.insert((pdisk, strip)) {
             self.note(|s| s.found += 1);
             self.counted.found.inc();
-            if self.queue.try_send((pdisk, strip)).is_err() {
+            if self.queues.get(&pdisk).is_none_or(|queue| queue.try_send(strip).is_err()) {
                 queued.remove(&(pdisk, strip)); // full: found again at the next read
             }
         }
@@ -78,27 +86,25 @@ impl Repairs {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Repairs until the queue is closed.
+    /// Repairs the strips of one pdisk until its queue is closed.
     pub async fn run(
         self: Arc<Self>,
-        mut receiver: mpsc::Receiver<(PdiskId, StripId)>,
-        served: Vec<ServedPdisk>,
+        (on, mut queue): (ServedPdisk, mpsc::Receiver<StripId>),
         io: StripeIo,
         records: Arc<Records>,
     ) {
-        while let Some((pdisk, strip)) = receiver.recv().await {
-            if let Some(on) = served.iter().find(|s| s.id == pdisk) {
-                match repair(&io, &records, on, strip).await {
-                    Ok(settled) => {
-                        tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
-                        self.note(|s| s.repaired += 1);
-                        self.counted.repaired.inc();
-                    }
-                    Err(reason) => {
-                        tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
-                        self.note(|s| s.failed += 1);
-                        self.counted.failed.inc();
-                    }
+        let pdisk = on.id;
+        while let Some(strip) = queue.recv().await {
+            match repair(&io, &records, &on, strip).await {
+                Ok(settled) => {
+                    tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
+                    self.note(|s| s.repaired += 1);
+                    self.counted.repaired.inc();
+                }
+                Err(reason) => {
+                    tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
+                    self.note(|s| s.failed += 1);
+                    self.counted.failed.inc();
                 }
             }
             self.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&(pdisk, strip));

@@ -41,6 +41,7 @@ use crate::{
     error::ServerError,
     fill::Fill,
     gate::Gate,
+    inbound::Inbound,
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
@@ -73,6 +74,7 @@ struct Inner {
     served: HashMap<PdiskId, ServedPdisk>,
     membership: Membership,
     gate: Arc<Gate>,
+    inbound: Inbound,
     catch_up: HashMap<PdiskId, Arc<CatchUp>>,
     repairs: Arc<Repairs>,
     scrub: Arc<Scrub>,
@@ -196,7 +198,7 @@ impl Server {
             membership.reporter(),
             io,
         );
-        let (repairs, queue) = Repairs::new(tuning.repair_queue_max);
+        let (repairs, queues) = Repairs::new(tuning.repair_queue_max, &pdisks);
         let (map_wait, cache_bytes) = (tuning.map_wait, tuning.cache_bytes);
         let mut catch_up = HashMap::new();
         let mut tasks = Vec::new();
@@ -231,11 +233,16 @@ impl Server {
         let ids = served.keys().copied().collect();
         let scrub = Arc::new(Scrub::new(stripes.clone(), Arc::clone(&records), Arc::clone(&pace), ids));
         tasks.push(tokio::spawn(Arc::clone(&scrub).run(membership.clone())));
-        tasks.push(tokio::spawn(Arc::clone(&repairs).run(queue, pdisks, stripes, records)));
+        for queue in queues {
+            let run = Arc::clone(&repairs).run(queue, stripes.clone(), Arc::clone(&records));
+            tasks.push(tokio::spawn(run));
+        }
+        let inbound = Inbound::new(endpoint.inbound_bytes_max() as u64, served.keys().copied());
         let inner = Arc::new(Inner {
             served,
             membership,
             gate,
+            inbound,
             catch_up,
             repairs,
             scrub,
@@ -362,6 +369,9 @@ impl Inner {
         if Instant::now() >= request.expires || request.is_cancelled() {
             return Response::error(Status::Expired, "nobody waits for it");
         }
+        let Some(_room) = self.inbound.take(message.pdisk(), request.payload.len() as u64) else {
+            return Response::error(Status::Busy, "the pdisk's share of inbound_bytes_max is used up");
+        };
         let header = &request.header;
         // Session 0 stands for the manager at the gate: only the manager may use it.
         if header.session == SessionId(0) && request.peer.role != Role::Manager {

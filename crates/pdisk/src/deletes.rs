@@ -1,17 +1,24 @@
-//! Deletes of this life of the pdisk, the latest of them: what was deleted is not made anew.
+//! The latest deletes: what was deleted is not made anew.
 //!
 //! Who makes a strip anew asks the other pdisks first, reads them, and installs what comes out. A delete
 //! that reaches this pdisk in between finds nothing here, and would be undone by the install. So installs
 //! at or below a remembered delete are refused; and an install that was begun so long ago that deletes
-//! since then are forgotten is refused as well: it asks again. In memory only: work begun before an open
-//! does not outlive it.
+//! since then are forgotten is refused as well: it asks again.
+//!
+//! A prepare can come after the delete of its block as well: it was delayed on its way, or its writer asks
+//! again for what had no answer. It is refused like an install. Every version that is written later is
+//! above the delete, so only what is late is refused.
+//!
+//! Kept in memory. An open takes up again those that the log behind the newest checkpoint holds: after a
+//! kill the writers that were at it ask once more, and the manager does not repeat a delete that was
+//! answered. What is forgotten all the same is found by the scrub.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use base::{StripId, Version};
+use base::{FsId, InodeNo, StripId, Version};
 use wire::strip::DeleteStrips;
 
-/// Most deletes remembered, of 48 bytes each. Fewer than this happen while one strip is made anew.
+/// Most deletes remembered, of some 100 bytes each. Fewer than this happen while one strip is made or written.
 const REMEMBERED_MAX: usize = 16 << 10;
 
 /// How many deletes a pdisk had carried out at some moment of its life.
@@ -19,40 +26,51 @@ const REMEMBERED_MAX: usize = 16 << 10;
 pub struct DeletesSeen(u64);
 
 impl DeletesSeen {
-    /// For an install whose beginning is not known: only what is remembered counts.
+    /// For a prepare, or an install whose beginning is not known: only what is remembered counts.
     pub(crate) const UNKNOWN: DeletesSeen = DeletesSeen(u64::MAX);
 }
 
 #[derive(Default)]
 pub(crate) struct RecentDeletes {
-    list: VecDeque<DeleteStrips>,
+    /// Every prepare looks here: by inode, so that few are looked at.
+    of: HashMap<(FsId, InodeNo), VecDeque<DeleteStrips>>,
+    /// Whose they are, oldest first.
+    order: VecDeque<(FsId, InodeNo)>,
     /// Deletes that were remembered and are forgotten.
     forgotten: u64,
 }
 
 impl RecentDeletes {
     pub fn seen(&self) -> DeletesSeen {
-        DeletesSeen(self.forgotten + self.list.len() as u64)
+        DeletesSeen(self.forgotten + self.order.len() as u64)
     }
 
     pub fn note(&mut self, delete: DeleteStrips) {
-        if self.list.len() == REMEMBERED_MAX {
-            self.list.pop_front();
+        if self.order.len() == REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
             self.forgotten += 1;
+            if let Some(list) = self.of.get_mut(&oldest) {
+                list.pop_front();
+                if list.is_empty() {
+                    self.of.remove(&oldest);
+                }
+            }
         }
-        self.list.push_back(delete);
+        let whose = (delete.fs, delete.inode);
+        self.order.push_back(whose);
+        self.of.entry(whose).or_default().push_back(delete);
     }
 
-    /// The version up to which an install of `strip` begun at `since` is refused, if it is.
+    /// The version up to which what is to be stored of `strip`, begun at `since`, is refused, if it is.
     pub fn refuses(&self, strip: StripId, version: Version, since: DeletesSeen) -> Option<Version> {
         if since.0 < self.forgotten {
             return Some(version);
         }
         let stripe = strip.stripe;
-        let covers = |d: &&DeleteStrips| {
-            (d.fs, d.inode) == (stripe.fs, stripe.inode) && (d.first..=d.last).contains(&stripe.block)
-        };
-        let highest = self.list.iter().filter(covers).map(|d| d.highest).max();
+        let list = self.of.get(&(stripe.fs, stripe.inode))?;
+        let covers = |d: &&DeleteStrips| (d.first..=d.last).contains(&stripe.block);
+        let highest = list.iter().filter(covers).map(|d| d.highest).max();
         highest.filter(|highest| version <= *highest)
     }
 }
@@ -60,7 +78,7 @@ impl RecentDeletes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{BlockIndex, FsId, Grant, InodeNo, StripIndex, StripeId};
+    use base::{BlockIndex, Grant, StripIndex, StripeId};
 
     fn delete(first: u64, last: u64, seq: u64) -> DeleteStrips {
         let highest = Version { grant: Grant(1), seq };
@@ -97,7 +115,7 @@ mod tests {
         for _ in 0..REMEMBERED_MAX {
             deletes.note(delete(100, 100, 1));
         }
-        assert_eq!(deletes.list.len(), REMEMBERED_MAX);
+        assert_eq!((deletes.order.len(), deletes.of.len()), (REMEMBERED_MAX, 1));
         assert_eq!(deletes.refuses(strip(3, 5), v(1), before), Some(v(1)), "asked before what is forgotten");
         assert_eq!(deletes.refuses(strip(3, 5), v(1), deletes.seen()), None);
         assert_eq!(deletes.refuses(strip(2, 100), v(1), deletes.seen()), Some(v(1)));

@@ -290,8 +290,9 @@ pub(crate) fn open(dir: &Path, options: &OpenOptions, node: &IoNode) -> Result<F
         });
     }
     let lock = take_lock(dir)?;
+    let lane = node.lane();
     let sized = |path: PathBuf, bytes: u64| -> Result<Arc<IoFile>, PdiskError> {
-        let file = open_direct(&path, true, Some(node))?;
+        let file = open_direct(&path, true, Some((node, lane)))?;
         let found = file.file.metadata().map_err(PdiskError::io("stat", &path))?.len();
         if found < bytes {
             return Err(PdiskError::damaged(path, format!("it has {found} bytes, it must have {bytes}")));
@@ -375,7 +376,11 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// O_DIRECT, or buffered where the file system refuses that.
-pub(crate) fn open_direct(path: &Path, write: bool, node: Option<&IoNode>) -> Result<IoFile, PdiskError> {
+pub(crate) fn open_direct(
+    path: &Path,
+    write: bool,
+    node: Option<(&IoNode, u64)>,
+) -> Result<IoFile, PdiskError> {
     let open = |flags| FileOptions::new().read(true).write(write).custom_flags(flags).open(path);
     let file = match open(libc::O_DIRECT) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {

@@ -153,7 +153,7 @@ impl Index {
             Record::Lost { strip, version } => self.change(*strip, rsn, &mut effects, |s| {
                 mark_damaged(s, *version).then_some(()).ok_or(Misfit("lost version is not here"))
             })?,
-            Record::Delete(d) => {
+            Record::Delete(d) | Record::Remove(d) => {
                 let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
                 let (first, last) =
                     (stripe(d.first).strip(StripIndex(0)), stripe(d.last).strip(StripIndex(255)));

@@ -163,7 +163,8 @@ impl Pdisk {
         let change = |store: &Store, state: &mut State| {
             let mut deleted = 0;
             for d in &batch {
-                match store.append(state, &Record::Delete(*d), Bytes::new(), false) {
+                let record = if deleted_everywhere { Record::Delete(*d) } else { Record::Remove(*d) };
+                match store.append(state, &record, Bytes::new(), false) {
                     Ok((_, n)) => {
                         if deleted_everywhere {
                             state.deletes.note(*d);

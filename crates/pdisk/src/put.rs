@@ -227,7 +227,12 @@ fn decide(store: &Store, state: &mut State, item: &Item) -> Decision {
             Err(refusal) => Decision::Answer(0, Err(refusal)),
         };
     }
-    let PrepareDecision { adopt, then } = rules::prepare(&now, &item.request);
+    let PrepareDecision { adopt, mut then } = rules::prepare(&now, &item.request);
+    // Late, and its block was deleted meanwhile.
+    let deleted = state.deletes.refuses(id, item.request.info.version, DeletesSeen::UNKNOWN);
+    if let (Ok(PrepareAction::Store), Some(present)) = (&then, deleted) {
+        then = Err(StripRefusal::NotNewer { present });
+    }
     if then == Ok(PrepareAction::Store) {
         return Decision::Store { adopt };
     }

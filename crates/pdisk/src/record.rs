@@ -70,13 +70,29 @@ impl Put {
 /// One change of the index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Record {
-    Open { incarnation: Incarnation },
+    Open {
+        incarnation: Incarnation,
+    },
     Put(Put),
-    Adopt { strip: StripId, version: Version },
-    Discard { strip: StripId, version: Version },
-    Seal { strip: StripId, below: Grant },
-    Lost { strip: StripId, version: Version },
+    Adopt {
+        strip: StripId,
+        version: Version,
+    },
+    Discard {
+        strip: StripId,
+        version: Version,
+    },
+    Seal {
+        strip: StripId,
+        below: Grant,
+    },
+    Lost {
+        strip: StripId,
+        version: Version,
+    },
     Delete(DeleteStrips),
+    /// The same of strips that are elsewhere now: they may come again.
+    Remove(DeleteStrips),
 }
 
 impl Record {
@@ -118,8 +134,8 @@ impl Record {
                 w.u64(below.0);
             }
             Record::Lost { strip, version } => strip_version(&mut w, 7, *strip, *version),
-            Record::Delete(d) => {
-                w.u8(8);
+            Record::Delete(d) | Record::Remove(d) => {
+                w.u8(if matches!(self, Record::Delete(_)) { 8 } else { 9 });
                 w.u32(d.fs.0);
                 w.u64(d.inode.0);
                 w.u64(d.first.0);
@@ -138,13 +154,8 @@ impl Record {
             5 => Record::Discard { strip: r.strip()?, version: r.version()? },
             6 => Record::Seal { strip: r.strip()?, below: Grant(r.u64()?) },
             7 => Record::Lost { strip: r.strip()?, version: r.version()? },
-            8 => Record::Delete(DeleteStrips {
-                fs: base::FsId(r.u32()?),
-                inode: base::InodeNo(r.u64()?),
-                first: base::BlockIndex(r.u64()?),
-                last: base::BlockIndex(r.u64()?),
-                highest: r.version()?,
-            }),
+            8 => Record::Delete(decode_delete(r)?),
+            9 => Record::Remove(decode_delete(r)?),
             _ => return Err(Malformed),
         })
     }
@@ -154,6 +165,16 @@ fn strip_version(w: &mut Writer<'_>, kind: u8, strip: StripId, version: Version)
     w.u8(kind);
     w.strip(strip);
     w.version(version);
+}
+
+fn decode_delete(r: &mut Reader<'_>) -> Decoded<DeleteStrips> {
+    Ok(DeleteStrips {
+        fs: base::FsId(r.u32()?),
+        inode: base::InodeNo(r.u64()?),
+        first: base::BlockIndex(r.u64()?),
+        last: base::BlockIndex(r.u64()?),
+        highest: r.version()?,
+    })
 }
 
 fn decode_put(r: &mut Reader<'_>, install: bool, units: u64) -> Decoded<Put> {
@@ -222,6 +243,13 @@ pub(crate) mod tests {
             crcs: vec![0xAABB_CCDD],
             inline: true,
         };
+        let delete = DeleteStrips {
+            fs: FsId(1),
+            inode: InodeNo(2),
+            first: BlockIndex(3),
+            last: BlockIndex(4),
+            highest: Version::MAX,
+        };
         vec![
             Record::Open { incarnation: Incarnation(3) },
             Record::Put(put.clone()),
@@ -230,13 +258,8 @@ pub(crate) mod tests {
             Record::Discard { strip, version },
             Record::Seal { strip, below: Grant(11) },
             Record::Lost { strip, version },
-            Record::Delete(DeleteStrips {
-                fs: FsId(1),
-                inode: InodeNo(2),
-                first: BlockIndex(3),
-                last: BlockIndex(4),
-                highest: Version::MAX,
-            }),
+            Record::Delete(delete),
+            Record::Remove(delete),
         ]
     }
 

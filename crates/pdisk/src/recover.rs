@@ -11,6 +11,7 @@ use wire::mgr::LogMark;
 use crate::{
     checkpoint::{self, Head, Slot},
     crcmap::CrcMap,
+    deletes::RecentDeletes,
     error::PdiskError,
     files::Label,
     index::{Index, Misfit},
@@ -43,6 +44,8 @@ pub(crate) struct Recovered {
     /// Where the log must be kept from.
     pub tail: u64,
     pub replayed_bytes: u64,
+    /// Those behind the checkpoint.
+    pub deletes: RecentDeletes,
     pub damage: Damage,
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
     let mut replay = Replay::new(image, head.rsn, u64::MAX);
     replay.damage = damage;
     let at = replay.run(&head, &mut index, &mut crcs, |group| marks.push(group.after.mark()))?;
-    let Replay { rsn, damage, .. } = replay;
+    let Replay { rsn, damage, deletes, .. } = replay;
     let space = Space::from_used(label.units, index.used_extents()).map_err(|Overlap(unit)| {
         PdiskError::damaged(image.index[slot].1, format!("two strips claim unit {unit} of the data file"))
     })?;
@@ -88,6 +91,7 @@ pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {
         marks,
         tail,
         replayed_bytes: at.position - head.log.position,
+        deletes,
         damage,
     })
 }
@@ -100,12 +104,14 @@ pub(crate) struct Replay<'a> {
     pub rsn: u64,
     until: u64,
     pub damage: Damage,
+    pub deletes: RecentDeletes,
 }
 
 impl<'a> Replay<'a> {
     /// Goes on after record `rsn`, up to record `until`.
     pub fn new(image: &Image<'a>, rsn: u64, until: u64) -> Replay<'a> {
-        Replay { label: image.label, log: image.log, rsn, until, damage: Damage::default() }
+        let (damage, deletes) = (Damage::default(), RecentDeletes::default());
+        Replay { label: image.label, log: image.log, rsn, until, damage, deletes }
     }
 
     /// Applies what is behind the checkpoint `head`. Returns the end of the log.
@@ -152,6 +158,9 @@ impl<'a> Replay<'a> {
             PdiskError::damaged(self.log.1, format!("record {n} does not fit: {what}"))
         })?;
         self.rsn = n;
+        if let Record::Delete(delete) = record {
+            self.deletes.note(*delete);
+        }
         if let (Record::Put(put), false) = (record, intact) {
             index.mark_damaged(put.strip, put.info.version);
             self.damage.strips.push((put.strip, put.info.version));

@@ -33,7 +33,7 @@ use crate::{
     extent::Extent,
     files::Files,
     index::Index,
-    io::{self, IoNode},
+    io::{self, IoNode, Queues},
     log::LogPoint,
     marks::Marks,
     options::{INDEX_MEMORY_MIN, OpenOptions},
@@ -145,7 +145,7 @@ pub(crate) struct State {
 pub(crate) struct Store {
     pub files: Files,
     pub node: IoNode,
-    pub queues: Vec<usize>,
+    pub queues: Queues,
     pub options: OpenOptions,
     /// Units that only strips with an adopted version may take.
     pub reserve_units: u64,
@@ -210,7 +210,7 @@ impl Store {
             space_waiters: Vec::new(),
             generations: VecDeque::from([Generation::new()]),
             ready,
-            deletes: RecentDeletes::default(),
+            deletes: recovered.deletes,
             checkpoint: recovered.checkpoint,
             marks: Marks::new(recovered.marks, options.marks_asked),
             unproved: false,

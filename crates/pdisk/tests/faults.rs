@@ -126,11 +126,12 @@ async fn slow_disks_only_take_longer() {
 }
 
 /// Flushes of the log for 8 writers of 16 strips each, every one waiting for its answer.
-async fn flushes_of_eight_writers() -> usize {
+async fn flushes_of_eight_writers(millis: u64) -> usize {
     let dir = tempfile::tempdir().unwrap();
     create(dir.path(), 16 << 20);
     let trace = Trace::default();
-    let node = faulty(EngineChoice::Psync, plan("delay 12ms on=flush file=log").traced(&trace));
+    let node =
+        faulty(EngineChoice::Psync, plan(&format!("delay {millis}ms on=flush file=log")).traced(&trace));
     let (p, _) = open(dir.path(), &node);
     trace.take();
     let writers = (0..8).map(|w| {
@@ -149,12 +150,12 @@ async fn flushes_of_eight_writers() -> usize {
 }
 
 /// All share a flush, instead of two halves in turn that wait for each other's: 16 flushes, not 32. Another
-/// try where the machine was too busy for them to come in time.
+/// try with a slower disk where the machine was too busy for them to come in time.
 #[tokio::test]
 async fn writers_that_come_again_share_a_flush() {
     let mut flushes = Vec::new();
-    while flushes.len() < 5 && flushes.last().is_none_or(|n| *n > 22) {
-        flushes.push(flushes_of_eight_writers().await);
+    while flushes.len() < 7 && flushes.last().is_none_or(|n| *n > 22) {
+        flushes.push(flushes_of_eight_writers(12 << flushes.len()).await);
     }
     assert!(flushes.last().is_some_and(|n| (16..=22).contains(n)), "{flushes:?}");
 }
@@ -337,12 +338,14 @@ async fn units_on_their_way_back_are_waited_for() {
     let (p, _) = Pdisk::open(dir.path(), options, &node).unwrap();
     write(&p, strip(1), v(1, 1), &content(1, 120)).await;
     node.change_faults(&plan("delay 700ms on=read file=data"));
-    let reads = {
-        let p = p.clone();
-        tokio::spawn(async move { read(&p, strip(1), ReadVersion::Exactly(v(1, 1))).await })
-    };
-    // It has begun when its units are not free though nothing refers to them any more.
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let of = p.clone();
+    let mut reads = Box::pin(async move { read(&of, strip(1), ReadVersion::Exactly(v(1, 1))).await });
+    // Looked at once it has begun: its units are not free though nothing will refer to them.
+    tokio::select! {
+        biased;
+        read = &mut reads => panic!("it does not wait: {read:?}"),
+        () = std::future::ready(()) => {}
+    }
     write(&p, strip(1), v(1, 2), &content(2, 120)).await;
     let more = [2, 3, 4].map(|i| {
         let p = p.clone();
@@ -351,5 +354,5 @@ async fn units_on_their_way_back_are_waited_for() {
     for one in more {
         assert_eq!(one.await.unwrap(), Ok(()));
     }
-    assert_eq!(reads.await.unwrap().unwrap(), content(1, 120));
+    assert_eq!(reads.await.unwrap(), content(1, 120));
 }

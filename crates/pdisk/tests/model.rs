@@ -91,8 +91,9 @@ struct Model {
     adopted: Option<Stored>,
     prepared: Option<Stored>,
     sealed: u64,
-    /// Deleted up to here in this life of the pdisk: it is not installed again.
+    /// Deleted up to here: it is not stored again. Of an earlier life of the pdisk it may be forgotten.
     deleted: Option<Version>,
+    perhaps: Option<Version>,
 }
 
 fn at(stored: &Option<Stored>) -> Option<Version> {
@@ -100,12 +101,18 @@ fn at(stored: &Option<Stored>) -> Option<Version> {
 }
 
 impl Model {
+    /// What must not be stored, as far as that was deleted. `stored`: then it is forgotten.
+    fn deleted(&self, stored: bool) -> Option<Version> {
+        self.deleted.max(self.perhaps.filter(|_| !stored))
+    }
+
     /// Whether a prepare is stored, is there already, or is refused.
     fn prepare(
         &mut self,
         version: Version,
         base: Option<Version>,
         adopt: Option<Version>,
+        stored: bool,
         bytes: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> bool {
         if self.sealed > version.grant.0 {
@@ -118,7 +125,8 @@ impl Model {
         if adopted == Some(version) || prepared == Some(version) {
             return true;
         }
-        if adopted > Some(version) || prepared.is_some() || base.is_some() && base != adopted {
+        let newest = adopted.max(self.deleted(stored));
+        if newest >= Some(version) || prepared.is_some() || base.is_some() && base != adopted {
             return false;
         }
         let base_bytes = if base.is_some() { self.adopted.as_ref().map_or(&[][..], |a| &a.1) } else { &[] };
@@ -184,8 +192,8 @@ impl Life {
                 let model = self.strips.entry(s).or_default();
                 let mut request = whole(strip(s), version, &bytes);
                 request.0.adopt = at(&model.prepared).filter(|_| adopt);
-                let expected = model.prepare(version, None, request.0.adopt, |_| bytes);
-                assert_eq!(prepare(&p, request).await.is_ok(), expected);
+                let (adopt, stored) = (request.0.adopt, prepare(&p, request).await.is_ok());
+                assert_eq!(stored, model.prepare(version, None, adopt, stored, |_| bytes));
             }
             Op::Part { strip: s, version, first, units, adopt } => {
                 let written = self.bytes(units);
@@ -197,21 +205,23 @@ impl Life {
                 let len = newest.as_ref().map_or(0, |n| n.1.len() / UNIT).max(first + units);
                 let mut request = part(strip(s), version, base, first, &written, len);
                 request.0.adopt = adopt;
-                let expected = model.prepare(version, Some(base), adopt, |base| {
+                let stored = prepare(&p, request).await.is_ok();
+                let expected = model.prepare(version, Some(base), adopt, stored, |base| {
                     let mut bytes = base.to_vec();
                     bytes.resize(len * UNIT, 0);
                     bytes[first * UNIT..(first + units) * UNIT].copy_from_slice(&written);
                     bytes
                 });
-                assert_eq!(prepare(&p, request).await.is_ok(), expected);
+                assert_eq!(stored, expected);
             }
             Op::Install { strip: s, version, units } => {
                 let bytes = self.bytes(units);
                 let model = self.strips.entry(s).or_default();
-                let newest = at(&model.adopted).max(at(&model.prepared)).max(model.deleted);
-                let newer = newest < Some(version);
                 let (request, payload) = whole(strip(s), version, &bytes);
-                assert_eq!(p.install(request, payload).await.is_ok(), newer);
+                let stored = p.install(request, payload).await.is_ok();
+                let newest = at(&model.adopted).max(at(&model.prepared)).max(model.deleted(stored));
+                let newer = newest < Some(version);
+                assert_eq!(stored, newer);
                 if newer {
                     (model.adopted, model.prepared) = (Some((version, bytes)), None);
                 }
@@ -271,7 +281,7 @@ impl Life {
                     self.node = volatile_node(self.plan);
                 }
                 self.pdisk = Some(open_small(self.dir.path(), &self.node));
-                self.strips.values_mut().for_each(|m| m.deleted = None);
+                self.strips.values_mut().for_each(|m| m.perhaps = m.deleted.take().max(m.perhaps));
             }
         }
         self.compare().await;

@@ -199,6 +199,44 @@ async fn what_was_deleted_is_not_installed_again() {
     assert_eq!(p.stats().free, p.stats().capacity);
 }
 
+/// A prepare that was delayed, or is asked for again, comes after the delete of its block. The adoption that comes with it
+/// is done.
+#[tokio::test]
+async fn what_was_deleted_is_not_prepared_again() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), 32 << 20);
+    let node = node(EngineChoice::Auto);
+    let (mut p, _) = open(dir.path(), &node);
+    // To the log, and to the data file.
+    for (i, units) in [(1, 3), (2, 30)] {
+        let (late, later) = (whole(strip(i), v(2, 5), &content(1, units)), v(2, 6));
+        prepare(&p, late.clone()).await.unwrap();
+        assert_eq!(p.delete(vec![block(i, v(2, 5))]).await, Ok(1));
+        let refused = Err(StripRefusal::NotNewer { present: v(2, 5) });
+        assert_eq!(prepare(&p, late.clone()).await, refused, "{units} units");
+        // The process ends, and its writer asks once more.
+        drop(p);
+        (p, _) = open(dir.path(), &node);
+        assert_eq!(prepare(&p, late.clone()).await, refused, "{units} units, after a restart");
+        prepare(&p, whole(strip(i), later, &content(2, units))).await.unwrap();
+        let mut adopting = late.clone();
+        adopting.0.adopt = Some(later);
+        assert!(prepare(&p, adopting).await.is_err());
+        assert_eq!(read(&p, strip(i), ReadVersion::Adopted).await.unwrap(), content(2, units));
+        // What was removed because it is elsewhere now was not deleted: it may come again.
+        assert_eq!(p.remove_leftovers(vec![block(i, later)]).await, Ok(1));
+        for again in [false, true] {
+            if again {
+                drop(p);
+                (p, _) = open(dir.path(), &node);
+            }
+            prepare(&p, whole(strip(i), later, &content(2, units))).await.unwrap();
+        }
+        assert_eq!(p.delete(vec![block(i, Version::MAX)]).await, Ok(1));
+    }
+    assert_eq!((p.stats().strips, p.stats().free), (0, p.stats().capacity));
+}
+
 #[tokio::test]
 async fn only_what_an_earlier_life_left_is_a_leftover() {
     let dir = tempfile::tempdir().unwrap();

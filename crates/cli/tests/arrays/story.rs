@@ -67,10 +67,11 @@ pub fn whole(cluster: &Cluster) {
     }
 }
 
-/// Every stripe is proved; how many there are.
+/// Every stripe is proved, and nothing of inodes that are gone is there; how many there are.
 pub fn proved(cluster: &Cluster) -> u64 {
     let verified = cluster.json(&["pool", "verify"]);
     assert_eq!(verified["away"], 0, "{verified:#}");
     assert!(verified["absent"] == 0 && verified["unowned"] == 0, "{verified:#}");
+    assert_eq!(verified["removed"], 0, "{verified:#}");
     verified["stripes"].as_u64().unwrap()
 }

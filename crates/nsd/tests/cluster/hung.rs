@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use base::{BlockIndex, Grant, OpClass, PdiskId, StripId, StripIndex, StripeId};
+use base::{BlockIndex, Grant, OpClass, PdiskId, StripId, StripIndex, StripSet, StripeId, Version};
+use bytes::Bytes;
 use pdisk::FaultPlan;
 use stripe::Fault;
-use wire::nsd::{NsdRefusal, NsdReply, NsdRequest};
+use wire::{
+    nsd::{NsdRefusal, NsdReply, NsdRequest},
+    strip::{PrepareStrip, Range, VersionInfo},
+};
 
-use crate::common::{Client, Cluster, FS, INODE};
+use crate::common::{Client, Cluster, FS, INODE, POOL, content, stripe, wait};
 
 fn strip() -> StripId {
     StripeId { fs: FS, inode: INODE, block: BlockIndex(7) }.strip(StripIndex(0))
@@ -59,4 +63,81 @@ async fn it_holds_up_neither_the_map_nor_the_disk_beside_it() {
     cluster.manager.in_force().await;
     let Ok(NsdReply::States { states, .. }) = call(&client, seal(1, 1), long).await else { panic!() };
     assert_eq!(states[0].sealed_below, Grant(2), "{states:?}");
+}
+
+/// A damaged strip on the disk that hangs is being repaired, and one on the disk beside it is repaired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_holds_up_no_repair_on_the_disk_beside_it() {
+    let cluster = Cluster::start_on("2+1p", 256 << 10, 3, 2, Some(FaultPlan::default())).await;
+    let mut client = cluster.client();
+    cluster.seen().await;
+    for block in 0..16 {
+        client.put(block, content(block, 64)).await;
+    }
+    client.adopt_all().await;
+    let view = client.io.view();
+    let on = |pdisk: u32| {
+        let members = |block: &u64| view.members(POOL, view.pool(POOL).unwrap().group_of(stripe(*block)));
+        let at = |block: u64| members(&block).iter().position(|m| *m == PdiskId(pdisk)).map(|i| (block, i));
+        let (block, index) = (0..16).find_map(at).unwrap();
+        stripe(block).strip(StripIndex(index as u8))
+    };
+    let lost = async |pdisk: u32| {
+        let state = cluster.nodes[0].as_ref().unwrap().pdisks[pdisk as usize - 1].state(vec![on(pdisk)]);
+        state.await.unwrap()[0].lost
+    };
+    let plan = "eio on=read file=data path=pdisk1/; eio on=read file=data path=pdisk2/ times=1; \
+                delay 90s on=write file=data path=pdisk1/";
+    assert!(cluster.io.change_faults(&plan.parse().unwrap()));
+    for pdisk in [1, 2] {
+        let suspect = NsdRequest::Suspect { pdisk: PdiskId(pdisk), strip: on(pdisk) };
+        assert_eq!(call(&client, suspect, Duration::from_secs(20)).await.unwrap(), NsdReply::Done);
+    }
+    wait(|| cluster.nodes[0].as_ref().unwrap().server.status().repair.repaired == 1).await;
+    assert_eq!((lost(1).await, lost(2).await), (true, false));
+}
+
+/// What is written to the disk that hangs takes its own share of the memory for requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_holds_up_no_write_to_the_disk_beside_it() {
+    // Strips of 2 MiB: twelve of them are all that may be under way.
+    let cluster = Cluster::start_on("2+1p", 4 << 20, 3, 2, Some(FaultPlan::default())).await;
+    let client = cluster.client();
+    cluster.seen().await;
+    assert!(cluster.io.change_faults(&"delay 90s on=write file=data path=pdisk1/".parse().unwrap()));
+    let bytes = content(1, 512);
+    let prepare = |pdisk: u32, block: u64, seconds| {
+        let group = client.io.view().pool(POOL).unwrap().group_of(stripe(block));
+        let range = Range { offset: 0, len: bytes.len() as u32 };
+        let strip = PrepareStrip {
+            strip: stripe(block).strip(StripIndex(0)),
+            pool: POOL,
+            group,
+            info: VersionInfo {
+                version: Version { grant: client.grant, seq: 1 },
+                touched: StripSet(7),
+                len: range.len,
+                covers: vec![],
+            },
+            base: None,
+            adopt: None,
+            ranges: vec![range],
+            crcs: wire::crc::unit_crcs(&bytes).collect(),
+        };
+        let request = NsdRequest::Prepare { pdisk: PdiskId(pdisk), strip };
+        let (io, payload) = (client.io.clone(), vec![Bytes::copy_from_slice(&bytes)]);
+        async move {
+            let deadline = Instant::now() + Duration::from_secs(seconds);
+            io.call(PdiskId(pdisk), request, payload, OpClass::Write, deadline).await
+        }
+    };
+    let hanging: Vec<_> = (0..24).map(|block| tokio::spawn(prepare(1, block, 600))).collect();
+    let under_way = || cluster.nodes[0].as_ref().unwrap().endpoint.serving().len();
+    wait(|| under_way() >= 6).await;
+    for block in 24..30 {
+        let written = prepare(2, block, 60).await;
+        assert!(matches!(written, Ok((NsdReply::Done, _))), "{written:?}");
+    }
+    assert!(hanging.iter().all(|one| !one.is_finished()));
+    hanging.iter().for_each(tokio::task::JoinHandle::abort);
 }

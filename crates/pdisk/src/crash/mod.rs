@@ -10,6 +10,7 @@ mod oracle;
 mod workload;
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -42,6 +43,7 @@ const STATES: u64 = 100_000;
 struct Place {
     dir: tempfile::TempDir,
     label: Label,
+    lives: Cell<u64>,
 }
 
 impl Place {
@@ -51,7 +53,7 @@ impl Place {
             CreateOptions { log_size: Some(512 << 10), ..CreateOptions::new(CLUSTER, PDISK, 2 << 20) };
         Pdisk::create(dir.path(), options).unwrap();
         let label = read_label(dir.path()).unwrap();
-        Place { dir, label }
+        Place { dir, label, lives: Cell::new(0) }
     }
 
     /// One life: opens what is there, runs the workload, and returns what was recorded. `models`: the
@@ -74,7 +76,9 @@ impl Place {
         operations.told(mark, (report.log_position, report.incarnation.0));
         trace.mark(mark + 1);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(workload::run(&pdisk, &trace, operations, models, seed, OPERATIONS));
+        // A grant is for an operation at most.
+        let grant = 1 + self.lives.replace(self.lives.get() + 1) * (OPERATIONS + 1);
+        runtime.block_on(workload::run(&pdisk, &trace, operations, models, (seed, grant), OPERATIONS));
         if seed.is_multiple_of(4) {
             runtime.block_on(pdisk.close()).unwrap();
         }

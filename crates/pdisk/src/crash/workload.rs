@@ -29,7 +29,7 @@ pub(super) async fn run(
     trace: &Trace,
     table: &Operations,
     models: &Models,
-    seed: u64,
+    (seed, grant): (u64, u64),
     operations: u64,
 ) {
     let clients = (0..CLIENTS).map(|n| {
@@ -44,7 +44,7 @@ pub(super) async fn run(
             strips: mine,
             last: Version::default(),
         };
-        client.last = client.newest();
+        client.last = client.newest(grant);
         tokio::spawn(async move {
             for _ in 0..operations {
                 client.step().await;
@@ -73,12 +73,13 @@ struct Client {
 }
 
 impl Client {
-    fn newest(&self) -> Version {
+    /// Not below `grant`: an earlier life deleted up to there, and what it left does not say so.
+    fn newest(&self, grant: u64) -> Version {
         let versions =
             self.strips.iter().flat_map(|s| s.adopted.iter().chain(&s.prepared)).map(|c| c.version);
         let sealed = self.strips.iter().map(|s| s.sealed).max().unwrap_or(0);
         let newest = versions.max().unwrap_or_default();
-        Version { grant: Grant(newest.grant.0.max(sealed).max(1)), seq: newest.seq }
+        Version { grant: Grant(newest.grant.0.max(sealed).max(grant)), seq: newest.seq }
     }
 
     fn next_version(&mut self) -> Version {

@@ -10,13 +10,17 @@ use std::{
     },
 };
 
-use super::{Job, lock};
+use super::{
+    Job,
+    lanes::{Lanes, share},
+    lock,
+};
 
 #[derive(Default)]
 pub(super) struct Jobs {
     pub list: VecDeque<Job>,
-    /// psync: threads that serve a request.
-    pub active: usize,
+    /// psync: those that its threads have looked at.
+    pub lanes: Lanes<Job>,
 }
 
 pub(super) struct Inbox {
@@ -31,6 +35,8 @@ pub(super) struct Inbox {
     /// Files that are closed: their numbers, to be taken out of the ring's table.
     pub closed: Mutex<Vec<u64>>,
     pub stop: AtomicBool,
+    /// Pdisks that have a share of the queue.
+    pub pdisks: AtomicUsize,
     pub done: AtomicU64,
     /// Times the thread had to be woken.
     pub wakes: AtomicU64,
@@ -50,11 +56,17 @@ impl Inbox {
             eventfd,
             closed: Mutex::default(),
             stop: AtomicBool::new(false),
+            pdisks: AtomicUsize::new(0),
             done: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             deepest: AtomicUsize::new(0),
         })
+    }
+
+    /// What each pdisk may have in flight where `depth` may be in all.
+    pub fn share(&self, depth: usize) -> usize {
+        share(depth, self.pdisks.load(Ordering::Relaxed))
     }
 
     pub fn push(&self, more: impl IntoIterator<Item = Job>) {

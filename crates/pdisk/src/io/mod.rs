@@ -7,6 +7,7 @@ mod again;
 mod buffers;
 pub(crate) mod fault;
 mod inbox;
+mod lanes;
 mod mapped;
 mod numa;
 mod psync;
@@ -46,6 +47,8 @@ pub(crate) struct IoFile {
     pub path: PathBuf,
     /// Names it for the rings; never used again.
     number: u64,
+    /// Its pdisk's lane in the queues.
+    lane: u64,
     /// The node whose rings may have it registered.
     home: Weak<Node>,
     /// It is on a file system in memory: nothing happens there but a copy.
@@ -61,13 +64,14 @@ const NOW_BYTES_MAX: usize = 64 << 10;
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 impl IoFile {
-    /// `node`: whose queues it is used on.
-    pub fn new(file: File, path: &Path, node: Option<&IoNode>) -> IoFile {
+    /// `node`: whose queues it is used on, and its pdisk's lane there.
+    pub fn new(file: File, path: &Path, node: Option<(&IoNode, u64)>) -> IoFile {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let home = node.map_or_else(Weak::new, |n| Arc::downgrade(&n.0));
+        let home = node.map_or_else(Weak::new, |(node, _)| Arc::downgrade(&node.0));
+        let lane = node.map_or(0, |(_, lane)| lane);
         let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        IoFile { file, path: path.into(), number, home, in_memory, map: OnceLock::new() }
+        IoFile { file, path: path.into(), number, lane, home, in_memory, map: OnceLock::new() }
     }
 
     fn map(&self) -> Option<&Arc<Map>> {
@@ -140,6 +144,10 @@ struct Job {
 }
 
 impl Job {
+    fn lane(&self) -> u64 {
+        self.request.file.lane
+    }
+
     /// Gives the buffer up first: the finish function takes it back.
     fn complete(self, result: io::Result<()>) {
         let tag = self.request.tag;
@@ -181,8 +189,31 @@ pub struct QueueStats {
 #[derive(Clone)]
 pub struct IoNode(Arc<Node>);
 
+/// The queues of a pdisk, each of which it has a share of.
+pub(crate) struct Queues {
+    node: Arc<Node>,
+    placed: Vec<usize>,
+}
+
+impl std::ops::Deref for Queues {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.placed
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        for q in &self.placed {
+            self.node.queues[*q].inbox.pdisks.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 struct Node {
     queues: Vec<Queue>,
+    /// Given to pdisks so far.
+    lanes: AtomicU64,
     placement: Mutex<numa::Placement>,
     engine: Engine,
     settings: Arc<Settings>,
@@ -227,7 +258,9 @@ impl IoNode {
         };
         let Started { queues, engine, buffers, why_psync, why_one_queue } = started;
         let placement = Mutex::new(numa::Placement::new(queues.len()));
-        let node = Node { queues, placement, engine, settings, buffers, why_psync, why_one_queue, fault };
+        let lanes = AtomicU64::new(1);
+        let node =
+            Node { queues, lanes, placement, engine, settings, buffers, why_psync, why_one_queue, fault };
         Ok(IoNode(Arc::new(node)))
     }
 
@@ -305,7 +338,7 @@ impl IoNode {
 
     /// The queues for a pdisk in `dir` that wants `count`: of its device's NUMA node where there are
     /// several, in turn among equals.
-    pub(crate) fn assign(&self, count: usize, dir: &Path) -> Vec<usize> {
+    pub(crate) fn assign(&self, count: usize, dir: &Path) -> Queues {
         let sys = Path::new("/sys");
         let near = numa::device_node(sys, dir);
         let placed = lock(&self.0.placement).assign(count, near);
@@ -313,7 +346,16 @@ impl IoNode {
             let tids = placed.iter().map(|q| self.0.queues[*q].tid).filter(|tid| *tid > 0);
             numa::pin(sys, near, tids);
         }
-        placed
+        let node = Arc::clone(&self.0);
+        for q in &placed {
+            node.queues[*q].inbox.pdisks.fetch_add(1, Ordering::Relaxed);
+        }
+        Queues { node, placed }
+    }
+
+    /// A number for the files of a pdisk that is opened.
+    pub(crate) fn lane(&self) -> u64 {
+        self.0.lanes.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Submits requests, each to the queue beside it. `finish` runs after the last of them, on a queue's

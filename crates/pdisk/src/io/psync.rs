@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{Inbox, IoFile, Job, Op, Queue, Settings, lock};
+use super::{Inbox, IoFile, Job, Op, Queue, Settings, inbox::Jobs, lock};
 use crate::options::IoConfig;
 
 /// Threads a queue; with a smaller depth some of them rest.
@@ -31,9 +31,10 @@ pub(super) fn start(config: &IoConfig, settings: &Arc<Settings>) -> io::Result<V
 
 fn run(inbox: &Inbox, settings: &Settings) {
     while let Some(job) = next(inbox, settings) {
+        let lane = job.lane();
         serve(job, inbox);
-        lock(&inbox.jobs).active -= 1;
-        // Who waits for the depth alone.
+        lock(&inbox.jobs).lanes.end(lane);
+        // Who waits for its share alone.
         inbox.wake.notify_one();
     }
 }
@@ -41,16 +42,16 @@ fn run(inbox: &Inbox, settings: &Settings) {
 fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
     let mut jobs = lock(&inbox.jobs);
     loop {
-        if jobs.active < settings.depth()
-            && let Some(job) = jobs.list.pop_front()
-        {
-            jobs.active += 1;
-            inbox.deepest.fetch_max(jobs.active, Ordering::Relaxed);
-            inbox.queued.store(jobs.list.len(), Ordering::Relaxed);
+        let Jobs { list, lanes } = &mut *jobs;
+        list.drain(..).for_each(|job| lanes.push(job.lane(), job));
+        let job = lanes.next(inbox.share(settings.depth().min(THREADS as usize)));
+        inbox.queued.store(lanes.waiting(), Ordering::Relaxed);
+        if let Some(job) = job {
+            inbox.deepest.fetch_max(lanes.active(), Ordering::Relaxed);
             return Some(job);
         }
-        if inbox.stop.load(Ordering::SeqCst) && jobs.list.is_empty() {
-            // Those that wait for the depth end as well.
+        if inbox.stop.load(Ordering::SeqCst) && lanes.waiting() == 0 {
+            // Those that wait for their share end as well.
             inbox.wake.notify_all();
             return None;
         }

@@ -7,7 +7,7 @@
 //! The unsafe code: pushing entries whose memory the slots keep alive, registering the region.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fs::File,
     io,
     os::fd::{AsRawFd, FromRawFd},
@@ -21,6 +21,7 @@ use super::{
     Inbox, IoFile, Job, Op, Queue, Settings,
     again::{AGAIN_MAX, Next, PAUSES, next},
     buffers::{Buffers, Region},
+    lanes::Lanes,
     lock, psync,
     settings::Pace,
 };
@@ -152,7 +153,7 @@ struct Loop {
     files: Files,
     slots: Slots,
     free: Vec<usize>,
-    waiting: VecDeque<Job>,
+    waiting: Lanes<Job>,
     wake_armed: bool,
     pace: Pace,
 }
@@ -181,7 +182,7 @@ impl Loop {
             files: Files { places: HashMap::new(), free: (0..places).rev().collect() },
             slots: Slots(Vec::new()),
             free: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Lanes::default(),
             wake_armed: false,
             pace: Pace::new(Instant::now()),
         };
@@ -197,7 +198,7 @@ impl Loop {
         loop {
             let came = self.take_jobs();
             let stopping = self.inbox.stop.load(Ordering::SeqCst);
-            if stopping && self.waiting.is_empty() && self.in_flight() == 0 {
+            if stopping && self.waiting.waiting() == 0 && self.in_flight() == 0 {
                 break;
             }
             self.forget_closed();
@@ -225,17 +226,17 @@ impl Loop {
         drop(region);
     }
 
-    /// Puts what has come into slots, up to the depth. Returns how many came.
+    /// Puts what has come into slots, each pdisk's up to its share of the depth. Returns how many came.
     fn take_jobs(&mut self) -> u32 {
         let mut came = 0;
         if self.inbox.queued.load(Ordering::SeqCst) > 0 {
             let mut jobs = lock(&self.inbox.jobs);
             came = jobs.list.len() as u32;
-            self.waiting.append(&mut jobs.list);
+            jobs.list.drain(..).for_each(|job| self.waiting.push(job.lane(), job));
             self.inbox.queued.store(0, Ordering::SeqCst);
         }
-        while self.in_flight() < self.settings.depth() {
-            let Some(job) = self.waiting.pop_front() else { break };
+        let share = self.inbox.share(self.settings.depth());
+        while let Some(job) = self.waiting.next(share) {
             if job.request.file.in_memory {
                 self.copy(job);
                 continue;
@@ -253,17 +254,19 @@ impl Loop {
 
     /// Does a request of a file in memory here and now: the ring would hand it to a worker thread of the kernel,
     /// and being woken twice costs more than the copy.
-    fn copy(&self, mut job: Job) {
+    fn copy(&mut self, mut job: Job) {
         let request = &mut job.request;
         let result = psync::perform(&request.file, &mut request.op, request.offset);
         self.inbox.done.fetch_add(1, Ordering::Relaxed);
+        self.waiting.end(job.lane());
         job.complete(result);
     }
 
     /// Hands over what is prepared, and waits until something can be done.
     fn turn(&mut self) -> io::Result<()> {
-        if !self.waiting.is_empty() && self.in_flight() >= self.settings.depth() {
-            // No room: only a completion helps, new requests need not wake us.
+        let pdisks = self.inbox.pdisks.load(Ordering::Relaxed).max(1);
+        if self.in_flight() >= pdisks * self.inbox.share(self.settings.depth()) {
+            // No room for any: only a completion helps, new requests need not wake us.
             return self.wait();
         }
         let spin = self.settings.spin();
@@ -434,6 +437,7 @@ impl Loop {
         if let Some(slot) = self.slots.0[index].take() {
             self.free.push(index);
             self.inbox.done.fetch_add(1, Ordering::Relaxed);
+            self.waiting.end(slot.job.lane());
             slot.job.complete(outcome);
         }
     }

@@ -283,6 +283,7 @@ impl Cluster {
             role: net::Role::Server,
             node: NodeId(n + 1),
             listen: vec!["127.0.0.1:0".parse().unwrap()],
+            inbound_bytes_max: (wire::frame::PAYLOAD_LEN_MAX + wire::frame::BODY_LEN_MAX) as usize,
             ..endpoint_config()
         })
         .unwrap();
