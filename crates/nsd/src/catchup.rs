@@ -31,7 +31,7 @@ use wire::{
 
 use crate::{
     config::{ServedPdisk, Tuning},
-    judge::{Seen, Verdict, Why, judge},
+    judge::{Seen, Verdict, Why, judge, vouched},
     pace::{PERMITS, Pace},
     records::Records,
     settle::{Maker, Place, Settled, Unsettled, empty},
@@ -315,9 +315,20 @@ impl<S: Strips> CatchUp<S> {
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }
+        // Where no `ok` pdisk is sure to know of every block, those that are catching up are listed as well, and waited for.
+        let state = |i: usize| members.get(i).map_or(PdiskState::Missing, |m| view.state(*m));
+        let vouched = vouched(pool_view.geometry, me, state);
+        let absent = |m: &PdiskId| *m != self.served.id && !view.state(*m).written() && !given_up(m);
+        if moved_from.is_none() && !vouched && members.iter().any(absent) {
+            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!("{group}: those who know what there is are away");
+            tokio::time::sleep(self.tuning.revisit_pause).await;
+            return again();
+        }
         let mut lists: Vec<List> = Vec::new();
         for (i, &pdisk) in members.iter().enumerate() {
-            let ask = i == me || view.state(pdisk) == PdiskState::Ok;
+            let back = !vouched && moved_from.is_none() && view.state(pdisk) == PdiskState::Returning;
+            let ask = i == me || back || view.state(pdisk) == PdiskState::Ok;
             lists.push(List::new(if i == me { self.served.id } else { pdisk }, i, ask));
         }
         // The only strip of its stripe: where it comes from is the only one that knows.
@@ -339,6 +350,8 @@ impl<S: Strips> CatchUp<S> {
                 others.push(if i == me {
                     mine = state;
                     Seen::Mine
+                } else if list.ask && view.state(list.pdisk) != PdiskState::Ok {
+                    Seen::Returning(state)
                 } else if list.ask {
                     Seen::Ok(state)
                 } else {

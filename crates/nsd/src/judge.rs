@@ -27,10 +27,16 @@
 //!   of them is the last that was complete: a complete version was stored on every touched strip that counted, and
 //!   what counted then is here or there now. A strip that cannot be that version, since fewer than K are left of it, is given up:
 //!   it is absent, so that it is never read, and its pdisk need not wait for it.
+//!
+//! *Beyond M, one after the other.* Where no `ok` pdisk has a touched strip, nobody says whether what is only prepared is complete. When
+//! everybody answers, and as many strips fit it as one that is complete has, it counts ([`Verdict::AdoptLeftover`]); the others wait
+//! until it is adopted. With fewer it goes. While somebody is away, or what is damaged may tell once it is made anew, it is held. A pdisk
+//! waits for its group's others as long as no `ok` one is sure to know of every block ([`vouched`]).
 
 use base::{StripIndex, Version};
 use stripe::{Geometry, StripeTarget};
 use wire::{
+    map::PdiskState,
     owned::Owner,
     strip::{StripState, VersionInfo},
 };
@@ -64,6 +70,9 @@ pub enum Verdict {
     /// Only this prepared version is anywhere: it goes if an earlier life of the pdisk left it, and stays
     /// if it is the beginning of a write.
     DiscardLeftover(Version),
+    /// This prepared version is proven complete by what everybody holds: it is adopted if an earlier life of the pdisk left
+    /// it. What this life began its writer knows.
+    AdoptLeftover(Version),
     /// What the manager's record says of the block decides.
     Ask,
     /// The current version cannot be made of the other strips: fewer than K of it are left anywhere. What is here of an older
@@ -93,6 +102,19 @@ fn adopted(state: &StripState) -> Option<&VersionInfo> {
     state.adopted.as_ref()
 }
 
+/// Whether this version is there, or a later one.
+fn holds(state: &StripState, version: Version) -> bool {
+    state.prepared.as_ref().is_some_and(|p| p.version == version)
+        || adopted(state).is_some_and(|a| a.version >= version)
+}
+
+/// What is complete there when this version is adopted somewhere: it was begun when those before it were complete, or dropped.
+fn complete_by<'a>(state: &Option<&'a StripState>, last: Version) -> Option<&'a VersionInfo> {
+    let state = (*state)?;
+    let prepared = state.prepared.as_ref().filter(|p| p.version <= last);
+    prepared.into_iter().chain(&state.adopted).max_by_key(|i| i.version)
+}
+
 fn present(state: &StripState) -> bool {
     state.adopted.is_some() || state.prepared.is_some()
 }
@@ -111,14 +133,26 @@ pub fn judge(
     if record == Some(Owner::Nobody) {
         return if mine.is_some() { Verdict::Delete(Version::MAX) } else { Verdict::Fine };
     }
+    let begun = |seen: &Seen| matches!(seen, Seen::Ok(Some(state)) if state.prepared.is_some());
     let verdict = by_strips(geometry, me, mine, others, record);
     match (&verdict, record) {
         // Whoever knows that version settles it.
-        (Verdict::Later(Why::Held(_)), None) => verdict,
+        (Verdict::Later(Why::Held(_)), None) if others.iter().any(begun) => verdict,
         // An inode that is gone settles whatever waits, and nothing is made of it.
-        (Verdict::Install(_) | Verdict::Later(_) | Verdict::Hopeless(..), None) => Verdict::Ask,
+        (
+            Verdict::Install(_) | Verdict::AdoptLeftover(_) | Verdict::Later(_) | Verdict::Hopeless(..),
+            None,
+        ) => Verdict::Ask,
         _ => verdict,
     }
+}
+
+/// Whether `ok` pdisks other than that of strip `me` are sure to know of every block of a group: then what none of them names is
+/// not there. Every version writes all parity, or all copies, and some data.
+pub fn vouched(geometry: Geometry, me: usize, state: impl Fn(usize) -> PdiskState) -> bool {
+    let ok = |i: usize| i != me && state(i) == PdiskState::Ok;
+    let first = if geometry.replicated() { 0 } else { geometry.k() };
+    (first..geometry.width()).any(ok) || first > 0 && (0..first).all(ok)
 }
 
 fn by_strips(
@@ -135,17 +169,16 @@ fn by_strips(
         let have = mine.and_then(|m| m.adopted.as_ref()).map(|a| a.version);
         return newest.filter(|p| have < Some(*p)).map_or(Verdict::Fine, Verdict::Adopt);
     }
-    let stripe = Stripe::new(geometry, me, mine, others);
+    let stripe = Stripe::new(geometry, me, mine, others, record);
 
     // A version on its way that this strip is part of and does not hold.
     let index = StripIndex(me as u8);
-    let holds = |v: Version| {
-        mine.is_some_and(|m| {
-            m.prepared.as_ref().is_some_and(|p| p.version == v)
-                || m.adopted.as_ref().is_some_and(|a| a.version >= v)
-        })
-    };
-    if stripe.on_its_way().any(|p| p.touched.contains(index) && !holds(p.version)) {
+    let held = |v: Version| mine.is_some_and(|m| holds(m, v));
+    if stripe.on_its_way().any(|p| p.touched.contains(index) && !held(p.version)) {
+        return Verdict::Later(Why::Prepared);
+    }
+    // A damaged strip of a version that is not adopted everywhere yet: what it covers cannot be told from what is.
+    if mine.is_some_and(|m| m.lost) && stripe.on_its_way().any(|p| Some(p.version) <= stripe.have()) {
         return Verdict::Later(Why::Prepared);
     }
     let target = stripe.target();
@@ -172,6 +205,15 @@ fn by_strips(
     }
 }
 
+/// Whether a version that is only prepared may be complete: that many strips fit it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Enough,
+    /// Not without what is not known yet.
+    Unknown,
+    TooFew,
+}
+
 /// The stripe as its strip `me` sees it.
 struct Stripe<'a> {
     geometry: Geometry,
@@ -182,10 +224,17 @@ struct Stripe<'a> {
     ok: Vec<Option<&'a StripState>>,
     /// What is known to be held anywhere, here included.
     known: Vec<Option<&'a StripState>>,
+    record: Option<Owner>,
 }
 
 impl<'a> Stripe<'a> {
-    fn new(geometry: Geometry, me: usize, mine: Option<&'a StripState>, others: &'a [Seen]) -> Stripe<'a> {
+    fn new(
+        geometry: Geometry,
+        me: usize,
+        mine: Option<&'a StripState>,
+        others: &'a [Seen],
+        record: Option<Owner>,
+    ) -> Stripe<'a> {
         let held = |state: &'a Option<StripState>| state.as_ref().filter(|s| present(s));
         let ok = |seen: &'a Seen| match seen {
             Seen::Ok(state) => held(state),
@@ -197,7 +246,7 @@ impl<'a> Stripe<'a> {
             Seen::Away => None,
         };
         let (ok, known) = (others.iter().map(ok).collect(), others.iter().map(known).collect());
-        Stripe { geometry, me, mine, others, ok, known }
+        Stripe { geometry, me, mine, others, ok, known, record }
     }
 
     fn have(&self) -> Option<Version> {
@@ -243,8 +292,41 @@ impl<'a> Stripe<'a> {
         if self.known[k..].iter().flatten().filter_map(|s| adopted(s)).any(|p| p.version > newest.version) {
             return None;
         }
-        let covers = ok[..k].iter().map(|s| s.and_then(adopted).map(|i| i.version)).collect();
+        let covers = self.data_of(newest);
         Some(StripeTarget { version: newest.version, covers, touched: newest.touched, len: data_len() })
+    }
+
+    /// What the data strips are in a complete version that no parity is known of. What is prepared is of it if it was written since
+    /// the last parity that is known, or if that covers it.
+    fn data_of(&self, last: &VersionInfo) -> Vec<Option<Version>> {
+        if self.geometry.replicated() {
+            return Vec::new();
+        }
+        let (data, parity) = self.known.split_at(self.geometry.k());
+        let stored = |p: &&VersionInfo| {
+            let held = |(i, s): (usize, &Option<&StripState>)| {
+                !p.touched.contains(StripIndex(i as u8)) || s.is_some_and(|s| holds(s, p.version))
+            };
+            p.version <= last.version && data.iter().enumerate().all(held)
+        };
+        let begun = parity.iter().flatten().filter_map(|s| s.prepared.as_ref()).filter(stored);
+        let before = parity.iter().filter_map(|s| s.and_then(adopted)).chain(begun).max_by_key(|i| i.version);
+        let covers = |i: usize| before.and_then(|b| b.covers.get(i).copied().flatten());
+        let of = |(i, state): (usize, &Option<&'a StripState>)| {
+            if last.touched.contains(StripIndex(i as u8)) {
+                return Some(last.version);
+            }
+            let of_it = |v: &Version| {
+                *v <= last.version && (before.is_none_or(|b| *v > b.version) || covers(i) == Some(*v))
+            };
+            let mut held =
+                state.iter().flat_map(|s| s.prepared.iter().chain(&s.adopted)).map(|info| info.version);
+            // What counts is what it should be, and what is not there was cut off.
+            let counts = matches!(self.others[i], Seen::Ok(_)) || state.and_then(adopted).is_none();
+            let otherwise = || if counts { state.and_then(adopted).map(|a| a.version) } else { covers(i) };
+            held.find(of_it).or_else(otherwise)
+        };
+        data.iter().enumerate().map(of).collect()
     }
 
     /// Whether parity (or a copy) says what all strips should be; of a damaged record that may be lost.
@@ -259,7 +341,7 @@ impl<'a> Stripe<'a> {
         let settled = || match self.mine_prepared() {
             Some(p) if p.version > target.version => self.newer(p),
             // A stripe's versions come one after the other: what is older than the current one is left over.
-            Some(p) if p.version < target.version && !self.on_its_way().any(|o| o.version == p.version) => {
+            Some(p) if p.version <= target.version && !self.on_its_way().any(|o| o.version == p.version) => {
                 Verdict::Discard(p.version)
             }
             _ => Verdict::Fine,
@@ -273,7 +355,15 @@ impl<'a> Stripe<'a> {
             Some(wanted) if have == Some(wanted) && !lost => settled(),
             Some(wanted) if prepared == Some(wanted) => Verdict::Adopt(wanted),
             Some(wanted) if have.is_some_and(|h| h > wanted) => Verdict::Later(Why::Newer),
-            Some(wanted) if self.hopeless(&target) => Verdict::Hopeless(have.filter(|h| *h < wanted), target),
+            // Nothing is made beneath what is prepared here.
+            Some(wanted) if prepared > Some(wanted) && have != Some(wanted) => match settled() {
+                Verdict::Fine => Verdict::Later(Why::Prepared),
+                verdict => verdict,
+            },
+            Some(wanted) if self.hopeless(&target) => match settled() {
+                Verdict::Fine => Verdict::Hopeless(have.filter(|h| *h < wanted), target),
+                verdict => verdict,
+            },
             Some(_) => Verdict::Install(target),
         }
     }
@@ -281,71 +371,139 @@ impl<'a> Stripe<'a> {
     /// What to do about a version that is prepared here, and newer than all that `ok` pdisks have adopted.
     fn newer(&self, info: &VersionInfo) -> Verdict {
         let version = info.version;
-        let holds = |s: &StripState| {
-            s.prepared.as_ref().is_some_and(|p| p.version == version)
-                || adopted(s).is_some_and(|a| a.version >= version)
-        };
-        let lacks = |i: StripIndex| match self.others.get(usize::from(i.0)) {
-            Some(Seen::Ok(state)) => state.as_ref().is_none_or(|s| !holds(s) && !s.lost),
-            _ => false,
-        };
         let on_its_way = self.on_its_way().any(|o| o.version == version);
-        if info.touched.iter().any(lacks) {
+        if self.lacked(info) {
             return if on_its_way { Verdict::Fine } else { Verdict::DiscardLeftover(version) };
         }
-        // Beyond what the code bears the loss of no `ok` pdisk may have a strip of it.
-        let fits = |i: &usize| match self.known[*i] {
-            Some(s) if info.touched.contains(StripIndex(*i as u8)) => holds(s),
-            Some(s) => !s.lost,
-            None => matches!(self.others[*i], Seen::Ok(_)),
-        };
-        let fit = (0..self.geometry.width()).filter(fits).count();
-        if on_its_way || fit >= usize::from(self.geometry.code.data()) {
-            return Verdict::Later(Why::Held(version));
+        match self.fit(info) {
+            _ if on_its_way => Verdict::Later(Why::Held(version)),
+            Fit::Unknown => Verdict::Later(Why::Held(version)),
+            // A version is begun when the one before is complete, or is not to be.
+            Fit::Enough if self.complete_elsewhere(Some(version)) => Verdict::Later(Why::Prepared),
+            Fit::Enough => Verdict::AdoptLeftover(version),
+            Fit::TooFew => Verdict::DiscardLeftover(version),
         }
-        Verdict::Fine
+    }
+
+    /// Strips that it takes to read the stripe.
+    fn needs(&self) -> usize {
+        usize::from(self.geometry.code.data())
+    }
+
+    /// Whether an `ok` pdisk lacks a strip of this version: it is not complete.
+    fn lacked(&self, info: &VersionInfo) -> bool {
+        let lacks = |i: StripIndex| match self.others.get(usize::from(i.0)) {
+            // Of a damaged strip the version is known.
+            Some(Seen::Ok(state)) => state.as_ref().is_none_or(|s| !holds(s, info.version)),
+            _ => false,
+        };
+        info.touched.iter().any(lacks)
+    }
+
+    /// What may be the data strips of this version as far as it does not write them: by parity of its own, or by what is left of
+    /// the one before.
+    fn covers_of(&self, info: &VersionInfo) -> Vec<&'a VersionInfo> {
+        let parity = || self.known[self.first_parity()..].iter().flatten();
+        let own =
+            parity().flat_map(|s| s.adopted.iter().chain(&s.prepared)).find(|i| i.version == info.version);
+        if let Some(own) = own {
+            return vec![own];
+        }
+        let last = parity().filter_map(|s| adopted(s)).max_by_key(|i| i.version);
+        let begun = parity().filter_map(|s| s.prepared.as_ref());
+        let between =
+            |p: &&VersionInfo| p.version < info.version && last.is_none_or(|l| p.version > l.version);
+        last.into_iter().chain(begun.filter(between)).collect()
+    }
+
+    /// Whether as many strips fit this version as one that is complete has, by what everybody holds.
+    fn fit(&self, info: &VersionInfo) -> Fit {
+        let covers = self.covers_of(info);
+        let unrecorded = self.record == Some(Owner::Unrecorded);
+        let own = covers.iter().any(|c| c.version == info.version);
+        let (mut fit, mut perhaps, mut away) = (0, 0, 0);
+        for (i, seen) in self.others.iter().enumerate() {
+            let (known, touched) = (self.known[i], info.touched.contains(StripIndex(i as u8)));
+            let has = |wanted: Option<Version>| match (wanted, known) {
+                (None, _) => true, // never written: zeros
+                (Some(v), Some(s)) => {
+                    s.prepared.as_ref().is_some_and(|p| p.version == v)
+                        || adopted(s).is_some_and(|a| a.version >= v && !s.lost)
+                }
+                (Some(_), None) => false,
+            };
+            let mut fits = covers.iter().map(|c| c.covers.get(i).copied().is_some_and(has));
+            match known {
+                _ if !touched && !covers.is_empty() && fits.clone().all(|fits| fits) => fit += 1,
+                _ if *seen == Seen::Away => away += 1,
+                Some(s) if touched => fit += usize::from(holds(s, info.version)),
+                None if touched => {}
+                Some(s) if s.lost => perhaps += 1,
+                // The one before is complete: what counts is what it should be.
+                _ if matches!(seen, Seen::Ok(_)) => fit += 1,
+                _ if covers.is_empty() => fit += 1,
+                // What is not there may have been cut off before.
+                _ => perhaps += usize::from(known.is_none() && !own || fits.any(|fits| fits)),
+            }
+        }
+        let older = |p: &VersionInfo| p.version < info.version;
+        let alone = || !self.known.iter().flatten().filter_map(|s| s.prepared.as_ref()).any(older);
+        let unreadable = || alone() && self.newest_known().is_none_or(|t| self.left(&t) < self.needs());
+        match self.needs() {
+            needs if fit >= needs && away == 0 => Fit::Enough,
+            // Nothing can be made anew, or nobody names the block: it is not waited for.
+            needs if fit + perhaps >= needs && away == 0 && (unrecorded || unreadable()) => Fit::Enough,
+            // Who is away may say so, and what is damaged once it is made anew.
+            needs if fit + perhaps + away >= needs => Fit::Unknown,
+            _ => Fit::TooFew,
+        }
     }
 
     /// Whether too few strips of `target` are left, everybody else asked. While anything newer is anywhere it is not the last.
     fn hopeless(&self, target: &StripeTarget) -> bool {
-        let newer =
-            |s: &&StripState| s.prepared.is_some() || adopted(s).is_some_and(|a| a.version > target.version);
-        if self.others.contains(&Seen::Away) || self.known.iter().flatten().any(newer) {
+        let others = || (0..self.geometry.width()).filter(|i| *i != self.me).filter_map(|i| self.known[i]);
+        let newer = |s: &StripState| s.adopted.iter().chain(&s.prepared).any(|i| i.version > target.version);
+        if self.others.contains(&Seen::Away) || others().any(newer) {
             return false;
         }
-        let fits = |i: &usize| {
-            let Some(wanted) = target.version_of(StripIndex(*i as u8)) else { return true };
-            let held = |s: &StripState| {
-                adopted(s).is_some_and(|a| a.version == wanted && !s.lost)
-                    || s.prepared.as_ref().is_some_and(|p| p.version == wanted)
-            };
-            self.known[*i].is_some_and(held)
+        let mine = usize::from(self.fits(target, self.me));
+        self.left(target) - mine < self.needs()
+    }
+
+    /// Whether strip `i` of `target` can be read, wherever it is.
+    fn fits(&self, target: &StripeTarget, i: usize) -> bool {
+        let Some(wanted) = target.version_of(StripIndex(i as u8)) else { return true };
+        let held = |s: &StripState| {
+            adopted(s).is_some_and(|a| a.version == wanted && !s.lost)
+                || s.prepared.as_ref().is_some_and(|p| p.version == wanted)
         };
-        let left = (0..self.geometry.width()).filter(|i| *i != self.me).filter(fits).count();
-        left < usize::from(self.geometry.code.data())
+        self.known[i].is_some_and(held)
+    }
+
+    /// How many strips of `target` can be read.
+    fn left(&self, target: &StripeTarget) -> usize {
+        (0..self.geometry.width()).filter(|i| self.fits(target, *i)).count()
     }
 
     /// No `ok` pdisk has an adopted reference.
     fn without_reference(&self, record: Option<Owner>) -> Verdict {
-        let (have, prepared) = (self.have(), self.prepared());
+        let (have, prepared) = (self.have(), self.mine_prepared());
         let nowhere = self.ok.iter().all(Option::is_none);
-        if !nowhere && have.is_none() && self.ok.iter().flatten().all(|s| s.adopted.is_none()) {
+        if nowhere && have.is_none() && prepared.is_some() && record.is_none() {
+            // Nobody else knows of it who could ask whether its inode exists.
+            return Verdict::Ask;
+        }
+        if self.known.iter().flatten().all(|s| s.adopted.is_none()) {
             // A prepared version that all have is a first write on its way; one of another age is judged when
             // there is something adopted to judge it by.
-            match self.mine_prepared() {
-                None => return Verdict::Fine,
+            match prepared {
                 Some(p) if self.on_its_way().all(|o| o.version == p.version) => return self.newer(p),
+                None if self.complete_elsewhere(None) => return Verdict::Later(Why::Prepared),
+                None => return Verdict::Fine,
                 Some(_) => {}
             }
-        }
-        if nowhere && have.is_none() {
-            // Nobody else knows of it who could ask.
-            if prepared.is_some() && record.is_none() {
-                return Verdict::Ask;
-            }
-            return prepared
-                .filter(|_| self.never_complete())
-                .map_or(Verdict::Fine, Verdict::DiscardLeftover);
+        } else if self.mine.is_none() && self.parity_absent() {
+            return Verdict::Fine;
         }
         match (have, record) {
             (_, None) => Verdict::Ask,
@@ -354,6 +512,10 @@ impl<'a> Stripe<'a> {
                 Verdict::Later(if nowhere { Why::PerhapsDeleted } else { Why::NoReference })
             }
             _ => match self.newest_known() {
+                Some(target) if self.complete_elsewhere(Some(target.version)) => match prepared {
+                    Some(p) if p.version > target.version => self.newer(p),
+                    _ => Verdict::Later(Why::Prepared),
+                },
                 Some(target) => self.settle(target),
                 None if nowhere => Verdict::Fine,
                 None => Verdict::Later(Why::NoReference),
@@ -361,20 +523,31 @@ impl<'a> Stripe<'a> {
         }
     }
 
-    /// Whether a version that is only prepared here cannot be complete: everybody else says that it is not there; or a
-    /// strip that every version writes is not on a pdisk that counts, and the others are too few to hold the stripe.
-    fn never_complete(&self) -> bool {
-        let silent = self.others.iter().filter(|s| matches!(s, Seen::Away | Seen::Returning(_))).count();
-        let proof = self.others[self.first_parity()..].iter().any(|s| matches!(s, Seen::Ok(_)));
-        silent == 0 || proof && silent < self.geometry.k()
+    /// Whether a version above this one that is only prepared may be complete.
+    fn complete_elsewhere(&self, above: Option<Version>) -> bool {
+        let lost = self.mine.is_some_and(|m| m.lost);
+        let complete = |p: &VersionInfo| {
+            // What is damaged is made anew beside a version that leaves it as it is.
+            let same = |c: &&VersionInfo| c.covers.get(self.me) == Some(&self.have());
+            let untouched =
+                || !p.touched.contains(StripIndex(self.me as u8)) && self.covers_of(p).iter().all(same);
+            let aside = lost && above <= self.have() && untouched();
+            !aside && Some(p.version) > above && !self.lacked(p) && self.fit(p) != Fit::TooFew
+        };
+        self.known.iter().flatten().filter_map(|s| s.prepared.as_ref()).any(complete)
+    }
+
+    /// Whether a strip that every version writes is absent from an `ok` pdisk.
+    fn parity_absent(&self) -> bool {
+        let absent = |i: usize| matches!(self.others[i], Seen::Ok(_)) && self.ok[i].is_none();
+        (self.first_parity()..self.geometry.width()).any(absent)
     }
 
     /// Whether an `ok` pdisk lacks a strip that was there when the version here was complete.
     fn removed_since(&self) -> bool {
         let lacks = |i: usize| matches!(self.others.get(i), Some(Seen::Ok(_))) && self.ok[i].is_none();
-        let (first, k) = (self.first_parity(), self.geometry.k());
-        // Every version writes all parity, or all copies.
-        if (first..self.geometry.width()).any(lacks) {
+        let k = self.geometry.k();
+        if self.parity_absent() {
             return true;
         }
         // Parity names the data strips of its version: that of this strip here, or one that covers it.
@@ -395,23 +568,16 @@ impl<'a> Stripe<'a> {
     /// was written when all parity was away; then all data strips counted, and are those of that version.
     fn newest_known(&self) -> Option<StripeTarget> {
         let info = |s: &Option<&'a StripState>| s.and_then(adopted);
-        let (data, parity) = match self.geometry.replicated() {
-            true => (&[][..], &self.known[..]),
-            false => self.known.split_at(self.geometry.k()),
+        let parity = &self.known[self.first_parity()..];
+        let last = self.known.iter().filter_map(info).max_by_key(|i| i.version)?;
+        let complete = |s: &Option<&'a StripState>| complete_by(s, last.version);
+        let len = self.known.iter().filter_map(complete).map(|i| i.len).max().unwrap_or(0);
+        let reference = parity.iter().filter_map(complete).max_by_key(|i| i.version);
+        let (r, covers) = match reference.filter(|r| r.version == last.version && self.says_all(r)) {
+            Some(r) => (r, r.covers.clone()),
+            None => (last, self.data_of(last)),
         };
-        let newest = |of: &[Option<&'a StripState>]| of.iter().filter_map(info).max_by_key(|i| i.version);
-        let len = self.known.iter().filter_map(info).map(|i| i.len).max().unwrap_or(0);
-        let (reference, last) = (newest(parity).filter(|r| self.says_all(r)), newest(data));
-        match (reference, last) {
-            (Some(r), last) if last.is_none_or(|d| d.version <= r.version) => {
-                Some(StripeTarget { version: r.version, covers: r.covers.clone(), touched: r.touched, len })
-            }
-            (_, Some(d)) => {
-                let covers = data.iter().map(|s| info(s).map(|i| i.version)).collect();
-                Some(StripeTarget { version: d.version, covers, touched: d.touched, len })
-            }
-            _ => None,
-        }
+        Some(StripeTarget { version: r.version, covers, touched: r.touched, len })
     }
 }
 

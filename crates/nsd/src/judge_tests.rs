@@ -141,7 +141,7 @@ fn whatever_a_strip_holds_it_becomes_what_the_parity_says() {
                         (mine.adopted, mine.lost) = (Some(info(version)), false);
                     }
                     Verdict::Discard(version) => {
-                        assert!(version < v(3), "what may be a write on its way stays");
+                        assert!(version <= v(3), "what may be a write on its way stays");
                         mine.prepared = None;
                     }
                     Verdict::DiscardLeftover(version) => {
@@ -252,4 +252,38 @@ fn what_only_a_returning_pdisk_has_is_asked_about() {
         assert_ne!(judged(Some(Owner::Unrecorded)), Verdict::Ask);
         assert_eq!(super::judge(geometry(), 0, None, &others, None), Verdict::Fine);
     }
+}
+
+/// Nobody who counts can say; everybody answers.
+#[test]
+fn what_fits_enough_strips_is_adopted_where_nobody_who_counts_knows() {
+    let two = Geometry::new("2way".parse().expect("a code"), 256 << 10);
+    let both = |prepared| {
+        holds(Some(2), prepared).map(|mut state| {
+            state.adopted.iter_mut().chain(&mut state.prepared).for_each(|i| i.touched = StripSet(0b11));
+            state
+        })
+    };
+    let judged = |other: Seen, record| judge_with(two, both(Some(3)), other, record);
+    assert_eq!(judged(Seen::Away, Some(Owner::Recorded)), Verdict::Later(Why::PerhapsDeleted));
+    let returning = || Seen::Returning(both(None));
+    assert_eq!(judged(returning(), None), Verdict::Ask);
+    assert_eq!(judged(returning(), Some(Owner::Recorded)), Verdict::AdoptLeftover(v(3)));
+    assert_eq!(judged(returning(), Some(Owner::Nobody)), Verdict::Delete(Version::MAX));
+    assert_eq!(judged(Seen::Ok(both(None)), None), Verdict::DiscardLeftover(v(3)));
+}
+
+fn judge_with(geometry: Geometry, mine: Option<StripState>, other: Seen, record: Option<Owner>) -> Verdict {
+    super::judge(geometry, 0, mine.as_ref(), &[Seen::Mine, other], record)
+}
+
+/// The data strips do not say yet what a damaged parity strip covers.
+#[test]
+fn damaged_parity_is_not_made_over_what_is_half_adopted() {
+    let pool = Geometry::new("2+1p".parse().expect("a code"), 256 << 10);
+    let mine = holds(Some(2), None).map(|state| StripState { lost: true, ..state });
+    let others = |first| [Seen::Ok(first), Seen::Ok(holds(Some(2), None)), Seen::Mine];
+    let judged = |first| super::judge(pool, 2, mine.as_ref(), &others(first), Some(Owner::Recorded));
+    assert_eq!(judged(holds(Some(1), Some(2))), Verdict::Later(Why::Prepared));
+    assert!(matches!(judged(holds(Some(2), None)), Verdict::Install(t) if t.covers == [Some(v(2)); 2]));
 }

@@ -69,8 +69,8 @@ pub struct Place {
     pub index: StripIndex,
 }
 
-/// Most looks at a strip whose prepared version is still to be judged.
-const LOOKS_MAX: usize = 3;
+/// Most looks at a strip in one attempt.
+const LOOKS_MAX: usize = 4;
 
 /// Who makes a strip, and how.
 pub struct Maker<'a> {
@@ -90,19 +90,20 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Asks, judges, acts; once more while a prepared version is left.
+    /// Asks, judges, acts; once more while a prepared version is left, and after one is dropped: what stood beneath it is
+    /// judged then.
     pub async fn settle(&self, pdisk: &impl Strips, place: Place) -> Result<Settled, Unsettled> {
-        let first = self.once(pdisk, place).await?;
-        let mut last = first;
-        for _ in 1..LOOKS_MAX {
+        let mut first = None;
+        for _ in 0..LOOKS_MAX {
+            let last = self.once(pdisk, place).await?;
+            let settled = *first.get_or_insert(last);
             let strip = place.stripe.strip(place.index);
             let left = pdisk.state(vec![strip]).await?.pop().is_some_and(|s| s.prepared.is_some());
-            if last == Settled::Fine || !left {
-                break;
+            if last == Settled::Fine || last != Settled::Discarded && !left {
+                return Ok(settled);
             }
-            last = self.once(pdisk, place).await?;
         }
-        Ok(first)
+        Err(Unsettled::Judge(Why::Newer))
     }
 
     /// What the other strips of a stripe are, all asked at once.
@@ -154,11 +155,12 @@ impl Maker<'_> {
         let others = self.others(place, geometry).await?;
         // Last, so that it is not older than the others.
         let mine = pdisk.state(vec![strip]).await?.pop();
-        let mut verdict = judge(geometry, me, mine.as_ref(), &others, None);
+        let mut record = None;
+        let mut verdict = judge(geometry, me, mine.as_ref(), &others, record);
         if verdict == Verdict::Ask {
             // After the strips were asked: what they hold was begun before.
-            let record = records.of(place.stripe, deadline).await?;
-            verdict = judge(geometry, me, mine.as_ref(), &others, Some(record));
+            record = Some(records.of(place.stripe, deadline).await?);
+            verdict = judge(geometry, me, mine.as_ref(), &others, record);
         }
         match verdict {
             Verdict::Fine => Ok(Settled::Fine),
@@ -203,13 +205,17 @@ impl Maker<'_> {
                 if adopted.is_some_and(|a| a.version >= version) {
                     return Err(Unsettled::Judge(Why::Newer));
                 }
-                Ok(Settled::Fine)
-            }
-            Verdict::Delete(highest) => {
-                // First, while nothing has touched the strip in this life of the pdisk.
-                if let Some(prepared) = mine.and_then(|m| m.prepared) {
-                    pdisk.discard_leftover(strip, prepared.version).await?;
+                let beneath = mine.map(|m| StripState { prepared: None, ..m });
+                match judge(geometry, me, beneath.as_ref(), &others, record) {
+                    Verdict::Fine => Ok(Settled::Fine),
+                    _ => Err(Unsettled::Judge(Why::Prepared)),
                 }
+            }
+            Verdict::AdoptLeftover(version) => match pdisk.adopt_leftover(strip, version).await? {
+                true => Ok(Settled::Adopted),
+                false => Err(Unsettled::Judge(Why::Prepared)),
+            },
+            Verdict::Delete(highest) => {
                 pdisk.delete(vec![only(place.stripe, highest)]).await?;
                 Ok(Settled::Deleted)
             }

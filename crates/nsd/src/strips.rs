@@ -36,6 +36,8 @@ pub trait Strips: Clone + Send + Sync + 'static {
         strip: StripId,
         version: Version,
     ) -> impl Future<Output = Refused<bool>> + Send;
+    /// Makes a prepared version that an earlier life left the current one; false if it is not that.
+    fn adopt_leftover(&self, strip: StripId, version: Version) -> impl Future<Output = Refused<bool>> + Send;
     /// Removes versions; how many strips lost one.
     fn delete(&self, items: Vec<DeleteStrips>) -> impl Future<Output = Refused<u64>> + Send;
     /// Stores an adopted version that was asked for after `since`.
@@ -72,6 +74,9 @@ impl Strips for Pdisk {
     }
     async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
         self.discard_leftover(strip, version).await
+    }
+    async fn adopt_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
+        self.adopt_leftover(strip, version).await
     }
     async fn delete(&self, items: Vec<DeleteStrips>) -> Refused<u64> {
         self.delete(items).await

@@ -79,12 +79,21 @@ impl Pdisk {
     /// Drops a prepared version that nothing has asked for or touched since the pdisk was opened: one that
     /// an earlier life left. False, and nothing is changed, if it is not that.
     pub async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
+        self.leftover(strip, version, Record::Discard { strip, version }).await
+    }
+
+    /// Makes such a version the current one. False, and nothing is changed, if it is not one.
+    pub async fn adopt_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
+        self.leftover(strip, version, Record::Adopt { strip, version }).await
+    }
+
+    async fn leftover(&self, strip: StripId, version: Version, record: Record) -> Refused<bool> {
         let change = |store: &Store, state: &mut State| {
             let here = state.index.get(strip).filter(|s| s.rsn <= store.inherited);
             if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
                 return (0, Ok(false));
             }
-            match store.append(state, &Record::Discard { strip, version }, Bytes::new(), false) {
+            match store.append(state, &record, Bytes::new(), false) {
                 Ok((rsn, _)) => (rsn, Ok(true)),
                 Err(e) => (0, Err(e)),
             }

@@ -275,14 +275,27 @@ impl Strips {
         Ok(())
     }
 
+    fn left_over(&self, id: StripId, version: Version) -> bool {
+        let left = |strip: &&Strip| !strip.touched && version_of(&strip.prepared) == Some(version);
+        self.here.get(&id).filter(left).is_some()
+    }
+
     /// Drops what an earlier life left prepared; false if it is not that.
     pub fn discard_leftover(&mut self, id: StripId, version: Version) -> bool {
-        let left = |strip: &&Strip| !strip.touched && version_of(&strip.prepared) == Some(version);
-        let found = self.here.get(&id).filter(left).is_some();
+        let found = self.left_over(id, version);
         if found {
             self.change(id).prepared = None;
         }
         found
+    }
+
+    /// Adopts what an earlier life left prepared; false if it is not that.
+    pub fn adopt_leftover(&mut self, id: StripId, version: Version) -> Refused<bool> {
+        let found = self.left_over(id, version);
+        if found {
+            self.adopt(id, version)?;
+        }
+        Ok(found)
     }
 
     pub fn delete(&mut self, item: &DeleteStrips) {

@@ -237,6 +237,9 @@ impl nsd::Strips for Pdisk {
     async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
         Ok(self.strips().discard_leftover(strip, version))
     }
+    async fn adopt_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
+        self.strips().adopt_leftover(strip, version)
+    }
     async fn delete(&self, items: Vec<DeleteStrips>) -> Refused<u64> {
         items.iter().for_each(|item| self.strips().delete(item));
         Ok(items.len() as u64)

@@ -575,7 +575,14 @@ impl State {
                 self.disks[disk].adopted.take_if(|a| older.is_some_and(|older| a.version <= older));
                 return true;
             }
-            Verdict::DiscardLeftover(_) if self.disks[disk].touched => return true,
+            // The beginning of a write, over what it should be.
+            Verdict::DiscardLeftover(_) if self.disks[disk].touched => {
+                let beneath = StripState { prepared: None, ..self.disks[disk].state() };
+                let verdict = judge(geometry(), me, Some(&beneath), &self.seen(me), Some(Owner::Recorded));
+                return verdict == Verdict::Fine;
+            }
+            Verdict::AdoptLeftover(_) if self.disks[disk].touched => {}
+            Verdict::AdoptLeftover(version) => self.disks[disk].adopt(version),
             Verdict::DiscardLeftover(version) => self.disks[disk].discard(version),
             Verdict::Later(Why::Held(_)) if without == Without::HeldWaits => return true,
             Verdict::Later(Why::Held(now)) => {
@@ -758,8 +765,10 @@ impl State {
                 });
             }
             let view = self.map_at(writer.view);
-            for (slot, disk) in view.table.iter().copied().enumerate() {
-                if writer.complete[slot].is_some() && !view.states[disk].written() {
+            for slot in 0..WIDTH {
+                // What is on its way to another place stays known there.
+                let written = view.places().iter().any(|&(s, d)| s == slot && view.states[d].written());
+                if writer.complete[slot].is_some() && !written {
                     step(format!("the writer forgets slot {slot}"), &|s| {
                         s.writer.iter_mut().for_each(|w| w.complete[slot] = None);
                     });
