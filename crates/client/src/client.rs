@@ -907,7 +907,8 @@ impl Client {
     }
 
     /// Ends the session: everything written, adopted, told to the manager. What cannot be written before
-    /// the deadline is given up with the error; the session then ends uncleanly and is resolved later.
+    /// the deadline, or before the session is ended by the manager, is given up with the error; the session then ends
+    /// uncleanly and is resolved later.
     pub async fn shutdown(&self, deadline: Instant) -> Result<(), Errno> {
         let end = async {
             self.sync_all().await?;
@@ -923,7 +924,8 @@ impl Client {
                 other => Err(unexpected("CloseSession", &other)),
             }
         };
-        let result = tokio::time::timeout_at(deadline.into(), end).await.unwrap_or(Err(Errno::EIO));
+        let end = tokio::time::timeout_at(deadline.into(), self.core.calls.alive(end));
+        let result = end.await.unwrap_or(Err(Errno::EIO)).and_then(|done| done);
         self.core.calls.set_closed();
         result
     }
