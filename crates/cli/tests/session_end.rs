@@ -26,7 +26,10 @@ struct Stopped(Vec<Pid>);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|&pid| drop(kill_process(pid, Signal::CONT)));
+        for &pid in &self.0 {
+            // One that is gone needs none.
+            let _ = kill_process(pid, Signal::CONT);
+        }
     }
 }
 

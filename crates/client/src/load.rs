@@ -87,7 +87,8 @@ impl Core {
     /// A new pool can be met in an inode before it is met in the map.
     async fn await_pool(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         let attr = inode.lock().attr.clone();
-        self.patient("a map with the file's pool", Some(inode.ino), self.blocks.await_pool(attr.pool)).await?;
+        self.patient("a map with the file's pool", Some(inode.ino), self.blocks.await_pool(attr.pool))
+            .await?;
         self.set_geometry(inode, &attr);
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, SetAttrs, Tunables};
+use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
 use support::{BLOCK, RW, World, small, until};
 use wire::mgr::FileKind;
 
@@ -45,8 +45,11 @@ async fn calls_under_way_end_with_their_session() {
     // Pdisks that do not answer any more, and a manager that answers too late.
     world.blocks.stuck.store(true, SeqCst);
     let _late = world.manager.links_on_their_way.write().await;
+    let written = world.blocks.writes.load(SeqCst);
     client.write(handle, 0, &vec![2; 2 * BLOCK as usize]).await.unwrap();
     client.write(other_handle, 0, &vec![2; 2 * BLOCK as usize]).await.unwrap();
+    // Whoever cuts or punches waits for what is in flight.
+    until("all is in flight", || world.blocks.writes.load(SeqCst) >= written + 4).await;
     macro_rules! calls {
         ($($what:literal: $call:expr;)*) => {{
             let mut calls = Vec::new();
@@ -65,7 +68,7 @@ async fn calls_under_way_end_with_their_session() {
     let calls = calls! {
         "fsync": async |c: &Client| empty(c.fsync(ino, false)).await;
         "truncate": async |c: &Client| empty(c.setattr(ino, cut)).await;
-        "punch": async |c: &Client| empty(c.fallocate(other_handle, Fallocate::PunchHole, 0, 4096)).await;
+        "punch": async |c: &Client| empty(c.fallocate(other_handle, Fallocate::PunchHole, 0, 4096, Privileges::Kept)).await;
         "link": async |c: &Client| empty(c.link(other, InodeNo::ROOT, b"h")).await;
         "much to write": async |c: &Client| {
             // More than may be dirty.
@@ -75,7 +78,7 @@ async fn calls_under_way_end_with_their_session() {
             Ok(())
         };
     };
-    until("blocks are being written", || !client.waits().is_empty()).await;
+    until("they wait", || !client.waits().is_empty()).await;
     assert!(calls.iter().all(|(_, task)| !task.is_finished()));
     let ended = Instant::now();
     end(&world, &client).await;
