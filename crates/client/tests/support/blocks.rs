@@ -38,6 +38,10 @@ pub struct FakeBlocks {
     pub stuck: AtomicBool,
     /// Writes of this block wait while it is set; none is `u64::MAX`.
     pub stuck_block: AtomicU64,
+    /// Who has it exclusively keeps answers, already given, from arriving.
+    pub on_their_way: tokio::sync::RwLock<()>,
+    /// How many were to arrive so far.
+    pub kept_back: AtomicU64,
     /// Reads so far.
     pub reads: AtomicU64,
     reading: AtomicU64,
@@ -64,6 +68,8 @@ impl FakeBlocks {
             failing: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             stuck_block: AtomicU64::new(u64::MAX),
+            on_their_way: tokio::sync::RwLock::new(()),
+            kept_back: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             reading_most: AtomicU64::new(0),
@@ -117,6 +123,11 @@ impl FakeBlocks {
 
     fn strip_len(&self) -> u32 {
         self.block_size / u32::from(self.k)
+    }
+
+    async fn arrive(&self) {
+        self.kept_back.fetch_add(1, SeqCst);
+        drop(self.on_their_way.read().await);
     }
 
     async fn dawdle(&self) {
@@ -259,6 +270,7 @@ impl Blocks for FakeBlocks {
             } else {
                 self.store(&write)
             };
+            self.arrive().await;
             self.dawdle().await;
             if grant >= self.below.load(SeqCst) {
                 self.writing.lock().unwrap().remove(&write.stripe);
@@ -297,6 +309,7 @@ impl Blocks for FakeBlocks {
                     }
                 }
             }
+            self.arrive().await;
             self.dawdle().await;
             // What a read happens to learn of versions.
             let meta = match self.rng.lock().unwrap().below(3) {
