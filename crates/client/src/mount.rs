@@ -204,6 +204,9 @@ impl SessionOpener {
             RegistrarError::Fatal(LinkError::Refused(source)) => {
                 MountError::Refused { fs: self.config.fs.clone(), source }
             }
+            RegistrarError::Retry(error) => {
+                MountError::NoManager { manager: self.config.manager.clone(), reason: error.to_string() }
+            }
             other => MountError::Manager(CallError::Deadline(other.to_string())),
         }
     }
