@@ -82,9 +82,10 @@ pub fn start(
     while !(is_mounted(mountpoint) && ready.exists()) {
         if let Some(status) = child.try_wait().context("look after the mount process")? {
             bail!(
-                "mounting {fs_name} on {} failed ({status}):\n{}",
+                "mounting {fs_name} on {} failed: {}",
                 mountpoint.display(),
-                process::log_tail(&log, from)
+                process::last_words(&log, from)
+                    .unwrap_or_else(|| format!("{status}; its log is {}", log.display()))
             );
         }
         if Instant::now() > end {

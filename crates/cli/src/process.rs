@@ -169,6 +169,22 @@ pub fn wait_gone(path: &Path, patience: Duration) -> bool {
 
 /// The last lines of a log, for an error message.
 pub fn log_tail(path: &Path, from: u64) -> String {
+    let text = log_end(path, from);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}
+
+/// The error with which a process of ours ended, of its log.
+pub fn last_words(path: &Path, from: u64) -> Option<String> {
+    let text = log_end(path, from);
+    let at = text
+        .rfind("\nropewalk: ")
+        .map(|at| at + 1)
+        .or_else(|| text.starts_with("ropewalk: ").then_some(0))?;
+    Some(text[at + "ropewalk: ".len()..].trim_end().to_owned())
+}
+
+fn log_end(path: &Path, from: u64) -> String {
     let mut text = String::new();
     if let Ok(mut file) = fs::File::open(path) {
         let len = file.metadata().map(|m| m.len()).unwrap_or(0);
@@ -177,13 +193,26 @@ pub fn log_tail(path: &Path, from: u64) -> String {
         let _ = file.take(4096).read_to_end(&mut bytes);
         text = String::from_utf8_lossy(&bytes).into_owned();
     }
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(8)..].join("\n")
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_log_only_the_error_at_its_end_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("mount.log");
+        fs::write(&log, "of a mount before\nropewalk: no\n").unwrap();
+        let from = fs::metadata(&log).unwrap().len();
+        assert_eq!(last_words(&log, 0).unwrap(), "no");
+        assert_eq!(last_words(&log, from), None);
+        let now =
+            "2026-11-23 INFO connect to ropewalk: refused\nropewalk: the manager does not answer:\nrefused\n";
+        fs::write(&log, fs::read_to_string(&log).unwrap() + now).unwrap();
+        assert_eq!(last_words(&log, from).unwrap(), "the manager does not answer:\nrefused");
+    }
 
     #[test]
     fn a_pid_file_of_a_reused_id_names_nobody() {

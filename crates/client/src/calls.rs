@@ -6,6 +6,7 @@
 //! lets the change go on without him ([`crate::changes`]).
 
 use std::{
+    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
 
 use crate::{error::Errno, parts::Manager};
@@ -29,6 +30,7 @@ pub(crate) struct Calls {
     slots: Arc<Slots>,
     patience: Duration,
     dead: AtomicBool,
+    died: Notify,
     /// We end the session ourselves: that it is gone then is as it should be.
     leaving: AtomicBool,
 }
@@ -57,7 +59,8 @@ impl Calls {
         let free = (0..SLOTS).rev().map(|slot| OpId { slot, seq: 1 }).collect();
         let permits = Arc::new(Semaphore::new(SLOTS.into()));
         let slots = Arc::new(Slots { permits, free: Mutex::new(free) });
-        Calls { manager, slots, patience, dead: AtomicBool::new(false), leaving: AtomicBool::new(false) }
+        let (dead, leaving) = Default::default();
+        Calls { manager, slots, patience, dead, died: Notify::new(), leaving }
     }
 
     /// Whether the session was ended under us: nothing can be changed or trusted any more.
@@ -65,9 +68,37 @@ impl Calls {
         self.dead.load(SeqCst)
     }
 
+    /// Returns when the session has ended, by whomever.
+    async fn died(&self) {
+        let died = self.died.notified();
+        tokio::pin!(died);
+        died.as_mut().enable();
+        if !self.dead() {
+            died.await;
+        }
+    }
+
+    /// What a wait comes to; `EIO` if the session ends first: nothing of it can succeed any more, however long its
+    /// deadlines are.
+    pub async fn alive<T>(&self, wait: impl Future<Output = T>) -> Result<T, Errno> {
+        tokio::select! {
+            biased;
+            // Either may be dropped; what is there already counts.
+            done = wait => Ok(done),
+            () = self.died() => Err(Errno::EIO),
+        }
+    }
+
+    /// False if it had ended before.
+    fn end(&self) -> bool {
+        let first = !self.dead.swap(true, SeqCst);
+        self.died.notify_waiters();
+        first
+    }
+
     /// The session was ended by us.
     pub fn set_closed(&self) {
-        self.dead.store(true, SeqCst);
+        self.end();
     }
 
     /// The session is about to be ended by us. What waits at the manager will hear of it.
@@ -77,7 +108,7 @@ impl Calls {
 
     /// The session is fenced.
     pub fn set_dead(&self) {
-        if !self.dead.swap(true, SeqCst) && !self.leaving.load(SeqCst) {
+        if self.end() && !self.leaving.load(SeqCst) {
             tracing::error!("the session was ended by the manager: this mount is dead");
         }
     }
@@ -97,7 +128,7 @@ impl Calls {
         if self.dead() {
             return Err(Errno::EIO);
         }
-        match self.manager.call(request, Instant::now() + patience).await {
+        match self.alive(self.manager.call(request, Instant::now() + patience)).await? {
             Ok(MgrReply::Error(error)) => Err(self.errno(error)),
             Ok(reply) => Ok(reply),
             Err(error) => {
@@ -134,7 +165,7 @@ impl Calls {
             if self.dead() {
                 return Err(Errno::EIO);
             }
-            match self.manager.call(request.clone(), Instant::now() + self.patience).await {
+            match self.alive(self.manager.call(request.clone(), Instant::now() + self.patience)).await? {
                 Ok(reply) if undecided(&reply) => {
                     tracing::warn!(?reply, "the manager did not decide on a change; it is sent again");
                 }
@@ -142,7 +173,7 @@ impl Calls {
                 Ok(reply) => return Ok(reply),
                 Err(error) => tracing::warn!(%error, "a change was not answered; it is sent again"),
             }
-            tokio::time::sleep(AGAIN).await;
+            self.alive(tokio::time::sleep(AGAIN)).await?;
         }
     }
 
@@ -168,7 +199,7 @@ impl Calls {
 
     async fn slot(&self) -> Result<Slot, Errno> {
         let permit = self.slots.permits.clone().acquire_owned();
-        let Ok(Ok(permit)) = tokio::time::timeout(self.patience, permit).await else {
+        let Ok(Ok(permit)) = self.alive(tokio::time::timeout(self.patience, permit)).await? else {
             tracing::error!("gave up waiting for a free slot of the session");
             return Err(Errno::EIO);
         };

@@ -35,6 +35,7 @@ use crate::{
     inode::{FileState, Inode},
     names::Hint,
     parts::{Blocks, Manager},
+    privileges::Privileges,
     resize::Fallocate,
     share::{KernelCache, TokenHold},
     streams::Access,
@@ -587,6 +588,9 @@ impl Client {
             self.closed(&file);
             return Err(error);
         }
+        if flags.truncate && flags.drop_privileges {
+            self.core.drop_privileges(&file.inode);
+        }
         let file = Arc::new(file);
         let mut handles = self.core.handles.write().unwrap_or_else(|e| e.into_inner());
         if handles.len() >= self.core.tunables.handles_max as usize {
@@ -691,21 +695,32 @@ impl Client {
     /// Writes at `offset`, or at the end for append handles; returns how much (all, unless an error came
     /// after a part).
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.write_with(handle, offset, data, Privileges::Kept).await
+    }
+
+    /// The same by somebody of whom it is known whether set-user-id and set-group-id bits stay.
+    pub async fn write_with(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        self.write_under_token(&file, offset, data.into(), false).await
+        self.write_under_token(&file, offset, data.into(), false, privileges).await
     }
 
     /// The same without a copy, if offset and length are multiples of 4 KiB: `data` becomes a page of the pool as it is. Its
     /// memory is kept as long as that, and all of it also for a part.
     pub async fn write_shared(&self, handle: Handle, offset: u64, data: &Bytes) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        self.write_under_token(&file, offset, Content::shared(data), false).await
+        self.write_under_token(&file, offset, Content::shared(data), false, Privileges::Kept).await
     }
 
     /// Writes at `offset`, whatever the handle: a page that the kernel has cached has its place.
     pub async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let file = self.file_to_write(handle)?;
-        self.write_under_token(&file, offset, data.into(), true).await
+        self.write_under_token(&file, offset, data.into(), true, Privileges::Kept).await
     }
 
     /// At `offset` if the data is `placed`, or the handle is none that writes at the end.
@@ -715,13 +730,15 @@ impl Client {
         offset: u64,
         data: Content<'_>,
         placed: bool,
+        privileges: Privileges,
     ) -> Result<usize, Errno> {
         let len = data.len() as u64;
         let work = async {
             loop {
                 let at = (placed || !self.core.appends(file)).then_some(offset);
                 let need = |state: &FileState| state.write_need(at, len);
-                let _hold = self.core.hold_for(&file.inode, Some((offset, len)), need).await?;
+                let range = Some((offset, len));
+                let _hold = self.core.hold_to_change(&file.inode, range, privileges, need).await?;
                 // Others may have come meanwhile: then the end is found here.
                 if at.is_none() || placed || !self.core.appends(file) {
                     return self.core.write_at(file, at, data).await;
@@ -792,10 +809,11 @@ impl Client {
         mode: Fallocate,
         offset: u64,
         len: u64,
+        privileges: Privileges,
     ) -> Result<(), Errno> {
         let file = self.file_to_write(handle)?;
         let work = async {
-            let _hold = self.core.hold(&file.inode, Need::Write).await?;
+            let _hold = self.core.hold_to_change(&file.inode, None, privileges, |_| Need::Write).await?;
             self.core.fallocate(&file.inode, mode, offset, len).await
         };
         self.core.operation("fallocate", Some(file.inode.ino), work).await
@@ -829,6 +847,7 @@ impl Client {
         to: Handle,
         to_offset: u64,
         len: u64,
+        privileges: Privileges,
     ) -> Result<u64, Errno> {
         let mut done = 0;
         while done < len {
@@ -837,7 +856,7 @@ impl Client {
                 let data = self.read(from, from_offset + done, step).await?;
                 let mut at = to_offset + done;
                 for piece in data.pieces() {
-                    at += self.write(to, at, piece).await? as u64;
+                    at += self.write_with(to, at, piece, privileges).await? as u64;
                 }
                 Ok(data.len())
             };
@@ -907,7 +926,8 @@ impl Client {
     }
 
     /// Ends the session: everything written, adopted, told to the manager. What cannot be written before
-    /// the deadline is given up with the error; the session then ends uncleanly and is resolved later.
+    /// the deadline, or before the session is ended by the manager, is given up with the error; the session then ends
+    /// uncleanly and is resolved later.
     pub async fn shutdown(&self, deadline: Instant) -> Result<(), Errno> {
         let end = async {
             self.sync_all().await?;
@@ -923,7 +943,8 @@ impl Client {
                 other => Err(unexpected("CloseSession", &other)),
             }
         };
-        let result = tokio::time::timeout_at(deadline.into(), end).await.unwrap_or(Err(Errno::EIO));
+        let end = tokio::time::timeout_at(deadline.into(), self.core.calls.alive(end));
+        let result = end.await.unwrap_or(Err(Errno::EIO)).and_then(|done| done);
         self.core.calls.set_closed();
         result
     }

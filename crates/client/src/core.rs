@@ -296,7 +296,7 @@ impl Core {
     }
 
     /// Waits until `ready` says so; it is asked again whenever something about the inode changed. `EIO`
-    /// after the deadline without any change.
+    /// after the deadline without any change, or when the session ends.
     pub async fn wait_inode<T>(
         &self,
         inode: &Inode,
@@ -312,7 +312,7 @@ impl Core {
                 return Ok(result);
             }
             entered.get_or_insert_with(|| self.pool.waits().enter(what, Some(inode.ino)));
-            if tokio::time::timeout(self.patience(), changed).await.is_err() {
+            if self.calls.alive(tokio::time::timeout(self.patience(), changed)).await?.is_err() {
                 tracing::error!(inode = %inode.ino, "gave up waiting for {what}");
                 return Err(Errno::EIO);
             }

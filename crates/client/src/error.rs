@@ -1,7 +1,7 @@
 //! Errors of the client: [`Errno`] for POSIX calls, [`MountError`] for what stops a mount, and
 //! [`CallError`] / [`BlockError`] for what the parts below answer.
 
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
 use base::units::human_size;
 use thiserror::Error;
@@ -75,9 +75,20 @@ pub enum BlockError {
 /// Why a file system could not be mounted.
 #[derive(Debug, Error)]
 pub enum MountError {
-    /// The manager gave no answer.
+    /// The manager gave no answer that could be used.
     #[error("open a session at the manager: {0}")]
     Manager(#[from] CallError),
+    /// It gave none at all, for as long as it was asked.
+    #[error(
+        "the manager at {} does not answer ({reason}); is the cluster up? (`ropewalk up` starts it)",
+        list(manager)
+    )]
+    NoManager {
+        /// Its addresses.
+        manager: Vec<SocketAddr>,
+        /// What came of the last attempt.
+        reason: String,
+    },
     /// The manager refused.
     #[error("open a session for file system {fs:?}: {source}")]
     Refused {
@@ -123,4 +134,8 @@ pub enum MountError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" or ")
 }

@@ -30,6 +30,8 @@ pub struct OpenFlags {
     pub dsync: bool,
     /// Cut to nothing first.
     pub truncate: bool,
+    /// With `truncate`: set-user-id and set-group-id bits go with it.
+    pub drop_privileges: bool,
     /// With `append`: while nobody else has the file system mounted, the caller finds the end itself.
     pub caller_appends: bool,
 }

@@ -490,7 +490,7 @@ impl FileState {
 
     /// Attributes are set, under the write token; returns them as they are then.
     pub fn set(&mut self, new: &SetAttrs, ctime: Timestamp) -> Attr {
-        let owned = new.uid.is_some() || new.gid.is_some();
+        let owned = new.uid.is_some() || new.gid.is_some() || new.drop_privileges;
         // Who gives a program away must not give away its rights, unless it says so.
         let mode =
             new.mode.unwrap_or(if owned { without_privileges(self.attr.mode) } else { self.attr.mode });

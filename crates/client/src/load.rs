@@ -96,10 +96,8 @@ impl Core {
     /// A new pool can be met in an inode before it is met in the map.
     async fn await_pool(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         let attr = inode.lock().attr.clone();
-        if tokio::time::timeout(self.patience(), self.blocks.await_pool(attr.pool)).await.is_err() {
-            tracing::error!(inode = %inode.ino, pool = %attr.pool, "the map has no such pool");
-            return Err(Errno::EIO);
-        }
+        self.patient("a map with the file's pool", Some(inode.ino), self.blocks.await_pool(attr.pool))
+            .await?;
         self.set_geometry(inode, &attr);
         Ok(())
     }

@@ -152,7 +152,7 @@ async fn resolve(
     let started = Instant::now();
     let report = match stripe::resolve_fs(io, granted.session.fs.id, granted.session.grant, |_| ()).await {
         Ok(report) => report,
-        Err(error @ StripeError::CannotList { .. }) => {
+        Err(error @ StripeError::CannotList { .. }) if !error.is_fenced() => {
             tracing::error!(%error, "what the last session left cannot be resolved until its pdisks are back");
             return Ok(false);
         }
@@ -203,6 +203,9 @@ impl SessionOpener {
         match error {
             RegistrarError::Fatal(LinkError::Refused(source)) => {
                 MountError::Refused { fs: self.config.fs.clone(), source }
+            }
+            RegistrarError::Retry(error) => {
+                MountError::NoManager { manager: self.config.manager.clone(), reason: error.to_string() }
             }
             other => MountError::Manager(CallError::Deadline(other.to_string())),
         }
@@ -427,7 +430,8 @@ impl Blocks for StripeBlocks {
 fn block_error(error: StripeError) -> BlockError {
     match error {
         StripeError::NoSpace { .. } => BlockError::NoSpace,
-        StripeError::Fenced { .. } | StripeError::Sealed { .. } => BlockError::Fenced,
+        StripeError::Sealed { .. } => BlockError::Fenced,
+        error if error.is_fenced() => BlockError::Fenced,
         other => BlockError::Unavailable(other.to_string()),
     }
 }

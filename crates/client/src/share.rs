@@ -360,8 +360,8 @@ impl Core {
 
     /// Brings an inode that an ended session was writing to its old or new content, block by block.
     async fn resolve_inode(self: &Arc<Core>, inode: &Arc<Inode>, token: &Token) -> Result<(), Errno> {
-        let outcome = self.blocks.resolve_inode(self.session.fs.id, inode.ino, token.serial).await;
-        let outcome = match outcome {
+        let resolved = self.blocks.resolve_inode(self.session.fs.id, inode.ino, token.serial);
+        let outcome = match self.calls.alive(resolved).await? {
             Ok(()) => self.calls.ask(MgrRequest::Resolved { ino: inode.ino }).await.map(drop),
             Err(error) => Err(self.block_error("resolve", inode, 0, &error)),
         };

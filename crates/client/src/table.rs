@@ -42,6 +42,8 @@ pub struct SetAttrs {
     pub mtime: Option<Timestamp>,
     /// Change time; now, if not given.
     pub ctime: Option<Timestamp>,
+    /// Set-user-id and set-group-id bits of a file go, if no mode is given. With a change of its owner they do in any case.
+    pub drop_privileges: bool,
 }
 
 impl SetAttrs {

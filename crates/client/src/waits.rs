@@ -3,8 +3,10 @@
 //! Every wait here is listed while it lasts (`ropewalk waiters` shows the list) and ends by its own deadline. What a
 //! program asked for is an operation: however many waits it consists of, it ends with `EIO` when it has not moved on
 //! for the client's deadline. It moves on when bytes of it are done, when it gets a token, or when what it waits for
-//! becomes less (memory is freed, blocks are stored). An operation that is ended leaves the files' state as it is: all calls are
-//! cancel-safe.
+//! becomes less (memory is freed, blocks are stored). When the session ends, so does every wait and every operation ([`Calls::alive`]). An
+//! operation that is ended leaves the files' state as it is: all calls are cancel-safe.
+//!
+//! [`Calls::alive`]: crate::calls::Calls::alive
 
 use std::{
     cell::Cell,
@@ -100,7 +102,7 @@ pub(crate) fn moved() {
 }
 
 impl Core {
-    /// A wait with the client's patience, listed while it lasts.
+    /// A wait with the client's patience, listed while it lasts. `EIO` also when the session ends.
     pub async fn patient<T>(
         &self,
         what: &'static str,
@@ -112,20 +114,20 @@ impl Core {
             return Ok(done);
         }
         let _entered = self.pool.waits().enter(what, inode);
-        tokio::time::timeout(self.patience(), wait).await.map_err(|_| {
+        self.calls.alive(tokio::time::timeout(self.patience(), wait)).await?.map_err(|_| {
             tracing::error!(inode = inode.map_or(0, |ino| ino.0), "gave up waiting for {what}");
             Errno::EIO
         })
     }
 
-    /// What a program asked for: ends with `EIO` when it has not moved on for the client's patience.
+    /// What a program asked for: ends with `EIO` when it has not moved on for the client's patience, or the session ends.
     pub async fn operation<T>(
         &self,
         name: &'static str,
         inode: Option<InodeNo>,
         work: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
-        bounded(name, self.patience(), work).await.unwrap_or_else(|waits_for| {
+        self.calls.alive(bounded(name, self.patience(), work)).await?.unwrap_or_else(|waits_for| {
             let inode = inode.map_or(0, |ino| ino.0);
             tracing::error!(inode, usage = ?self.pool.usage(), "{name} gave up waiting for {waits_for}");
             Err(Errno::EIO)

@@ -10,7 +10,7 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, OpenFlags, SetAttrs, Tunables};
+use client::{Client, Errno, Fallocate, Handle, OpenFlags, Privileges, SetAttrs, Tunables};
 use support::{BLOCK, RW, World, small, until};
 use wire::mgr::{FileKind, Timestamp};
 
@@ -179,12 +179,21 @@ async fn what_is_allocated_can_be_written_when_the_file_system_is_full() {
     client.write(handle, old - 100, &[2; 100]).await.unwrap();
     let allocate = |keep_size| Fallocate::Allocate { keep_size };
     // Too much is refused as a whole; beyond the end nothing can be promised.
-    assert_eq!(client.fallocate(handle, allocate(false), 0, 7 << 20).await, Err(Errno::ENOSPC));
-    assert_eq!(client.fallocate(handle, allocate(true), 0, old + 1).await, Err(Errno(libc::EOPNOTSUPP)));
+    assert_eq!(
+        client.fallocate(handle, allocate(false), 0, 7 << 20, Privileges::Kept).await,
+        Err(Errno::ENOSPC)
+    );
+    assert_eq!(
+        client.fallocate(handle, allocate(true), 0, old + 1, Privileges::Kept).await,
+        Err(Errno(libc::EOPNOTSUPP))
+    );
     assert_eq!(client.getattr(ino).await.unwrap().size, old);
-    client.fallocate(handle, allocate(true), 0, old).await.unwrap();
+    client.fallocate(handle, allocate(true), 0, old, Privileges::Kept).await.unwrap();
     let size = 2 << 20;
-    client.fallocate(handle, allocate(false), old - 50_000, size - old + 50_000).await.unwrap();
+    client
+        .fallocate(handle, allocate(false), old - 50_000, size - old + 50_000, Privileges::Kept)
+        .await
+        .unwrap();
     // Durable already, and not a byte of the content is another.
     assert_eq!(world.manager.record(ino), Some((size, false, (0..8).collect())));
     let mut content = vec![0; size as usize];

@@ -10,7 +10,7 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, SetAttrs};
+use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs};
 use support::{BLOCK, RW, Rng, World, small};
 use wire::mgr::FileKind;
 
@@ -137,7 +137,7 @@ impl Run {
             }
             68..=73 => {
                 let (offset, len) = (self.offset(size), self.len());
-                c.fallocate(handle, Fallocate::PunchHole, offset, len).await.unwrap();
+                c.fallocate(handle, Fallocate::PunchHole, offset, len, Privileges::Kept).await.unwrap();
                 let file = self.model.get_mut(&f).unwrap();
                 let (from, to) = (offset.min(size) as usize, (offset + len).min(size) as usize);
                 file.bytes[from..to].fill(0);
@@ -146,7 +146,9 @@ impl Run {
             74..=76 => {
                 let offset = self.offset(size);
                 let len = self.len().min(SIZE_MAX.saturating_sub(offset)).max(1);
-                c.fallocate(handle, Fallocate::ZeroRange { keep_size: false }, offset, len).await.unwrap();
+                c.fallocate(handle, Fallocate::ZeroRange { keep_size: false }, offset, len, Privileges::Kept)
+                    .await
+                    .unwrap();
                 self.model.get_mut(&f).unwrap().write(offset, &vec![0; len as usize]);
                 format!("zero {offset}+{len}")
             }

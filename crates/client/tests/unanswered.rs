@@ -7,7 +7,7 @@ mod support;
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use base::InodeNo;
-use client::{Client, Errno, Fallocate, Handle, SetAttrs, Tunables};
+use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
 use support::{BLOCK, RW, World, small, until};
 use wire::mgr::FileKind;
 
@@ -80,7 +80,8 @@ async fn what_is_fsynced_after_a_punch_without_an_answer_is_there() {
         let client = world.mount(hasty());
         let (ino, handle) = stored(&client, 4).await;
         world.manager.lose.store(lost, SeqCst);
-        let punched = client.fallocate(handle, Fallocate::PunchHole, BLOCK64, 3 * BLOCK64).await;
+        let punched =
+            client.fallocate(handle, Fallocate::PunchHole, BLOCK64, 3 * BLOCK64, Privileges::Kept).await;
         if lost > 3 {
             assert_eq!(punched, Err(Errno::EIO));
             assert_eq!(client.fsync(ino, false).await, Err(Errno::EIO));

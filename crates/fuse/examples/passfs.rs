@@ -16,7 +16,9 @@ use std::{
 use base::{BufPool, InodeNo};
 use fuse::{
     Caching, Mount, MountOptions,
-    calls::{Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs},
+    calls::{
+        Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, Privileges, ReadData, SetAttrs, StatFs,
+    },
 };
 use tokio::signal::unix::{SignalKind, signal};
 use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
@@ -160,12 +162,12 @@ impl Calls for Pass {
         buffer.set_len(got);
         Ok(vec![buffer.freeze()])
     }
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    async fn write(&self, handle: Handle, offset: u64, data: &[u8], _: Privileges) -> Result<usize, Errno> {
         self.file(handle)?.write_all_at(data, offset).map_err(errno)?;
         Ok(data.len())
     }
     async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.write(handle, offset, data).await
+        self.write(handle, offset, data, Privileges::Kept).await
     }
     async fn flush(&self, _handle: Handle) -> Result<(), Errno> {
         Ok(())
@@ -173,7 +175,14 @@ impl Calls for Pass {
     async fn fsync(&self, _ino: InodeNo, handle: Option<Handle>, _datasync: bool) -> Result<(), Errno> {
         handle.map_or(Ok(()), |handle| self.file(handle)?.sync_data().map_err(errno))
     }
-    async fn fallocate(&self, _h: Handle, _mode: Fallocate, _offset: u64, _len: u64) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        _h: Handle,
+        _mode: Fallocate,
+        _offset: u64,
+        _len: u64,
+        _: Privileges,
+    ) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
     async fn seek_data(&self, _handle: Handle, _offset: u64) -> Result<u64, Errno> {
@@ -182,7 +191,15 @@ impl Calls for Pass {
     async fn seek_hole(&self, _handle: Handle, _offset: u64) -> Result<u64, Errno> {
         Err(NONE)
     }
-    async fn copy_range(&self, _f: Handle, _fo: u64, _t: Handle, _to: u64, _len: u64) -> Result<u64, Errno> {
+    async fn copy_range(
+        &self,
+        _f: Handle,
+        _fo: u64,
+        _t: Handle,
+        _to: u64,
+        _len: u64,
+        _: Privileges,
+    ) -> Result<u64, Errno> {
         Err(Errno::EOPNOTSUPP)
     }
     async fn readdir(&self, _ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {

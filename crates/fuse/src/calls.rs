@@ -12,7 +12,7 @@ use wire::{
     mgr::{Attr, FileKind},
 };
 
-pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, SetAttrs};
+pub use client::{Errno, Fallocate, Handle, KernelCache, Listing, OpenFlags, Privileges, SetAttrs};
 
 /// Setting this attribute (by whoever may write the file) gives up what is cached of it; nothing is stored.
 /// It is in none of the name spaces of attributes, so that no other file system takes it for one to keep.
@@ -100,7 +100,7 @@ pub trait Calls: Send + Sync + 'static {
     /// Bytes of a file, fewer than `len` only at its end.
     fn read(&self, handle: Handle, offset: u64, len: u32) -> impl Answer<ReadData>;
     /// Writes all of `data`, or says how much; append handles choose the offset themselves.
-    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
+    fn write(&self, handle: Handle, offset: u64, data: &[u8], privileges: Privileges) -> impl Answer<usize>;
     /// A page of the kernel's cache, which has its place in the file; also by handles that append.
     fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> impl Answer<usize>;
     /// A descriptor of the handle is closed: errors of earlier writes show here.
@@ -127,7 +127,14 @@ pub trait Calls: Send + Sync + 'static {
     /// Makes a file or directory durable; with a handle, errors of earlier writes show here as well.
     fn fsync(&self, ino: InodeNo, handle: Option<Handle>, datasync: bool) -> impl Answer<()>;
     /// Allocates, punches or zeroes.
-    fn fallocate(&self, handle: Handle, mode: Fallocate, offset: u64, len: u64) -> impl Answer<()>;
+    fn fallocate(
+        &self,
+        handle: Handle,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+        privileges: Privileges,
+    ) -> impl Answer<()>;
     /// The next data at or after `offset`; ENXIO if there is none.
     fn seek_data(&self, handle: Handle, offset: u64) -> impl Answer<u64>;
     /// The next hole at or after `offset`, at the latest the end of the file; ENXIO beyond it.
@@ -140,6 +147,7 @@ pub trait Calls: Send + Sync + 'static {
         to: Handle,
         to_offset: u64,
         len: u64,
+        privileges: Privileges,
     ) -> impl Answer<u64>;
     /// Entries after `cookie` (0: from the start), at most `limit`, with attributes if `plus`.
     fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> impl Answer<Listing>;

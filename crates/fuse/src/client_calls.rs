@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use wire::{lock::Lock, mgr::Attr};
 
 use crate::calls::{
-    Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
-    UNCACHE_ATTRIBUTE,
+    Calls, Errno, Fallocate, Handle, KernelCache, Listing, NewInode, OpenFlags, Privileges, ReadData,
+    SetAttrs, StatFs, UNCACHE_ATTRIBUTE,
 };
 
 impl Calls for Client {
@@ -79,8 +79,14 @@ impl Calls for Client {
         Ok(Client::read(self, handle, offset, len as usize).await?.into_pieces())
     }
 
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        Client::write(self, handle, offset, data).await
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<usize, Errno> {
+        Client::write_with(self, handle, offset, data, privileges).await
     }
 
     async fn write_page(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
@@ -114,8 +120,15 @@ impl Calls for Client {
         }
     }
 
-    async fn fallocate(&self, handle: Handle, mode: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
-        Client::fallocate(self, handle, mode, offset, len).await
+    async fn fallocate(
+        &self,
+        handle: Handle,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+        privileges: Privileges,
+    ) -> Result<(), Errno> {
+        Client::fallocate(self, handle, mode, offset, len, privileges).await
     }
 
     async fn seek_data(&self, handle: Handle, offset: u64) -> Result<u64, Errno> {
@@ -133,8 +146,9 @@ impl Calls for Client {
         to: Handle,
         to_offset: u64,
         len: u64,
+        privileges: Privileges,
     ) -> Result<u64, Errno> {
-        Client::copy_range(self, from, from_offset, to, to_offset, len).await
+        Client::copy_range(self, from, from_offset, to, to_offset, len, privileges).await
     }
 
     async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {

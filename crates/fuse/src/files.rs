@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::{
     abi,
     buffers::Payload,
-    calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, SetAttrs},
+    calls::{Calls, Errno, Fallocate, Handle, NewInode, OpenFlags, Privileges},
     inodes::{Pages, Way},
     names::stale,
     reply::Answer,
@@ -46,6 +46,7 @@ pub(crate) fn open_flags(flags: u32) -> OpenFlags {
         sync: has(libc::O_SYNC),
         dsync: has(libc::O_DSYNC),
         truncate: has(libc::O_TRUNC),
+        drop_privileges: false,
         caller_appends: false,
     }
 }
@@ -113,12 +114,13 @@ impl<C: Calls> Session<C> {
     }
 
     async fn open(&self, ino: InodeNo, flags: u32, kill_suidgid: bool) -> Result<Answer, Errno> {
-        let flags = open_flags(flags);
+        let flags = OpenFlags { drop_privileges: kill_suidgid, ..open_flags(flags) };
         self.refuse_write(flags.write || flags.truncate)?;
+        let opened = self.calls.open(ino, self.caching().flags_below(flags)).await;
         if kill_suidgid {
-            self.drop_privileges(ino).await?;
+            self.privileges_dropped(ino);
         }
-        let opened = self.calls.open(ino, self.caching().flags_below(flags)).await?;
+        let opened = opened?;
         let (fh, answer_flags) = self.opened(ino, opened, &flags);
         Ok(Answer::Opened(fh, answer_flags))
     }
@@ -153,10 +155,8 @@ impl<C: Calls> Session<C> {
             ..NewInode::default()
         };
         let (mut attr, made) = self.calls.create(header.ino, name, new).await?;
-        let flags = OpenFlags { truncate: !made && open_flags(flags).truncate, ..open_flags(flags) };
-        if flags.truncate && kill_suidgid {
-            self.drop_privileges(attr.ino).await?;
-        }
+        let truncate = !made && open_flags(flags).truncate;
+        let flags = OpenFlags { truncate, drop_privileges: kill_suidgid, ..open_flags(flags) };
         let opened = self.calls.open(attr.ino, self.caching().flags_below(flags)).await.map_err(stale)?;
         if flags.truncate {
             attr = self.calls.getattr(attr.ino).await?;
@@ -173,16 +173,21 @@ impl<C: Calls> Session<C> {
         write_flags: u32,
         data: &[u8],
     ) -> Result<Answer, Errno> {
-        if write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-            self.drop_privileges(ino).await?;
-        }
+        let privileges = match write_flags & abi::WRITE_KILL_SUIDGID {
+            0 => Privileges::Kept,
+            _ => Privileges::Dropped,
+        };
         let from_page_cache = write_flags & abi::WRITE_CACHE != 0;
         if from_page_cache && fh & APPEND_BIT != 0 {
             // A page of a mapping has its place in the file. The kernel sends it by any writable handle.
             let written = self.calls.write_page(handle(fh), offset, data).await?;
             return Ok(Answer::Written(written as u32));
         }
-        let written = self.calls.write(handle(fh), offset, data).await?;
+        let written = self.calls.write(handle(fh), offset, data, privileges).await;
+        if privileges == Privileges::Dropped {
+            self.privileges_dropped(ino);
+        }
+        let written = written?;
         // O_DIRECT may have been set after the open.
         let direct = fh & DIRECT_BIT != 0 || write_flags & abi::WRITE_LOCKOWNER != 0;
         if direct && !from_page_cache {
@@ -235,24 +240,14 @@ impl<C: Calls> Session<C> {
         })
     }
 
-    /// Takes setuid and setgid away, before an unprivileged process's change.
-    async fn drop_privileges(&self, ino: InodeNo) -> Result<(), Errno> {
-        let Some(mode) = self.inodes.mode_without_privileges(ino) else { return Ok(()) };
-        let attr = self.calls.setattr(ino, SetAttrs { mode: Some(mode), ..SetAttrs::default() }).await?;
-        self.inodes.note(&attr);
-        // After a write the kernel asks for size and times anew, but goes on to believe the mode it has.
-        if let Err(error) = self.notifier.inval_attr(ino) {
+    /// A change of content took setuid and setgid away, also if it failed. The kernel asks for size and times anew then, but goes on to believe
+    /// the mode it has.
+    fn privileges_dropped(&self, ino: InodeNo) {
+        if self.inodes.drop_privileges(ino)
+            && let Err(error) = self.notifier.inval_attr(ino)
+        {
             tracing::warn!(%ino, %error, "the kernel may keep a mode that is no more");
         }
-        Ok(())
-    }
-
-    /// The same before changes of which the kernel does not say whether the one who makes them keeps the privileges.
-    async fn drop_privileges_by(&self, header: &Header, ino: InodeNo) -> Result<(), Errno> {
-        if self.inodes.mode_without_privileges(ino).is_none() || keeps_privileges(header) {
-            return Ok(());
-        }
-        self.drop_privileges(ino).await
     }
 
     async fn fallocate(
@@ -264,8 +259,12 @@ impl<C: Calls> Session<C> {
         mode: u32,
     ) -> Result<Answer, Errno> {
         let mode = fallocate_mode(mode)?;
-        self.drop_privileges_by(header, header.ino).await?;
-        self.calls.fallocate(handle(fh), mode, offset, length).await.map(|()| Answer::Done)
+        let privileges = privileges_of(header);
+        let done = self.calls.fallocate(handle(fh), mode, offset, length, privileges).await;
+        if privileges == Privileges::Dropped {
+            self.privileges_dropped(header.ino);
+        }
+        done.map(|()| Answer::Done)
     }
 
     async fn copy_range(
@@ -274,10 +273,14 @@ impl<C: Calls> Session<C> {
         args: &abi::CopyFileRangeIn,
         wide: bool,
     ) -> Result<Answer, Errno> {
-        self.drop_privileges_by(header, InodeNo(args.nodeid_out)).await?;
+        let privileges = privileges_of(header);
         let len = args.len.min(COPY_MAX);
         let (from, to) = (handle(args.fh_in), handle(args.fh_out));
-        let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len).await?;
+        let copied = self.calls.copy_range(from, args.off_in, to, args.off_out, len, privileges).await;
+        if privileges == Privileges::Dropped {
+            self.privileges_dropped(InodeNo(args.nodeid_out));
+        }
+        let copied = copied?;
         Ok(if wide { Answer::Copied(copied) } else { Answer::Written(copied as u32) })
     }
 
@@ -287,10 +290,14 @@ impl<C: Calls> Session<C> {
     }
 }
 
-/// Whether a change of content by this thread leaves set-user-id and set-group-id bits: CAP_FSETID. What cannot be read counts as no.
-fn keeps_privileges(header: &Header) -> bool {
+/// Whether a change of content by this thread leaves set-user-id and set-group-id bits (CAP_FSETID), where the kernel does not
+/// say so. What cannot be read counts as no.
+fn privileges_of(header: &Header) -> Privileges {
     let status = std::fs::read_to_string(format!("/proc/{}/status", header.pid));
-    status.is_ok_and(|status| has_fsetid(&status))
+    match status.is_ok_and(|status| has_fsetid(&status)) {
+        true => Privileges::Kept,
+        false => Privileges::Dropped,
+    }
 }
 
 fn has_fsetid(status: &str) -> bool {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use base::InodeNo;
-use wire::mgr::{Attr, FileKind};
+use wire::mgr::{Attr, FileKind, without_privileges};
 
 const SHARDS: usize = 64;
 
@@ -205,10 +205,15 @@ impl Inodes {
         }
     }
 
-    /// The mode a write by an unprivileged process leaves, if it differs.
-    pub fn mode_without_privileges(&self, ino: InodeNo) -> Option<u16> {
-        let known = *self.shard(ino).get(&ino)?;
-        if known.kind == FileKind::File { without_privileges(known.mode) } else { None }
+    /// An unprivileged process has changed a file's content. Whether the kernel was last told a mode that this made untrue.
+    pub fn drop_privileges(&self, ino: InodeNo) -> bool {
+        let mut shard = self.shard(ino);
+        let known = shard.get_mut(&ino).filter(|known| known.kind == FileKind::File);
+        known.is_some_and(|known| {
+            let told = known.mode;
+            known.mode = without_privileges(told);
+            told != known.mode
+        })
     }
 
     /// Inodes with references, and references in all.
@@ -241,13 +246,6 @@ impl Inodes {
         }
         left
     }
-}
-
-/// What of setuid and setgid a write or change of owner takes away, as Linux does: setgid without
-/// group execution is not a privilege (it once meant mandatory locking).
-pub fn without_privileges(mode: u16) -> Option<u16> {
-    let left = wire::mgr::without_privileges(mode);
-    (left != mode).then_some(left)
 }
 
 #[cfg(test)]
@@ -345,9 +343,9 @@ mod tests {
 
     #[test]
     fn setgid_without_group_execution_stays() {
-        assert_eq!(without_privileges(0o6755), Some(0o755));
-        assert_eq!(without_privileges(0o2745), None);
-        assert_eq!(without_privileges(0o6745), Some(0o2745));
-        assert_eq!(without_privileges(0o1777), None);
+        assert_eq!(without_privileges(0o6755), 0o755);
+        assert_eq!(without_privileges(0o2745), 0o2745);
+        assert_eq!(without_privileges(0o6745), 0o2745);
+        assert_eq!(without_privileges(0o1777), 0o1777);
     }
 }

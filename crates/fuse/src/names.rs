@@ -16,7 +16,6 @@ use crate::{
     buffers::Payload,
     caching::Caching,
     calls::{Calls, Errno, NewInode, SetAttrs, UNCACHE_ATTRIBUTE},
-    inodes::without_privileges,
     reply::{Answer, entry_out, kind_bits, kind_of},
     request::{Header, Operation, name_too_long},
     session::Session,
@@ -167,7 +166,7 @@ impl<C: Calls> Session<C> {
 
     async fn setattr(&self, ino: InodeNo, args: &abi::SetattrIn) -> Result<Answer, Errno> {
         let has = |bit| args.valid & bit != 0;
-        let mut set = SetAttrs {
+        let set = SetAttrs {
             mode: has(fattr::MODE).then_some((args.mode & 0o7777) as u16),
             uid: has(fattr::UID).then_some(args.uid),
             gid: has(fattr::GID).then_some(args.gid),
@@ -175,16 +174,10 @@ impl<C: Calls> Session<C> {
             atime: time(args.valid, fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
             mtime: time(args.valid, fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
             ctime: None,
+            // The kernel leaves it to us to take setuid and setgid away: on truncation where it says so, and on every change
+            // of owner, where the client does it by itself.
+            drop_privileges: has(fattr::KILL_SUIDGID),
         };
-        // The kernel leaves it to us to take setuid and setgid away: on every change of owner, and on
-        // truncation where it says so.
-        let loses_privileges = set.uid.is_some() || set.gid.is_some() || has(fattr::KILL_SUIDGID);
-        if loses_privileges && set.mode.is_none() {
-            let attr = self.calls.getattr(ino).await?;
-            if attr.kind == FileKind::File {
-                set.mode = without_privileges(attr.mode);
-            }
-        }
         Ok(Answer::Attr(Box::new(self.calls.setattr(ino, set).await?)))
     }
 

@@ -407,6 +407,7 @@ impl StripeIo {
                             None => Fault::Protocol,
                         },
                         Ok(_) => Fault::Protocol,
+                        Err(fault) if fault.is_fenced() => return Err(StripeError::Fenced { stripe }),
                         Err(fault) => fault,
                     };
                     faults.push(crate::StripFault { index, pdisk: Some(pdisk), fault });

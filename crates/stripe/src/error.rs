@@ -52,6 +52,10 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whether the session in whose name it was asked was declared dead: asked again it is refused again.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Fault::Refused(NsdRefusal::Fenced))
+    }
     /// The refusal of the pdisk itself, if it is one.
     pub fn strip_refusal(&self) -> Option<&StripRefusal> {
         match self {
@@ -182,6 +186,15 @@ pub enum StripeError {
 }
 
 impl StripeError {
+    /// Whether the session was declared dead: a repetition cannot succeed.
+    pub fn is_fenced(&self) -> bool {
+        match self {
+            StripeError::Fenced { .. } => true,
+            StripeError::CannotList { fault, .. } => fault.is_fenced(),
+            _ => false,
+        }
+    }
+
     /// The inode it is about, where there is one.
     pub fn inode(&self) -> Option<InodeNo> {
         match self {

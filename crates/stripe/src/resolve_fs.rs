@@ -1,5 +1,6 @@
 //! Resolution of a file system after an unclean end of a session: lists what is prepared on every pdisk,
-//! seals every strip of those stripes, decides, carries out. Restartable: a repetition finds what is left.
+//! seals every strip of those stripes, decides, carries out. Restartable: a repetition finds what is left. A resolver whose own
+//! session is fenced ends at once: another one does it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -103,6 +104,7 @@ async fn resolve_all(
         progress(state);
         // A task that ended without an outcome has resolved nothing.
         let (id, outcome) = match done {
+            Ok((_, Err(error))) if error.is_fenced() => return Err(error),
             Ok((id, outcome)) => (id, outcome.map_err(|error| error.to_string())),
             Err(error) => (error.id(), Err(error.to_string())),
         };
@@ -183,6 +185,7 @@ async fn list_pdisk(
                 }
             }
             Ok(_) => return Err(Fault::Protocol),
+            Err(fault) if fault.is_fenced() => return Err(fault),
             // One that is catching up may be left out: what only it holds was never acknowledged.
             Err(_) if view.state(pdisk) == PdiskState::Returning => return Ok(found),
             Err(fault) if Instant::now() >= until => return Err(fault),
@@ -304,6 +307,9 @@ async fn seal(
                 Err(fault) => faults.push(StripFault { index: m.strip, pdisk: Some(m.to), fault }),
             }
         }
+        if faults.iter().any(|f| f.fault.is_fenced()) {
+            return Err(StripeError::Fenced { stripe });
+        }
         if faults.is_empty() && io.view().moves(pool.id, group) == view.moves(pool.id, group) {
             return Ok((out, joining));
         }
@@ -348,6 +354,7 @@ async fn change(
                     None => Fault::Protocol,
                 },
                 Ok(_) => Fault::Protocol,
+                Err(fault) if fault.is_fenced() => return Err(StripeError::Fenced { stripe }),
                 Err(fault) => fault,
             };
             if Instant::now() >= until {
@@ -378,6 +385,7 @@ async fn change_one(
                 None => Fault::Protocol,
             },
             Ok(_) => Fault::Protocol,
+            Err(fault) if fault.is_fenced() => return Err(StripeError::Fenced { stripe }),
             Err(fault) => fault,
         };
         if !io.view().state(to).written() {
@@ -417,6 +425,7 @@ async fn install_strip(
                 return Ok(());
             }
             Ok(_) => Fault::Protocol,
+            Err(fault) if fault.is_fenced() => return Err(StripeError::Fenced { stripe }),
             Err(fault) => fault,
         };
         if Instant::now() >= until {

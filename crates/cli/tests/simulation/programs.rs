@@ -39,6 +39,7 @@ const RW: OpenFlags = OpenFlags {
     sync: false,
     dsync: false,
     truncate: false,
+    drop_privileges: false,
     caller_appends: false,
 };
 

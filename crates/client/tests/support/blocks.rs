@@ -40,6 +40,10 @@ pub struct FakeBlocks {
     pub stuck_block: AtomicU64,
     /// Reads wait while it is set.
     pub stuck_reads: AtomicBool,
+    /// Who has it exclusively keeps answers, already given, from arriving.
+    pub on_their_way: tokio::sync::RwLock<()>,
+    /// How many were to arrive so far.
+    pub kept_back: AtomicU64,
     /// Reads so far.
     pub reads: AtomicU64,
     reading: AtomicU64,
@@ -67,6 +71,8 @@ impl FakeBlocks {
             stuck: AtomicBool::new(false),
             stuck_block: AtomicU64::new(u64::MAX),
             stuck_reads: AtomicBool::new(false),
+            on_their_way: tokio::sync::RwLock::new(()),
+            kept_back: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             reading_most: AtomicU64::new(0),
@@ -120,6 +126,11 @@ impl FakeBlocks {
 
     fn strip_len(&self) -> u32 {
         self.block_size / u32::from(self.k)
+    }
+
+    async fn arrive(&self) {
+        self.kept_back.fetch_add(1, SeqCst);
+        drop(self.on_their_way.read().await);
     }
 
     async fn dawdle(&self) {
@@ -262,6 +273,7 @@ impl Blocks for FakeBlocks {
             } else {
                 self.store(&write)
             };
+            self.arrive().await;
             self.dawdle().await;
             if grant >= self.below.load(SeqCst) {
                 self.writing.lock().unwrap().remove(&write.stripe);
@@ -303,6 +315,7 @@ impl Blocks for FakeBlocks {
                     }
                 }
             }
+            self.arrive().await;
             self.dawdle().await;
             // What a read happens to learn of versions.
             let meta = match self.rng.lock().unwrap().below(3) {

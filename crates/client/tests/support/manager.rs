@@ -52,6 +52,11 @@ pub struct FakeManager {
     late: Mutex<Vec<(u64, MgrRequest)>>,
     /// Who has it exclusively keeps answers to links, already given, from arriving.
     pub links_on_their_way: tokio::sync::RwLock<()>,
+    /// The same for what `which` says.
+    pub on_their_way: tokio::sync::RwLock<()>,
+    pub which: Mutex<fn(&MgrRequest) -> bool>,
+    /// How many answers are kept from arriving.
+    pub kept_back: AtomicU64,
 }
 
 /// One session's way to it.
@@ -68,10 +73,15 @@ impl Manager for Session {
             if self.manager.loses(self.number, &request) {
                 return Err(CallError::Deadline("lost".into()));
             }
+            let late = (self.manager.which.lock().unwrap())(&request);
             let reply = self.manager.answer(self.number, request);
             tokio::task::yield_now().await;
             if link {
                 drop(self.manager.links_on_their_way.read().await);
+            }
+            if late {
+                self.manager.kept_back.fetch_add(1, SeqCst);
+                drop(self.manager.on_their_way.read().await);
             }
             Ok(reply)
         })
@@ -99,6 +109,9 @@ impl FakeManager {
             rng: Mutex::new(Rng(0x5eed)),
             late: Mutex::default(),
             links_on_their_way: tokio::sync::RwLock::new(()),
+            on_their_way: tokio::sync::RwLock::new(()),
+            which: Mutex::new(|_| false),
+            kept_back: AtomicU64::new(0),
         }
     }
 

@@ -27,6 +27,7 @@ pub const RW: OpenFlags = OpenFlags {
     sync: false,
     dsync: false,
     truncate: false,
+    drop_privileges: false,
     caller_appends: false,
 };
 

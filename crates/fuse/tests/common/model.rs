@@ -13,7 +13,7 @@ use std::{
 use base::InodeNo;
 use bytes::Bytes;
 use fuse::calls::{
-    Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, ReadData, SetAttrs, StatFs,
+    Calls, Errno, Fallocate, Handle, Listing, NewInode, OpenFlags, Privileges, ReadData, SetAttrs, StatFs,
 };
 use tokio::sync::watch;
 use wire::mgr::{Attr, DirEntry, FileKind, Timestamp};
@@ -68,6 +68,12 @@ impl Node {
     fn touch(&mut self) {
         let t = now();
         (self.attr.mtime, self.attr.ctime) = (t, t);
+    }
+
+    fn drop_privileges(&mut self, drop: bool) {
+        if drop && self.attr.kind == FileKind::File {
+            self.attr.mode = wire::mgr::without_privileges(self.attr.mode);
+        }
     }
 
     fn store(&mut self, offset: u64, data: &[u8]) {
@@ -294,6 +300,7 @@ impl Calls for Model {
             node.resize(size);
             node.touch();
         }
+        node.drop_privileges(set.drop_privileges || set.uid.is_some() || set.gid.is_some());
         let attr = &mut node.attr;
         attr.mode = set.mode.unwrap_or(attr.mode);
         attr.uid = set.uid.unwrap_or(attr.uid);
@@ -431,6 +438,7 @@ impl Calls for Model {
         if flags.truncate {
             node.resize(0);
             node.touch();
+            node.drop_privileges(flags.drop_privileges);
         }
         state.last_handle += 1;
         let handle = Handle(state.last_handle);
@@ -459,11 +467,12 @@ impl Calls for Model {
         Ok(data.len())
     }
 
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Res<usize> {
+    async fn write(&self, handle: Handle, offset: u64, data: &[u8], privileges: Privileges) -> Res<usize> {
         self.pass_gate().await;
         let mut state = self.lock();
         let (node, flags) = state.file(handle)?;
         let offset = if flags.append && !flags.caller_appends { node.attr.size } else { offset };
+        node.drop_privileges(privileges == Privileges::Dropped);
         if offset + data.len() as u64 > i64::MAX as u64 {
             return err(libc::EFBIG);
         }
@@ -484,9 +493,17 @@ impl Calls for Model {
         self.synced()
     }
 
-    async fn fallocate(&self, handle: Handle, mode: Fallocate, offset: u64, len: u64) -> Res<()> {
+    async fn fallocate(
+        &self,
+        handle: Handle,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+        privileges: Privileges,
+    ) -> Res<()> {
         let mut state = self.lock();
         let (node, _) = state.file(handle)?;
+        node.drop_privileges(privileges == Privileges::Dropped);
         let end = offset.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno(libc::EFBIG))?;
         if !matches!(mode, Fallocate::Allocate { .. }) {
             node.zero(offset, end);
@@ -521,10 +538,19 @@ impl Calls for Model {
         Ok(offset.max(page * PAGE).min(node.attr.size))
     }
 
-    async fn copy_range(&self, from: Handle, from_at: u64, to: Handle, to_at: u64, len: u64) -> Res<u64> {
+    async fn copy_range(
+        &self,
+        from: Handle,
+        from_at: u64,
+        to: Handle,
+        to_at: u64,
+        len: u64,
+        privileges: Privileges,
+    ) -> Res<u64> {
         let mut state = self.lock();
         let data = state.file(from)?.0.fetch(from_at, len.min(1 << 30));
         let (node, _) = state.file(to)?;
+        node.drop_privileges(privileges == Privileges::Dropped);
         let mut at = to_at;
         for part in data {
             node.store(at, &part);
