@@ -312,7 +312,7 @@ pub enum MountError {
         source: io::Error,
     },
     /// Unmounted, but the last data is not known to be durable.
-    #[error("{} is unmounted, but its last data could not be made durable: {}", path.display(), io::Error::from_raw_os_error(*errno))]
+    #[error("{} is unmounted, but its last data could not be made durable: {}", path.display(), base::errno::text(*errno))]
     NotDurable {
         /// The mount point.
         path: PathBuf,
