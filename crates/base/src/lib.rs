@@ -1,6 +1,7 @@
 //! Units, ids, buffers, tunables, statistics and time: what every part shares. No I/O.
 
 pub mod buf;
+pub mod errno;
 pub mod events;
 pub mod fence;
 pub mod ids;

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use wire::mgr::ProcessIdent;
 
-use crate::access;
+use crate::{access, interrupt, output};
 
 /// Identity of a process of this boot, if it lives.
 pub fn start_ticks(pid: u32) -> Option<u64> {
@@ -155,11 +155,11 @@ fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// Waits until the process that a pid file names is gone.
+/// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
 pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     let end = Instant::now() + patience;
     while live_pid(path).is_some() {
-        if Instant::now() > end {
+        if Instant::now() > end || interrupt::asked() {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -167,24 +167,18 @@ pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     true
 }
 
+/// Why a process ended, by the lines of its log from `from` on: the error it said, or the last lines.
+pub fn last_words(path: &Path, from: u64) -> String {
+    let tail = log_tail(path, from);
+    match tail.rsplit_once(output::SAYS) {
+        Some((before, error)) if before.is_empty() || before.ends_with('\n') => error.to_owned(),
+        _ if tail.is_empty() => format!("it said nothing; its log is {}", path.display()),
+        _ => format!("its log {} ends with\n{tail}", path.display()),
+    }
+}
+
 /// The last lines of a log, for an error message.
-pub fn log_tail(path: &Path, from: u64) -> String {
-    let text = log_end(path, from);
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(8)..].join("\n")
-}
-
-/// The error with which a process of ours ended, of its log.
-pub fn last_words(path: &Path, from: u64) -> Option<String> {
-    let text = log_end(path, from);
-    let at = text
-        .rfind("\nropewalk: ")
-        .map(|at| at + 1)
-        .or_else(|| text.starts_with("ropewalk: ").then_some(0))?;
-    Some(text[at + "ropewalk: ".len()..].trim_end().to_owned())
-}
-
-fn log_end(path: &Path, from: u64) -> String {
+fn log_tail(path: &Path, from: u64) -> String {
     let mut text = String::new();
     if let Ok(mut file) = fs::File::open(path) {
         let len = file.metadata().map(|m| m.len()).unwrap_or(0);
@@ -193,26 +187,13 @@ fn log_end(path: &Path, from: u64) -> String {
         let _ = file.take(4096).read_to_end(&mut bytes);
         text = String::from_utf8_lossy(&bytes).into_owned();
     }
-    text
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn of_a_log_only_the_error_at_its_end_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("mount.log");
-        fs::write(&log, "of a mount before\nropewalk: no\n").unwrap();
-        let from = fs::metadata(&log).unwrap().len();
-        assert_eq!(last_words(&log, 0).unwrap(), "no");
-        assert_eq!(last_words(&log, from), None);
-        let now =
-            "2026-11-23 INFO connect to ropewalk: refused\nropewalk: the manager does not answer:\nrefused\n";
-        fs::write(&log, fs::read_to_string(&log).unwrap() + now).unwrap();
-        assert_eq!(last_words(&log, from).unwrap(), "the manager does not answer:\nrefused");
-    }
 
     #[test]
     fn a_pid_file_of_a_reused_id_names_nobody() {

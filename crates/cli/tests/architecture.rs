@@ -84,3 +84,16 @@ fn imports_only_go_downwards() {
         }
     }
 }
+
+#[test]
+fn the_first_documents_are_short_and_name_files_that_are_there() {
+    for (name, bytes) in [("ARCHITECTURE.md", 10_240), ("README.md", 8_192), ("CONTRIBUTING.md", 10_240)] {
+        let text = fs::read_to_string(root().join(name)).unwrap();
+        assert!(text.len() <= bytes, "{name} has {} bytes, at most {bytes}", text.len());
+        let plain = |path: &&str| path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let named = text.split('`').skip(1).step_by(2).filter(plain);
+        for path in named.filter(|path| path.starts_with("crates/") || path.starts_with("docs/")) {
+            assert!(root().join(path).exists(), "{name} names {path}");
+        }
+    }
+}

@@ -37,7 +37,7 @@ impl Errno {
 
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&std::io::Error::from_raw_os_error(self.0), f)
+        f.write_str(&base::errno::text(self.0))
     }
 }
 impl fmt::Display for Errno {
@@ -90,12 +90,12 @@ pub enum MountError {
         reason: String,
     },
     /// The manager refused.
-    #[error("open a session for file system {fs:?}: {source}")]
+    #[error("open a session for file system {fs:?}: {reason}")]
     Refused {
         /// The file system asked for.
         fs: String,
         /// The manager's reason.
-        source: wire::mgr::MgrError,
+        reason: wire::mgr::MgrError,
     },
     /// Stripes left by an unclean end could not be resolved.
     #[error("resolve stripes of the previous session: {0}")]

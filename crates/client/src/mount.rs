@@ -201,8 +201,8 @@ impl SessionOpener {
     /// The reason why no session could be had, as an error of the mount.
     fn refusal(&self, error: RegistrarError) -> MountError {
         match error {
-            RegistrarError::Fatal(LinkError::Refused(source)) => {
-                MountError::Refused { fs: self.config.fs.clone(), source }
+            RegistrarError::Fatal(LinkError::Refused(reason)) => {
+                MountError::Refused { fs: self.config.fs.clone(), reason }
             }
             RegistrarError::Retry(error) => {
                 MountError::NoManager { manager: self.config.manager.clone(), reason: error.to_string() }

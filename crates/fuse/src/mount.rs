@@ -198,7 +198,7 @@ pub enum MountError {
         from: String,
     },
     /// It has entries, which a mount would hide.
-    #[error("mount point {} is not empty ({entries} entries, which the mount would hide); give an empty directory, or allow it explicitly", path.display())]
+    #[error("mount point {} is not empty (it holds {entries}, which the mount would hide); give an empty directory", path.display())]
     NotEmpty {
         /// The mount point.
         path: PathBuf,
@@ -312,7 +312,7 @@ pub enum MountError {
         source: io::Error,
     },
     /// Unmounted, but the last data is not known to be durable.
-    #[error("{} is unmounted, but its last data could not be made durable: {}", path.display(), io::Error::from_raw_os_error(*errno))]
+    #[error("{} is unmounted, but its last data could not be made durable: {}", path.display(), base::errno::text(*errno))]
     NotDurable {
         /// The mount point.
         path: PathBuf,

@@ -59,6 +59,7 @@ pub struct Report {
     /// Most strips of a group on one node.
     pub strips_per_node_max: u32,
     /// Time to build the table.
+    #[serde(rename = "build_s")]
     pub build_seconds: f64,
     /// Bytes of the table as it is stored (postcard).
     pub stored_bytes: u64,
@@ -118,6 +119,7 @@ pub struct Movement {
     /// Node losses survived afterwards.
     pub node_losses_survived: u32,
     /// Time to compute it.
+    #[serde(rename = "plan_s")]
     pub plan_seconds: f64,
 }
 
@@ -145,8 +147,10 @@ pub struct Rebuild {
     /// take its strips: the load cannot be even.
     pub confined_to_node: bool,
     /// Time to full redundancy.
+    #[serde(rename = "took_s")]
     pub seconds: f64,
     /// The same for K+M pdisks with a spare of their own, which writes all that was lost.
+    #[serde(rename = "conventional_s")]
     pub conventional_seconds: f64,
 }
 

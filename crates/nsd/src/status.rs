@@ -26,6 +26,8 @@ pub struct CatchUpStatus {
     pub deleted: u64,
     /// Strips given up: too few of their stripes are left.
     pub hopeless: u64,
+    /// Of those, groups to be compared again: not all of their pdisks answered.
+    pub groups_waiting: usize,
     /// Stripes to be looked at again.
     pub waiting: usize,
     /// Why the last of these waits, for people.
@@ -55,8 +57,10 @@ pub struct PdiskStatus {
     /// As the map says: ok, missing, returning, failed.
     pub state: &'static str,
     /// Bytes.
+    #[serde(rename = "size_bytes")]
     pub capacity: u64,
     /// Bytes.
+    #[serde(rename = "free_bytes")]
     pub free: u64,
     /// Strips held.
     pub strips: u64,

@@ -582,7 +582,7 @@ pub enum MgrReply {
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum MgrError {
     /// An error as POSIX names it (Linux number): ENOENT, EEXIST, ENOTEMPTY, ...
-    #[error("errno {0}")]
+    #[error("{}", base::errno::text(*.0))]
     Errno(i32),
     /// The session is unknown or was ended: whoever holds it must stop.
     #[error("session is not alive")]

@@ -72,7 +72,7 @@ impl Actor<'_> {
 #[derive(Debug, Clone, Error)]
 pub enum Fault {
     /// As POSIX names it.
-    #[error("errno {0}")]
+    #[error("{}", base::errno::text(*.0))]
     Errno(i32),
     /// A damaged record: EIO.
     #[error(transparent)]
