@@ -107,6 +107,14 @@ impl Cluster {
         );
     }
 
+    /// Makes the cluster with these tunables and ends it again: when it is next started they hold from the first lease on.
+    pub fn set_up(&self, tunables: &[&str]) {
+        self.start();
+        let dir = self.dir();
+        ok(&[&["config", "set", "--dir", dir.to_str().unwrap()], tunables].concat());
+        self.down();
+    }
+
     /// What is started from now on gets this variable as well.
     pub fn set_env(&self, name: &str, value: &str) {
         let mut env = self.env.lock().unwrap();
@@ -175,6 +183,13 @@ impl Cluster {
         }
     }
 
+    /// A signal to one process.
+    pub fn signal(&self, name: &str, signal: rustix::process::Signal) {
+        let found = self.processes().into_iter().find(|(process, _)| process == name);
+        let (_, pid) = found.unwrap_or_else(|| panic!("{name} does not run\n{}", self.logs()));
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
     /// Starts one server process again, as an administrator would.
     pub fn start_server(&self, name: &str) {
         self.start_server_with(name, &[]);
@@ -221,6 +236,27 @@ impl Cluster {
             }
             assert!(Instant::now() < end, "pdisks are {states:?} after {patience:?}\n{}", self.logs());
             std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until every pdisk has told the manager of what was stored before this call. The report after the next one begins after
+    /// that one was answered.
+    pub fn wait_reported(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        for _ in 0..2 {
+            let begun = Instant::now();
+            loop {
+                let passed = begun.elapsed();
+                let list = self.json(&["pdisk", "list"]);
+                let since = |p: &serde_json::Value| {
+                    p["last_report_ms"].as_u64().is_some_and(|age| Duration::from_millis(age + 1) < passed)
+                };
+                if list.as_array().unwrap().iter().all(since) {
+                    break;
+                }
+                assert!(Instant::now() < end, "pdisks do not report: {list:#}\n{}", self.logs());
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 
