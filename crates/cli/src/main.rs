@@ -17,6 +17,9 @@ mod make;
 mod manager_commands;
 mod metrics;
 mod mount;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod net_commands;
 mod netfigures_commands;
 mod netperf_commands;
