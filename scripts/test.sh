@@ -58,7 +58,7 @@ wait "$beside" || ended=$?
 beside=
 cat "$work/fsx"
 [ "$ended" -eq 0 ] || again "$work/fsx" || status=1
-# It judges a machine that does nothing else.
+# On a machine that others use it stages what it draws up to three times: last, and alone.
 tests --test lab_stagings || status=1
 [ "$status" -eq 0 ] || echo "test: FAILED; see above" >&2
 # A test that fails now and then is a defect of the test or of what it tests.
