@@ -1,17 +1,26 @@
-//! Every decoder of what comes from the network, given whatever bytes. Shared by the fuzzer and by a seeded test
-//! (`crates/net/tests/fuzz.rs`).
+//! Every decoder of what comes from the network, given whatever bytes. Shared by the fuzzer and by seeded tests
+//! (`crates/net/tests/fuzz.rs`, `crates/wire/tests/messages.rs`).
 
 use wire::{
     admin::{AdminReply, AdminRequest},
     auth::Proven,
     frame::{self, HEADER_LEN, Header},
     hello::{Challenge, Hello, HelloReply, Introduction, Links, NetRequest, Welcome},
+    map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
 };
 
+/// What is accepted is what would be sent.
+fn whole<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    if let Ok(message) = frame::decode::<T>(bytes) {
+        assert_eq!(frame::decode::<T>(&frame::encode(&message)).as_ref(), Ok(&message));
+    }
+}
+
 /// Nothing panics; what is accepted is what we would send.
 pub fn decode_all(bytes: &[u8]) {
+    whole::<ClusterMap>(bytes);
     let _ = frame::decode::<Hello>(bytes);
     let _ = frame::decode::<Challenge>(bytes);
     let _ = frame::decode::<Proven>(bytes);
@@ -20,12 +29,12 @@ pub fn decode_all(bytes: &[u8]) {
     let _ = frame::decode::<Welcome>(bytes);
     let _ = frame::decode::<NetRequest>(bytes);
     let _ = frame::decode::<Links>(bytes);
-    let _ = frame::decode::<MgrRequest>(bytes);
-    let _ = frame::decode::<MgrReply>(bytes);
-    let _ = frame::decode::<NsdRequest>(bytes);
-    let _ = frame::decode::<NsdReply>(bytes);
-    let _ = frame::decode::<AdminRequest>(bytes);
-    let _ = frame::decode::<AdminReply>(bytes);
+    whole::<MgrRequest>(bytes);
+    whole::<MgrReply>(bytes);
+    whole::<NsdRequest>(bytes);
+    whole::<NsdReply>(bytes);
+    whole::<AdminRequest>(bytes);
+    whole::<AdminReply>(bytes);
     if let Some(head) = bytes.first_chunk::<HEADER_LEN>() {
         let _ = Header::decode(head);
         // With its checks made good, so that what is behind them is reached.

@@ -10,6 +10,7 @@ if [ ! -w /dev/fuse ]; then
 fi
 work=$(mktemp -d)
 beside=
+unstable=()
 trap '[ -z "$beside" ] || kill "$beside" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
@@ -25,6 +26,7 @@ again() {
     # shellcheck disable=SC2086 # several words on purpose
     cargo test $target || return
     echo "test: UNSTABLE: $target passed only the second time; its first failure stands above"
+    unstable+=("$target")
   done
 }
 
@@ -56,7 +58,9 @@ wait "$beside" || ended=$?
 beside=
 cat "$work/fsx"
 [ "$ended" -eq 0 ] || again "$work/fsx" || status=1
-# It judges a machine that does nothing else.
+# On a machine that others use it stages what it draws up to three times: last, and alone.
 tests --test lab_stagings || status=1
 [ "$status" -eq 0 ] || echo "test: FAILED; see above" >&2
+# A test that fails now and then is a defect of the test or of what it tests.
+for target in "${unstable[@]}"; do echo "test: UNSTABLE: $target failed once and passed then: find out why" >&2; done
 exit "$status"

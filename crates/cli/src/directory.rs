@@ -356,6 +356,36 @@ mod tests {
         assert!(check_sum(&text.replace("b = 2", "b = 3")).is_err());
     }
 
+    /// Edited by hand, by mistake: an error, or a cluster.
+    #[test]
+    fn a_changed_cluster_file_is_refused_or_means_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = ClusterFile {
+            format: FORMAT,
+            name: "c".into(),
+            id: "0123456789abcdef0123456789abcdef".into(),
+            code: "4+2p".into(),
+            block_size: ByteSize(1 << 20),
+            manager: "127.0.0.1:1".parse().unwrap(),
+            mount: Some("/mnt/c".into()),
+            nodes: vec![NodeFile {
+                id: NodeId(1),
+                name: "n1".into(),
+                addr: "127.0.0.1:2".parse().unwrap(),
+                pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
+            }],
+            secret: Some("01".repeat(32)),
+            relays: true,
+        };
+        let text = toml::to_string(&file).unwrap().into_bytes();
+        crate::mutate::mutated(&[text], 2_000, |bytes| {
+            fs::write(dir.path().join("cluster.toml"), bytes).unwrap();
+            if let Ok(Some(opened)) = ClusterDir::open_if_made(dir.path()) {
+                let _ = opened.file.endpoint(net::Role::Manager);
+            }
+        });
+    }
+
     #[test]
     fn a_made_cluster_is_never_cleared_as_a_half_made_one() {
         let dir = tempfile::tempdir().unwrap();

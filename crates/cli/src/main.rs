@@ -19,6 +19,9 @@ mod make;
 mod manager_commands;
 mod metrics;
 mod mount;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod net_commands;
 mod net_status;
 mod netfigures_commands;

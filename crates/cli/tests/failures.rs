@@ -67,7 +67,9 @@ fn two_more_fail_while_one_is_rebuilt() {
     let mut random = Random(seed());
     let kept = files(&cluster, &mut random, "file", 12, 5 << 20);
     set(&cluster, &["rebuild_rate=4"]);
-    std::thread::sleep(Duration::from_millis(2500)); // servers read it every two seconds
+    // Servers read it when they start.
+    cluster.down();
+    cluster.start();
     let load = Load::start(&cluster.mnt().join("load"), 2, random.next(), false);
     load.goes_on();
     command(&cluster, &["pdisk", "fail", "n1p1"]);

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, ok};
+use common::Cluster;
 use mounts::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -30,11 +30,10 @@ const LONG: Duration = Duration::from_secs(4);
 /// Beyond six leases.
 const LONGER: Duration = Duration::from_secs(14);
 
-fn short_leases(cluster: &Cluster) {
-    let dir = cluster.dir();
-    ok(&["config", "set", "--dir", dir.to_str().unwrap(), "leaseRenewInterval=500ms", "leaseDuration=2s"]);
-    // Those of 10 s that were given run out.
-    sleep(Duration::from_secs(9));
+/// Two mounts of a cluster that never knew longer leases.
+fn two_mounts(cluster: Cluster) -> Mounts {
+    cluster.set_up(&["leaseRenewInterval=500ms", "leaseDuration=2s"]);
+    Mounts::over(cluster, 2)
 }
 
 fn pid(cluster: &Cluster, name: &str) -> Pid {
@@ -63,8 +62,7 @@ fn ended(cluster: &Cluster) -> Vec<String> {
 /// synced is there.
 #[test]
 fn a_manager_that_was_stopped_ends_nobody() {
-    let mounts = Mounts::in_memory(2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Mounts::memory());
     let manager = pid(&mounts.cluster, "manager");
     let files: Vec<fs::File> =
         (0..2).map(|m| fs::File::create(mounts.at(m, &format!("f{m}"))).unwrap()).collect();
@@ -88,8 +86,7 @@ fn a_manager_that_was_stopped_ends_nobody() {
 /// Servers are stopped for less and for more than their lease: nothing is lost, nobody is ended.
 #[test]
 fn servers_that_were_stopped_answer_under_no_old_lease() {
-    let mounts = Mounts::in_memory(2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Mounts::memory());
     let servers = [pid(&mounts.cluster, "n1")];
     let file = fs::File::create(mounts.at(0, "f")).unwrap();
     let cases: [(&[Pid], Duration); 2] = [(&servers, Duration::from_secs(1)), (&servers, LONG)];
@@ -111,11 +108,10 @@ fn servers_that_were_stopped_answer_under_no_old_lease() {
 /// All servers are stopped beyond their leases while a file is overwritten and synced.
 #[test]
 fn all_servers_stopped_lose_nothing() {
-    let mounts = Mounts::in_memory(2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Mounts::memory());
     let servers: Vec<Pid> = ["n1", "n2", "n3"].iter().map(|name| pid(&mounts.cluster, name)).collect();
     let file = fs::File::create(mounts.at(0, "f")).unwrap();
-    for n in 1..8 {
+    for n in 1..4 {
         file.write_all_at(&pattern(n, 2_000_000), 0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| pause(&servers, LONG));
@@ -131,8 +127,7 @@ fn all_servers_stopped_lose_nothing() {
 /// what others wrote meanwhile stays. With the manager stopped as well, its silence counts only while that is there.
 #[test]
 fn a_mount_that_was_stopped_goes_on_or_says_that_it_lost_its_session() {
-    let mounts = Mounts::in_memory(2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Mounts::memory());
     let (mount, manager) = (mounts.process(1), pid(&mounts.cluster, "manager"));
     let file = fs::File::create(mounts.at(1, "f")).unwrap();
     file.write_all_at(&pattern(1, 300_000), 0).unwrap();
@@ -216,9 +211,7 @@ fn store(path: &Path, n: u8) {
 /// The disk answers in the end: its pdisk comes back, and what it did late changes nothing.
 #[test]
 fn a_disk_that_answers_late_holds_up_nobody_else() {
-    let cluster = Cluster::prepare(&HANGING);
-    let mounts = Mounts::over(cluster, 2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Cluster::prepare(&HANGING));
     hang_and_kill(&mounts, "25s");
     mounts.cluster.wait_all_ok(PATIENCE);
     mounts.cluster.kill(|name| name == "n2");
@@ -230,9 +223,7 @@ fn a_disk_that_answers_late_holds_up_nobody_else() {
 /// It never answers. The cluster works, and goes down within a bound.
 #[test]
 fn a_disk_that_never_answers_holds_up_nobody_else_and_not_the_end() {
-    let cluster = Cluster::prepare(&HANGING);
-    let mounts = Mounts::over(cluster, 2);
-    short_leases(&mounts.cluster);
+    let mounts = two_mounts(Cluster::prepare(&HANGING));
     hang_and_kill(&mounts, "3000000ms");
     for n in 0..8 {
         store(&mounts.at(0, &format!("g{n}")), n);

@@ -30,6 +30,9 @@ mod locks;
 mod mount;
 mod mountinfo;
 mod mountpoint;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod names;
 mod reply;
 mod request;

@@ -457,4 +457,36 @@ mod tests {
         let unnamed = Request::decode(&encode(opcode::LOOKUP, 1, 4, &[b"a/b\0"])).unwrap_err();
         assert_eq!(unnamed.unique, Some(4));
     }
+
+    /// Requests of every kind, whole as the kernel sends them, and changed: whole ones decode, others may.
+    #[test]
+    fn changed_requests_are_refused_or_mean_something() {
+        let mut samples = Vec::new();
+        for opcode in 0..60 {
+            for args in (0..160).step_by(8) {
+                for names in [&b""[..], b"a\0", b"old\0new\0", b"user.x\0v\0\0\0\0"] {
+                    let bytes = encode(opcode, 5, 7, &[&vec![0; args], names]);
+                    if Request::decode(&bytes).is_ok() {
+                        samples.push(bytes);
+                    }
+                }
+            }
+        }
+        let known: std::collections::BTreeSet<u8> = samples.iter().map(|bytes| bytes[4]).collect();
+        assert!(known.len() > 30, "{known:?}");
+        crate::mutate::mutated(&samples, 200_000, |bytes| {
+            let mut bytes = bytes.to_vec();
+            let _ = Request::decode(&bytes);
+            if bytes.len() >= 4 {
+                let len = bytes.len() as u32;
+                bytes[..4].copy_from_slice(&len.to_ne_bytes());
+            }
+            if let Ok(Request { operation: Operation::Write { data, .. }, .. }) = Request::decode(&bytes) {
+                assert!(data.end <= bytes.len());
+            }
+            let header = size_of::<abi::InHeader>().min(bytes.len());
+            let op = (header + 40).min(bytes.len());
+            let _ = Request::decode_apart(&bytes[..header], &bytes[header..op], &bytes[op..]);
+        });
+    }
 }

@@ -17,6 +17,9 @@ pub mod engine;
 pub mod environment;
 pub mod expect;
 pub mod key;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 pub mod netfigures;
 pub mod netperf;
 pub mod observe;

@@ -30,6 +30,9 @@ pub mod keys;
 pub mod locks;
 mod lost;
 mod manager;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 pub mod namespace;
 mod owned;
 mod paths;

@@ -236,6 +236,7 @@ mod tests {
     use super::*;
     use crate::{
         extent::Extent,
+        mutate::mutated,
         strip::{Strip, Ver, encode_strip},
     };
     use base::{BlockIndex, FsId, Grant, GroupId, InodeNo, PoolId, StripIndex, StripSet, StripeId, Version};
@@ -252,9 +253,7 @@ mod tests {
         }
     }
 
-    /// Made by another program from docs/format-pdisk.md.
-    #[test]
-    fn golden_checkpoint() {
+    fn sample() -> (base::StripId, Strip) {
         let id = StripeId { fs: FsId(1), inode: InodeNo(2), block: BlockIndex(3) }.strip(StripIndex(4));
         let ver = Ver {
             version: Version { grant: Grant(5), seq: 6 },
@@ -269,6 +268,13 @@ mod tests {
         };
         let (pool, group) = (PoolId(7), GroupId(8));
         let strip = Strip { pool, group, adopted: Some(ver), rsn: 9, ..Strip::default() };
+        (id, strip)
+    }
+
+    /// Made by another program from docs/format-pdisk.md.
+    #[test]
+    fn golden_checkpoint() {
+        let (id, strip) = sample();
         let mut used = Vec::new();
         encode_strip(id, &strip, &mut used);
         let page = encode_page(2, 0, &used);
@@ -342,5 +348,40 @@ mod tests {
         assert_eq!(read_strips(&file, &read, 1000).err().as_deref(), Some(left));
         let index = read_strips(&file, &Head { pages_crc: 0, ..read }, 1000).unwrap();
         assert_eq!((index.len(), index.get(id)), (1, Some(&strip)));
+    }
+    /// Strips and headers that are damaged, and yet match their CRCs.
+    #[test]
+    fn changed_checkpoints_are_refused_or_mean_something() {
+        let (id, strip) = sample();
+        let mut used = Vec::new();
+        encode_strip(id, &strip, &mut used);
+        let next = base::StripId { index: StripIndex(5), ..id };
+        let pending = crate::strip::Pending { unit: 1, crc: 3, rsn: 9, bytes: vec![0; UNIT].into() };
+        let mut two = strip.clone();
+        two.adopted.as_mut().unwrap().pending.push(pending);
+        two.prepared = two.adopted.clone();
+        encode_strip(next, &two, &mut used);
+        let head = Head { number: 2, pages: 1, strips: 2, rsn: 9, ..Head::default() };
+        let read = |head: &[u8], used: &[u8]| {
+            let page = encode_page(2, 0, &used[..used.len().min(PAGE_USED)]);
+            let file = Image([head, &page[..]].concat());
+            match read_head(&file, Path::new("index.0"), &[9; 16]).unwrap() {
+                Slot::Head(head, _) => read_strips(&file, &head, 1000).map(|index| index.len()),
+                Slot::Empty => Err("no head".into()),
+            }
+        };
+        let mark = LogMark { position: 8192, digest: 4 };
+        let whole = head.encode(&[9; 16], &[mark, mark]);
+        assert_eq!(read(&whole, &used), Ok(2));
+        mutated(&[used.clone()], 10_000, |used| {
+            let _ = read(&whole, used);
+        });
+        mutated(&[whole[..200].to_vec()], 10_000, |head| {
+            let mut bytes = head.to_vec();
+            bytes.resize(UNIT, 0);
+            let crc = crc32c(&bytes[..UNIT - 4]);
+            bytes[UNIT - 4..].copy_from_slice(&crc.to_le_bytes());
+            let _ = read(&bytes, &used);
+        });
     }
 }

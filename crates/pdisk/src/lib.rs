@@ -21,6 +21,9 @@ mod io;
 mod keeper;
 mod log;
 mod marks;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod operations;
 mod options;
 mod pdisk;

@@ -314,6 +314,7 @@ fn parse(header: &Header, bytes: &[u8], units: u64) -> Option<Group> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{mutate::mutated, record::tests::samples};
     use base::{BlockIndex, FsId, Grant, InodeNo, StripIndex, StripeId, Version};
 
     struct Image(Vec<u8>);
@@ -379,5 +380,54 @@ mod tests {
         let read = Ring::new(&log, Path::new("log"), [9; 16], 1 << 20).group(at, 100).unwrap().unwrap();
         assert!(read.whole && read.first_rsn == 7 && read.after == after);
         assert_eq!(read.records.into_iter().map(|r| r.0).collect::<Vec<_>>(), [adopt]);
+    }
+    const UUID: [u8; 16] = [9; 16];
+    const RING_BYTES: u64 = 64 << 10;
+
+    /// What a ring that begins with these bytes gives.
+    fn first(group: &[u8]) -> Result<Option<Group>, PdiskError> {
+        let mut log = vec![0; crate::files::LOG_RING as usize + RING_BYTES as usize];
+        let len = group.len().min(RING_BYTES as usize);
+        log[crate::files::LOG_RING as usize..][..len].copy_from_slice(&group[..len]);
+        Ring::new(&Image(log), Path::new("log"), UUID, RING_BYTES).group(LogPoint::default(), 100)
+    }
+
+    fn group_of(records: u32, meta: &[u8], payload: Vec<u8>) -> Vec<u8> {
+        let mut group = vec![0; group_len(meta.len(), payload.len())];
+        encode_group(LogPoint::default(), &UUID, 1, records, meta, &[Bytes::from(payload)], &mut group);
+        group
+    }
+
+    /// Records and headers that are damaged, and yet match their CRCs.
+    #[test]
+    fn changed_groups_are_refused_or_mean_something() {
+        let (mut meta, mut records) = (Vec::new(), samples());
+        for record in &mut records {
+            if let Record::Put(put) = record {
+                put.crcs.fill(crc32c(&[0; UNIT])); // of the payload below
+            }
+        }
+        records.iter().for_each(|record| record.encode(&mut meta));
+        let count = records.len() as u32;
+        let inline: usize =
+            records.iter().map(|r| if let Record::Put(put) = r { put.inline_len() } else { 0 }).sum();
+        let read = first(&group_of(count, &meta, vec![0; inline])).unwrap().unwrap();
+        assert_eq!(read.records.len(), records.len());
+        mutated(&[meta.clone()], 2_000, |meta| {
+            for payload in [0, inline] {
+                if group_len(meta.len(), payload) <= group_max(RING_BYTES) {
+                    let _ = first(&group_of(count, meta, vec![0; payload]));
+                }
+            }
+        });
+        mutated(&[group_of(count, &meta, vec![0; inline])], 2_000, |group| {
+            let _ = first(group);
+            let mut good = group.to_vec();
+            if good.len() >= HEADER {
+                let crc = crc32c(&good[..HEADER - 4]);
+                good[HEADER - 4..HEADER].copy_from_slice(&crc.to_le_bytes());
+                let _ = first(&good);
+            }
+        });
     }
 }

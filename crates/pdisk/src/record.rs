@@ -219,6 +219,7 @@ pub(crate) fn check_map(map: &[Extent], len: u32) -> Decoded<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::mutate::mutated;
     use base::{BlockIndex, FsId, InodeNo, StripIndex, StripSet, StripeId};
 
     pub(crate) fn samples() -> Vec<Record> {
@@ -275,6 +276,22 @@ pub(crate) mod tests {
                 assert!(Record::decode(&mut Reader(&bytes[..cut]), 100).is_err(), "{record:?} cut at {cut}");
             }
         }
+    }
+
+    /// What is accepted has bytes, and they say the same.
+    #[test]
+    fn changed_records_are_refused_or_mean_something() {
+        let encoded = |record: &Record| {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            bytes
+        };
+        let samples: Vec<Vec<u8>> = samples().iter().map(encoded).collect();
+        mutated(&samples, 100_000, |bytes| {
+            if let Ok(record) = Record::decode(&mut Reader(bytes), 100) {
+                assert_eq!(Record::decode(&mut Reader(&encoded(&record)), 100), Ok(record));
+            }
+        });
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the stories of arrays have in common: small clusters, commands, and waiting until all is well.
 
+#![allow(dead_code)] // each test file uses a part
+
 use std::time::{Duration, Instant};
 
 use crate::common::{Cluster, ok};
@@ -46,6 +48,24 @@ pub fn state(cluster: &Cluster, pdisk: &str) -> String {
     let list = cluster.json(&["pdisk", "list"]);
     let found = list.as_array().unwrap().iter().find(|p| p["name"] == *pdisk);
     found.map_or("gone".to_owned(), |p| p["state"].as_str().unwrap().to_owned())
+}
+
+/// Waits until these pdisks do not count.
+pub fn missed(cluster: &Cluster, pdisks: &[&str]) {
+    let end = Instant::now() + PATIENCE;
+    while pdisks.iter().any(|pdisk| state(cluster, pdisk) == "ok") {
+        assert!(Instant::now() < end, "{pdisks:?} are still ok: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until this pdisk is no longer missing: it returns, or is `ok` already.
+pub fn returns(cluster: &Cluster, pdisk: &str) {
+    let end = Instant::now() + PATIENCE;
+    while state(cluster, pdisk) == "missing" {
+        assert!(Instant::now() < end, "{pdisk} does not return: {}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Waits until nothing is to move and no group lacks a strip.

@@ -107,6 +107,14 @@ impl Cluster {
         );
     }
 
+    /// Makes the cluster with these tunables and ends it again: when it is next started they hold from the first lease on.
+    pub fn set_up(&self, tunables: &[&str]) {
+        self.start();
+        let dir = self.dir();
+        ok(&[&["config", "set", "--dir", dir.to_str().unwrap()], tunables].concat());
+        self.down();
+    }
+
     /// What is started from now on gets this variable as well.
     pub fn set_env(&self, name: &str, value: &str) {
         let mut env = self.env.lock().unwrap();
@@ -174,6 +182,13 @@ impl Cluster {
             assert!(Instant::now() < end, "killed processes do not go away");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// A signal to one process.
+    pub fn signal(&self, name: &str, signal: rustix::process::Signal) {
+        let found = self.processes().into_iter().find(|(process, _)| process == name);
+        let (_, pid) = found.unwrap_or_else(|| panic!("{name} does not run\n{}", self.logs()));
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
     /// Starts one server process again, as an administrator would.

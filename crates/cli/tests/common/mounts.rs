@@ -28,12 +28,17 @@ impl Mounts {
     /// With everything on a file system in memory where it has room: for what is not about disks, and would wait for
     /// their flushes most of the time.
     pub fn in_memory(count: usize) -> Mounts {
+        Mounts::over(Mounts::memory(), count)
+    }
+
+    /// The cluster for that, prepared.
+    pub fn memory() -> Cluster {
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
         let base = if room { memory.to_path_buf() } else { std::env::temp_dir() };
         let options =
             ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
-        Mounts::over(Cluster::prepare_in(&base, &options), count)
+        Cluster::prepare_in(&base, &options)
     }
 
     /// Brings up a cluster that is prepared.

@@ -151,6 +151,9 @@ mod tests {
         assert_eq!((latency.mean, latency.p50, latency.max), (2.0, 1.0, 9.0));
         let failed = format!("{{\"jobs\":[{}]}}", job(1.0, 5));
         assert!(super::figures(&failed, &names, Figure::Bytes).unwrap_err().to_string().contains("error"));
+        crate::mutate::mutated(&[text.clone().into_bytes(), failed.into_bytes()], 20_000, |bytes| {
+            let _ = super::figures(&String::from_utf8_lossy(bytes), &names, Figure::Bytes);
+        });
         for text in ["", "{", "{}", "{\"jobs\":[]}"] {
             assert!(super::figures(text, &names, Figure::Bytes).is_err(), "{text}");
         }

@@ -21,6 +21,22 @@ steps = [1]
 matrix = { iodepth = [4] }
 ";
 
+/// Whoever wrote it: an error that names the place, or a plan.
+#[test]
+fn changed_plans_are_refused_or_mean_something() {
+    let texts = crate::builtin::names().filter_map(crate::builtin::text).chain([GOOD]);
+    let samples: Vec<Vec<u8>> = texts.map(|text| text.as_bytes().to_vec()).collect();
+    crate::mutate::mutated(&samples, 3_000, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        for short in [false, true] {
+            match Plan::parse("t", &text, short) {
+                Ok(plan) => assert!(plan.steps.resolve(5).len() <= text.len()),
+                Err(error) => assert!(error.to_string().starts_with("t"), "{error}"),
+            }
+        }
+    });
+}
+
 #[test]
 fn both_forms_and_every_combination() {
     let full = Plan::parse("t", GOOD, false).unwrap();

@@ -171,7 +171,52 @@ pub fn restore(from: &mut dyn std::io::Read, to: &dyn Store) -> Result<u64, Mana
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{RedbStore, seal_bytes};
+    use crate::{
+        mutate::mutated,
+        store::{RedbStore, Snapshot, StoreError, seal_bytes},
+    };
+
+    /// A store that forgets.
+    struct Nowhere;
+
+    impl Store for Nowhere {
+        fn snapshot(&self) -> Result<Snapshot, StoreError> {
+            unreachable!("nothing is read")
+        }
+        fn commit(&self, _: &Changes) -> Result<(), StoreError> {
+            Ok(())
+        }
+        fn describe(&self) -> String {
+            "nowhere".into()
+        }
+    }
+
+    /// Dumps that are damaged, and yet match their CRC.
+    #[test]
+    fn changed_dumps_are_refused_or_mean_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RedbStore::create(&dir.path().join("a"), 1 << 20).unwrap();
+        let record = |n: u32| {
+            let key = n.to_be_bytes().to_vec();
+            let value = seal_bytes(&key, 1, &[n as u8; 9]);
+            (key, Some(value))
+        };
+        store.commit(&(0..9).map(record).collect()).unwrap();
+        let mut bytes = Vec::new();
+        dump(&*store.snapshot().unwrap(), &mut bytes, Damaged::Refuse).unwrap();
+        assert_eq!(restore(&mut bytes.as_slice(), &Nowhere).unwrap(), 9);
+        mutated(&[bytes], 10_000, |bytes| {
+            let mut bytes = bytes.to_vec();
+            if let Some(end) = bytes.len().checked_sub(4) {
+                let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+                digest.update(&bytes[..end]);
+                bytes[end..].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
+            }
+            if let Ok(count) = restore(&mut bytes.as_slice(), &Nowhere) {
+                assert!(count < bytes.len() as u64);
+            }
+        });
+    }
 
     #[test]
     fn a_dump_comes_back_whole_or_not_at_all() {

@@ -323,6 +323,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::mutate::mutated;
 
     #[derive(Clone)]
     struct Bytes(Arc<Mutex<Vec<u8>>>);
@@ -454,5 +455,36 @@ mod tests {
             }
             let _ = open(&bytes, 0);
         }
+    }
+
+    /// Records that are damaged, and yet match their CRCs; what is read is bounded by what is there.
+    #[test]
+    fn changed_journals_are_refused_or_mean_something() {
+        let (bytes, _) = filled();
+        let whole = bytes.0.lock().unwrap()[..4 * STEP as usize].to_vec();
+        mutated(&[whole], 1_000, |journal| {
+            let mut journal = journal.to_vec();
+            let at = STEP as usize;
+            let header = |range: std::ops::Range<usize>| journal.get(range).map(<[u8]>::to_vec);
+            let len = header(at + 4..at + 8).map(|len| u32::from_le_bytes(len.try_into().unwrap()) as usize);
+            let number = header(at + 8..at + 16).map(|n| u64::from_le_bytes(n.try_into().unwrap()));
+            if let (Some(len), Some(number)) = (len, number)
+                && let Some(content) = journal.get(at + HEAD..(at + HEAD).saturating_add(len))
+            {
+                let crc = crc(7, number, content);
+                journal[at + 16..at + 20].copy_from_slice(&crc.to_le_bytes());
+            }
+            let medium = Bytes(Arc::new(Mutex::new(journal)));
+            if let Ok(scanned) = scan(&medium, 7, 0, None) {
+                let read = scanned.changes.iter().flatten();
+                let read: usize =
+                    read.map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum();
+                assert!(read <= medium.0.lock().unwrap().len());
+            }
+        });
+        let content = encode(7, 1, &change(77))[HEAD..].to_vec();
+        mutated(&[content], 30_000, |content| {
+            let _ = decode(content);
+        });
     }
 }
