@@ -143,6 +143,7 @@ impl State {
             b'!' => self.hash = Some(DirHash::new(open_record::<keys::FormatRecord>(key, value)?.hash_key)),
             b'm' => self.map = Some(open_record(key, value)?),
             b'l' => drop(self.pools.insert(open_record::<PoolEntry>(key, value)?.id)),
+            b'h' => is::<keys::LeaseRecord>(key, value)?,
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => is::<PdiskRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,

@@ -20,7 +20,7 @@ use wire::{
 
 use crate::{
     ManagerError,
-    cluster::{data_strips, last_removed_fs, map_record},
+    cluster::{LEASE_MAX, data_strips, last_removed_fs, map_record},
     keys::{self, FormatRecord, STORE_VERSION},
     namespace::{DirHash, FsContext, new_root},
     store::{self, Look, RedbStore, Snapshot, Store, Txn},
@@ -169,6 +169,9 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     keys::write(&mut txn, keys::removed_fs_key(last), &keys::RemovedFsRecord { emptied: true });
     keys::write(&mut txn, keys::map_key(), &map);
     keys::write(&mut txn, keys::counter_key(), &counters);
+    // Which leases were given out meanwhile is not known either.
+    let longest_us = LEASE_MAX.as_micros() as u64;
+    keys::write(&mut txn, keys::lease_key(), &keys::LeaseRecord { longest_us });
     txn.keep();
     Ok(txn.into_changes())
 }

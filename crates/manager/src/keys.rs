@@ -171,6 +171,18 @@ pub fn counter_key() -> Vec<u8> {
     Key::new(b'n').done()
 }
 
+/// `h`: the longest lease that may still be out.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// Its length.
+    pub longest_us: u64,
+}
+record!(LeaseRecord, "lease", 1);
+/// `h`
+pub fn lease_key() -> Vec<u8> {
+    Key::new(b'h').done()
+}
+
 /// `p PDISK`: what a pdisk said last of itself; one that comes back behind it is out of date.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PdiskRecord {

@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use base::{
@@ -152,8 +152,6 @@ impl Manager {
         // Changes nothing but a time.
         cluster.set_rebuild_delay(tunables.missing_rebuild_delay());
         cluster.set_files_to_cache_max(tunables.max_files_to_cache());
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        cluster.begin_locks(since.as_nanos() as u64);
         let hash = DirHash::new(format.hash_key);
         writer.set_contexts(format::contexts(cluster.map(), hash));
         drop(snapshot);
@@ -833,6 +831,10 @@ async fn run_cluster(
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     inner.collect.notify_one();
+    let broken = || inner.writer.fail("the cluster's state cannot be stored".into());
+    if !take_step(cluster.begin_life(), &publish, &inner, &mut waiting).await {
+        return broken();
+    }
     loop {
         // Both arms only wait: nothing is lost when the other one wins. The clock comes first, so that questions
         // cannot keep a lease from running out.
@@ -848,7 +850,7 @@ async fn run_cluster(
             let step = cluster.handle(event, look.present);
             if !take_step(step, &publish, &inner, &mut waiting).await {
                 // Nothing is served without it. Dropping the answers tells everyone who waits.
-                return inner.writer.fail("the cluster's state cannot be stored".into());
+                return broken();
             }
         }
         waiting.retain(|_, asker| !asker.answer.is_closed());

@@ -18,7 +18,7 @@ const LIST_MAX: usize = 1024;
 
 impl Cluster {
     /// The number under which sessions claim their locks: another one in every life of the manager.
-    pub fn begin_locks(&mut self, life: u64) {
+    pub(super) fn begin_locks(&mut self, life: u64) {
         for fs in &self.map.filesystems {
             let mut locks = Locks::new(life);
             let here = self.clients.iter().filter(|(_, client)| client.record.fs == fs.id);

@@ -55,11 +55,12 @@ fn after_a_restart_sessions_claim_before_anything_is_given() {
     assert_eq!(answer(&mut stage, got), Some(LockAnswer::Done));
     stage.restart_with_locks();
     let tried = set(&mut stage, second, 9, false);
+    let life = stage.life(first);
     for session in [first, second] {
         let poll = stage.poll(session);
-        assert_eq!(stage.told(poll), [Recall::Locks(0)]);
+        assert_eq!(stage.told(poll), [Recall::Locks(life)]);
     }
-    let claim = |locks| LockRequest::Claim { life: 0, locks, last: true };
+    let claim = |locks| LockRequest::Claim { life, locks, last: true };
     stage.lock(second, claim(Vec::new()));
     assert_eq!(answer(&mut stage, tried), None);
     stage.lock(first, claim(vec![(FILE, lock(first.0))]));

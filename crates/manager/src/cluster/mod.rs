@@ -3,7 +3,8 @@
 //! A plain state machine: [`Cluster::handle`] takes an event and the time, changes its state and
 //! returns a [`Step`]: what to store, whom to answer, what to tell. The driver stores first, publishes
 //! the map then, and answers last, before it feeds the next event; so nobody ever sees state that is
-//! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease.
+//! not durable. Time only grows and starts anywhere; after a restart everybody has a full lease, the longest that may be out.
+//! What comes first in each life of the manager is [`Cluster::begin_life`].
 //!
 //! Time here is the time that the manager was present ([`base::presence`]): it stands while the process is stopped, the
 //! machine asleep, the store stuck. So nobody's silence is judged by a time in which the manager itself heard nothing; and after
@@ -17,6 +18,9 @@
 mod absence_tests;
 mod clients;
 mod holders;
+mod lives;
+#[cfg(test)]
+mod lives_tests;
 mod locks;
 #[cfg(test)]
 mod locks_tests;
@@ -49,13 +53,13 @@ use wire::{
     token::{Need, Token},
 };
 
-pub(crate) use self::moves::needed;
 pub use self::{
     holders::{Holders, UnderWay},
     pools::{NewPool, Unmake, closed_name},
     space::data_strips,
 };
-use self::{moves::Moving, space::Space, tokens::Grants};
+pub(crate) use self::{lives::LEASE_MAX, moves::needed};
+use self::{lives::LongestLease, moves::Moving, space::Space, tokens::Grants};
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     locks::Locks,
@@ -474,6 +478,7 @@ pub struct Cluster {
     versions: Versions,
     counters: CounterRecord,
     lease: Duration,
+    longest: LongestLease,
     /// Nobody is declared gone before this: after a start everybody has a full lease.
     grace_until: Duration,
     servers: BTreeMap<NodeId, Server>,
@@ -499,6 +504,9 @@ impl Cluster {
     pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
         let map = load_map(from)?;
         let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
+        let longest = LongestLease::load(from, lease, now)?;
+        // Whom this takes as renewed now has the longest lease that it may have been given.
+        let renewed = now + longest.beyond(lease);
         let mut cluster = Cluster {
             published: map.epoch,
             versions: Versions::default(),
@@ -507,7 +515,8 @@ impl Cluster {
             locks: BTreeMap::new(),
             counters,
             lease,
-            grace_until: now + lease,
+            grace_until: renewed + lease,
+            longest,
             servers: BTreeMap::new(),
             disks: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -522,7 +531,7 @@ impl Cluster {
         };
         for node in &cluster.map.nodes {
             if let Some(session) = node.session {
-                let server = Server { session, registered: now, renewed: now, acked: Epoch(0) };
+                let server = Server { session, registered: now, renewed, acked: Epoch(0) };
                 cluster.servers.insert(node.id, server);
             }
         }
@@ -535,7 +544,7 @@ impl Cluster {
         cluster.versions.publish(cluster.map.epoch, now);
         for entry in &cluster.map.clients {
             if let Some(record) = keys::read(from, &keys::session_key(entry.session))? {
-                cluster.clients.insert(entry.session, Client { record, renewed: now });
+                cluster.clients.insert(entry.session, Client { record, renewed });
             }
         }
         for fs in &cluster.map.filesystems {
@@ -547,7 +556,6 @@ impl Cluster {
             cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }
-        cluster.begin_locks(0);
         Ok(cluster)
     }
 
@@ -570,7 +578,10 @@ impl Cluster {
         self.lapse_servers(now, &mut step);
         match event {
             Event::Away(_) => {}
-            Event::Tick => self.lapse_clients(now, &mut step),
+            Event::Tick => {
+                self.lapse_clients(now, &mut step);
+                self.settle_lease(now, &mut step);
+            }
             Event::LogMarks { ticket, pdisks } => {
                 step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
             }
@@ -611,7 +622,7 @@ impl Cluster {
                 let report = self.report(now);
                 step.reply(ticket, MgrReply::Cluster(Box::new(report)));
             }
-            Event::SetLease(lease) => self.set_lease(lease),
+            Event::SetLease(lease) => self.set_lease(lease, now, &mut step),
             Event::Detach { ticket, session } => self.detach(ticket, session, &mut step),
             Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
             Event::Wish { ticket, pdisk, wish } => {

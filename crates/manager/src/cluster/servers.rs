@@ -30,15 +30,7 @@ impl Cluster {
         self.servers.values_mut().for_each(|server| server.renewed = server.renewed.max(now));
         self.clients.values_mut().for_each(|client| client.renewed = client.renewed.max(now));
         self.versions.again(now);
-        self.grace_until = now + self.lease;
-    }
-
-    /// Leases that were given stay as long as they were: no renewal makes one shorter, here or at whom it was given to.
-    pub(super) fn set_lease(&mut self, lease: Duration) {
-        let longer = self.lease.saturating_sub(lease);
-        self.servers.values_mut().for_each(|server| server.renewed += longer);
-        self.clients.values_mut().for_each(|client| client.renewed += longer);
-        self.lease = lease;
+        self.grace_until = self.grace_until.max(now + self.lease);
     }
 
     /// Takes servers out whose lease has run out, and those that do not follow the map.

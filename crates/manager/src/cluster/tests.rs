@@ -82,7 +82,7 @@ impl Stage {
         let mut store = BTreeMap::new();
         store::memory::apply(&mut store, crate::format::first_state(&spec, [1, 2], &empty).unwrap());
         let cluster = Cluster::load(&store, LEASE, Duration::ZERO).unwrap();
-        Stage {
+        let mut stage = Stage {
             store,
             cluster,
             now: Duration::ZERO,
@@ -90,7 +90,14 @@ impl Stage {
             replies: BTreeMap::new(),
             servers: BTreeMap::new(),
             collected: 0,
-        }
+        };
+        stage.begin_life();
+        stage
+    }
+
+    fn begin_life(&mut self) {
+        let step = self.cluster.begin_life();
+        self.take(step);
     }
 
     /// All servers registered and up to date.
@@ -104,6 +111,11 @@ impl Stage {
     pub fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
         self.tickets += 1;
         let step = self.cluster.handle(event(self.tickets), self.now);
+        self.take(step);
+        self.tickets
+    }
+
+    fn take(&mut self, step: Step) {
         let mut changes = Changes::new();
         for op in step.store {
             match op {
@@ -115,7 +127,6 @@ impl Stage {
         store::memory::apply(&mut self.store, changes);
         self.replies.extend(step.replies);
         self.collected += u32::from(step.collect);
-        self.tickets
     }
 
     pub fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
@@ -234,13 +245,33 @@ impl Stage {
         self.restart_with_locks();
         // No programs hold locks in these stories.
         for session in self.cluster.clients.keys().copied().collect::<Vec<_>>() {
-            self.lock(session, LockRequest::Claim { life: 0, locks: Vec::new(), last: true });
+            let life = self.life(session);
+            self.lock(session, LockRequest::Claim { life, locks: Vec::new(), last: true });
         }
+    }
+
+    /// The number under which a session is to claim its locks.
+    pub fn life(&self, session: SessionId) -> u64 {
+        let Some(MgrReply::Recalls(recalls)) = self.cluster.lock_recall(session) else { panic!() };
+        let [Recall::Locks(life)] = recalls[..] else { panic!("{recalls:?}") };
+        life
     }
 
     /// Sessions are to claim theirs.
     pub fn restart_with_locks(&mut self) {
-        self.cluster = Cluster::load(&self.store, LEASE, self.now).unwrap();
+        self.restart_with_lease(LEASE);
+    }
+
+    /// Sessions are to claim their locks.
+    pub fn restart_with_lease(&mut self, lease: Duration) {
+        self.cluster = Cluster::load(&self.store, lease, self.now).unwrap();
+        self.begin_life();
+    }
+
+    /// The longest lease that is out, as stored.
+    pub fn stored_lease(&self) -> Duration {
+        let record: keys::LeaseRecord = keys::read(&self.store, &keys::lease_key()).unwrap().unwrap();
+        Duration::from_micros(record.longest_us)
     }
 
     pub fn lock(&mut self, session: SessionId, request: LockRequest) -> Ticket {
@@ -578,7 +609,7 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
 }
 
 impl Stage {
-    fn open_beside(&mut self, pid: u32) -> Ticket {
+    pub fn open_beside(&mut self, pid: u32) -> Ticket {
         let expires = self.now + Duration::from_secs(60);
         self.tell(|ticket| Event::Open {
             ticket,
@@ -597,7 +628,7 @@ impl Stage {
         self.tell(|ticket| Event::WaitRecalls { ticket, expires, session })
     }
 
-    fn claim(&mut self, session: SessionId, tokens: Vec<Token>) {
+    pub fn claim(&mut self, session: SessionId, tokens: Vec<Token>) {
         let reply = self.ask(|ticket| Event::Claim { ticket, session, tokens, last: true });
         assert_eq!(reply, MgrReply::Done);
     }

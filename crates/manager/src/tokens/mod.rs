@@ -90,7 +90,9 @@ struct Member {
     share: Option<Wish<()>>,
     /// Told once.
     gift: Option<Grant>,
-    pass: Option<Wish<u64>>,
+    /// It goes over everything. The number is a grant: what is said of another pass, of this life of the manager or of one
+    /// before, says nothing of this one.
+    pass: Option<Wish<Grant>>,
     recalls: BTreeMap<InodeNo, Wish<Token>>,
     publish: BTreeMap<InodeNo, Wish<Grant>>,
     /// A waiting question for what is wanted.
@@ -164,8 +166,6 @@ pub struct Tokens {
     inodes: HashMap<InodeNo, Entry>,
     /// A session ended uncleanly and what it left is not all resolved.
     unresolved: bool,
-    /// Number of the present resolution; a later unclean end begins another.
-    pass: u64,
 }
 
 impl Tokens {
@@ -196,10 +196,7 @@ impl Tokens {
 
     /// Asks every session that holds all to share; it answers by [`Tokens::claim`].
     pub fn share(&mut self, now: Duration, acts: &mut Acts) {
-        for member in self.members.values_mut().filter(|m| m.whole && !m.ending) {
-            member.gift = None;
-            member.share.get_or_insert(Wish::new((), now));
-        }
+        self.ask_to_share(now, |_| true);
         self.tell(now, acts);
     }
 
@@ -369,7 +366,7 @@ impl Tokens {
     /// A pass over everything has ended; true if nothing is unresolved now.
     pub fn pass_done(&mut self, session: SessionId, pass: u64) -> bool {
         let Some(member) = self.members.get_mut(&session) else { return false };
-        if member.pass.as_ref().is_none_or(|wish| wish.what != pass) || pass != self.pass {
+        if member.pass.as_ref().is_none_or(|wish| wish.what.0 != pass) {
             return false;
         }
         member.pass = None;
@@ -399,7 +396,7 @@ impl Tokens {
             entry.resolved = entry.holders.iter().any(held(least));
         }
         self.unresolved = true;
-        self.pass += 1;
+        // They may have gone by what it left: begun anew.
         self.members.values_mut().for_each(|member| member.pass = None);
     }
 
@@ -470,7 +467,7 @@ impl Tokens {
             }
         }
         self.give_all(alone, next, &mut acts);
-        self.begin_pass(now);
+        self.begin_pass(now, next);
         self.tell(now, &mut acts);
         acts
     }
@@ -491,15 +488,27 @@ impl Tokens {
         }
     }
 
-    /// One live session resolves what is left, in the background.
-    fn begin_pass(&mut self, now: Duration) {
+    /// One live session resolves what is left, in the background. For that all say first what they hold: they may be
+    /// idle, and after a restart of the manager nobody else would ask them.
+    fn begin_pass(&mut self, now: Duration, next: NextGrant<'_>) {
         let fencing = self.members.values().any(|member| member.ending);
         let under_way = self.members.values().any(|member| member.pass.is_some());
-        if self.unresolved && !fencing && !under_way && self.ready() {
-            let pass = self.pass;
-            if let Some(member) = self.members.values_mut().find(|member| member.poll.is_some()) {
-                member.pass = Some(Wish::new(pass, now));
-            }
+        if !self.unresolved || fencing || under_way {
+            return;
+        }
+        // Who began alone resolves before it asks what is wanted of it.
+        self.ask_to_share(now, |member| member.poll.is_some());
+        if self.ready()
+            && let Some(member) = self.members.values_mut().find(|member| member.poll.is_some())
+        {
+            member.pass = Some(Wish::new(next(), now));
+        }
+    }
+
+    fn ask_to_share(&mut self, now: Duration, whom: impl Fn(&Member) -> bool) {
+        for member in self.members.values_mut().filter(|m| m.whole && !m.ending && whom(m)) {
+            member.gift = None;
+            member.share.get_or_insert(Wish::new((), now));
         }
     }
 
@@ -532,10 +541,7 @@ impl Tokens {
     fn settle(&mut self, ino: InodeNo, now: Duration, next: NextGrant<'_>, acts: &mut Acts) {
         if !self.ready() {
             if self.inodes.get(&ino).is_some_and(Entry::is_wanted) {
-                for member in self.members.values_mut().filter(|m| m.whole && !m.ending) {
-                    member.gift = None;
-                    member.share.get_or_insert(Wish::new((), now));
-                }
+                self.ask_to_share(now, |_| true);
             }
             return;
         }
@@ -640,7 +646,7 @@ impl Tokens {
             if let Some(wish) = &mut member.pass
                 && wish.tell(now)
             {
-                list.push(Recall::Resolve(wish.what));
+                list.push(Recall::Resolve(wish.what.0));
             }
             let mut room = TOKENS_MAX;
             for wish in member.recalls.values_mut() {

@@ -1,0 +1,76 @@
+//! The lives of the manager: what a later one must know of those before, beside the map.
+//!
+//! Whatever another process remembers of one life, and could take for something of the next, has a number that is never
+//! given again: a grant. Leases that one life gave are waited for by the next, however short its own are.
+
+use std::time::Duration;
+
+use super::{Cluster, Step};
+use crate::{
+    keys::{self, LeaseRecord, ReadError},
+    store::Read,
+};
+
+/// As long as a lease can be configured.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(300);
+
+/// The longest lease that may still be out. It is stored before a longer one is given.
+#[derive(Debug)]
+pub(super) struct LongestLease {
+    stored: Duration,
+    longest: Duration,
+    /// Then all that are out are as long as the present one.
+    falls: Duration,
+}
+
+impl LongestLease {
+    pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<LongestLease, ReadError> {
+        let record: LeaseRecord = keys::read(from, &keys::lease_key())?.unwrap_or_default();
+        let stored = Duration::from_micros(record.longest_us);
+        let longest = stored.max(lease);
+        Ok(LongestLease { stored, longest, falls: now + longest })
+    }
+
+    /// How much longer than `lease` it is.
+    pub fn beyond(&self, lease: Duration) -> Duration {
+        self.longest.saturating_sub(lease)
+    }
+}
+
+impl Cluster {
+    /// Comes before every event: programs' locks are claimed under a number of this life, and the lease is on record.
+    pub fn begin_life(&mut self) -> Step {
+        let mut step = Step::default();
+        let life = self.next_grant(&mut step);
+        self.begin_locks(life.0);
+        self.store_lease(&mut step);
+        step
+    }
+
+    /// Leases that were given stay as long as they were: no renewal makes one shorter, here or at whom it was given to.
+    pub(super) fn set_lease(&mut self, lease: Duration, now: Duration, step: &mut Step) {
+        let longer = self.lease.saturating_sub(lease);
+        self.servers.values_mut().for_each(|server| server.renewed += longer);
+        self.clients.values_mut().for_each(|client| client.renewed += longer);
+        self.longest.falls = self.longest.falls.max(now + self.lease);
+        self.longest.longest = self.longest.longest.max(lease);
+        self.lease = lease;
+        self.store_lease(step);
+    }
+
+    /// When the longer ones have run out they are not waited for after a restart.
+    pub(super) fn settle_lease(&mut self, now: Duration, step: &mut Step) {
+        if now > self.longest.falls {
+            self.longest.longest = self.lease;
+            self.store_lease(step);
+        }
+    }
+
+    fn store_lease(&mut self, step: &mut Step) {
+        if self.longest.stored != self.longest.longest {
+            self.longest.stored = self.longest.longest;
+            let longest_us = self.longest.longest.as_micros() as u64;
+            step.put(keys::lease_key(), &LeaseRecord { longest_us });
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Stories of managers that are restarted: what one life gave or asked, told to the next.
+
+use base::tunables::Tunables;
+use wire::{
+    mgr::MgrError,
+    token::{Recall, TokenMode},
+};
+
+use super::{
+    tests::{LEASE, Stage, report},
+    *,
+};
+use crate::cluster::lives::LEASE_MAX;
+
+/// The pass that a session is asked for, which has everything or nothing.
+fn asked_for_pass(stage: &mut Stage, session: SessionId) -> u64 {
+    for _ in 0..3 {
+        let poll = stage.poll(session);
+        stage.tell(|_| Event::Tick);
+        match stage.told(poll)[..] {
+            [Recall::Share] => stage.claim(session, Vec::new()),
+            [Recall::Resolve(pass)] => return pass,
+            ref other => panic!("{other:?}"),
+        }
+    }
+    panic!("nobody is asked to resolve")
+}
+
+fn pass_done(stage: &mut Stage, session: SessionId, pass: u64) {
+    assert_eq!(stage.ask(|ticket| Event::ResolvePassDone { ticket, session, pass }), MgrReply::Done);
+}
+
+/// Whether a file that nobody has used yet is to be resolved by who opens it.
+fn is_unresolved(stage: &mut Stage, session: SessionId, ino: u64) -> bool {
+    let ticket = stage.acquire(session, ino, Need::Read);
+    stage.granted(ticket).1
+}
+
+fn detach(stage: &mut Stage, session: SessionId) {
+    stage.ask(|ticket| Event::Detach { ticket, session });
+    stage.fence();
+    stage.tell(|_| Event::Tick);
+}
+
+#[test]
+fn a_pass_of_one_life_says_nothing_in_the_next() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    detach(&mut stage, first);
+    let before = asked_for_pass(&mut stage, second);
+    // The manager is killed before it hears the answer.
+    stage.restart();
+    let after = asked_for_pass(&mut stage, second);
+    assert_ne!(before, after, "a client that has done that pass would do nothing");
+    pass_done(&mut stage, second, before);
+    assert!(is_unresolved(&mut stage, second, 100), "it answered another question");
+    pass_done(&mut stage, second, after);
+    assert!(!is_unresolved(&mut stage, second, 101));
+    // Nor are later ones of the two lives the same.
+    let ticket = stage.open_beside(4);
+    stage.tell(|_| Event::Tick);
+    let fourth = stage.opened(ticket).0;
+    detach(&mut stage, fourth);
+    let again = asked_for_pass(&mut stage, second);
+    assert!(again > after && after > before);
+}
+
+#[test]
+fn after_a_restart_an_idle_client_is_asked_to_resolve() {
+    let (mut stage, first, second) = Stage::two(Vec::new());
+    detach(&mut stage, first);
+    stage.restart();
+    // It uses nothing, and nobody else comes.
+    let pass = asked_for_pass(&mut stage, second);
+    pass_done(&mut stage, second, pass);
+    stage.restart();
+    let poll = stage.poll(second);
+    stage.tell(|_| Event::Tick);
+    assert!(!stage.replies.contains_key(&poll), "nothing is left, and it may have everything");
+}
+
+#[test]
+fn locks_are_claimed_under_another_number_in_every_life() {
+    let (mut stage, first, _) = Stage::two(Vec::new());
+    let mut last = 0;
+    for _ in 0..3 {
+        stage.restart_with_locks();
+        assert!(stage.life(first) > last, "a clock can jump back, a grant cannot");
+        last = stage.life(first);
+    }
+}
+
+#[test]
+fn a_restart_with_a_shorter_lease_waits_for_the_longer_ones() {
+    let (long, short) = (LEASE * 6, LEASE);
+    let mut stage = Stage::running(4, "2+2p");
+    stage.tell(|_| Event::SetLease(long));
+    let renewed = stage.renew(3, report(3, 1, 0));
+    assert!(matches!(renewed, MgrReply::Renewed { lease_us: 60_000_000, .. }), "{renewed:?}");
+    assert_eq!(stage.stored_lease(), long, "before anybody has it");
+    stage.restart_with_lease(short);
+    stage.pass_without(&[3], 59);
+    assert_eq!(stage.states(), "oooo", "3 may serve until its lease ends");
+    assert_eq!(stage.stored_lease(), long);
+    stage.pass_without(&[3], 2);
+    assert_eq!(stage.states(), "oomo");
+    assert_eq!(stage.stored_lease(), short, "all longer ones have run out");
+    // Who has renewed since has the short one only.
+    stage.pass_without(&[2, 3], 11);
+    assert_eq!(stage.states(), "ommo");
+    stage.restart_with_lease(short);
+    stage.pass_without(&[1, 2, 3], 11);
+    assert!(stage.cluster.map().node(NodeId(1)).unwrap().session.is_none(), "it is not waited for again");
+}
+
+#[test]
+fn clients_keep_their_longer_leases_too() {
+    let mut stage = Stage::running(4, "2+2p");
+    stage.tell(|_| Event::SetLease(LEASE * 6));
+    let ticket = stage.open(1, None);
+    let (first, second) = (stage.opened(ticket).0, stage.open_beside(2));
+    let poll = stage.poll(first);
+    assert_eq!(stage.told(poll), [Recall::Share]);
+    stage.claim(first, vec![Token::new(InodeNo(7), TokenMode::Write, Grant(1))]);
+    stage.tell(|_| Event::Tick);
+    let second = stage.opened(second).0;
+    stage.tell(|_| Event::SetLease(LEASE));
+    stage.restart_with_lease(LEASE);
+    stage.claim(second, Vec::new());
+    let ticket = stage.acquire(second, 7, Need::Read);
+    for _ in 0..59 {
+        stage.pass_without(&[], 1);
+        stage.renew_client(second);
+    }
+    assert!(stage.cluster.map().clients.iter().any(|client| client.session == first));
+    stage.pass_without(&[], 2);
+    assert!(!stage.cluster.map().clients.iter().any(|client| client.session == first));
+    // The question was not answered in time.
+    assert_eq!(stage.replies.get(&ticket), Some(&MgrReply::Error(MgrError::Errno(libc::ETIMEDOUT))));
+}
+
+#[test]
+fn no_lease_is_longer_than_a_restore_expects() {
+    let mut tunables = Tunables::default();
+    tunables.set("leaseDuration", "300s").unwrap();
+    assert_eq!(tunables.lease_duration(), LEASE_MAX);
+    tunables.set("leaseDuration", "301s").unwrap_err();
+}
