@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 use base::InodeNo;
-use client::{Client, Fallocate, Handle, SetAttrs};
+use client::{Client, Fallocate, Handle, Privileges, SetAttrs};
 use support::{BLOCK, RW, World, small, until};
 use wire::mgr::FileKind;
 
@@ -48,7 +48,7 @@ async fn a_read_of_what_is_being_cut_off_ends_at_the_new_end() {
 async fn a_read_of_what_is_being_punched_sees_zeros() {
     let mut world = World::new(2, 1);
     let (client, _, handle, read) = reading(&mut world).await;
-    client.fallocate(handle, Fallocate::PunchHole, BLOCK64, BLOCK64).await.unwrap();
+    client.fallocate(handle, Fallocate::PunchHole, BLOCK64, BLOCK64, Privileges::Kept).await.unwrap();
     world.blocks.reap(true);
     world.blocks.stuck_reads.store(false, SeqCst);
     assert!(read.await.unwrap() == vec![0; BLOCK as usize]);

@@ -154,11 +154,17 @@ impl Outage {
     pub fn proved(&self, options: &[&str]) {
         let (dir, end) = (self.cluster.dir(), Instant::now() + PATIENCE);
         loop {
-            let verified = ropewalk(&[&["pool", "verify", "--dir", dir.to_str().unwrap()], options].concat());
+            let all = &["pool", "verify", "--json", "--dir", dir.to_str().unwrap()];
+            let verified = ropewalk(&[&all[..], options].concat());
+            let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+            if options.is_empty() {
+                // The command would take it away: it must not have come back at all.
+                let found: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+                assert!(found["removed"].as_u64().unwrap_or(0) == 0, "of inodes that are gone: {said}");
+            }
             if verified.status.success() {
                 return;
             }
-            let said = String::from_utf8_lossy(&verified.stdout).into_owned();
             assert!(Instant::now() < end, "not proved: {said}\n{}", self.cluster.logs());
             sleep(Duration::from_millis(200));
         }
