@@ -34,6 +34,8 @@ pub enum Class {
     NotOk,
     /// Descriptors, threads or memory are not given back.
     Growth,
+    /// None: a fault that was called one.
+    Planted,
 }
 
 /// What is wrong, and where.

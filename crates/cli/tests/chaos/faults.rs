@@ -11,7 +11,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    plan::{Fault, Kind, PDISKS, SERVERS, Shape},
+    clock::{Clocks, jump},
+    mend::Place,
+    plan::{Fault, Kind, PDISKS, Process, SERVERS, Shape},
     proxy::Proxy,
 };
 use crate::common::{Cluster, Random, ropewalk};
@@ -27,10 +29,16 @@ pub struct Victim<'a> {
     pub shape: Shape,
     /// Names of the mounts' processes.
     pub mounts: &'a [String],
+    /// The pdisks, as plans number them.
+    pub places: &'a [Place],
     /// Where old copies are kept.
     pub aside: &'a Path,
     /// In front of the last mount, where there is one.
     pub proxy: Option<&'a Proxy>,
+    /// The cluster has a file system of its own.
+    pub small: bool,
+    /// Where they can be set.
+    pub clocks: Option<&'a Clocks>,
 }
 
 impl Victim<'_> {
@@ -42,15 +50,51 @@ impl Victim<'_> {
         };
         let mut random = Random(fault.seed);
         until(fault.at);
+        if fault.kind == Kind::InTurn {
+            return self.in_turn(fault, &until);
+        }
         self.begin(fault, &mut random);
         until(fault.at + fault.lasts);
         self.end(fault, &mut random);
     }
 
+    /// Each server is stopped, or killed, when its turn begins, and is back when it ends.
+    fn in_turn(&self, fault: &Fault, until: &dyn Fn(u64)) {
+        let mut random = Random(!fault.seed);
+        for (server, begin, end) in fault.turns() {
+            let (name, killed) = (format!("n{}", server + 1), random.below(2) == 0);
+            until(fault.at + begin);
+            match killed {
+                true => self.kill(&name),
+                false => self.signal(&name, Signal::STOP),
+            }
+            until(fault.at + end);
+            match killed {
+                true => self.start(&name),
+                false => self.signal(&name, Signal::CONT),
+            }
+        }
+    }
+
+    fn set_clock(&self, fault: &Fault, seconds: i64) {
+        let name = match fault.clock_of() {
+            Process::Manager => "manager".to_owned(),
+            Process::Server(server) => format!("n{}", server + 1),
+            Process::Mount(mount) => self.mounts[mount as usize].clone(),
+        };
+        let found = self.cluster.processes().into_iter().find(|(other, _)| *other == name);
+        let set = found.zip(self.clocks).is_some_and(|((_, pid), clocks)| clocks.set(pid, seconds));
+        // One that another fault has killed has none.
+        if !set && self.clocks.is_some() {
+            println!("  note: there is no {name} whose clock could be set");
+        }
+    }
+
     fn begin(&self, fault: &Fault, random: &mut Random) {
         let server = server_of(fault);
         let pdisk = self.pdisk(fault.target);
-        let path = format!("nodes/n{}/pdisk{}", fault.target / PDISKS + 1, fault.target % PDISKS + 1);
+        // Rules are for paths that have this in them.
+        let path = self.places[fault.target as usize % self.places.len()].dir.display();
         match fault.kind {
             Kind::Kill => self.kill(&server),
             Kind::Stop => self.signal(&server, Signal::STOP),
@@ -110,7 +154,8 @@ impl Victim<'_> {
                 fs::write(&toml, &text[..random.below(text.len() as u64) as usize]).unwrap();
                 self.cluster.start_server("n1"); // which is refused
             }
-            Kind::Full => fill_up(&self.filler()),
+            Kind::Clock => self.set_clock(fault, jump(random)),
+            Kind::Full if self.small => fill_up(&self.filler()),
             Kind::Journal | Kind::Table => {
                 self.kill("manager");
                 let dir = self.cluster.dir().join("manager");
@@ -128,11 +173,12 @@ impl Victim<'_> {
                     proxy.spoil(fault.kind, random.next());
                 }
             }
-            Kind::Deletes | Kind::Beyond => {} // by the loads, and at rest
+            // In turn, by the loads, and at rest; and it is not for us to fill the machine's own disk.
+            Kind::InTurn | Kind::Deletes | Kind::Beyond | Kind::Full => {}
         }
     }
 
-    fn end(&self, fault: &Fault, _: &mut Random) {
+    fn end(&self, fault: &Fault, random: &mut Random) {
         let server = server_of(fault);
         match fault.kind {
             Kind::Stop => self.signal(&server, Signal::CONT),
@@ -162,7 +208,7 @@ impl Victim<'_> {
                 self.start("n1");
             }
             Kind::Full => {
-                fs::remove_file(self.filler()).unwrap();
+                let _ = fs::remove_file(self.filler());
                 // The manager says that it stops, and why; it is for an administrator to start it again.
                 if !self.cluster.processes().iter().any(|(name, _)| name == "manager") {
                     self.start("manager");
@@ -183,7 +229,9 @@ impl Victim<'_> {
                     proxy.heal();
                 }
             }
-            Kind::Mount | Kind::FlipData | Kind::Deletes | Kind::Beyond => {}
+            // Right again, or wrong in the other direction.
+            Kind::Clock => self.set_clock(fault, if random.below(2) == 0 { 0 } else { jump(random) }),
+            Kind::Mount | Kind::FlipData | Kind::InTurn | Kind::Deletes | Kind::Beyond => {}
         }
     }
 
@@ -202,7 +250,7 @@ impl Victim<'_> {
     }
 
     fn pdisk(&self, number: u64) -> PathBuf {
-        self.cluster.dir().join(format!("nodes/n{}/pdisk{}", number / PDISKS + 1, number % PDISKS + 1))
+        self.cluster.dir().join(&self.places[number as usize % self.places.len()].dir)
     }
 
     /// Starts a server, and waits until it can be found: one that cannot be found cannot be killed.

@@ -20,6 +20,8 @@ const M: usize = 2;
 const FAULTS_MAX: u64 = 4;
 /// How long a lease lasts in the campaign's clusters, milliseconds.
 pub const LEASE: u64 = 4000;
+/// Rounds that a cluster lives.
+pub const ROUNDS_OF_A_CLUSTER: u64 = 12;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,8 @@ pub enum Kind {
     NetDelay,
     NetCut,
     NetFlip,
+    InTurn,
+    Clock,
     Deletes,
     Beyond,
 }
@@ -84,7 +88,7 @@ pub const TABLE: &[Row] = &[
     row(Kind::FlipCrc, "flip-crc", true, "bits flip in a pdisk's CRCs while its server is down"),
     row(Kind::FlipIndex, "flip-index", true, "bits flip in a pdisk's index while its server is down"),
     row(Kind::FlipLog, "flip-log", true, "bits flip in a pdisk's log while its server is down"),
-    row(Kind::CutData, "cut-data", false, "a pdisk's data file is cut off while its server is down"),
+    row(Kind::CutData, "cut-data", true, "a pdisk's data file is cut off while its server is down"),
     row(Kind::OldCopy, "old-copy", true, "a pdisk is replaced by a copy of some seconds before"),
     row(Kind::Full, "full", true, "the file system of all servers, logs and the manager becomes full"),
     row(Kind::Toml, "toml", true, "cluster.toml is damaged while servers start"),
@@ -98,6 +102,13 @@ pub const TABLE: &[Row] = &[
     row(Kind::NetDelay, "net-delay", true, "what a mount says and hears comes late"),
     row(Kind::NetCut, "net-cut", true, "connections of a mount are cut, and new ones for a while refused"),
     row(Kind::NetFlip, "net-flip", true, "bytes on a mount's connections are changed or swapped"),
+    row(
+        Kind::InTurn,
+        "in-turn",
+        true,
+        "each server in turn is stopped, or killed and started again, one at a time",
+    ),
+    row(Kind::Clock, "clock", true, "the wall clock of a process jumps by seconds to days, and jumps back"),
     row(Kind::Deletes, "deletes", true, "files are removed and cut during the round's other faults"),
     row(
         Kind::Beyond,
@@ -165,10 +176,11 @@ impl Fault {
             Kind::Mount | Kind::MountStop | Kind::NetDelay | Kind::NetCut | Kind::NetFlip => {
                 vec![Process::Mount(self.target)]
             }
-            Kind::Power | Kind::Beyond => (0..SERVERS).map(Process::Server).collect(),
+            Kind::Power | Kind::InTurn | Kind::Beyond => (0..SERVERS).map(Process::Server).collect(),
             // Toml: whoever starts reads it.
             Kind::Full | Kind::Toml => (0..SERVERS).map(Process::Server).chain([Process::Manager]).collect(),
-            Kind::Deletes => vec![],
+            // A wrong wall clock is no excuse for anything.
+            Kind::Deletes | Kind::Clock => vec![],
             _ => vec![Process::Server(self.target / PDISKS)],
         }
     }
@@ -201,9 +213,35 @@ impl Fault {
         }
     }
 
+    /// Whose clock jumps.
+    pub fn clock_of(&self) -> Process {
+        match self.target {
+            n if n < SERVERS => Process::Server(n),
+            SERVERS => Process::Manager,
+            n => Process::Mount((n - SERVERS - 1) % MOUNTS),
+        }
+    }
+
+    /// Which server is away, from when to when after the fault's begin, in milliseconds: each in turn, for about an equal
+    /// part of the time, and never two at once.
+    pub fn turns(&self) -> Vec<(u64, u64, u64)> {
+        let (mut random, each) = (Random(self.seed), self.lasts / SERVERS);
+        let first = random.below(SERVERS);
+        let turn = |n: u64, random: &mut Random| {
+            let begin = n * each + random.below(each / 8 + 1);
+            ((first + n) % SERVERS, begin, (n + 1) * each - random.below(each / 4 + 1))
+        };
+        (0..SERVERS).map(|n| turn(n, &mut random)).collect()
+    }
+
     /// One line that says it.
     pub fn say(&self) -> String {
         let who = match self.processes().as_slice() {
+            _ if self.kind == Kind::Clock => match self.clock_of() {
+                Process::Manager => " manager".to_owned(),
+                Process::Server(s) => format!(" n{}", s + 1),
+                Process::Mount(m) => format!(" mount {m}"),
+            },
             [Process::Mount(m)] => format!(" mount {m}"),
             [Process::Server(_)] if !self.spoils().is_empty() || self.kind == Kind::Hang => {
                 format!(" n{}p{}", self.target / PDISKS + 1, self.target % PDISKS + 1)
@@ -254,6 +292,21 @@ pub struct Shape {
     pub rebuilds: bool,
     /// On a file system in memory.
     pub in_memory: bool,
+    /// The processes' wall clocks can be set.
+    pub clocks: bool,
+}
+
+impl Shape {
+    /// Those of the faults that a cluster of this shape is made for; all, if there are no others.
+    pub fn takes(&self, kinds: &[Kind]) -> Vec<Kind> {
+        let fits = |kind: &Kind| match kind {
+            Kind::Full => self.in_memory,
+            Kind::Clock => self.clocks,
+            _ => true,
+        };
+        let fitting: Vec<Kind> = kinds.iter().copied().filter(fits).collect();
+        if fitting.is_empty() { kinds.to_vec() } else { fitting }
+    }
 }
 
 /// Where the numbers of a round start. Mixed (SplitMix64) twice: the sums of seeds and numbers would let neighbours
@@ -262,14 +315,15 @@ fn mixed(seed: u64, number: u64) -> u64 {
     Random(Random(seed).next() ^ number).next()
 }
 
-/// The shape of the cluster that is made before round `number`.
+/// The shape of the cluster in which round `number` takes place: the same for all rounds of one cluster.
 pub fn shape(seed: u64, number: u64) -> Shape {
-    let mut random = Random(!mixed(seed, number));
+    let mut random = Random(!mixed(seed, number - number % ROUNDS_OF_A_CLUSTER));
     Shape {
         two_pools: random.below(4) == 0,
         volatile: random.below(2) == 0,
         rebuilds: random.below(3) == 0,
         in_memory: random.below(2) == 0,
+        clocks: random.below(2) == 0,
     }
 }
 
@@ -311,12 +365,15 @@ fn fault(kind: Kind, length: u64, random: &mut Random) -> Fault {
         // The one mount behind the proxy.
         Kind::NetDelay | Kind::NetCut | Kind::NetFlip => MOUNTS - 1,
         Kind::Manager | Kind::ManagerStop | Kind::Journal | Kind::Table => 0,
-        Kind::Power | Kind::Full | Kind::Toml | Kind::Deletes | Kind::Beyond => 0,
+        Kind::Power | Kind::Full | Kind::Toml | Kind::InTurn | Kind::Deletes | Kind::Beyond => 0,
+        Kind::Clock => random.below(SERVERS + 1 + MOUNTS),
         _ => random.below(SERVERS * PDISKS),
     };
     let at = random.below(length * 2 / 3);
     // Some end well within a lease, some well beyond it, some beside its end.
     let lasts = match random.below(4) {
+        // Each server has its turn, for less than a lease or more.
+        _ if kind == Kind::InTurn => SERVERS * (1000 + random.below(LEASE + 1500)),
         0 => random.below(1000),
         1 => LEASE - 1000 + random.below(2000),
         2 => LEASE + random.below(LEASE),
@@ -372,6 +429,35 @@ mod tests {
             seen.extend(round.faults.iter().map(|f| f.kind));
         }
         assert_eq!(seen, all().into_iter().collect());
+    }
+
+    #[test]
+    fn one_server_is_away_at_a_time_and_each_has_its_turn() {
+        for seed in 0..200 {
+            let fault = Fault { kind: Kind::InTurn, target: 0, at: 0, lasts: 4 * (1000 + 27 * seed), seed };
+            let turns = fault.turns();
+            assert_eq!(turns.iter().map(|turn| turn.0).collect::<BTreeSet<_>>().len() as u64, SERVERS);
+            assert!(turns.iter().all(|turn| turn.1 < turn.2) && turns.is_sorted_by_key(|turn| turn.1));
+            assert!(turns.windows(2).all(|two| two[0].2 <= two[1].1), "{turns:?}");
+            assert!(turns[turns.len() - 1].2 <= fault.lasts);
+        }
+    }
+
+    #[test]
+    fn a_round_that_is_run_again_alone_has_the_shape_of_its_cluster() {
+        for number in 0..100 {
+            assert_eq!(shape(5, number), shape(5, number / ROUNDS_OF_A_CLUSTER * ROUNDS_OF_A_CLUSTER));
+        }
+        let shapes: Vec<Shape> = (0..20).map(|n| shape(5, n * ROUNDS_OF_A_CLUSTER)).collect();
+        assert!(shapes.iter().any(|shape| *shape != shapes[0]));
+    }
+
+    #[test]
+    fn a_cluster_gets_the_faults_that_it_is_made_for() {
+        let mut shape = shape(1, 0);
+        (shape.in_memory, shape.clocks) = (false, true);
+        assert_eq!(shape.takes(&[Kind::Full, Kind::Kill, Kind::Clock]), [Kind::Kill, Kind::Clock]);
+        assert_eq!(shape.takes(&[Kind::Full]), [Kind::Full], "what alone is asked for is done");
     }
 
     #[test]

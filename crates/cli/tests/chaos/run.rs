@@ -1,7 +1,7 @@
 //! One cluster of the campaign, and its rounds: load, faults, rest, judgement.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     net::SocketAddr,
     os::unix::fs::MetadataExt,
@@ -11,12 +11,17 @@ use std::{
 };
 
 use super::{
+    apart::{Ports, Reaper},
     checker::{Class, Violation, violation},
+    clock::Clocks,
     faults::{ENGINE, Victim},
     field::{CALL_MAX, Field},
     loads::{Shared, Work, workers},
-    plan::{Fault, Kind, LEASE, MOUNTS, PDISKS, Process, Round, SERVERS, Shape},
+    mend::{Mend, Place, places, states},
+    plan::{Fault, Kind, LEASE, MOUNTS, Process, Round, SERVERS, Shape},
     proxy::Proxy,
+    usage::{Usages, load},
+    why::{umount, why},
 };
 use crate::common::{Cluster, ROPEWALK, Random, ok, ropewalk};
 
@@ -25,12 +30,12 @@ const OK_MAX: Duration = Duration::from_secs(60);
 /// Until we give up waiting.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a process uses.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usage {
-    descriptors: u64,
-    threads: u64,
-    resident_kib: u64,
+/// What all clusters of one run share.
+pub struct Runner {
+    pub ports: Ports,
+    pub reaper: Reaper,
+    /// Faults of this kind are called violations, to see that they are found and shrunk.
+    pub plant: Option<Kind>,
 }
 
 /// What came of a round.
@@ -40,6 +45,17 @@ pub struct Outcome {
     pub longest: (Duration, String),
     /// From the last fault's end until all pdisks were `ok`.
     pub recovery: Duration,
+    /// From the round's begin until loads and faults had ended; and from then until all was judged.
+    pub took: (Duration, Duration),
+}
+
+impl Outcome {
+    /// Of a round that broke off.
+    pub fn broken(why: String) -> Outcome {
+        println!("  !! {why}");
+        let wrong = vec![violation(Class::Error, why)];
+        Outcome { wrong, longest: Default::default(), recovery: Duration::ZERO, took: Default::default() }
+    }
 }
 
 /// A cluster with three mounts, and what is known of its files.
@@ -51,11 +67,13 @@ pub struct Campaign {
     proxy: Option<Proxy>,
     workers: Vec<Box<dyn Work>>,
     shared: std::sync::Arc<Shared>,
-    usage: BTreeMap<(String, i32), Usage>,
+    usages: Usages,
+    clocks: Option<Clocks>,
+    plant: Option<Kind>,
     /// Found at rest.
     late: Vec<Violation>,
     /// After the cluster.
-    _small: Option<Small>,
+    small: Option<Small>,
 }
 
 /// A small file system in memory.
@@ -79,9 +97,10 @@ impl Drop for Small {
 impl Campaign {
     /// A new cluster. Its last mount stands behind the proxy where one of these faults needs it, and it has a file system of
     /// its own where that is to become full.
-    pub fn new(shape: Shape, kinds: &[Kind]) -> Campaign {
+    pub fn new(shape: Shape, kinds: &[Kind], runner: &Runner) -> Campaign {
         let net = kinds.iter().any(|k| matches!(k, Kind::NetDelay | Kind::NetCut | Kind::NetFlip));
         let small = kinds.contains(&Kind::Full).then(Small::new).flatten();
+        small.iter().for_each(|small| runner.reaper.watch(small.0.path()));
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
         let base = if shape.in_memory && room { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -100,9 +119,14 @@ impl Campaign {
         // What passes the proxy comes from another address than the one it says.
         let relays: &[&str] = if net { &["--relays"] } else { &[] };
         let base = small.as_ref().map_or(base, |small| small.0.path().to_path_buf());
-        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), relays].concat());
-        cluster.start();
+        let port = runner.ports.first.to_string();
+        let ports = ["--port", port.as_str()];
+        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), &ports, relays].concat());
+        let more = tempfile::Builder::new().prefix("ropewalk-chaos-").tempdir().unwrap();
         let dir = cluster.dir();
+        [dir.parent().unwrap(), more.path()].iter().for_each(|dir| runner.reaper.watch(dir));
+        println!("  in {}", dir.display());
+        cluster.start();
         let dir = dir.to_str().unwrap();
         let lease = format!("leaseDuration={LEASE}ms");
         let delay = if shape.rebuilds { "missingRebuildDelay=2s" } else { "missingRebuildDelay=10min" };
@@ -113,8 +137,9 @@ impl Campaign {
         if shape.volatile {
             cluster.set_env(ENGINE, "volatile leak=0.1");
         }
+        let clocks = kinds.contains(&Kind::Clock).then(|| Clocks::new(more.path())).flatten();
+        clocks.iter().for_each(|clocks| clocks.give_to(&cluster));
         cluster.start();
-        let more = tempfile::Builder::new().prefix("ropewalk-chaos-").tempdir().unwrap();
         let mut mounts = vec![cluster.mnt()];
         for n in 1..MOUNTS {
             let mount = more.path().join(format!("m{n}"));
@@ -137,9 +162,11 @@ impl Campaign {
             proxy,
             workers,
             shared,
-            usage: BTreeMap::new(),
+            usages: Usages::default(),
+            clocks,
+            plant: runner.plant,
             late: Vec::new(),
-            _small: small,
+            small,
         };
         for mount in 1..MOUNTS {
             campaign.mount(mount as usize).unwrap();
@@ -152,7 +179,7 @@ impl Campaign {
         let dir = self.cluster.dir();
         let mut command = Command::new(ROPEWALK);
         command.args(["mount", "--fuse-transport", if mount == 1 { "auto" } else { "classic" }, "--dir"]);
-        command.arg(&dir).arg("fs1").arg(&self.mounts[mount]);
+        command.arg(&dir).arg("fs1").arg(&self.mounts[mount]).envs(self.clocks.iter().flat_map(Clocks::env));
         let output = match &self.proxy {
             Some(proxy) if mount + 1 == self.mounts.len() => proxy.run(command),
             _ => command.output(),
@@ -177,6 +204,7 @@ impl Campaign {
         let field = Field::new(self.mounts.clone(), round);
         let names = self.mount_names();
         let before = self.cluster.processes();
+        let places = places(&self.cluster);
         let begun = Instant::now();
         // On the cluster's own file system: fast where that is.
         let aside = self.cluster.dir().with_file_name("aside");
@@ -194,8 +222,11 @@ impl Campaign {
                 cluster: &self.cluster,
                 shape: self.shape,
                 mounts: &names,
+                places: &places,
                 aside: &aside,
                 proxy: self.proxy.as_ref(),
+                small: self.small.is_some(),
+                clocks: self.clocks.as_ref(),
             };
             std::thread::scope(|scope| {
                 for fault in &round.faults {
@@ -212,19 +243,18 @@ impl Campaign {
             }
             if field.workers_ended() < workers {
                 let late = field.under_way();
-                let waiters = ropewalk(&["waiters", "--dir", self.cluster.dir().to_str().unwrap()]);
-                let text = format!("{late:?}\n{}", String::from_utf8_lossy(&waiters.stdout));
-                field.wrong([violation(Class::Wait, text)]);
+                field.wrong([violation(Class::Wait, format!("{late:?}\n{}", why(&self.cluster)))]);
                 self.cluster.kill(|name| name.starts_with("mount"));
             }
             ended
         });
+        let loaded = begun.elapsed();
         self.still_there(&before, round, &names, &field);
         self.remount(&field);
-        let recovery = self.all_ok(&field, ended, round.has(Kind::WriteError));
+        let recovery = self.all_ok(&field, ended, round, &places);
         if round.has(Kind::Beyond) {
             self.inspect(round);
-            self.beyond(round, &field);
+            self.beyond(round, &field, &places);
             self.inspect(round);
         } else {
             self.inspect(round);
@@ -232,10 +262,12 @@ impl Campaign {
                 self.repair(&field);
             }
         }
-        self.measure(&field);
+        field.wrong(self.usages.grown(&self.cluster));
+        field.wrong(self.plant.filter(|kind| round.has(*kind)).map(|_| violation(Class::Planted, "planted")));
         let mut wrong = field.take_wrong();
         wrong.extend(std::mem::take(&mut self.late));
-        Outcome { wrong, longest: field.longest(), recovery }
+        let took = (loaded, begun.elapsed() - loaded);
+        Outcome { wrong, longest: field.longest(), recovery, took }
     }
 
     /// At rest no mount is in a fault any more: every error counts.
@@ -288,7 +320,7 @@ impl Campaign {
                 field.wrong([violation(Class::Error, text)]);
             }
             if lives {
-                let _ = ropewalk(&["umount", "--force", path.to_str().unwrap()]);
+                let _ = umount(&self.cluster, &["--force"], path);
             }
             let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
             let mut result = self.mount(mount);
@@ -308,32 +340,25 @@ impl Campaign {
         }
     }
 
-    fn states(&self) -> Vec<(String, String)> {
-        let dir = self.cluster.dir();
-        let output = ropewalk(&["pdisk", "list", "--json", "--dir", dir.to_str().unwrap()]);
-        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let word = |p: &serde_json::Value, key: &str| p[key].as_str().unwrap_or_default().to_owned();
-        list.as_array()
-            .map(|list| list.iter().map(|p| (word(p, "name"), word(p, "state"))).collect())
-            .unwrap_or_default()
-    }
-
-    /// Waits until all pdisks are `ok`. Where a write failed an administrator takes the pdisk back: it stays given up
-    /// otherwise.
-    fn all_ok(&self, field: &Field, since: Instant, failed: bool) -> Duration {
-        let dir = self.cluster.dir();
+    /// Waits until all pdisks are `ok`, and does meanwhile what only an administrator can do.
+    fn all_ok(&self, field: &Field, mut since: Instant, round: &Round, places: &[Place]) -> Duration {
+        let mut mend = Mend::new(&self.cluster, round, places);
+        let mut refused = String::new();
         loop {
-            let states = self.states();
-            let given_up = states.iter().filter(|(_, state)| matches!(state.as_str(), "failed" | "replace"));
-            for (name, _) in given_up.filter(|_| failed) {
-                let _ = ropewalk(&["pdisk", "keep", "--dir", dir.to_str().unwrap(), name]);
+            let states = states(&self.cluster);
+            match mend.mend(&states) {
+                // It begins anew with what an administrator did.
+                Ok(true) => since = Instant::now(),
+                Ok(false) => {}
+                Err(error) => refused = error,
             }
-            if !states.is_empty() && states.iter().all(|(_, state)| state == "ok") {
+            if mend.is_done() && !states.is_empty() && states.iter().all(|(_, state)| state == "ok") {
                 break;
             }
             if since.elapsed() > PATIENCE {
                 let bad: Vec<_> = states.into_iter().filter(|(_, state)| state != "ok").collect();
-                field.wrong([violation(Class::NotOk, format!("{bad:?} after {PATIENCE:?}"))]);
+                let text = format!("{bad:?} after {PATIENCE:?}\n{refused}{}", why(&self.cluster));
+                field.wrong([violation(Class::NotOk, text)]);
                 break;
             }
             std::thread::sleep(Duration::from_millis(150));
@@ -347,17 +372,18 @@ impl Campaign {
     }
 
     /// More pdisks are lost than the code bears: what cannot be read is an error, and `pool lost` names just that.
-    fn beyond(&self, round: &Round, field: &Field) {
+    fn beyond(&self, round: &Round, field: &Field, places: &[Place]) {
         let dir = self.cluster.dir();
         let dir = dir.to_str().unwrap();
         ok(&["config", "set", "--dir", dir, "operationDeadline=2s"]);
         for mount in self.mounts.iter().rev() {
-            ok(&["umount", mount.to_str().unwrap()]);
+            if let Err(error) = umount(&self.cluster, &[], mount) {
+                field.wrong([violation(Class::Error, format!("umount {}: {error}", mount.display()))]);
+            }
         }
         self.cluster.down();
         for pdisk in round.faults.iter().flat_map(Fault::spoils) {
-            let place = format!("nodes/n{}/pdisk{}", pdisk / PDISKS + 1, pdisk % PDISKS + 1);
-            fs::remove_dir_all(self.cluster.dir().join(place)).unwrap();
+            fs::remove_dir_all(self.cluster.dir().join(&places[pdisk as usize].dir)).unwrap();
         }
         self.cluster.start();
         for mount in 1..self.mounts.len() {
@@ -397,9 +423,10 @@ impl Campaign {
             }
             if Instant::now() > end {
                 let text = format!(
-                    "pool verify: {}{}",
+                    "pool verify: {}{}\n{}",
                     String::from_utf8_lossy(&verify.stdout),
-                    String::from_utf8_lossy(&verify.stderr)
+                    String::from_utf8_lossy(&verify.stderr),
+                    why(&self.cluster)
                 );
                 field.wrong([violation(Class::NotOk, text)]);
                 break;
@@ -413,32 +440,6 @@ impl Campaign {
                 format!("pool lost: {}", String::from_utf8_lossy(&lost.stdout)),
             )]);
         }
-    }
-
-    /// Descriptors, threads and memory of those that live longer than a round.
-    fn measure(&mut self, field: &Field) {
-        for process in self.cluster.processes() {
-            let Some(now) = usage(process.1) else { continue };
-            let first = *self.usage.entry(process.clone()).or_insert(now);
-            let grown = now.descriptors > first.descriptors + 128
-                || now.threads > first.threads + 64
-                || now.resident_kib > 2 * first.resident_kib + (512 << 10);
-            if grown {
-                field.wrong([violation(Class::Growth, format!("{process:?}: {first:?} then, {now:?} now"))]);
-            }
-        }
-    }
-
-    /// The most that any process uses now, for the summary.
-    pub fn most(&self) -> String {
-        let all: Vec<Usage> = self.cluster.processes().iter().filter_map(|(_, pid)| usage(*pid)).collect();
-        let most = |of: fn(&Usage) -> u64| all.iter().map(of).max().unwrap_or(0);
-        format!(
-            "{} descriptors, {} threads, {} MiB",
-            most(|u| u.descriptors),
-            most(|u| u.threads),
-            most(|u| u.resident_kib) >> 10
-        )
     }
 }
 
@@ -462,8 +463,8 @@ fn keep_running(cluster: &Cluster, field: &Field) {
     let names = std::iter::once("manager".to_owned()).chain((1..=SERVERS).map(|n| format!("n{n}")));
     let names: Vec<String> = names.collect();
     let mut calm = 0;
-    for _ in 0..10 {
-        std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(100));
         let live = cluster.processes();
         calm =
             if names.iter().all(|name| live.iter().any(|(other, _)| other == name)) { calm + 1 } else { 0 };
@@ -491,20 +492,4 @@ fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     let words = text.split('"').filter(|word| word.contains(':'));
     words.filter_map(|word| word.parse().ok()).collect()
-}
-
-fn usage(pid: i32) -> Option<Usage> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let number = |key: &str| {
-        let line = status.lines().find(|line| line.starts_with(key))?;
-        line.split_whitespace().nth(1)?.parse().ok()
-    };
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
-    Some(Usage { descriptors, threads: number("Threads:")?, resident_kib: number("VmRSS:")? })
-}
-
-/// The machine's load, to be told beside times.
-pub fn load() -> String {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or_default().to_owned()
 }

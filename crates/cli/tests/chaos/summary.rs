@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde_json::json;
+
 use super::{
     checker::Class,
     plan::{Kind, Round, Shape, name},
@@ -13,17 +15,29 @@ use super::{
 #[derive(Default)]
 pub struct Summary {
     rounds: u64,
+    seed: u64,
+    clusters: u64,
     two_pools: u64,
     volatile: u64,
     by_kind: BTreeMap<Kind, u64>,
     longest: (Duration, String),
     recovery: Duration,
+    /// Loads with faults, and what comes after them.
+    took: (Duration, Duration),
     failed: u64,
     classes: BTreeMap<Class, u64>,
     stories: Vec<String>,
 }
 
 impl Summary {
+    pub fn new(seed: u64) -> Summary {
+        Summary { seed, ..Summary::default() }
+    }
+
+    pub fn a_new_cluster(&mut self) {
+        self.clusters += 1;
+    }
+
     pub fn add(&mut self, round: &Round, shape: Shape, outcome: &Outcome) {
         self.rounds += 1;
         self.two_pools += u64::from(shape.two_pools);
@@ -35,6 +49,7 @@ impl Summary {
             self.longest = outcome.longest.clone();
         }
         self.recovery = self.recovery.max(outcome.recovery);
+        self.took = (self.took.0 + outcome.took.0, self.took.1 + outcome.took.1);
         self.failed += u64::from(!outcome.wrong.is_empty());
         for wrong in &outcome.wrong {
             *self.classes.entry(wrong.class).or_default() += 1;
@@ -62,14 +77,18 @@ impl Summary {
     pub fn text(&self) -> String {
         let kinds: Vec<String> =
             self.by_kind.iter().map(|(kind, n)| format!("{} {n}", name(*kind))).collect();
+        let mean = |time: Duration| time.as_secs_f64() / self.rounds.max(1) as f64;
         let mut text = format!(
             "{} rounds ({} with two pools, {} with disks that forget what was not flushed): {}\n\
+             a round took {:.1} s of load and faults, and {:.1} s until all was judged\n\
              longest call of a mount in no fault {:?} ({}); all pdisks ok at most {:?} after the last fault\n\
              {} rounds failed: {:?}",
             self.rounds,
             self.two_pools,
             self.volatile,
             kinds.join(", "),
+            mean(self.took.0),
+            mean(self.took.1),
             self.longest.0,
             self.longest.1,
             self.recovery,
@@ -79,7 +98,31 @@ impl Summary {
         for story in &self.stories {
             text += &format!("\n  {story}");
         }
-        text
+        text + "\n" + &self.figures()
+    }
+
+    /// One line for `scripts/chaos-sum.py`, which adds up what several runners did. The last of a runner counts.
+    pub fn figures(&self) -> String {
+        let kinds: BTreeMap<&str, u64> = self.by_kind.iter().map(|(kind, n)| (name(*kind), *n)).collect();
+        let classes: BTreeMap<String, u64> =
+            self.classes.iter().map(|(class, n)| (format!("{class:?}"), *n)).collect();
+        let figures = json!({
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "clusters": self.clusters,
+            "two_pools": self.two_pools,
+            "volatile": self.volatile,
+            "faults": kinds,
+            "longest_call_s": self.longest.0.as_secs_f64(),
+            "longest_call": self.longest.1,
+            "longest_recovery_s": self.recovery.as_secs_f64(),
+            "load_s": self.took.0.as_secs_f64(),
+            "rest_s": self.took.1.as_secs_f64(),
+            "failed": self.failed,
+            "violations": classes,
+            "stories": self.stories,
+        });
+        format!("figures: {figures}")
     }
 }
 

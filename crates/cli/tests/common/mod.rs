@@ -114,7 +114,8 @@ impl Cluster {
         env.push((name.to_owned(), value.to_owned()));
     }
 
-    fn env(&self) -> Vec<(String, String)> {
+    /// What everything that is started gets.
+    pub fn env(&self) -> Vec<(String, String)> {
         self.env.lock().unwrap().clone()
     }
 
