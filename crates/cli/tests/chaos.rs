@@ -78,10 +78,13 @@ fn campaign() {
     let runs = number("ROPEWALK_CHAOS_SHRINK").unwrap_or(if long.is_some() { 6 } else { 0 });
     let end = number("ROPEWALK_CHAOS_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     println!("ROPEWALK_CHAOS_SEED={seed}, rounds {first}..{}", first + rounds);
-    let runner = Runner { ports: Ports::take(), reaper: Reaper::start(), plant };
+    let runner = Runner { ports: Ports::take(), reaper: Arc::new(Reaper::start()), plant };
     let summary = Arc::new(Mutex::new(Summary::new(seed)));
-    let at_last = summary.clone();
-    apart::on_interrupt(move || at_last.lock().unwrap_or_else(PoisonError::into_inner).text());
+    let (at_last, reaper) = (summary.clone(), runner.reaper.clone());
+    apart::on_interrupt(move || {
+        reaper.begin();
+        at_last.lock().unwrap_or_else(PoisonError::into_inner).text()
+    });
     let mut campaign: Option<Campaign> = None;
     for at in first..first + rounds {
         if end.is_some_and(|end| Instant::now() > end) {

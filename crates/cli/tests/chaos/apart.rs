@@ -8,7 +8,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
-        Mutex,
+        Mutex, PoisonError,
         atomic::{AtomicI32, Ordering::SeqCst},
     },
     time::Duration,
@@ -84,21 +84,27 @@ impl Reaper {
     /// Told of before anything runs or is mounted in it.
     pub fn watch(&self, dir: &Path) {
         let mut child = self.0.lock().unwrap();
-        writeln!(child.stdin.as_mut().unwrap(), "{}", dir.display()).unwrap();
+        if let Some(stdin) = child.stdin.as_mut() {
+            writeln!(stdin, "{}", dir.display()).unwrap();
+        }
+    }
+
+    /// It begins now. Our own end can take a while: threads that wait for a mount whose network we were.
+    pub fn begin(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).stdin.take());
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        let child = self.0.get_mut().unwrap_or_else(|e| e.into_inner());
-        drop(child.stdin.take());
-        let _ = child.wait();
+        self.begin();
+        let _ = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
     }
 }
 
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
-/// After SIGINT or SIGTERM the process says `last` and ends; a reaper does the rest.
+/// After SIGINT or SIGTERM the process says `last` and ends; `last` may let a reaper begin.
 pub fn on_interrupt(last: impl Fn() -> String + Send + 'static) {
     extern "C" fn note(signal: i32) {
         INTERRUPTED.store(signal, SeqCst);

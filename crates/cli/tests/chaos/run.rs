@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// What all clusters of one run share.
 pub struct Runner {
     pub ports: Ports,
-    pub reaper: Reaper,
+    pub reaper: std::sync::Arc<Reaper>,
     /// Faults of this kind are called violations, to see that they are found and shrunk.
     pub plant: Option<Kind>,
 }
