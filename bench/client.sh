@@ -74,8 +74,8 @@ job() {
   case $row in *seq*) warm ;; esac
   "$RW" perf "$@" --json > "$OUT/one.json" 2> "$OUT/one.err" || { echo "$system $row: $(tail -1 "$OUT/one.err")" >&2; return 0; }
   jq -c --arg s "$system" --arg r "$row" --argjson cpus "$(nproc)" '.runs[0] | {system: $s, row: $r,
-    mb_s: (.bytes_per_second / 1e6), ops_s: .operations_per_second, p99_ms: ([.reads.latency.p99, .writes.latency.p99] | max),
-    cpu_s_per_gb: (if .machine_percent and .bytes > 0 then (.machine_percent[0] + .machine_percent[1]) / 100 * $cpus * .elapsed_seconds / (.bytes / 1e9) else null end),
+    mb_s: (.bytes_per_second / 1e6), ops_s: .operations_per_second, p99_ms: ([.reads.latency.p99_ms, .writes.latency.p99_ms] | max),
+    cpu_s_per_gb: (if .machine_percent and .bytes > 0 then (.machine_percent[0] + .machine_percent[1]) / 100 * $cpus * .took_s / (.bytes / 1e9) else null end),
     client_cpu: .client_cpu_seconds_per_gb, server_cpu: .server_cpu_seconds_per_gb}' "$OUT/one.json" >> "$R"
 }
 # loads SYSTEM DIR: what every mount is asked for

@@ -81,6 +81,16 @@ impl<'de> Deserialize<'de> for ByteSize {
     }
 }
 
+/// For `#[serde(serialize_with)]` of a duration in JSON: seconds, as every field whose name ends in `_s`.
+pub fn as_seconds<S: serde::Serializer>(duration: &std::time::Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_f64(duration.as_secs_f64())
+}
+
+/// Milliseconds, as some messages carry them, in seconds.
+pub fn seconds_of_ms(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
 /// A size for people: three figures in the largest binary unit, such as `1.50 GiB`.
 pub fn human_size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -28,7 +28,9 @@ Examples:
   ropewalk down --dir /data/rope                            stop it; `up` brings the same data back
 
 Sizes are binary: 1m = 1 MiB = 1048576 bytes. Rates are decimal: 1 GB/s = 10^9 bytes a second.
-Exit status is 0 only if what was asked was done.";
+Without --dir, ROPEWALK_DIR names the cluster; without both it is the only one of yours that runs here.
+Exit status: 0 only if what was asked was done; 1 not done, stderr says why; 2 the command line is not
+understood; 130 interrupted (Ctrl-C), nothing is left half made.";
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -126,12 +128,14 @@ pub enum Command {
     /// Read this machine and say what to change, and why
     #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
     Advise(Advise),
-    /// Print the completion script of a shell: ropewalk completion bash > /etc/bash_completion.d/ropewalk
+    /// Print the completion script of a shell
+    #[command(after_help = "Example:\n  ropewalk completion bash > /etc/bash_completion.d/ropewalk")]
     Completion {
         /// Which shell
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a directory
+    #[command(after_help = "Example:\n  ropewalk man /usr/local/share/man/man1 && man ropewalk-up")]
     Man {
         /// Where to
         #[arg(value_hint = ValueHint::DirPath)]
@@ -193,9 +197,9 @@ pub struct Down {
 
 #[derive(Args)]
 pub struct Dir {
-    /// The cluster's directory
-    #[arg(long, env = "ROPEWALK_DIR", value_hint = ValueHint::DirPath)]
-    pub dir: PathBuf,
+    /// The cluster's directory [default: that of the only cluster of yours that runs on this machine]
+    #[arg(long, env = "ROPEWALK_DIR", hide_env_values = true, value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -246,6 +250,8 @@ pub struct Mount {
 
 #[derive(Args)]
 pub struct Umount {
+    #[command(flatten)]
+    pub dir: Dir,
     /// The mount point
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
@@ -266,8 +272,12 @@ pub struct Listing {
 #[derive(Subcommand)]
 pub enum Fs {
     /// File systems with pool, code and block size
+    #[command(after_help = "Example:\n  ropewalk fs list --dir /data/rope")]
     List(Listing),
     /// Capacity and use, redundancy taken off
+    #[command(
+        after_help = "Examples:\n  ropewalk fs df --dir /data/rope\n  ropewalk fs df --dir /data/rope --json | jq '.[0].free_bytes'"
+    )]
     Df(Listing),
     /// A new, empty file system
     #[command(after_help = "Example:\n  ropewalk fs create --dir /data/rope fs2 --pool work")]
@@ -288,6 +298,8 @@ pub enum Fs {
   ropewalk fs set-pool /mnt/rope/work work
   getfattr -n ropewalk.pool /mnt/rope/work           the same attribute tells the pool of any file")]
     SetPool {
+        #[command(flatten)]
+        dir: Dir,
         /// A directory of a mounted file system
         #[arg(value_hint = ValueHint::DirPath)]
         directory: PathBuf,
@@ -299,13 +311,16 @@ pub enum Fs {
 #[derive(Subcommand)]
 pub enum Pdisk {
     /// Pdisks with state and use
+    #[command(
+        after_help = "Examples:\n  ropewalk pdisk list --dir /data/rope\n  ropewalk pdisk list --dir /data/rope --json | jq '.[] | select(.state != \"ok\")'"
+    )]
     List(Listing),
     /// Read everything in a pdisk that is not in use, and name whatever does not fit together
-    #[command(after_help = "Example:\n  ropewalk pdisk verify /data/rope/n1/p1")]
+    #[command(after_help = "Example:\n  ropewalk pdisk verify /data/rope/nodes/n1/pdisk1")]
     Verify(PdiskDir),
     /// Show what the files of a pdisk that is not in use say: label, checkpoints, log records, strips
     #[command(
-        after_help = "Example:\n  ropewalk pdisk dump /data/rope/n1/p1 --json | jq 'select(.item == \"strip\")'"
+        after_help = "Example:\n  ropewalk pdisk dump /data/rope/nodes/n1/pdisk1 --json | jq 'select(.item == \"strip\")'"
     )]
     Dump(PdiskDir),
     /// Give up a pdisk: what it holds is rebuilt on the others, from the other strips
@@ -573,6 +588,7 @@ pub enum Clients {
 #[derive(Subcommand)]
 pub enum Pool {
     /// Pools with code, block size and groups
+    #[command(after_help = "Example:\n  ropewalk pool list --dir /data/rope")]
     List(Listing),
     /// A new pool over pdisks of the cluster; several may share pdisks and their room
     #[command(after_help = "Examples:
@@ -586,6 +602,7 @@ pub enum Pool {
     #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
     Lost(Listing),
     /// How many groups lack how many strips, spare space, what is to move
+    #[command(after_help = "Example:\n  ropewalk pool status --dir /data/rope")]
     Status(Listing),
     /// Read everything and prove every stripe: data against CRCs, parity against data, versions, and what is
     /// there against what files name; exit status 0 only if all is proved
@@ -597,11 +614,12 @@ pub enum Pool {
 
 #[derive(Subcommand)]
 pub enum Net {
-    /// Every connection: rail, state, links, bytes, rate, round trip, retransmits, what is unanswered
-    #[command(
-        after_help = "Examples:\n  ropewalk net status --dir /data/rope\n  ropewalk net status --dir /data/rope --json | jq '.[].answer[].rails'"
-    )]
-    Status(Listing),
+    /// Who is connected to whom: connections, bytes, round trip, what waits for an answer
+    #[command(after_help = "Examples:
+  ropewalk net status --dir /data/rope
+  ropewalk net status --dir /data/rope --details     each connection: rail, state, links, rate, retransmits
+  ropewalk net status --dir /data/rope --json | jq '.[].answer[].rails'")]
+    Status(NetStatus),
     /// How many connections two nodes should have, by rule and by simulation
     #[command(after_help = "Examples:
   ropewalk net sizing                                          2 links, 100 Gbit/s a node, 25 on one connection
@@ -610,6 +628,15 @@ pub enum Net {
 
 Rates are decimal: 1 Gbit/s = 10^9 bits a second.")]
     Sizing(Sizing),
+}
+
+#[derive(Args)]
+pub struct NetStatus {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Each connection, commands' too
+    #[arg(long)]
+    pub details: bool,
 }
 
 #[derive(Args)]
@@ -640,13 +667,18 @@ pub struct Sizing {
 #[derive(Subcommand)]
 pub enum Config {
     /// All tunables with their values ("!" changed, "." derived)
+    #[command(after_help = "Example:\n  ropewalk config show --dir /data/rope")]
     Show(Listing),
     /// One tunable: meaning, unit, range, what changing it does
+    #[command(after_help = "Example:\n  ropewalk config explain pagepool")]
     Explain {
+        #[command(flatten)]
+        dir: Dir,
         /// Its name
         name: String,
     },
     /// Change tunables: NAME=VALUE ...
+    #[command(after_help = "Example:\n  ropewalk config set --dir /data/rope pagepool=4g prefetchThreads=16")]
     Set {
         #[command(flatten)]
         dir: Dir,

@@ -18,6 +18,7 @@ use crate::{
     access,
     args::{Events, Listing, PdiskAdd, PdiskName, RebuildStatus},
     directory::{ClusterDir, PdiskFile},
+    interrupt::Interrupted,
     link::{self, Link},
     output, process,
 };
@@ -36,7 +37,7 @@ pub fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
 
 /// `ropewalk pdisk fail|drain|keep`.
 pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let report = link.cluster().await?;
@@ -55,7 +56,7 @@ pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
 
 /// `ropewalk pdisk add`.
 pub fn pdisk_add(args: &PdiskAdd) -> Result<()> {
-    let mut dir = ClusterDir::open(&args.dir.dir)?;
+    let mut dir = args.dir.open()?;
     let place = Place { size: args.size, path: args.path.clone(), log_dir: args.log_dir.clone() };
     let name = add(&mut dir, &args.node, place, None)?;
     output::line(format!("{name} is there; groups move to it (`ropewalk rebuild status`)"));
@@ -155,7 +156,7 @@ fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
 
 /// `ropewalk pdisk replace`: a new one on the same node takes over what the old one held.
 pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
-    let mut dir = ClusterDir::open(&args.dir.dir)?;
+    let mut dir = args.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let old = find_pdisk(&report.map, &args.pdisk)?;
     let place = |n: &crate::directory::NodeFile| n.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
@@ -182,7 +183,7 @@ pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
 
 /// `ropewalk pdisk remove`.
 pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
-    let mut dir = ClusterDir::open(&args.dir.dir)?;
+    let mut dir = args.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let pdisk = find_pdisk(&report.map, &args.pdisk)?;
     let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
@@ -283,7 +284,7 @@ fn effect(now_us: u64, before_us: u64) -> String {
 
 /// `ropewalk rebuild status`. With `--watch` it ends when nothing is left that can be made now.
 pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
-    let dir = ClusterDir::open(&args.listing.dir.dir)?;
+    let dir = args.listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let mut report = link.cluster().await?;
@@ -303,7 +304,10 @@ pub fn rebuild_status(args: &RebuildStatus) -> Result<()> {
                 }
                 // Interrupting the watch changes nothing.
                 tokio::select! {
-                    signal = link::stop_signal() => return signal,
+                    signal = link::stop_signal() => {
+                        signal?;
+                        bail!(Interrupted("what moves goes on moving".into()));
+                    }
                     () = tokio::time::sleep(Duration::from_millis(500)) => {}
                 }
                 report = link.cluster().await?;
@@ -393,7 +397,7 @@ fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
 
 /// `ropewalk pool status`.
 pub fn pool_status(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let rows = pool_rows(&report);
     if listing.json {
@@ -428,7 +432,7 @@ struct Health {
 
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let map = &report.map;
     let mut remarks = Vec::new();
@@ -498,26 +502,29 @@ pub fn health(listing: &Listing) -> Result<()> {
 #[derive(Serialize)]
 struct EventRow {
     number: u64,
-    unix_seconds: i64,
+    at_us: i64,
     text: String,
 }
 
 /// `ropewalk events`.
 pub fn events(args: &Events) -> Result<()> {
-    let dir = ClusterDir::open(&args.listing.dir.dir)?;
+    let dir = args.listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let MgrReply::Events(events) = link.manager(&MgrRequest::Events { after: args.after }).await? else {
             bail!("unexpected answer from the manager to Events");
         };
-        let row =
-            |e: wire::mgr::ClusterEvent| EventRow { number: e.number, unix_seconds: e.at.secs, text: e.text };
+        let row = |e: wire::mgr::ClusterEvent| EventRow {
+            number: e.number,
+            at_us: e.at.secs * 1_000_000 + i64::from(e.at.nanos) / 1000,
+            text: e.text,
+        };
         let rows: Vec<EventRow> = events.into_iter().map(row).collect();
         if args.listing.json {
             return output::json(&rows);
         }
         for row in rows {
-            output::line(format!("{:>6} {} {}", row.number, utc(row.unix_seconds), row.text));
+            output::line(format!("{:>6} {} {}", row.number, utc(row.at_us / 1_000_000), row.text));
         }
         Ok(())
     })

@@ -18,7 +18,7 @@ use crate::{
 
 /// `ropewalk config show`.
 pub fn show(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     let tunables = link::run(async { read(&Link::new(&dir)?).await })?;
     let rows = tunables.show();
     if listing.json {
@@ -39,7 +39,7 @@ pub fn explain(name: &str) -> Result<()> {
 
 /// `ropewalk config set`: all pairs or none.
 pub fn set(dir: &Dir, pairs: &[String]) -> Result<()> {
-    let dir = ClusterDir::open(&dir.dir)?;
+    let dir = dir.open()?;
     let split = |pair: &String| -> Result<(String, String)> {
         let (name, value) = pair.split_once('=').with_context(|| format!("{pair:?} is not NAME=VALUE"))?;
         Ok((name.trim().to_owned(), value.trim().to_owned()))

@@ -5,20 +5,40 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::{args::Down, directory::ClusterDir, mount, output, process};
+use crate::{
+    args::Down,
+    directory::ClusterDir,
+    interrupt::{self, Interrupted},
+    mount, output, process,
+};
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Does it.
 pub fn down(args: &Down) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
-    stop(&dir, args.force)?;
+    let dir = args.dir.open()?;
+    interrupt::catch()?;
+    stop(&dir, args.force).map_err(|error| match error.is::<Interrupted>() {
+        true => Interrupted(left_running(&dir)).into(),
+        false => error,
+    })?;
     output::line(format!(
         "cluster {} is down; `ropewalk up --dir {}` brings it back",
         dir.file.name,
         dir.path.display()
     ));
     Ok(())
+}
+
+/// What still runs, for a command that was interrupted.
+pub fn left_running(dir: &ClusterDir) -> String {
+    let mounts = mount::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
+    let servers = dir.servers().into_iter().filter(|name| process::live_pid(&dir.pid_file(name)).is_some());
+    let names: Vec<String> = servers.chain(mounts).collect();
+    match names.is_empty() {
+        true => format!("nothing of the cluster in {} runs", dir.path.display()),
+        false => format!("of the cluster in {} still run: {}", dir.path.display(), names.join(", ")),
+    }
 }
 
 /// Ends every process of the cluster in order.
@@ -32,6 +52,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
         let Some(pid) = process::live_pid(&file) else { continue };
         process::terminate(pid);
         if !process::wait_gone(&file, END_PATIENCE) {
+            interrupt::check()?;
             if !force {
                 bail!(
                     "{name} (process {pid}) has not ended after {END_PATIENCE:?}; look at {}, or use --force",

@@ -9,7 +9,6 @@ use wire::admin::{AdminReply, AdminRequest};
 
 use crate::{
     args::Listing,
-    directory::ClusterDir,
     link::{self, Link},
     output,
 };
@@ -30,7 +29,7 @@ struct Status {
 
 /// `ropewalk pdisk events`.
 pub fn list(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     let mut rows = link::run(async {
         let link = Link::new(&dir)?;
         let mut targets = vec![("manager".to_owned(), dir.file.manager)];

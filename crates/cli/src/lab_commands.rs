@@ -137,7 +137,7 @@ pub fn advise(args: &Advise) -> Result<()> {
     for finding in findings {
         output::line(format!("{} ({:?}): {}", finding.rule, finding.severity, finding.trigger));
         finding.evidence.iter().for_each(|e| output::line(format!("  evidence: {e}")));
-        output::line(format!("  advice:   {}", finding.advice));
+        output::line(format!("  advice:   {}", finding.advice.trim_end()));
         if let Some(command) = finding.command {
             output::line(format!("  command:  {command}"));
         }

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
@@ -90,15 +91,32 @@ pub fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .block_on(future)
 }
 
+/// SIGTERM and Ctrl-C, which then do not end the process by themselves.
+pub struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    /// From now on.
+    pub fn listen() -> Result<Stop> {
+        let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        Ok(Stop { terminate, interrupt })
+    }
+
+    /// Waits for the next one.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            // Both only wait for the same thing: to stop.
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
 /// Waits for SIGTERM or Ctrl-C.
 pub async fn stop_signal() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    tokio::select! {
-        // Both only wait for the same thing: to stop.
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    Stop::listen()?.wait().await;
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use base::units::human_size;
-use serde::Serialize;
+use base::units::{human_size, seconds_of_ms};
+use serde::{Deserialize, Serialize};
 use wire::{
     admin::{AdminReply, AdminRequest},
     map::{ClusterMap, PdiskState, PoolEntry},
@@ -18,11 +18,14 @@ use crate::{
     output, process,
 };
 
+/// How long a process may take to tell of itself.
+const ASK_PATIENCE: Duration = Duration::from_secs(2);
+
 fn with_report<T>(
     listing: &Listing,
     show: impl AsyncFnOnce(ClusterDir, Link, ClusterReport) -> Result<T>,
 ) -> Result<T> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let report = link.cluster().await?;
@@ -36,7 +39,7 @@ struct FsRow {
     id: u32,
     pool: String,
     code: String,
-    block_size: u32,
+    block_bytes: u32,
     inodes: u64,
 }
 
@@ -52,7 +55,7 @@ pub fn fs_list(listing: &Listing) -> Result<()> {
                         id: fs.id.0,
                         pool: pool.name.clone(),
                         code: pool.code.clone(),
-                        block_size: pool.block_size,
+                        block_bytes: pool.block_size,
                         inodes,
                     })
                 })
@@ -65,7 +68,7 @@ pub fn fs_list(listing: &Listing) -> Result<()> {
                 r.name,
                 r.pool,
                 r.code,
-                base::ByteSize(r.block_size.into()).to_string(),
+                base::ByteSize(r.block_bytes.into()).to_string(),
                 r.inodes.to_string(),
             ]
         };
@@ -136,7 +139,44 @@ struct PdiskRow {
     used_bytes: u64,
     free_bytes: u64,
     incarnation: u64,
-    last_report_ms: Option<u64>,
+    last_report_s: Option<f64>,
+    /// Of one that is returning, if its server answers.
+    catch_up: Option<CatchUp>,
+}
+
+/// How far a returning pdisk is, as its server says.
+#[derive(Serialize, Deserialize)]
+struct CatchUp {
+    /// Groups it is in, and of these, compared.
+    groups: u64,
+    groups_done: u64,
+    /// Stripes to be looked at again, and why the last of these waits.
+    waiting: u64,
+    last_reason: String,
+}
+
+impl CatchUp {
+    fn words(&self, pdisk: &str) -> String {
+        let waits = match self.waiting {
+            0 => String::new(),
+            n => format!("; {n} stripes wait: {}", self.last_reason),
+        };
+        format!("{pdisk} catches up: {} of {} groups compared{waits}", self.groups_done, self.groups)
+    }
+}
+
+/// Asks the servers of returning pdisks how far these are.
+async fn add_catch_up(dir: &ClusterDir, link: &Link, rows: &mut [PdiskRow]) {
+    for row in rows.iter_mut().filter(|row| row.state == PdiskState::Returning.name()) {
+        let Some(node) = dir.file.nodes.iter().find(|n| n.name == row.node) else { continue };
+        let Ok(AdminReply::Json(text)) = link.admin(node.addr, &AdminRequest::Status, ASK_PATIENCE).await
+        else {
+            continue;
+        };
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let of_pdisk = status["nsd"]["pdisks"].as_array().into_iter().flatten().find(|p| p["id"] == row.id);
+        row.catch_up = of_pdisk.and_then(|p| CatchUp::deserialize(&p["catch_up"]).ok());
+    }
 }
 
 fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
@@ -153,7 +193,8 @@ fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
             used_bytes: usage.capacity.saturating_sub(usage.free),
             free_bytes: usage.free,
             incarnation: entry.incarnation.0,
-            last_report_ms: usage.age_ms,
+            last_report_s: usage.age_ms.map(seconds_of_ms),
+            catch_up: None,
         })
     };
     report.pdisks.iter().filter_map(row).collect()
@@ -161,14 +202,16 @@ fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
 
 /// `ropewalk pdisk list`.
 pub fn pdisk_list(listing: &Listing) -> Result<()> {
-    with_report(listing, async |_, _, report| {
-        let rows = pdisk_rows(&report);
+    with_report(listing, async |dir, link, report| {
+        let mut rows = pdisk_rows(&report);
+        add_catch_up(&dir, &link, &mut rows).await;
         if listing.json {
             return output::json(&rows);
         }
+        let progress: Vec<String> =
+            rows.iter().filter_map(|r| Some(r.catch_up.as_ref()?.words(&r.name))).collect();
         let cells = |r: PdiskRow| {
-            let age =
-                r.last_report_ms.map_or("never".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
+            let age = r.last_report_s.map_or("never".to_owned(), |s| format!("{s:.1} s"));
             vec![
                 r.name,
                 r.node,
@@ -184,6 +227,7 @@ pub fn pdisk_list(listing: &Listing) -> Result<()> {
             &["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "USE", "LAST REPORT"],
             rows.into_iter().map(cells).collect(),
         );
+        progress.iter().for_each(output::line);
         Ok(())
     })
 }
@@ -193,7 +237,7 @@ struct PoolRow {
     name: String,
     id: u32,
     code: String,
-    block_size: u32,
+    block_bytes: u32,
     pdisks: usize,
     groups: usize,
     degraded_groups: usize,
@@ -243,7 +287,7 @@ pub fn pool_list(listing: &Listing) -> Result<()> {
                 name: pool.name.clone(),
                 id: pool.id.0,
                 code: pool.code.clone(),
-                block_size: pool.block_size,
+                block_bytes: pool.block_size,
                 pdisks: members.len(),
                 groups,
                 degraded_groups,
@@ -258,7 +302,7 @@ pub fn pool_list(listing: &Listing) -> Result<()> {
             vec![
                 r.name,
                 r.code,
-                base::ByteSize(r.block_size.into()).to_string(),
+                base::ByteSize(r.block_bytes.into()).to_string(),
                 r.pdisks.to_string(),
                 r.groups.to_string(),
                 r.degraded_groups.to_string(),
@@ -337,7 +381,7 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
     let mut processes = Vec::new();
     for (name, role, address) in targets {
         let answer = match address.parse() {
-            Ok(addr) => link.admin(addr, &AdminRequest::Status, Duration::from_secs(2)).await.ok(),
+            Ok(addr) => link.admin(addr, &AdminRequest::Status, ASK_PATIENCE).await.ok(),
             Err(_) => None,
         };
         let status = answer.and_then(|a| match a {
@@ -372,6 +416,8 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
             }
         }
     }
+    let mut pdisks = pdisk_rows(&report);
+    add_catch_up(dir, link, &mut pdisks).await;
     StatusReport {
         cluster: report.map.name.clone(),
         id: report.map.cluster.to_string(),
@@ -381,6 +427,6 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
         store: report.store.clone(),
         deletes_pending: report.deletes_pending,
         processes,
-        pdisks: pdisk_rows(&report),
+        pdisks,
     }
 }

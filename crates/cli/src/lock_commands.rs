@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use anyhow::{Result, bail};
-use base::InodeNo;
+use base::{InodeNo, units::seconds_of_ms};
 use serde::Serialize;
 use wire::{
     lock::{END, LockReport},
@@ -12,7 +12,6 @@ use wire::{
 
 use crate::{
     args::Listing,
-    directory::ClusterDir,
     link::{self, Link},
     output,
 };
@@ -36,8 +35,8 @@ struct Row {
     end: Option<u64>,
     /// Not held but waited for.
     waits: bool,
-    /// Milliseconds since it was given or asked for; since the manager's start if that was later.
-    age_ms: u64,
+    /// Since it was given or asked for; since the manager's start if that was later.
+    age_s: f64,
 }
 
 fn row(fs: &str, cluster: &ClusterReport, report: &LockReport) -> Row {
@@ -55,7 +54,7 @@ fn row(fs: &str, cluster: &ClusterReport, report: &LockReport) -> Row {
         start: report.lock.start,
         end: Some(report.lock.end).filter(|end| *end < END),
         waits: report.waits,
-        age_ms: report.age_ms,
+        age_s: seconds_of_ms(report.age_ms),
     }
 }
 
@@ -70,13 +69,13 @@ fn cells(row: Row) -> Vec<String> {
         row.kind.to_owned(),
         row.mode.to_owned(),
         format!("{}-{end}", row.start),
-        format!("{} for {} ms", if row.waits { "waits" } else { "held" }, row.age_ms),
+        format!("{} for {:.3} s", if row.waits { "waits" } else { "held" }, row.age_s),
     ]
 }
 
 /// `ropewalk locks`, with `waiting` only of inodes that somebody waits at.
 pub fn locks(listing: &Listing, waiting: bool) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let cluster = link.cluster().await?;

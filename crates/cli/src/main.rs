@@ -3,10 +3,12 @@
 mod access;
 mod args;
 mod array_commands;
+mod choice;
 mod config;
 mod directory;
 mod down;
 mod events;
+mod interrupt;
 mod lab_commands;
 mod lab_run;
 mod link;
@@ -18,6 +20,7 @@ mod manager_commands;
 mod metrics;
 mod mount;
 mod net_commands;
+mod net_status;
 mod netfigures_commands;
 mod netperf_commands;
 mod output;
@@ -49,7 +52,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
-            ExitCode::FAILURE
+            match error.downcast_ref::<interrupt::Interrupted>() {
+                Some(_) => ExitCode::from(interrupt::EXIT),
+                None => ExitCode::FAILURE,
+            }
         }
     };
     logging::flush();
@@ -77,7 +83,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Fs(args::Fs::Create { dir, name, pool }) => pool_commands::fs_create(dir, name, pool),
         Command::Fs(args::Fs::Delete(args)) => pool_commands::fs_delete(args),
-        Command::Fs(args::Fs::SetPool { directory, pool }) => pool_commands::fs_set_pool(directory, pool),
+        Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pool_commands::fs_set_pool(directory, pool),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_commands::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_commands::dump(dir),
@@ -107,9 +113,9 @@ fn run(command: &Command) -> Result<()> {
         Command::Health(listing) => array_commands::health(listing),
         Command::Events(args) => array_commands::events(args),
         Command::Config(args::Config::Show(listing)) => config::show(listing),
-        Command::Config(args::Config::Explain { name }) => config::explain(name),
+        Command::Config(args::Config::Explain { name, .. }) => config::explain(name),
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
-        Command::Net(args::Net::Status(listing)) => net_commands::status(listing),
+        Command::Net(args::Net::Status(args)) => net_status::status(args),
         Command::Net(args::Net::Sizing(args)) => net_commands::sizing(args),
         Command::Waiters(listing) => net_commands::waiters(listing),
         Command::Pagepool(listing) => pagepool::pagepool(listing),

@@ -15,6 +15,7 @@ use crate::{
     access,
     args::Up,
     directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile},
+    interrupt::{self, Interrupted},
     mount, output, up,
 };
 
@@ -32,10 +33,10 @@ struct Plan {
     listeners: Vec<TcpListener>,
 }
 
-/// Makes the cluster that the options describe.
-pub fn make(args: &Up) -> Result<ClusterDir> {
-    let plan = plan(args)?;
-    let claim = ClusterDir::claim(&args.dir.dir)?;
+/// Makes the cluster that the options describe, in `dir`.
+pub fn make(dir: &Path, args: &Up) -> Result<ClusterDir> {
+    let plan = plan(dir, args)?;
+    let claim = ClusterDir::claim(dir)?;
     let path = claim.path.clone();
     match build(&path, &plan) {
         Ok(()) => {
@@ -53,6 +54,10 @@ pub fn make(args: &Up) -> Result<ClusterDir> {
             ClusterDir::open(&path)
         }
         Err(error) => {
+            let error = match error.is::<Interrupted>() {
+                true => Interrupted(format!("no cluster was made in {}", path.display())).into(),
+                false => error,
+            };
             ClusterDir::abandon(&path);
             if let Some(log_dir) = &plan.log_dir {
                 let _ = fs::remove_dir_all(log_dir);
@@ -62,7 +67,7 @@ pub fn make(args: &Up) -> Result<ClusterDir> {
     }
 }
 
-fn plan(args: &Up) -> Result<Plan> {
+fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let nodes = args.nodes.unwrap_or(4);
     let per_node = args.pdisks.unwrap_or(2);
     let code: Code = args.code.as_deref().unwrap_or("4+2p").parse()?;
@@ -70,8 +75,8 @@ fn plan(args: &Up) -> Result<Plan> {
     if !block_size.0.is_power_of_two() || !(256 * units::KIB..=16 * units::MIB).contains(&block_size.0) {
         bail!("--block-size {block_size}: must be a power of two from 256k to 16m");
     }
-    let mount = args.mount.as_deref().map(|m| mount::check_mountpoint(m, &args.dir.dir)).transpose()?;
-    let size = pdisk_size(args, nodes * per_node)?;
+    let mount = args.mount.as_deref().map(|m| mount::check_mountpoint(m, dir)).transpose()?;
+    let size = pdisk_size(dir, args, nodes * per_node)?;
 
     let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
         .map(|i| PdiskDesc {
@@ -101,12 +106,7 @@ fn plan(args: &Up) -> Result<Plan> {
     let listeners = reserve_ports(listen, args.port, nodes)?;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
-    let name = args
-        .dir
-        .dir
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_else(|| "rope".to_owned());
+    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
     let node = |n: u32| -> Result<NodeFile> {
         Ok(NodeFile {
             id: NodeId(n + 1),
@@ -139,8 +139,8 @@ fn plan(args: &Up) -> Result<Plan> {
 }
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
-fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
-    let free = up::free_space(&args.dir.dir)?;
+fn pdisk_size(dir: &Path, args: &Up, count: u32) -> Result<ByteSize> {
+    let free = up::free_space(dir)?;
     let smallest = PDISK_SIZE_MIN;
     if let Some(size) = args.pdisk_size {
         if size.0 < smallest {
@@ -150,7 +150,7 @@ fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
             bail!(
                 "--pdisk-size {size}: {count} pdisks need {}, and {} has {} free; choose at most {}m",
                 units::human_size(size.0.saturating_mul(count.into())),
-                args.dir.dir.display(),
+                dir.display(),
                 units::human_size(free),
                 free / u64::from(count) / units::MIB,
             );
@@ -161,7 +161,7 @@ fn pdisk_size(args: &Up, count: u32) -> Result<ByteSize> {
     if fits < smallest {
         bail!(
             "{} has only {} free: too little for {count} pdisks of {}",
-            args.dir.dir.display(),
+            dir.display(),
             units::human_size(free),
             ByteSize(smallest)
         );
@@ -226,7 +226,7 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
                     pdisk::Pdisk::create(&dir, options)
                         .with_context(|| format!("make {} in {}", p.id, dir.display()))?;
                     bar.inc(1);
-                    Ok(())
+                    interrupt::check()
                 })
             })
             .collect();

@@ -30,7 +30,7 @@ fn stopped(dir: &ClusterDir) -> Result<()> {
 /// `ropewalk manager dump`.
 pub fn dump(args: &ManagerDump) -> Result<()> {
     let ManagerDump { file: args, damaged } = args;
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     stopped(&dir)?;
     let path = manager::format::store_path(&dir.manager_dir());
     if !path.exists() {
@@ -77,7 +77,7 @@ struct Checked {
 
 /// `ropewalk manager check`.
 pub fn check(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     stopped(&dir)?;
     let found = manager::check::check(&dir.manager_dir())?;
     let count = found.problems.len() as u64 + found.more;
@@ -98,7 +98,7 @@ pub fn check(listing: &Listing) -> Result<()> {
 
 /// `ropewalk manager accept-loss`.
 pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     stopped(&dir)?;
     if !args.yes {
         bail!(
@@ -119,7 +119,7 @@ pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
 
 /// `ropewalk manager restore`.
 pub fn restore(args: &ManagerFile) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     stopped(&dir)?;
     let store = dir.manager_dir();
     if has_entries(&store) {

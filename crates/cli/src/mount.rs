@@ -13,7 +13,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{access, args, directory::ClusterDir, output, process, server};
+use crate::{
+    access, args,
+    directory::ClusterDir,
+    interrupt::{self, Interrupted},
+    output, process, server,
+};
 
 /// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(120);
@@ -26,7 +31,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(25);
 
 /// `ropewalk mount`.
 pub fn mount(args: &args::Mount) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     // On a client's machine it is a copy, made with whatever mode.
     if let Err(error) = access::close(&dir.path.join("cluster.toml")) {
         output::note(&format!("whoever reads the cluster's secret owns its data: {error:#}"));
@@ -35,6 +40,7 @@ pub fn mount(args: &args::Mount) -> Result<()> {
     if args.foreground {
         return server::run_mount(&dir, &mountpoint, args);
     }
+    interrupt::catch()?;
     // The mount goes on when its parent ends.
     let transport = Some(args.fuse_transport);
     let _child = start(&dir, &args.fs, &mountpoint, args.read_only, transport, args.metrics)?;
@@ -60,6 +66,7 @@ pub fn start(
         );
     }
     wait_predecessor(&dir.pid_file(&process_name(mountpoint)), mountpoint);
+    interrupt::check()?;
     let log = dir.log_file(&process_name(mountpoint));
     let from = fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
     let mut args: Vec<OsString> = ["mount", "--foreground", "--dir"].map(OsString::from).into();
@@ -81,11 +88,13 @@ pub fn start(
     let ready = dir.ready_file(&process_name(mountpoint));
     while !(is_mounted(mountpoint) && ready.exists()) {
         if let Some(status) = child.try_wait().context("look after the mount process")? {
-            bail!(
-                "mounting {fs_name} on {} failed ({status}):\n{}",
-                mountpoint.display(),
-                process::log_tail(&log, from)
-            );
+            let why = process::last_words(&log, from);
+            bail!("{fs_name} is not mounted on {} ({status}): {why}", mountpoint.display());
+        }
+        if interrupt::asked() {
+            process::terminate(child.id());
+            child.wait().context("end the mount process")?;
+            bail!(Interrupted(format!("{fs_name} is not mounted on {}", mountpoint.display())));
         }
         if Instant::now() > end {
             process::terminate(child.id());
@@ -157,6 +166,9 @@ pub fn wait_predecessor(pid_file: &Path, mountpoint: &Path) {
     let bar = output::spinner("the mount before writes what is left");
     let end = Instant::now() + UMOUNT_PATIENCE;
     while process::live_pid(pid_file).is_some() && !is_mounted(mountpoint) && Instant::now() < end {
+        if interrupt::asked() {
+            return;
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
     bar.finish_and_clear();
@@ -177,8 +189,13 @@ pub fn umount(args: &args::Umount) -> Result<()> {
     // The path of a dead mount cannot be resolved; it is taken as it is.
     let mountpoint = args.mountpoint.canonicalize().unwrap_or_else(|_| args.mountpoint.clone());
     if !is_mounted(&mountpoint) {
-        bail!("{} is not a ropewalk mount", args.mountpoint.display());
+        let of =
+            |dir: &ClusterDir| mounts_of(dir).iter().map(|m| format!(" {}", m.display())).collect::<String>();
+        let there = args.dir.open().ok().map(|dir| of(&dir)).filter(|there| !there.is_empty());
+        let there = there.map(|there| format!("; mounted are{there}")).unwrap_or_default();
+        bail!("{} is not a ropewalk mount{there}", args.mountpoint.display());
     }
+    interrupt::catch()?;
     unmount(&mountpoint, args.force)
 }
 
@@ -197,7 +214,14 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         ),
         outcome => outcome?,
     }
-    if process.is_some_and(|process| !ended(process, UMOUNT_PATIENCE)) {
+    if let Some(process) = process.filter(|process| !ended(*process, UMOUNT_PATIENCE)) {
+        if interrupt::asked() {
+            bail!(Interrupted(format!(
+                "{} is unmounted, and its process {} still writes what is left",
+                mountpoint.display(),
+                process.0
+            )));
+        }
         bail!(
             "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
             mountpoint.display()
@@ -231,7 +255,7 @@ fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
     let end = Instant::now() + patience;
     while process::start_ticks(pid) == Some(start) {
-        if Instant::now() > end {
+        if Instant::now() > end || interrupt::asked() {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -1,5 +1,5 @@
-//! `ropewalk net` and `ropewalk waiters`: what the processes of a cluster say of their connections, and how
-//! many connections a cluster should have.
+//! What all processes of a cluster say of themselves; `ropewalk waiters`; `ropewalk net sizing`: how many connections a
+//! cluster should have.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use wire::admin::{AdminReply, AdminRequest};
 
 use crate::{
     args::{Listing, Sizing},
-    directory::ClusterDir,
     link::{self, Link},
     output,
 };
@@ -30,7 +29,7 @@ pub struct Answer {
 
 /// Asks every process of the cluster.
 pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let report = link.cluster().await?;
@@ -53,114 +52,16 @@ pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>>
     })
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn size(value: &Value) -> String {
+pub(crate) fn size(value: &Value) -> String {
     human_size(value.as_u64().unwrap_or(0))
-}
-
-/// A duration as `serde` writes it, in seconds.
-fn seconds(value: &Value) -> f64 {
-    value["secs"].as_f64().unwrap_or(0.0) + value["nanos"].as_f64().unwrap_or(0.0) / 1e9
-}
-
-/// `ropewalk net status`.
-pub fn status(listing: &Listing) -> Result<()> {
-    let answers = ask_all(listing, &AdminRequest::Net)?;
-    if listing.json {
-        return output::json(&answers);
-    }
-    let mut rows = Vec::new();
-    let mut remarks = Vec::new();
-    for a in &answers {
-        let Some(peers) = &a.answer else {
-            remarks.push(format!("{} does not answer at {}", a.process, a.address));
-            continue;
-        };
-        for peer in list(peers) {
-            remarks.extend(peer_remarks(&a.process, peer));
-            rows.extend(list(&peer["connections"]).iter().map(|c| connection_row(&a.process, peer, c)));
-        }
-    }
-    output::table(
-        &[
-            "PROCESS",
-            "PEER",
-            "LANE",
-            "RAIL",
-            "LOCAL",
-            "REMOTE",
-            "STATE",
-            "LINK OUT",
-            "BACK",
-            "SENT",
-            "RECEIVED",
-            "FRAMES",
-            "MB/s",
-            "RTT us",
-            "RETR",
-            "UNANSWERED",
-            "BYTES",
-        ],
-        rows,
-    );
-    remarks.iter().for_each(output::line);
-    Ok(())
-}
-
-fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
-    let tcp = |field: &str| c["tcp"][field].as_u64().map_or("-".to_owned(), |n| n.to_string());
-    let path = |side: &str| c["path"][side].as_str().filter(|s| !s.is_empty()).unwrap_or("-").to_owned();
-    let frames = c["frames_sent"].as_u64().unwrap_or(0) + c["frames_received"].as_u64().unwrap_or(0);
-    let rate = c["rate"].as_f64().unwrap_or(0.0) / 1e6;
-    vec![
-        process.to_owned(),
-        text(&peer["name"]),
-        text(&c["lane"]),
-        text(&c["rail"]),
-        text(&c["local"]),
-        text(&c["remote"]),
-        text(&c["state"]),
-        path("out"),
-        path("back"),
-        size(&c["bytes_sent"]),
-        size(&c["bytes_received"]),
-        frames.to_string(),
-        if rate > 0.0 { format!("{rate:.0}") } else { "-".to_owned() },
-        tcp("rtt_us"),
-        tcp("retransmits"),
-        text(&c["requests_unanswered"]),
-        size(&c["bytes_unanswered"]),
-    ]
-}
-
-fn peer_remarks(process: &str, peer: &Value) -> Vec<String> {
-    let name = text(&peer["name"]);
-    let mut remarks = Vec::new();
-    for rail in list(&peer["rails"]) {
-        let addr = text(&rail["addr"]);
-        if rail["up"] == false {
-            remarks.push(format!("{process}: {name}: rail {addr} is left: {}", text(&rail["last_error"])));
-        }
-        if let Some(reason) = rail["placement"]["reason"].as_str() {
-            let verified = match rail["placement"]["verified"].as_bool() {
-                Some(true) => " (the counters agree)",
-                Some(false) => " (the counters do not agree)",
-                None => "",
-            };
-            remarks.push(format!("{process}: {name}: rail {addr}: {reason}{verified}"));
-        }
-    }
-    if peer["replaced"].as_u64().is_some_and(|n| n > 0) {
-        remarks.push(format!("{process}: {name}: {} connections replaced", peer["replaced"]));
-    }
-    remarks
 }
 
 /// `ropewalk waiters`: oldest first. What a mount is asked by programs, what a process waits for, of others and in itself, what it
@@ -180,21 +81,21 @@ pub fn waiters(listing: &Listing) -> Result<()> {
         let number = |value: &Value| value.as_u64().filter(|&n| n > 0);
         let inode = |w: &Value| number(&w["inode"]).map_or_else(dash, |ino| ino.to_string());
         rows.extend(list(&answer["asked"]).iter().map(|w| {
-            let age = seconds(&w["age"]);
+            let age = w["age_s"].as_f64().unwrap_or(0.0);
             let by = number(&w["pid"]).map_or("kernel".to_owned(), |pid| format!("pid {pid}"));
             let (process, operation) = (a.process.clone(), text(&w["operation"]));
             let is = ["asked".to_owned(), by, "mount".to_owned(), operation, inode(w), dash()];
             (age, [vec![process], is.into(), vec![format!("{age:.3} s"), dash()]].concat())
         }));
         rows.extend(list(&answer["inside"]).iter().map(|w| {
-            let age = seconds(&w["age"]);
+            let age = w["age_s"].as_f64().unwrap_or(0.0);
             let by = w["operation"].as_str().unwrap_or("background").to_owned();
             let is = ["waits".to_owned(), "itself".to_owned(), by, dash(), inode(w), text(&w["what"])];
             (age, [vec![a.process.clone()], is.into(), vec![format!("{age:.3} s"), dash()]].concat())
         }));
         for (what, kind) in [("waiters", "waits"), ("serving", "serves")] {
             rows.extend(list(&answer[what]).iter().map(|w| {
-                let age = seconds(&w["age"]);
+                let age = w["age_s"].as_f64().unwrap_or(0.0);
                 let for_what = if kind == "waits" { text(&w["state"]) } else { dash() };
                 let cells = vec![
                     a.process.clone(),
@@ -205,7 +106,7 @@ pub fn waiters(listing: &Listing) -> Result<()> {
                     inode(w),
                     for_what,
                     format!("{age:.3} s"),
-                    format!("{:.1} s", seconds(&w["left"])),
+                    format!("{:.1} s", w["left_s"].as_f64().unwrap_or(0.0)),
                 ];
                 (age, cells)
             }));

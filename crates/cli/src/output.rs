@@ -72,5 +72,33 @@ pub fn note(text: &str) {
 
 /// Prints an error with its causes on stderr.
 pub fn error(error: &anyhow::Error) {
-    logging::say(&format!("ropewalk: {error:#}"));
+    logging::say(&format!("{SAYS}{}", words(error)));
+}
+
+/// How an error's line begins.
+pub const SAYS: &str = "ropewalk: ";
+
+/// An error with its causes; many say the next one themselves, and then it is not said again.
+fn words(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            let between = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{between}{cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || anyhow::anyhow!("no room");
+        assert_eq!(super::words(&cause().context("write it")), "write it: no room");
+        assert_eq!(
+            super::words(&cause().context("write it: no room").context("do it")),
+            "do it: write it: no room"
+        );
+    }
 }

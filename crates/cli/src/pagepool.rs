@@ -73,10 +73,10 @@ fn pool_row(pool: &Value) -> Vec<String> {
     let bytes = |field: &str| pool[field].as_u64().unwrap_or(0);
     let read = bytes("hit_bytes") + bytes("coming_bytes") + bytes("miss_bytes");
     vec![
-        size(&pool["bytes_max"]),
-        size(&pool["used"]),
-        size(&pool["dirty"]),
-        size(&pool["reused"]),
+        size(&pool["max_bytes"]),
+        size(&pool["used_bytes"]),
+        size(&pool["dirty_bytes"]),
+        size(&pool["reused_bytes"]),
         human_size(read),
         share(bytes("hit_bytes"), read),
         share(bytes("coming_bytes"), read),
@@ -89,17 +89,17 @@ fn pool_row(pool: &Value) -> Vec<String> {
 /// The process of a mount, as the system counts it, beside what the client counts.
 fn process_row(one: &Value) -> Vec<String> {
     let (memory, pool) = (&one["memory"], &one["pagepool"]);
-    let known = ["used", "idle_buffers"].map(|field| pool[field].as_u64().unwrap_or(0));
-    let resident = memory["resident"].as_u64().unwrap_or(0);
+    let known = ["used_bytes", "idle_bytes"].map(|field| pool[field].as_u64().unwrap_or(0));
+    let resident = memory["resident_bytes"].as_u64().unwrap_or(0);
     vec![
         one["process"].as_str().unwrap_or_default().to_owned(),
         human_size(resident),
-        size(&memory["resident_most"]),
+        size(&memory["resident_most_bytes"]),
         human_size(known[0]),
         human_size(known[1]),
         human_size(resident.saturating_sub(known[0] + known[1])),
         pool["entries"].to_string(),
-        size(&memory["bytes_max"]),
+        size(&memory["max_bytes"]),
     ]
 }
 
@@ -107,8 +107,8 @@ fn cache_row(cache: &Value) -> Vec<String> {
     let bytes = |field: &str| cache[field].as_u64().unwrap_or(0);
     let read = bytes("hit_bytes") + bytes("miss_bytes");
     vec![
-        size(&cache["bytes_max"]),
-        size(&cache["used"]),
+        size(&cache["max_bytes"]),
+        size(&cache["used_bytes"]),
         cache["strips"].to_string(),
         human_size(read),
         share(bytes("hit_bytes"), read),

@@ -28,13 +28,14 @@ pub fn perf(args: &Perf) -> Result<()> {
             STOP.store(true, Relaxed);
         }
     });
-    let dir = args.dir.as_deref().map(ClusterDir::open).transpose()?;
-    let (dir, mount) = match (dir, args.direct_client) {
-        (dir, true) => (dir, None),
-        (dir, false) => match mount::of_file(&args.file) {
-            Some((mountpoint, cluster)) => (dir.or(cluster), Some(mountpoint)),
-            None => (dir, None),
-        },
+    let (dir, mount) = if args.direct_client {
+        (Some(args.dir.open()?), None)
+    } else {
+        let named = args.dir.dir.as_deref().map(ClusterDir::open).transpose()?;
+        match mount::of_file(&args.file) {
+            Some((mountpoint, cluster)) => (named.or(cluster), Some(mountpoint)),
+            None => (named, None),
+        }
     };
     let processes = processes(dir.as_ref(), mount.as_deref());
     let reports = match &dir {
@@ -68,7 +69,7 @@ fn direct(
         server::serve_admin(&endpoint, "client", "perf");
         tuning::begin(&endpoint, dir.file.manager).await;
         let config = server::client_config(dir, &args.fs, "(ropewalk perf)".into(), &endpoint);
-        anyhow::Ok(client::Client::mount(&endpoint, config).await?)
+        server::mount_client(dir, &endpoint, config).await
     })?;
     let fs = client::blocking::FileSystem::new(client.clone(), runtime.handle().clone());
     let reports = repeat(args, &Direct::new(fs), processes);

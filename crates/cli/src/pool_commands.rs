@@ -8,14 +8,13 @@ use wire::mgr::{MgrRequest, POOL_XATTR};
 use crate::{
     args::{Dir, PoolCreate, Removal},
     array_commands::find_pdisk,
-    directory::ClusterDir,
     link::{self, Link},
     output,
 };
 
 /// `ropewalk pool create`.
 pub fn pool_create(args: &PoolCreate) -> Result<()> {
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let map = link.cluster().await?.map;
@@ -34,7 +33,7 @@ pub fn pool_create(args: &PoolCreate) -> Result<()> {
 
 /// `ropewalk fs create`.
 pub fn fs_create(dir: &Dir, name: &str, pool: &str) -> Result<()> {
-    let dir = ClusterDir::open(&dir.dir)?;
+    let dir = dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let map = link.cluster().await?.map;
@@ -51,7 +50,7 @@ pub fn fs_create(dir: &Dir, name: &str, pool: &str) -> Result<()> {
 
 /// `ropewalk pool delete`.
 pub fn pool_delete(Removal { dir, name, yes }: &Removal) -> Result<()> {
-    let dir = ClusterDir::open(&dir.dir)?;
+    let dir = dir.open()?;
     if !yes {
         bail!("--yes says that pool {name} is to go");
     }
@@ -62,7 +61,7 @@ pub fn pool_delete(Removal { dir, name, yes }: &Removal) -> Result<()> {
 
 /// `ropewalk fs delete`.
 pub fn fs_delete(Removal { dir, name, yes }: &Removal) -> Result<()> {
-    let dir = ClusterDir::open(&dir.dir)?;
+    let dir = dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         if !yes {

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use wire::mgr::ProcessIdent;
 
-use crate::access;
+use crate::{access, interrupt, output};
 
 /// Identity of a process of this boot, if it lives.
 pub fn start_ticks(pid: u32) -> Option<u64> {
@@ -155,11 +155,11 @@ fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// Waits until the process that a pid file names is gone.
+/// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
 pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     let end = Instant::now() + patience;
     while live_pid(path).is_some() {
-        if Instant::now() > end {
+        if Instant::now() > end || interrupt::asked() {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -167,8 +167,18 @@ pub fn wait_gone(path: &Path, patience: Duration) -> bool {
     true
 }
 
+/// Why a process ended, by the lines of its log from `from` on: the error it said, or the last lines.
+pub fn last_words(path: &Path, from: u64) -> String {
+    let tail = log_tail(path, from);
+    match tail.rsplit_once(output::SAYS) {
+        Some((before, error)) if before.is_empty() || before.ends_with('\n') => error.to_owned(),
+        _ if tail.is_empty() => format!("it said nothing; its log is {}", path.display()),
+        _ => format!("its log {} ends with\n{tail}", path.display()),
+    }
+}
+
 /// The last lines of a log, for an error message.
-pub fn log_tail(path: &Path, from: u64) -> String {
+fn log_tail(path: &Path, from: u64) -> String {
     let mut text = String::new();
     if let Ok(mut file) = fs::File::open(path) {
         let len = file.metadata().map(|m| m.len()).unwrap_or(0);

@@ -14,6 +14,7 @@ use net::{Endpoint, EndpointConfig, Response, Role, Service, Status, handler_fn}
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
+    mgr::MgrError,
 };
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 /// `ropewalk serve`.
 pub fn serve(args: &Serve) -> Result<()> {
     access::close_what_is_made();
-    let dir = ClusterDir::open(&args.dir.dir)?;
+    let dir = args.dir.open()?;
     let presence = Presence::claim(&dir, &args.name)?;
     runtime()?.block_on(async {
         if let Some(addr) = args.metrics {
@@ -137,7 +138,7 @@ impl Running {
     /// What programs on its mount wait for, longest first.
     fn asked(&self) -> Vec<serde_json::Value> {
         let waiting = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.status().waiting);
-        let row = |r: fuse::InFlight| serde_json::json!({ "operation": r.operation, "inode": r.ino, "pid": r.pid, "age": r.age });
+        let row = |r: fuse::InFlight| serde_json::json!({ "operation": r.operation, "inode": r.ino, "pid": r.pid, "age_s": r.age.as_secs_f64() });
         waiting.unwrap_or_default().into_iter().map(row).collect()
     }
 
@@ -153,11 +154,11 @@ impl Running {
         let (resident, resident_most) = resident();
         serde_json::json!({
             "process": {
-                "resident": resident,
-                "resident_most": resident_most,
-                "requests_max": requests,
+                "resident_bytes": resident,
+                "resident_most_bytes": resident_most,
+                "requests_max_bytes": requests,
                 "bound": bound,
-                "bytes_max": bound.map(|bound| bound.total.saturating_add(requests)),
+                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests)),
             },
             "pagepool": self.client.get().map(client::Client::pool_use),
             "strip_cache": self.nsd.get().map(nsd::Server::cache_use),
@@ -201,6 +202,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
+                            "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": crate::logging::lost(),
                         });
@@ -436,6 +438,25 @@ async fn follow_tunables(dir: &ClusterDir, io: &pdisk::IoNode) -> Result<()> {
     }
 }
 
+/// Mounts in this process. A file system that is not there is named beside those that are.
+pub async fn mount_client(
+    dir: &ClusterDir,
+    endpoint: &Endpoint,
+    config: client::ClientConfig,
+) -> Result<client::Client> {
+    let name = config.fs.clone();
+    let error = match client::Client::mount(endpoint, config).await {
+        Ok(client) => return Ok(client),
+        Err(error) => error,
+    };
+    if let client::MountError::Refused { reason: MgrError::Errno(libc::ENOENT), .. } = error {
+        let map = link::Link::new(dir)?.cluster().await?.map;
+        let names: Vec<&str> = map.filesystems.iter().map(|fs| fs.name.as_str()).collect();
+        bail!("there is no file system {name}; there are {}", names.join(", "));
+    }
+    Err(error.into())
+}
+
 /// How long the end of a mount may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -454,7 +475,7 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         let running = serve_admin(&endpoint, "client", &mountpoint.display().to_string());
         tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
-        let client = client::Client::mount(&endpoint, config).await?;
+        let client = mount_client(dir, &endpoint, config).await?;
         let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only,

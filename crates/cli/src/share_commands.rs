@@ -1,7 +1,7 @@
 //! `ropewalk clients` and `tokens`: who shares a file system, who holds what, who waits for whom.
 
 use anyhow::{Result, bail};
-use base::{InodeNo, SessionId};
+use base::{InodeNo, SessionId, units::seconds_of_ms};
 use serde::Serialize;
 use wire::{
     map::FsEntry,
@@ -11,7 +11,6 @@ use wire::{
 
 use crate::{
     args::{Dir, Listing},
-    directory::ClusterDir,
     link::{self, Link},
     output,
 };
@@ -23,19 +22,19 @@ struct ClientRow {
     mount: String,
     host: String,
     pid: u32,
-    /// Milliseconds since its lease was renewed.
-    renewed_ms: u64,
+    /// Since its lease was renewed.
+    renewed_s: f64,
     /// All tokens of the file system are its own.
     whole: bool,
     tokens: u64,
-    /// Tokens it is asked to give back, and since how many milliseconds the oldest.
+    /// Tokens it is asked to give back, and since when the oldest.
     recalls: u64,
-    oldest_recall_ms: u64,
+    oldest_recall_s: f64,
 }
 
 /// `ropewalk clients list`.
 pub fn clients(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     link::run(async {
         let report = Link::new(&dir)?.cluster().await?;
         let name = |id| report.map.filesystems.iter().find(|fs| fs.id == id).map(|fs| fs.name.clone());
@@ -48,11 +47,11 @@ pub fn clients(listing: &Listing) -> Result<()> {
                 mount: client.mount.clone(),
                 host: client.process.host.clone(),
                 pid: client.process.pid,
-                renewed_ms: client.age_ms,
+                renewed_s: seconds_of_ms(client.age_ms),
                 whole: client.whole,
                 tokens: client.tokens,
                 recalls: client.recalls.0,
-                oldest_recall_ms: client.recalls.1,
+                oldest_recall_s: seconds_of_ms(client.recalls.1),
             })
             .collect();
         if listing.json {
@@ -62,7 +61,7 @@ pub fn clients(listing: &Listing) -> Result<()> {
             let tokens = if row.whole { "all".to_owned() } else { row.tokens.to_string() };
             let recalls = match row.recalls {
                 0 => "-".to_owned(),
-                n => format!("{n} for {} ms", row.oldest_recall_ms),
+                n => format!("{n} for {:.3} s", row.oldest_recall_s),
             };
             vec![
                 row.session.to_string(),
@@ -70,7 +69,7 @@ pub fn clients(listing: &Listing) -> Result<()> {
                 row.mount,
                 row.host,
                 row.pid.to_string(),
-                format!("{} ms ago", row.renewed_ms),
+                format!("{:.1} s ago", row.renewed_s),
                 tokens,
                 recalls,
             ]
@@ -85,7 +84,7 @@ pub fn clients(listing: &Listing) -> Result<()> {
 
 /// `ropewalk clients detach`.
 pub fn detach(dir: &Dir, session: u64) -> Result<()> {
-    let dir = ClusterDir::open(&dir.dir)?;
+    let dir = dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         if !link.cluster().await?.clients.iter().any(|client| client.session.0 == session) {
@@ -112,8 +111,8 @@ struct TokenRow {
     blocks: String,
     /// Number of the grant; none for one that waits.
     serial: Option<u64>,
-    /// Milliseconds it has been waited for; none for one that is held.
-    waits_ms: Option<u64>,
+    /// How long it has been waited for; none for one that is held.
+    waits_s: Option<f64>,
 }
 
 /// Such as "0-4w 5-r": the last run has no end.
@@ -133,23 +132,23 @@ fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
         mode,
         blocks: String::new(),
         serial: None,
-        waits_ms: None,
+        waits_s: None,
     };
     let held = report.holders.iter().map(|(session, token)| TokenRow {
         serial: Some(token.serial.0),
         blocks: runs_of(token),
         ..row(*session, token.mode.name())
     });
-    let waiting = report
-        .waiting
-        .iter()
-        .map(|(session, need, since)| TokenRow { waits_ms: Some(*since), ..row(*session, need.name()) });
+    let waiting = report.waiting.iter().map(|(session, need, since)| TokenRow {
+        waits_s: Some(seconds_of_ms(*since)),
+        ..row(*session, need.name())
+    });
     held.chain(waiting).collect()
 }
 
 /// `ropewalk tokens`, with `waiting` only of inodes that somebody waits for.
 pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let mut rows = Vec::new();
@@ -173,8 +172,8 @@ pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
             return output::json(&rows);
         }
         let cells = |row: TokenRow| {
-            let state = match row.waits_ms {
-                Some(ms) => format!("waits for {ms} ms"),
+            let state = match row.waits_s {
+                Some(s) => format!("waits for {s:.3} s"),
                 None => "held".to_owned(),
             };
             let blocks = match row.blocks.split(' ').count() {

@@ -19,6 +19,7 @@ use crate::{
     args::Up,
     directory::ClusterDir,
     down,
+    interrupt::{self, Interrupted},
     link::{self, Link},
     make, mount, output, process,
 };
@@ -30,32 +31,26 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Does it.
 pub fn up(args: &Up) -> Result<()> {
-    let dir = match ClusterDir::open_if_made(&args.dir.dir)? {
+    let path = args.dir.path()?;
+    interrupt::catch()?;
+    let dir = match ClusterDir::open_if_made(&path)? {
         Some(mut dir) => {
             check_same(&dir, args)?;
             make_private(&mut dir)?;
             remember_mount(&mut dir, args)?;
             dir
         }
-        None => make::make(args)?,
+        None => make::make(&path, args)?,
     };
     let mut started = Started(Vec::new());
-    serve_all(&dir, &mut started)?;
-    let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
-    if let Some(mountpoint) = &mount {
-        if process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
-            mount::wait_dead(mountpoint);
-        }
-        let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
-        if mount::is_mounted(mountpoint)
-            && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
-        {
-            output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
+    if let Err(error) = bring_up(&dir, args, &mut started) {
+        // Ended here, so that what is said then is true.
+        drop(started);
+        return Err(if error.is::<Interrupted>() {
+            Interrupted(down::left_running(&dir)).into()
         } else {
-            let child = mount::start(&dir, "fs1", mountpoint, false, None, None)?;
-            started.0.push(child);
-            output::line(format!("fs1 is mounted on {}", mountpoint.display()));
-        }
+            error
+        });
     }
     output::line(format!(
         "cluster {} is up: 1 manager, {} nodes, {} pdisks of {} in all",
@@ -70,11 +65,36 @@ pub fn up(args: &Up) -> Result<()> {
         return Ok(());
     }
     output::line("Ctrl-C stops it");
-    link::run(link::stop_signal())?;
+    while !interrupt::asked() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    interrupt::taken();
     // The children are reaped here, since `down` sees an unreaped one as gone but the system does not.
     let ended = down::stop(&dir, false);
     started.0.clear();
     ended
+}
+
+/// Starts what does not run yet, and mounts.
+fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
+    serve_all(dir, started)?;
+    let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
+    if let Some(mountpoint) = &mount {
+        if process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
+            mount::wait_dead(mountpoint);
+        }
+        let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
+        if mount::is_mounted(mountpoint)
+            && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
+        {
+            output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
+        } else {
+            let child = mount::start(dir, "fs1", mountpoint, false, None, None)?;
+            started.0.push(child);
+            output::line(format!("fs1 is mounted on {}", mountpoint.display()));
+        }
+    }
+    Ok(())
 }
 
 /// Children that are ended again if `up` fails half way.
@@ -228,11 +248,12 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     link::run(async {
         let link = Link::new(dir)?;
         loop {
+            interrupt::check()?;
             // Each turn: who was just being killed when it was looked for is gone by now.
             start_servers(dir, started, &mut logs)?;
             for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
                 if let Some(status) = child.try_wait().context("look after a child process")? {
-                    bail!("{name} ended at its start ({status}):\n{}", process::log_tail(log, *from));
+                    bail!("{name} ended at its start ({status}): {}", process::last_words(log, *from));
                 }
             }
             let nodes = match link.manager(&MgrRequest::GetMap).await {

@@ -19,7 +19,7 @@ use wire::{
 
 use crate::{
     args::{Listing, PoolVerify},
-    directory::ClusterDir,
+    interrupt::Interrupted,
     link::{self, Link},
     output,
 };
@@ -72,7 +72,7 @@ struct Verified {
     repaired: u64,
     /// Blocks of inodes that do not exist, removed now.
     removed: u64,
-    seconds: f64,
+    took_s: f64,
     findings: Vec<Found>,
     /// Groups that could not be asked, and why.
     unproved: BTreeMap<String, String>,
@@ -107,7 +107,7 @@ struct Compared {
 
 /// `ropewalk pool verify`: exit status 0 only if everything is proved.
 pub fn pool_verify(args: &PoolVerify) -> Result<()> {
-    let dir = ClusterDir::open(&args.listing.dir.dir)?;
+    let dir = args.listing.dir.open()?;
     let begun = Instant::now();
     let mut verified = link::run(async {
         let link = Link::new(&dir)?;
@@ -128,7 +128,7 @@ pub fn pool_verify(args: &PoolVerify) -> Result<()> {
             for g in (0..group_count(pool)).map(GroupId) {
                 // Interrupting it changes nothing: it only reads, and what is repaired is repaired.
                 tokio::select! {
-                    signal = link::stop_signal() => { signal?; bail!("interrupted"); }
+                    signal = link::stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
                     outcome = verify_group(&link, &map, pool.id, g, args.repair, &mut verified, &mut compared) => {
                         if let Err(error) = outcome {
                             compared.unproved.insert((pool.id, g));
@@ -142,12 +142,12 @@ pub fn pool_verify(args: &PoolVerify) -> Result<()> {
         }
         bar.finish_and_clear();
         tokio::select! {
-            signal = link::stop_signal() => { signal?; bail!("interrupted"); }
+            signal = link::stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
             outcome = compare(&link, compared, &mut verified) => outcome?,
         }
         Ok(verified)
     })?;
-    verified.seconds = begun.elapsed().as_secs_f64();
+    verified.took_s = begun.elapsed().as_secs_f64();
     if args.listing.json {
         output::json(&verified)?;
     } else {
@@ -181,7 +181,7 @@ fn show(verified: &Verified) {
         verified.stripes,
         verified.groups,
         human_size(verified.bytes),
-        verified.seconds,
+        verified.took_s,
         verified.found,
         verified.repaired,
         verified.away,
@@ -387,7 +387,7 @@ struct LostRow {
 
 /// `ropewalk pool lost`: exit status 0 only if everything can be read.
 pub fn pool_lost(listing: &Listing) -> Result<()> {
-    let dir = ClusterDir::open(&listing.dir.dir)?;
+    let dir = listing.dir.open()?;
     let rows = link::run(async {
         let link = Link::new(&dir)?;
         let map = link.cluster().await?.map;

@@ -413,7 +413,7 @@ fn clients_and_tokens_are_shown_and_a_client_can_be_detached() {
     let inode = held.metadata().unwrap().ino();
     let tokens = mounts.cluster.json(&["tokens"]);
     let of_file: Vec<_> = tokens.as_array().unwrap().iter().filter(|t| t["inode"] == inode).collect();
-    assert!(of_file.iter().any(|t| t["mode"] == "write" && t["waits_ms"].is_null()), "{tokens}");
+    assert!(of_file.iter().any(|t| t["mode"] == "write" && t["waits_s"].is_null()), "{tokens}");
     let clients = mounts.cluster.json(&["clients", "list"]);
     let path = mounts.all[1].canonicalize().unwrap();
     let session = clients.as_array().unwrap().iter().find(|c| c["mount"] == path.to_str().unwrap());

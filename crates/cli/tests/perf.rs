@@ -66,7 +66,7 @@ fn perf_through_the_mount_and_through_the_client_library() {
     // Half the cluster's page pool, at once; what follows from a master knob is marked.
     ok(&["config", "set", "--dir", dir, "pagepool=512m", "workerThreads=96"]);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while pool()["bytes_max"].as_u64() != Some(512 << 20) {
+    while pool()["max_bytes"].as_u64() != Some(512 << 20) {
         assert!(std::time::Instant::now() < end, "the mount does not follow: {}", pool());
         std::thread::sleep(std::time::Duration::from_millis(100));
     }

@@ -136,8 +136,14 @@ fn a_full_page_pool_whose_servers_hang_answers_everybody_and_goes_on() {
     let mount = pools.as_array().unwrap().iter().find(|one| one["pagepool"].is_object()).unwrap();
     let bytes = |field: &str| mount["memory"][field].as_u64().unwrap();
     let bound = |part: &str| mount["memory"]["bound"][part].as_u64().unwrap();
-    assert!(bytes("resident_most") > 32 << 20 && bytes("resident_most") <= bytes("bytes_max"), "{mount}");
-    assert!(mount["pagepool"]["used_most"].as_u64().unwrap() <= (64 << 20) + bound("writing"), "{mount}");
+    assert!(
+        bytes("resident_most_bytes") > 32 << 20 && bytes("resident_most_bytes") <= bytes("max_bytes"),
+        "{mount}"
+    );
+    assert!(
+        mount["pagepool"]["used_most_bytes"].as_u64().unwrap() <= (64 << 20) + bound("writing_bytes"),
+        "{mount}"
+    );
     ok(&["umount", mounts.all[1].to_str().unwrap()]);
     mounts.mount(&mounts.all[1]);
     assert!(fs::read(mounts.at(1, "kept")).unwrap() == acknowledged, "what was acknowledged");

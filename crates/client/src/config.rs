@@ -159,20 +159,28 @@ impl Tunables {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryBound {
     /// Cached, prefetched and dirty data, what is kept of the blocks that hold them, and extents.
+    #[serde(rename = "pagepool_bytes")]
     pub pagepool: u64,
     /// Freed buffers kept for the next load.
+    #[serde(rename = "idle_bytes")]
     pub idle_buffers: u64,
     /// Above the page pool while blocks are written: what parity needs and is not there, a block of each at most.
+    #[serde(rename = "writing_bytes")]
     pub writing: u64,
     /// Inodes kept.
+    #[serde(rename = "files_bytes")]
     pub files: u64,
     /// Open files with their streams, and their inodes beyond those kept.
+    #[serde(rename = "handles_bytes")]
     pub handles: u64,
     /// Names kept of directories.
+    #[serde(rename = "names_bytes")]
     pub names: u64,
     /// The program, its threads, messages, what the allocator keeps.
+    #[serde(rename = "process_bytes")]
     pub process: u64,
     /// All of it.
+    #[serde(rename = "total_bytes")]
     pub total: u64,
 }
 

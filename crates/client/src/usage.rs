@@ -9,20 +9,27 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PoolUse {
     /// Bytes it may hold.
+    #[serde(rename = "max_bytes")]
     pub bytes_max: u64,
     /// Bytes it holds.
+    #[serde(rename = "used_bytes")]
     pub used: u64,
     /// Bytes it ever held at most.
+    #[serde(rename = "used_most_bytes")]
     pub used_most: u64,
     /// Blocks in memory, each a KiB of the pool beside its data, and long lists of extents.
     pub entries: u64,
     /// Bytes of those that are not yet stored.
+    #[serde(rename = "dirty_bytes")]
     pub dirty: u64,
     /// Bytes that may be dirty; writers wait above it.
+    #[serde(rename = "dirty_max_bytes")]
     pub dirty_max: u64,
     /// Bytes of clean pages that were used more than once.
+    #[serde(rename = "reused_bytes")]
     pub reused: u64,
     /// Bytes of freed buffers kept for the next load, beside the pool: those of the network included.
+    #[serde(rename = "idle_bytes")]
     pub idle_buffers: u64,
     /// Bytes of reads that were in memory.
     pub hit_bytes: u64,

@@ -41,6 +41,7 @@ pub struct Wait {
     /// Of which inode.
     pub inode: Option<InodeNo>,
     /// Since when.
+    #[serde(rename = "age_s", serialize_with = "base::units::as_seconds")]
     pub age: Duration,
 }
 

@@ -181,6 +181,7 @@ pub struct Outline {
     /// Cells, repetitions and single parts included.
     pub cells: usize,
     /// Seconds that all of them take, about; where an amount is moved or a rate levels off it may be far less.
+    #[serde(rename = "took_s")]
     pub seconds: f64,
     /// What it would touch.
     pub on: String,

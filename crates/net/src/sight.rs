@@ -6,9 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{InodeNo, NodeId, OpClass, SessionId};
+use base::{InodeNo, NodeId, OpClass, SessionId, units::as_seconds};
 use serde::Serialize;
-use wire::{frame::Service, hello::Lane};
+use wire::{
+    frame::Service,
+    hello::{Lane, Role},
+};
 
 use crate::{Path, conn::Conn, group::Group, tcp_info, tcp_info::TcpInfo};
 
@@ -43,8 +46,10 @@ pub struct Waiter {
     /// What it waits for.
     pub state: CallState,
     /// Since when.
+    #[serde(rename = "age_s", serialize_with = "as_seconds")]
     pub age: Duration,
     /// Time until its deadline.
+    #[serde(rename = "left_s", serialize_with = "as_seconds")]
     pub left: Duration,
     /// The connection that carries it.
     pub connection: Option<u64>,
@@ -65,8 +70,10 @@ pub struct Serving {
     /// The inode it is about; 0 is none.
     pub inode: InodeNo,
     /// Time since it was received.
+    #[serde(rename = "age_s", serialize_with = "as_seconds")]
     pub age: Duration,
     /// Time until its caller gives up.
+    #[serde(rename = "left_s", serialize_with = "as_seconds")]
     pub left: Duration,
 }
 
@@ -75,6 +82,8 @@ pub struct Serving {
 pub struct PeerStatus {
     /// For people.
     pub name: String,
+    /// What it is, once known: manager, server, client, admin (a command), lab.
+    pub role: Option<&'static str>,
     /// Its node, once known.
     pub node: Option<NodeId>,
     /// Its process number, once known.
@@ -162,31 +171,50 @@ pub struct ConnStatus {
     /// The links it uses, where that was tried.
     pub path: Option<Path>,
     /// Time since its handshake.
+    #[serde(rename = "age_s", serialize_with = "as_seconds")]
     pub age: Duration,
     /// Frames sent.
     pub frames_sent: u64,
     /// Frames received.
     pub frames_received: u64,
     /// Bytes queued for sending since it began.
+    #[serde(rename = "sent_bytes")]
     pub bytes_sent: u64,
     /// Bytes received.
+    #[serde(rename = "received_bytes")]
     pub bytes_received: u64,
     /// Bytes waiting to be taken by the socket.
+    #[serde(rename = "queued_bytes")]
     pub bytes_queued: u64,
     /// Requests sent and not answered.
     pub requests_unanswered: u32,
     /// Bytes of them.
+    #[serde(rename = "unanswered_bytes")]
     pub bytes_unanswered: u64,
     /// Reply bytes expected.
+    #[serde(rename = "expected_bytes")]
     pub bytes_expected: u64,
     /// Measured rate, bytes a second; 0: not measured.
+    #[serde(rename = "bytes_per_second")]
     pub rate: u64,
     /// Payload bytes received straight into their place.
+    #[serde(rename = "payload_direct_bytes")]
     pub payload_direct: u64,
     /// Payload bytes that were caught in the read-ahead of small frames and copied.
+    #[serde(rename = "payload_copied_bytes")]
     pub payload_copied: u64,
     /// What the kernel knows; absent once the socket is gone.
     pub tcp: Option<TcpInfo>,
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Manager => "manager",
+        Role::Server => "server",
+        Role::Client => "client",
+        Role::Admin => "admin",
+        Role::Lab => "lab",
+    }
 }
 
 fn debug<T: std::fmt::Debug, S: serde::Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
@@ -264,6 +292,7 @@ impl Group {
         });
         PeerStatus {
             name,
+            role: identity.map(|i| role(i.role)),
             node: identity.map(|i| i.node),
             process: identity.map(|i| i.process),
             session: identity.map(|i| i.session),

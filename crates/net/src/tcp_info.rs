@@ -3,6 +3,7 @@
 
 use std::{io, mem::MaybeUninit, os::fd::AsRawFd, time::Duration};
 
+use base::units::as_seconds;
 use serde::Serialize;
 use tokio::net::TcpStream;
 
@@ -18,17 +19,21 @@ pub struct TcpInfo {
     /// Packets on their way.
     pub unacked: u32,
     /// Bytes sent that the peer's kernel has acknowledged.
+    #[serde(rename = "acked_bytes")]
     pub bytes_acked: u64,
     /// Bytes the kernel has received.
+    #[serde(rename = "received_bytes")]
     pub bytes_received: u64,
     /// Packets believed lost now.
     pub lost: u32,
     /// Congestion window, packets.
     pub cwnd: u32,
     /// Largest packet sent, bytes.
+    #[serde(rename = "segment_bytes")]
     pub mss: u32,
-    /// Milliseconds since data was last received.
-    pub last_received_ms: u32,
+    /// Time since data was last received.
+    #[serde(rename = "last_received_s", serialize_with = "as_seconds")]
+    pub last_received: Duration,
 }
 
 impl TcpInfo {
@@ -66,6 +71,6 @@ pub(crate) fn tcp_info(stream: &TcpStream) -> io::Result<TcpInfo> {
         lost: info.tcpi_lost,
         cwnd: info.tcpi_snd_cwnd,
         mss: info.tcpi_snd_mss,
-        last_received_ms: info.tcpi_last_data_recv,
+        last_received: Duration::from_millis(info.tcpi_last_data_recv.into()),
     })
 }

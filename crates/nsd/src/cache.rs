@@ -26,8 +26,10 @@ const ENTRY_BYTES: u64 = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheUse {
     /// Bytes it may hold.
+    #[serde(rename = "max_bytes")]
     pub bytes_max: u64,
     /// Bytes it holds.
+    #[serde(rename = "used_bytes")]
     pub used: u64,
     /// Strips of which it holds something.
     pub strips: u64,

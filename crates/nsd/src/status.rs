@@ -55,8 +55,10 @@ pub struct PdiskStatus {
     /// As the map says: ok, missing, returning, failed.
     pub state: &'static str,
     /// Bytes.
+    #[serde(rename = "size_bytes")]
     pub capacity: u64,
     /// Bytes.
+    #[serde(rename = "free_bytes")]
     pub free: u64,
     /// Strips held.
     pub strips: u64,

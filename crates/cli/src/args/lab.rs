@@ -10,6 +10,7 @@ use crate::lab_run;
 #[derive(Subcommand)]
 pub enum Lab {
     /// The built-in plans
+    #[command(after_help = "Example:\n  ropewalk lab list")]
     List(lab_run::ListArgs),
     /// Print a built-in plan, to edit it and run it from a file
     #[command(after_help = "Example:\n  ropewalk lab plan device-scaling > mine.toml")]
@@ -371,11 +372,10 @@ pub struct Perf {
     #[arg(long)]
     pub histogram: bool,
     /// Through the client library, without FUSE
-    #[arg(long, requires = "dir")]
+    #[arg(long)]
     pub direct_client: bool,
-    /// The cluster's directory
-    #[arg(long, env = "ROPEWALK_DIR", value_hint = ValueHint::DirPath)]
-    pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub dir: super::Dir,
     /// File system, with --direct-client
     #[arg(long, default_value = "fs1")]
     pub fs: String,

@@ -69,7 +69,7 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
     let root: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
     let row = &root[0];
     let need = |key: &str| row[key].as_f64().ok_or_else(|| bad(format!("no {key:?}")));
-    let (operations, bytes, seconds) = (need("operations")?, need("bytes")?, need("seconds")?);
+    let (operations, bytes, seconds) = (need("operations")?, need("bytes")?, need("took_s")?);
     if operations <= 0.0 || seconds <= 0.0 {
         return Err(bad("no operation was done".into()));
     }
@@ -84,7 +84,7 @@ fn figures(text: &str) -> Result<Figures, EngineError> {
 mod tests {
     #[test]
     fn reads_what_the_bench_prints() {
-        let text = "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"seconds\":2.0,\
+        let text = "[{\"load\":\"x\",\"operations\":20,\"bytes\":81920,\"took_s\":2.0,\
                     \"mean_us\":6,\"p50_us\":5,\"p99_us\":9,\"p999_us\":10,\"max_us\":11}]";
         let figures = super::figures(text).unwrap();
         let latency = figures.latency.unwrap();

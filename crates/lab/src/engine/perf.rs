@@ -153,7 +153,7 @@ fn figures(text: &str) -> Result<One, EngineError> {
     let report = &root["runs"][0];
     let number = |value: &Value| value.as_f64().filter(|v| v.is_finite());
     let need = |key: &str| number(&report[key]).ok_or_else(|| bad(format!("no {key:?}")));
-    let (bytes, operations, elapsed) = (need("bytes")?, need("operations")?, need("elapsed_seconds")?);
+    let (bytes, operations, elapsed) = (need("bytes")?, need("operations")?, need("took_s")?);
     if bytes <= 0.0 || elapsed <= 0.0 {
         return Err(bad("nothing was moved".into()));
     }
@@ -161,8 +161,13 @@ fn figures(text: &str) -> Result<One, EngineError> {
         let of = |part: &str| number(&report[part]["latency"][key]).unwrap_or_default() * 1e3;
         of("reads").max(of("writes"))
     };
-    let latency =
-        Latency { mean: us("mean"), p50: us("p50"), p99: us("p99"), p999: us("p999"), max: us("max") };
+    let latency = Latency {
+        mean: us("mean_ms"),
+        p50: us("p50_ms"),
+        p99: us("p99_ms"),
+        p999: us("p999_ms"),
+        max: us("max_ms"),
+    };
     Ok(One { bytes, operations, elapsed, latency })
 }
 
@@ -170,11 +175,11 @@ fn figures(text: &str) -> Result<One, EngineError> {
 mod tests {
     #[test]
     fn reads_what_perf_prints() {
-        let report = "{\"bytes\":2000000,\"operations\":20,\"elapsed_seconds\":2.0,\"reads\":{\"latency\":{\"p99\":1.5}},\
-                      \"writes\":{\"latency\":{\"p99\":0.5}}}";
+        let report = "{\"bytes\":2000000,\"operations\":20,\"took_s\":2.0,\"reads\":{\"latency\":{\"p99_ms\":1.5}},\
+                      \"writes\":{\"latency\":{\"p99_ms\":0.5}}}";
         let one = super::figures(&format!("{{\"runs\":[{report}]}}")).unwrap();
         assert_eq!((one.bytes, one.operations, one.elapsed, one.latency.p99), (2e6, 20.0, 2.0, 1500.0));
-        for text in ["", "[]", "{}", "{\"runs\":[{\"bytes\":0,\"operations\":0,\"elapsed_seconds\":1}]}"] {
+        for text in ["", "[]", "{}", "{\"runs\":[{\"bytes\":0,\"operations\":0,\"took_s\":1}]}"] {
             assert!(super::figures(text).is_err(), "{text}");
         }
     }

@@ -27,6 +27,7 @@ pub struct Report {
     /// How long it ran, in seconds; the counted time is `seconds`.
     pub ttime: f64,
     /// The counted time.
+    #[serde(rename = "took_s", alias = "seconds")]
     pub seconds: f64,
     /// Bytes of a message.
     pub buffsize: u32,

@@ -25,8 +25,10 @@ pub const SERVER: &str = "server";
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Cpu {
     /// This process and the mount's.
+    #[serde(rename = "client_s")]
     pub client_seconds: f64,
     /// The servers; `None` where it is not known who they are.
+    #[serde(rename = "server_s")]
     pub server_seconds: Option<f64>,
 }
 

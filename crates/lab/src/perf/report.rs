@@ -44,20 +44,28 @@ pub struct Part {
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Latency {
     /// All together, seconds.
+    #[serde(rename = "sum_s")]
     pub sum_seconds: f64,
     /// Mean.
+    #[serde(rename = "mean_ms")]
     pub mean: f64,
     /// The shortest.
+    #[serde(rename = "min_ms")]
     pub min: f64,
     /// Half were not longer.
+    #[serde(rename = "p50_ms")]
     pub p50: f64,
     /// 90 % were not longer.
+    #[serde(rename = "p90_ms")]
     pub p90: f64,
     /// 99 %.
+    #[serde(rename = "p99_ms")]
     pub p99: f64,
     /// 99.9 %.
+    #[serde(rename = "p999_ms")]
     pub p999: f64,
     /// The longest.
+    #[serde(rename = "max_ms")]
     pub max: f64,
     /// (below so many microseconds, operations), powers of two of nanoseconds.
     pub histogram: Vec<(f64, u64)>,
@@ -113,6 +121,7 @@ pub struct Report {
     /// The file's cache was given up before.
     pub uncached: bool,
     /// From the common start to the end of the last thread, with fsync where asked for.
+    #[serde(rename = "took_s")]
     pub elapsed_seconds: f64,
     /// Bytes moved.
     pub bytes: u64,

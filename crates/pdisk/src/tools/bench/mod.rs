@@ -96,8 +96,10 @@ pub struct Row {
     /// Bytes of payload.
     pub bytes: u64,
     /// Wall time.
+    #[serde(rename = "took_s")]
     pub seconds: f64,
     /// CPU time of the process, all threads.
+    #[serde(rename = "cpu_s")]
     pub cpu_seconds: f64,
     /// Median latency of an operation in microseconds.
     pub p50_us: f64,
@@ -138,6 +140,7 @@ pub struct OpenRow {
     /// Bytes of its data file.
     pub data_bytes: u64,
     /// Seconds to open it after a clean close.
+    #[serde(rename = "took_s")]
     pub seconds: f64,
     /// Bytes of memory that the process has more than before, when it is open.
     pub memory_bytes: u64,
