@@ -290,10 +290,12 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
 }
 
 async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
+    // From now on, whatever it waits for: once listened for, the signals do nothing by themselves.
+    let mut stop = link::Stop::listen()?;
     let (tunables, map) = tokio::select! {
         // Nothing is open yet: whichever comes first.
         found = config::wait_for(dir) => found?,
-        signal = link::stop_signal() => return signal,
+        () = stop.wait() => return Ok(()),
     };
     let io = pdisk::IoNode::start(pdisk_commands::io_config(&tunables)?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
@@ -341,14 +343,18 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         io: stripe::IoConfig::default(),
         tuning: nsd::Tuning { cache_bytes: cache_bytes(&tunables), ..nsd::Tuning::default() },
     };
-    let server = nsd::Server::start(&endpoint, config).await.context("start the NSD server")?;
+    let server = tokio::select! {
+        // It may wait for the manager, and serves nothing before.
+        started = nsd::Server::start(&endpoint, config) => started.context("start the NSD server")?,
+        () = stop.wait() => return close_all(pdisks).await,
+    };
     let _ = running.nsd.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
     tokio::select! {
         // The first ends only with an error; the pdisks are closed either way.
         end = follow_tunables(dir, &io) => end?,
-        signal = link::stop_signal() => signal?,
+        () = stop.wait() => {}
     }
     agent.end().await;
     server.stop();
