@@ -1,7 +1,11 @@
 //! `ropewalk manager dump|restore|check|accept-loss`: the manager's whole store as one file, independent of its
 //! engine; what is wrong with it, and going on without that. The manager does not run meanwhile.
 
-use std::{fs::File, io::BufReader, io::BufWriter, path::Path};
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Write},
+    path::Path,
+};
 
 use anyhow::{Context, Result, bail};
 use manager::store::{self, Damaged, Look};
@@ -11,6 +15,7 @@ use crate::{
     access,
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
     directory::ClusterDir,
+    interrupt::{self, Interrupted},
     output, process,
 };
 
@@ -40,6 +45,7 @@ pub fn dump(args: &ManagerDump) -> Result<()> {
     if let Some(problem) = look.problems.first().filter(|_| !damaged) {
         bail!("{problem}; --damaged writes a dump without it");
     }
+    interrupt::catch()?;
     // Every name and every attribute is in it.
     let file = access::options()
         .write(true)
@@ -47,9 +53,10 @@ pub fn dump(args: &ManagerDump) -> Result<()> {
         .open(&args.file)
         .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
     let damaged = if *damaged { Damaged::LeaveOut } else { Damaged::Refuse };
-    let (count, left_out) = write_dump(&look, file, damaged).inspect_err(|_| {
+    let (count, left_out) = write_dump(&look, file, damaged).map_err(|error| {
         // Half a dump is of no use, and would be refused.
         let _ = std::fs::remove_file(&args.file);
+        if interrupt::asked() { Interrupted("no dump was written".into()).into() } else { error }
     })?;
     for what in look.problems.iter().chain(&left_out) {
         output::line(format!("left out: {what}"));
@@ -58,10 +65,24 @@ pub fn dump(args: &ManagerDump) -> Result<()> {
     Ok(())
 }
 
+/// A file that takes nothing more once the command is told to stop.
+#[derive(Debug)]
+struct Stoppable(File);
+
+impl Write for Stoppable {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        interrupt::check().map_err(io::Error::other)?;
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 fn write_dump(from: &Look, file: File, damaged: Damaged) -> Result<(u64, Vec<String>)> {
-    let mut to = BufWriter::new(file);
+    let mut to = BufWriter::new(Stoppable(file));
     let written = store::dump(&*from.snapshot()?, &mut to, damaged)?;
-    let file = to.into_inner().context("write the dump")?;
+    let Stoppable(file) = to.into_inner().context("write the dump")?;
     file.sync_all().context("make the dump durable")?;
     Ok(written)
 }
