@@ -150,18 +150,23 @@ struct CatchUp {
     /// Groups it is in, and of these, compared.
     groups: u64,
     groups_done: u64,
-    /// Stripes to be looked at again, and why the last of these waits.
+    /// Groups to be compared again, since not all of their pdisks answered.
+    groups_waiting: u64,
+    /// Stripes to be looked at again, and why the last of all these waits.
     waiting: u64,
     last_reason: String,
 }
 
 impl CatchUp {
     fn words(&self, pdisk: &str) -> String {
-        let waits = match self.waiting {
-            0 => String::new(),
-            n => format!("; {n} stripes wait: {}", self.last_reason),
+        let waits = match (self.groups_waiting, self.waiting) {
+            (0, 0) => String::new(),
+            (groups, stripes) => {
+                format!("; {groups} groups and {stripes} stripes wait: {}", self.last_reason)
+            }
         };
-        format!("{pdisk} catches up: {} of {} groups compared{waits}", self.groups_done, self.groups)
+        let compared = self.groups_done.saturating_sub(self.groups_waiting);
+        format!("{pdisk} catches up: {compared} of {} groups compared{waits}", self.groups)
     }
 }
 

@@ -217,3 +217,47 @@ fn ctrl_c_leaves_nothing_half_made() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
 }
+
+#[test]
+fn a_returning_pdisk_says_what_it_waits_for() {
+    let cluster = Cluster::up(&[
+        "--nodes",
+        "3",
+        "--pdisks",
+        "1",
+        "--code",
+        "2+1p",
+        "--pdisk-size",
+        "128m",
+        "--block-size",
+        "1m",
+    ]);
+    cluster.kill(|name| name == "n1");
+    let file = fs::File::create(cluster.mnt().join("missed")).unwrap();
+    file.write_all_at(&vec![1; 4 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    // What n1 missed can only be made from both others.
+    cluster.kill(|name| name == "n2");
+    cluster.start_server("n1");
+    let end = Instant::now() + Duration::from_secs(120);
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    loop {
+        let list = cluster.json(&["pdisk", "list"]);
+        let behind = list.as_array().unwrap().iter().find(|p| p["name"] == "n1p1").unwrap();
+        let catch_up = &behind["catch_up"];
+        if ["groups_waiting", "waiting"].iter().any(|what| catch_up[what].as_u64().is_some_and(|n| n > 0)) {
+            assert!(catch_up["groups"].as_u64() > Some(0) && catch_up["last_reason"] != "", "{list}");
+            break;
+        }
+        assert!(Instant::now() < end, "{list}{}", cluster.logs());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let table = ok(&["pdisk", "list", "--dir", dir]);
+    assert!(table.contains("n1p1 catches up: ") && table.contains(" wait: "), "{table}");
+    // All is well when it is back.
+    cluster.start_server("n2");
+    cluster.wait_all_ok(Duration::from_secs(120));
+    let list = cluster.json(&["pdisk", "list"]);
+    assert!(list.as_array().unwrap().iter().all(|p| p["catch_up"].is_null()), "{list}");
+}

@@ -213,7 +213,7 @@ impl<S: Strips> CatchUp<S> {
         }
         while tasks.join_next().await.is_some() {}
         let left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
-        self.note(|s| s.waiting = left.places.len());
+        self.note(|s| (s.waiting, s.groups_waiting) = (left.places.len(), left.groups.len()));
         if left.places.is_empty() {
             self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }

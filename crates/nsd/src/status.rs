@@ -26,6 +26,8 @@ pub struct CatchUpStatus {
     pub deleted: u64,
     /// Strips given up: too few of their stripes are left.
     pub hopeless: u64,
+    /// Of those, groups to be compared again: not all of their pdisks answered.
+    pub groups_waiting: usize,
     /// Stripes to be looked at again.
     pub waiting: usize,
     /// Why the last of these waits, for people.
