@@ -198,7 +198,7 @@ pub enum MountError {
         from: String,
     },
     /// It has entries, which a mount would hide.
-    #[error("mount point {} is not empty ({entries} entries, which the mount would hide); give an empty directory, or allow it explicitly", path.display())]
+    #[error("mount point {} is not empty (it holds {entries}, which the mount would hide); give an empty directory", path.display())]
     NotEmpty {
         /// The mount point.
         path: PathBuf,
