@@ -5,7 +5,6 @@
 #[path = "arrays/outage.rs"]
 mod outage;
 #[path = "arrays/story.rs"]
-#[allow(dead_code)]
 mod story;
 
 mod common;

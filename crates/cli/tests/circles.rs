@@ -59,7 +59,7 @@ impl Crate {
         for (module, source) in &all.files {
             let mut names = BTreeMap::new();
             for (path, alias) in &source.uses {
-                if let Some(path) = all.find_from_root(module, path) {
+                if let Some(path) = all.absolute(module, path) {
                     names.insert(alias.clone(), path);
                 }
             }
@@ -69,7 +69,7 @@ impl Crate {
     }
 
     /// A path of this crate as seen from the root; `None` for those of others.
-    fn find_from_root(&self, module: &Module, path: &[String]) -> Option<Module> {
+    fn absolute(&self, module: &Module, path: &[String]) -> Option<Module> {
         let (mut base, mut rest) = match path.first()?.as_str() {
             "crate" => (Module::new(), &path[1..]),
             "self" => (module.clone(), &path[1..]),
@@ -103,7 +103,7 @@ impl Crate {
     /// What each module imports.
     fn imports(&self) -> BTreeMap<Module, BTreeSet<Module>> {
         let of = |(module, source): (&Module, &Source)| {
-            let homes = source.paths.iter().filter_map(|path| self.find_from_root(module, path));
+            let homes = source.paths.iter().filter_map(|path| self.absolute(module, path));
             let homes = homes.map(|path| self.home(&path));
             let homes =
                 homes.filter(|home| home != module && !home.is_empty() && self.files.contains_key(home));

@@ -7,7 +7,6 @@
 #[allow(dead_code)]
 mod load;
 #[path = "arrays/story.rs"]
-#[allow(dead_code)]
 mod story;
 
 mod common;

@@ -8,7 +8,6 @@ mod load;
 #[path = "arrays/outage.rs"]
 mod outage;
 #[path = "arrays/story.rs"]
-#[allow(dead_code)]
 mod story;
 
 mod common;

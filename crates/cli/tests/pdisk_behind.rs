@@ -61,7 +61,9 @@ fn log_of(dir: &Path) -> fs::File {
 
 /// Three servers with a pdisk each. `n1` dies, `spoil` does something to its pdisk, it is back at once.
 fn back_within_the_lease(spoil: impl Fn(&Path), must_be_told: bool) {
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "64m"]);
+    let code = ["--code", "2+1p", "--block-size", "256k"];
+    let cluster =
+        Cluster::up(&[&["--nodes", "3", "--pdisks", "1", "--pdisk-size", "64m"], &code[..]].concat());
     let path = cluster.mnt().join("f");
     let old: PathBuf = cluster.dir().join("old");
     let pdisk = cluster.dir().join("nodes/n1/pdisk1");
@@ -71,7 +73,7 @@ fn back_within_the_lease(spoil: impl Fn(&Path), must_be_told: bool) {
     assert!(copied.success());
     store(&path, 2);
     // Its renewals tell the manager how far it is.
-    std::thread::sleep(Duration::from_millis(3500));
+    cluster.wait_reported(PATIENCE);
     cluster.kill(|name| name == "n1");
     spoil(&pdisk);
     cluster.start_server("n1");

@@ -42,7 +42,7 @@ fn raw_per_byte(cluster: &Cluster, path: &Path, random: &mut Random) -> f64 {
     let mut last = 0;
     let end = Instant::now() + PATIENCE;
     loop {
-        std::thread::sleep(Duration::from_millis(1500));
+        cluster.wait_reported(PATIENCE);
         let now = used(cluster);
         if now == last && now > before {
             return (now - before) as f64 / bytes.len() as f64;

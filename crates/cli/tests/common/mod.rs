@@ -240,6 +240,27 @@ impl Cluster {
         }
     }
 
+    /// Waits until every pdisk has told the manager of what was stored before this call. The report after the next one begins after
+    /// that one was answered.
+    pub fn wait_reported(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        for _ in 0..2 {
+            let begun = Instant::now();
+            loop {
+                let passed = begun.elapsed();
+                let list = self.json(&["pdisk", "list"]);
+                let since = |p: &serde_json::Value| {
+                    p["last_report_ms"].as_u64().is_some_and(|age| Duration::from_millis(age + 1) < passed)
+                };
+                if list.as_array().unwrap().iter().all(since) {
+                    break;
+                }
+                assert!(Instant::now() < end, "pdisks do not report: {list:#}\n{}", self.logs());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+
     /// The tails of all logs, for failure messages.
     pub fn logs(&self) -> String {
         let Ok(entries) = fs::read_dir(self.dir().join("log")) else { return String::new() };
