@@ -20,6 +20,7 @@ use crate::{
     records::Records,
     settle::{Maker, Place, Settled},
     status::RepairStatus,
+    strips::Strips,
 };
 
 /// The way into the queue.
@@ -79,10 +80,10 @@ impl Repairs {
     }
 
     /// Repairs until the queue is closed.
-    pub async fn run(
+    pub async fn run<S: Strips>(
         self: Arc<Self>,
         mut receiver: mpsc::Receiver<(PdiskId, StripId)>,
-        served: Vec<ServedPdisk>,
+        served: Vec<ServedPdisk<S>>,
         io: StripeIo,
         records: Arc<Records>,
     ) {
@@ -109,7 +110,7 @@ impl Repairs {
 async fn repair(
     io: &StripeIo,
     records: &Records,
-    on: &ServedPdisk,
+    on: &ServedPdisk<impl Strips>,
     strip: StripId,
 ) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;
