@@ -460,7 +460,7 @@ impl Cluster {
             Err(refusal) => return Err(Fault::Refused(refusal)),
         };
         let number = self.admitted.fetch_add(1, SeqCst);
-        let asked = self.whole.then(|| format!("{node}, {session}: {request:?}")).unwrap_or_default();
+        let asked = if self.whole { format!("{node}, {session}: {request:?}") } else { String::new() };
         at.begin(number, request, payload);
         sleep(Duration::from_micros(self.below(3000))).await;
         at.answers().await;
