@@ -48,4 +48,5 @@ pub mod tokens;
 pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options};
+pub use reaper::Deleter;
 pub use serve::Running;

@@ -33,7 +33,7 @@ const GATHER: Duration = Duration::from_millis(200);
 const LOOK_MAX: usize = 64 << 10;
 
 /// Sends deletes to a pdisk's server.
-pub(crate) trait Deleter: Send + Sync + 'static {
+pub trait Deleter: Send + Sync + 'static {
     /// Removes the strips at one pdisk; an error text if it did not.
     fn delete(
         &self,

@@ -46,8 +46,13 @@ impl Manager {
                 }
             }
         });
-        self.spawn(reaper::run(self.inner().clone(), NsdDeleter { endpoint: endpoint.clone() }));
+        self.delete_by(NsdDeleter { endpoint: endpoint.clone() });
         Ok(Running { manager: self })
+    }
+
+    /// Has the strips of deleted and truncated files removed, until it is stopped.
+    pub fn delete_by(&self, deleter: impl Deleter) {
+        self.spawn(reaper::run(self.inner().clone(), deleter));
     }
 }
 

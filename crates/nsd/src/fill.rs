@@ -13,6 +13,7 @@ use std::{
 };
 
 use base::PoolId;
+use pdisk::Pdisk;
 use stripe::{ClusterView, Membership};
 use tokio::{sync::Semaphore, task::JoinHandle};
 use wire::{map::StripMove, mgr::Filled};
@@ -20,14 +21,15 @@ use wire::{map::StripMove, mgr::Filled};
 use crate::{
     catchup::{CatchUp, Revisit},
     pace::PERMITS,
+    strips::Strips,
 };
 
 /// Pause between two reports to the manager that something is done.
 const REPORT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The moves to one pdisk.
-pub struct Fill {
-    maker: Arc<CatchUp>,
+pub struct Fill<S = Pdisk> {
+    maker: Arc<CatchUp<S>>,
     membership: Membership,
     filled: Arc<Mutex<BTreeSet<Filled>>>,
     /// Held while strips that do not belong here are removed: a group begins before or after that.
@@ -43,14 +45,14 @@ impl Drop for UnderWay {
     }
 }
 
-impl Fill {
+impl<S: Strips> Fill<S> {
     /// `maker` compares and makes strips; `filled` is what the reports to the manager say.
     pub fn new(
-        maker: Arc<CatchUp>,
+        maker: Arc<CatchUp<S>>,
         membership: Membership,
         filled: Arc<Mutex<BTreeSet<Filled>>>,
         sweeping: Arc<tokio::sync::Mutex<()>>,
-    ) -> Fill {
+    ) -> Fill<S> {
         Fill { maker, membership, filled, sweeping }
     }
 
@@ -104,8 +106,8 @@ impl Fill {
     }
 }
 
-struct Work {
-    maker: Arc<CatchUp>,
+struct Work<S> {
+    maker: Arc<CatchUp<S>>,
     membership: Membership,
     filled: Arc<Mutex<BTreeSet<Filled>>>,
     sweeping: Arc<tokio::sync::Mutex<()>>,
@@ -113,7 +115,7 @@ struct Work {
     told: tokio::sync::mpsc::Sender<()>,
 }
 
-impl Work {
+impl<S: Strips> Work<S> {
     async fn fill(self, of: Filled) {
         let (pool, StripMove { group, strip, since, .. }): (PoolId, StripMove) = (of.pool, of.what);
         let mut in_force = self.membership.in_force();

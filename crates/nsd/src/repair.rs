@@ -20,6 +20,7 @@ use crate::{
     records::Records,
     settle::{Maker, Place, Settled},
     status::RepairStatus,
+    strips::Strips,
 };
 
 /// The way into the queues.
@@ -49,10 +50,10 @@ impl Counted {
 
 impl Repairs {
     /// The queues, of `max` strips each, and their ends.
-    pub fn new(
+    pub fn new<S: Strips>(
         max: usize,
-        served: &[ServedPdisk],
-    ) -> (Arc<Repairs>, Vec<(ServedPdisk, mpsc::Receiver<StripId>)>) {
+        served: &[ServedPdisk<S>],
+    ) -> (Arc<Repairs>, Vec<(ServedPdisk<S>, mpsc::Receiver<StripId>)>) {
         let (mut queues, mut ends) = (HashMap::new(), Vec::new());
         for on in served {
             let (queue, end) = mpsc::channel(max.max(1));
@@ -87,9 +88,9 @@ impl Repairs {
     }
 
     /// Repairs the strips of one pdisk until its queue is closed.
-    pub async fn run(
+    pub async fn run<S: Strips>(
         self: Arc<Self>,
-        (on, mut queue): (ServedPdisk, mpsc::Receiver<StripId>),
+        (on, mut queue): (ServedPdisk<S>, mpsc::Receiver<StripId>),
         io: StripeIo,
         records: Arc<Records>,
     ) {
@@ -115,7 +116,7 @@ impl Repairs {
 async fn repair(
     io: &StripeIo,
     records: &Records,
-    on: &ServedPdisk,
+    on: &ServedPdisk<impl Strips>,
     strip: StripId,
 ) -> Result<Settled, String> {
     let deadline = Instant::now() + io.config().deadline;

@@ -15,22 +15,29 @@ use std::{
 use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
 use client::{Client, ClientConfig, MountError, Tunables};
-use manager::{Caller, Manager, Spec, format::first_state, store::Store};
+use layout::{LayoutTable, PdiskDesc};
+use manager::{Caller, Deleter, Manager, Spec, format::first_state, store::Store};
 use net::BoxFuture;
 use stripe::{Fault, LinkError, ManagerLink, NsdCall, NsdTransport};
 use tokio::{
-    sync::watch,
+    runtime::Handle,
     task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 use wire::{
-    map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{MgrReply, MgrRequest, OpId, ProcessIdent},
+    crc::unit_crcs,
+    map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry, PoolPdisk},
+    mgr::{LogMark, MgrReply, MgrRequest, OpId, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
+    strip::DeleteStrips,
     token::{Need, Recall},
 };
 
-use super::{disk::Kept, server::Node, world};
+use super::{
+    disk::Kept,
+    server::{Life, Node},
+    world::{self, Process},
+};
 use crate::common::Random;
 
 /// A rule taken out.
@@ -55,22 +62,53 @@ pub enum Without {
     Written,
     /// A pdisk that comes back counts at once.
     CatchUp,
+    /// What became of a block is not asked of the manager: the strips alone decide.
+    Record,
+    /// A log is compared by its length, which the open of it has already made longer.
+    LogDigest,
+    /// A server says that a map is in force while older requests are still at its disk.
+    Passes,
 }
 
-/// A process that others may not reach: 0 to 99 are clients, 100 and more the nodes.
+/// A process that others may not reach: 0 to 98 are clients, 99 the manager where it deletes, 100 and more the nodes.
 pub type Who = u32;
+const MANAGER: Who = 99;
 pub const NODE: Who = 100;
-pub const NODES: u32 = 3;
+
+/// How large a cluster is.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Each with a pdisk of the same number.
+    pub nodes: u32,
+    code: &'static str,
+    pub groups: u32,
+    /// Pdisks that the code bears the loss of.
+    pub spare: usize,
+}
+
+impl Shape {
+    /// Strips of a stripe.
+    pub fn width(&self) -> usize {
+        let code: layout::Code = self.code.parse().unwrap();
+        code.width().into()
+    }
+}
+
+pub const SMALL: Shape = Shape { nodes: 3, code: "2+1p", groups: 3, spare: 1 };
+pub const WIDE: Shape = Shape { nodes: 8, code: "4+2p", groups: 8, spare: 2 };
 
 /// See the file's head.
 pub struct Cluster {
     random: Mutex<Random>,
     pub without: Without,
+    pub shape: Shape,
     kept: Mutex<Kept>,
-    manager: Mutex<Option<Manager>>,
+    manager: Mutex<Option<(Manager, Process)>>,
     /// How often it was killed.
-    kills: watch::Sender<u64>,
+    kills: AtomicU64,
     pub nodes: Vec<Arc<Node>>,
+    /// The network: what is on its way is in nobody's hands.
+    net: Handle,
     /// Requests that servers have admitted.
     admitted: AtomicU64,
     /// Until when a process reaches nobody. The dead: for ever.
@@ -79,25 +117,38 @@ pub struct Cluster {
     wanted: Mutex<HashSet<(SessionId, InodeNo)>>,
     /// Inodes of which names were asked for.
     named: Mutex<HashSet<InodeNo>>,
-    /// All that happened, in order.
+    /// All that happened, in order, or else the mishaps alone.
     pub trace: Mutex<Vec<String>>,
+    whole: bool,
 }
 
-fn spec() -> Spec {
+/// Whether a pdisk holds, or is to hold, strips.
+fn in_use(map: &ClusterMap, id: PdiskId) -> bool {
+    map.pools.iter().any(|pool| pool.table.contains(&id) || pool.moves.iter().any(|to| to.to == id))
+}
+
+fn spec(shape: Shape, seed: u64) -> Spec {
     let entry = |id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() };
     let pdisk = |id| PdiskEntry { id: PdiskId(id), nodes: vec![NodeId(id)], ..PdiskEntry::default() };
+    let desc = |id| PdiskDesc { id: PdiskId(id), node: NodeId(id), enclosure: None, weight: 1 << 40 };
+    let of =
+        |desc: &PdiskDesc| PoolPdisk { id: desc.id, array: Some(0), weight: desc.weight, enclosure: None };
+    let descs: Vec<PdiskDesc> = (1..=shape.nodes).map(desc).collect();
+    let table = LayoutTable::build(shape.code.parse().unwrap(), &descs, 0, shape.groups, seed).unwrap();
     Spec {
         cluster: ClusterId(7),
         name: "simulated".into(),
-        nodes: (1..=NODES).map(entry).collect(),
-        pdisks: (1..=NODES).map(pdisk).collect(),
+        nodes: (1..=shape.nodes).map(entry).collect(),
+        pdisks: (1..=shape.nodes).map(pdisk).collect(),
         pools: vec![PoolEntry {
             id: PoolId(1),
             name: "pool1".into(),
-            code: "2+1p".into(),
+            code: shape.code.into(),
             block_size: 256 << 10,
-            width: 3,
-            table: [1, 2, 3, 2, 3, 1, 3, 1, 2].map(PdiskId).to_vec(),
+            width: shape.width() as u8,
+            seed,
+            table: table.group_ids().flat_map(|group| table.members(group).to_vec()).collect(),
+            pdisks: descs.iter().map(of).collect(),
             ..PoolEntry::default()
         }],
         filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
@@ -106,22 +157,25 @@ fn spec() -> Spec {
 
 impl Cluster {
     /// All servers and the manager are there.
-    pub async fn start(seed: u64, without: Without) -> Arc<Cluster> {
+    pub async fn start(seed: u64, without: Without, shape: Shape, whole: bool) -> Arc<Cluster> {
         let kept = Kept::default();
-        let first = first_state(&spec(), [1, 2], &kept.snapshot().unwrap()).unwrap();
+        let first = first_state(&spec(shape, seed), [1, 2], &kept.snapshot().unwrap()).unwrap();
         kept.commit(&first).unwrap();
         let cluster = Arc::new(Cluster {
             random: Mutex::new(Random(seed)),
             without,
+            shape,
             kept: Mutex::new(kept),
             manager: Mutex::default(),
-            kills: watch::Sender::new(0),
-            nodes: (1..=NODES).map(Node::new).collect(),
+            kills: AtomicU64::new(0),
+            nodes: (1..=shape.nodes).map(Node::new).collect(),
+            net: Handle::current(),
             admitted: AtomicU64::new(0),
             cut: Mutex::default(),
             wanted: Mutex::default(),
             named: Mutex::default(),
             trace: Mutex::default(),
+            whole: whole || tracing::enabled!(tracing::Level::INFO),
         });
         cluster.start_manager();
         for node in &cluster.nodes {
@@ -134,31 +188,97 @@ impl Cluster {
         self.random.lock().unwrap().below(n)
     }
 
+    /// Writes into the trace, if all is wanted there.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if self.whole {
+            self.mishap(&what());
+        }
+    }
+
     /// Writes into the trace.
-    pub fn note(&self, what: String) {
+    pub fn mishap(&self, what: &str) {
         tracing::info!("{what}");
         self.trace.lock().unwrap().push(format!("{} {what}", world::now()));
     }
 
-    pub fn start_manager(&self) {
+    pub fn start_manager(self: &Arc<Cluster>) {
         let mut kept = self.kept.lock().unwrap();
-        *kept = kept.next_life(self.without == Without::Durability && *self.kills.borrow() > 0);
+        *kept = kept.next_life(self.without == Without::Durability && self.kills.load(SeqCst) > 0);
+        let process = Process::begin();
+        let _at = process.handle().enter();
         let started = Manager::on_store(Arc::new(kept.clone()), Path::new("simulated")).unwrap();
-        *self.manager.lock().unwrap() = Some(started);
+        started.delete_by(Remover { cluster: self.clone(), life: self.kills.load(SeqCst) });
+        *self.manager.lock().unwrap() = Some((started, process));
     }
 
-    /// Whether all pdisks count, as far as a manager knows.
-    pub fn all_ok(&self) -> bool {
-        let manager = self.manager.lock().unwrap().clone();
-        let ok = |manager: Manager| manager.map().borrow().pdisks.iter().all(|p| p.state == PdiskState::Ok);
-        manager.is_some_and(ok)
+    /// The map as the manager knows it; none while there is no manager.
+    pub fn map(&self) -> Option<Arc<ClusterMap>> {
+        let manager = self.manager.lock().unwrap();
+        manager.as_ref().map(|(manager, _)| manager.map().borrow().clone())
+    }
+
+    /// Why pdisks do not count that could.
+    pub fn not_ok(&self) -> Vec<String> {
+        let Some(map) = self.map() else { return vec!["no manager".into()] };
+        let hangs = |id: PdiskId| self.nodes.get(id.0 as usize - 1).is_some_and(|node| node.hangs());
+        let counts = |state| matches!(state, PdiskState::Ok | PdiskState::Failed);
+        let out = map.pdisks.iter().filter(|pdisk| !counts(pdisk.state) && !hangs(pdisk.id));
+        let moves = map.pools.iter().flat_map(|pool| &pool.moves);
+        let leaves = |id| map.pdisk(id).is_some_and(|pdisk| pdisk.leaving) && in_use(&map, id);
+        let left = map.pdisks.iter().filter(|pdisk| leaves(pdisk.id));
+        let out = out.map(|pdisk| format!("{} is {}", pdisk.id, pdisk.state.name()));
+        let out = out.chain(moves.map(|to| format!("{to:?}")));
+        out.chain(left.map(|pdisk| format!("{} still holds strips", pdisk.id))).collect()
+    }
+
+    /// How many pdisks do not answer, or do not count. All of them while there is no manager to tell.
+    pub fn away(&self) -> usize {
+        let Some(map) = self.map() else { return self.nodes.len() };
+        let counts = |node: &Node| {
+            let ok = map.pdisk(PdiskId(node.id.0)).is_some_and(|pdisk| pdisk.state == PdiskState::Ok);
+            ok && node.answers_now() && !node.strips.lock().unwrap().is_damaged()
+        };
+        let used = self.nodes.iter().filter(|node| in_use(&map, PdiskId(node.id.0)));
+        used.filter(|node| !counts(node)).count()
+    }
+
+    /// The nodes whose pdisks count and hold something: what is left on others is swept apart.
+    pub fn counting(&self) -> Vec<Arc<Node>> {
+        let Some(map) = self.map() else { return Vec::new() };
+        let ok = |node: &&Arc<Node>| map.pdisk(PdiskId(node.id.0)).is_some_and(|p| p.state == PdiskState::Ok);
+        let used = |node: &&Arc<Node>| in_use(&map, PdiskId(node.id.0));
+        self.nodes.iter().filter(ok).filter(used).cloned().collect()
+    }
+
+    /// Whether some disk has damaged bytes.
+    pub fn rotted(&self) -> bool {
+        self.nodes.iter().any(|node| node.strips.lock().unwrap().is_damaged())
+    }
+
+    /// Asks the manager in nobody's name.
+    pub async fn wish(&self, request: MgrRequest) -> Option<MgrReply> {
+        let (manager, process) = self.manager.lock().unwrap().clone()?;
+        let caller = Caller { session: SessionId(0), expires: Instant::now() + Duration::from_secs(30) };
+        process.spawn(async move { manager.handle(caller, request).await }).await.ok()
+    }
+
+    /// What is durably on record of a pdisk's log.
+    pub fn log_mark(&self, pdisk: PdiskId) -> LogMark {
+        let stored = self.kept.lock().unwrap().snapshot().unwrap();
+        manager::keys::read_pdisk(&*stored, pdisk).unwrap().log
     }
 
     pub fn kill_manager(&self) {
         self.kept.lock().unwrap().kill();
-        self.kills.send_modify(|kills| *kills += 1);
-        if let Some(killed) = self.manager.lock().unwrap().take() {
-            tokio::spawn(killed.stop());
+        self.kills.fetch_add(1, SeqCst);
+        if let Some((_, process)) = self.manager.lock().unwrap().take() {
+            process.kill();
+        }
+    }
+
+    pub fn stop_manager(&self, time: Duration) {
+        if let Some((_, process)) = &*self.manager.lock().unwrap() {
+            process.stop(time);
         }
     }
 
@@ -170,7 +290,8 @@ impl Cluster {
         cut.insert(who, longest);
     }
 
-    pub async fn mount(self: &Arc<Cluster>, who: Who) -> Result<Client, MountError> {
+    /// A client, and its process.
+    pub async fn mount(self: &Arc<Cluster>, who: Who) -> Result<(Client, Process), MountError> {
         let way = Arc::new(Way { cluster: self.clone(), who });
         let config = ClientConfig {
             manager: Vec::new(),
@@ -180,7 +301,9 @@ impl Cluster {
             admin_addr: String::new(),
             tunables: Tunables::default(),
         };
-        Client::mount_over(way.clone(), way, config).await
+        let process = Process::begin();
+        let mounted = process.spawn(Client::mount_over(way.clone(), way, config)).await;
+        Ok((mounted.expect("it is not killed")?, process))
     }
 
     /// A message on its way; false if it was lost, and who sent it hears of it.
@@ -226,8 +349,8 @@ impl Cluster {
         if !self.travel(who).await {
             return Err(lost());
         }
-        let (mut kills, manager) = (self.kills.subscribe(), self.manager.lock().unwrap().clone());
-        let Some(manager) = manager else {
+        let (kills, manager) = (self.kills.load(SeqCst), self.manager.lock().unwrap().clone());
+        let Some((manager, process)) = manager else {
             sleep(Duration::from_millis(20)).await;
             return Err(LinkError::Unreachable("no manager".into()));
         };
@@ -236,7 +359,7 @@ impl Cluster {
             && let Some(late) = self.copy_after()
         {
             let (manager, request) = (manager.clone(), request.clone());
-            tokio::spawn(async move {
+            process.spawn(async move {
                 sleep(late).await;
                 manager.handle(caller, request).await
             });
@@ -249,7 +372,10 @@ impl Cluster {
                 _ => {}
             }
         }
-        self.note(format!("from {who}, {session}: {request:?}"));
+        self.note(|| format!("from {who}, {session}: {request:?}"));
+        if self.without == Without::Record && matches!(request, MgrRequest::Owners { .. }) {
+            return Err(lost());
+        }
         if let MgrRequest::Acquire { ino, need: Need::Names } = &request {
             self.named.lock().unwrap().insert(*ino);
         }
@@ -257,16 +383,14 @@ impl Cluster {
             let mut wanted = self.wanted.lock().unwrap();
             tokens.iter().for_each(|token| _ = wanted.remove(&(session, token.ino)));
         }
-        let mut reply = tokio::select! {
-            biased;
-            _ = kills.changed() => return Err(lost()),
-            reply = manager.handle(caller, request) => reply,
-        };
-        self.note(format!("to {who}, {session}: {reply:?}"));
+        let at = manager.clone();
+        let handled = process.spawn(async move { at.handle(caller, request).await });
+        let mut reply = handled.await.map_err(|_| lost())?;
+        self.note(|| format!("to {who}, {session}: {reply:?}"));
         if let MgrReply::Recalls(recalls) = &mut reply {
             self.recalled(&manager, caller, recalls).await;
         }
-        if !self.travel(who).await || kills.has_changed().unwrap_or(true) {
+        if !self.travel(who).await || kills != self.kills.load(SeqCst) {
             return Err(lost());
         }
         match reply {
@@ -312,19 +436,31 @@ impl Cluster {
         }
     }
 
-    async fn serve(self: Arc<Cluster>, to: Addressed, payload: Bytes) -> Result<(NsdReply, Bytes), Fault> {
-        let Addressed { node, session, epoch, request, deadline } = to;
-        let at = &self.nodes[node.0 as usize - 1];
-        let Some((membership, gate)) = at.serving() else {
+    /// A request that has arrived at a server's machine.
+    async fn arrive(self: Arc<Cluster>, to: Addressed, payload: Bytes) -> Result<(NsdReply, Bytes), Fault> {
+        let Some(life) = self.nodes[to.node.0 as usize - 1].serving() else {
             return Err(Fault::Unreachable("not serving".into()));
         };
+        let served = life.process.clone().spawn(self.serve(life, to, payload));
+        served.await.unwrap_or_else(|_| Err(Fault::Unreachable("killed".into())))
+    }
+
+    async fn serve(
+        self: Arc<Cluster>,
+        life: Life,
+        to: Addressed,
+        payload: Bytes,
+    ) -> Result<(NsdReply, Bytes), Fault> {
+        let Addressed { node, session, epoch, request, deadline } = to;
+        let (at, Life { membership, gate, .. }) = (&self.nodes[node.0 as usize - 1], &life);
         let wait = Duration::from_secs(2);
-        let pass = match gate.admit(&membership, session, epoch, &request, wait, deadline).await {
-            Ok(pass) => Some(pass),
+        let pass = match gate.admit(membership, session, epoch, &request, wait, deadline).await {
+            Ok(pass) => Some(pass).filter(|_| self.without != Without::Passes),
             Err(NsdRefusal::Fenced) if self.without == Without::Fence => None,
             Err(refusal) => return Err(Fault::Refused(refusal)),
         };
-        let (number, asked) = (self.admitted.fetch_add(1, SeqCst), format!("{node}, {session}: {request:?}"));
+        let number = self.admitted.fetch_add(1, SeqCst);
+        let asked = if self.whole { format!("{node}, {session}: {request:?}") } else { String::new() };
         at.begin(number, request, payload);
         sleep(Duration::from_micros(self.below(3000))).await;
         at.answers().await;
@@ -335,10 +471,24 @@ impl Cluster {
             Some(reply) => (reply, Bytes::new()),
             None => at.strips.lock().unwrap().carry_out(request, &payload),
         };
-        self.note(format!("{asked}: {reply:?}"));
+        self.note(|| format!("{asked}: {reply:?}"));
         drop(pass);
+        for strip in at.strips.lock().unwrap().found_damaged() {
+            life.repairs.found(PdiskId(node.0), strip);
+        }
+        if !membership.lease_valid() {
+            return Err(Fault::Refused(NsdRefusal::NoLease));
+        }
         match reply {
             NsdReply::Refused(refusal) => Err(Fault::Refused(refusal)),
+            // As the network does where an answer arrives.
+            NsdReply::Read(read) => {
+                let bad = read.crcs.iter().zip(unit_crcs(&bytes)).position(|(stored, came)| *stored != came);
+                match bad {
+                    Some(unit) => Err(Fault::BadCrc { unit: unit as u32 }),
+                    None => Ok((NsdReply::Read(read), bytes)),
+                }
+            }
             reply => Ok((reply, bytes)),
         }
     }
@@ -357,10 +507,10 @@ impl Cluster {
             let (cluster, to, payload) = (self.clone(), to.clone(), payload.clone());
             tokio::spawn(async move {
                 sleep(late).await;
-                cluster.serve(to, payload).await
+                cluster.arrive(to, payload).await
             });
         }
-        let served = self.clone().serve(to, payload).await;
+        let served = self.clone().arrive(to, payload).await;
         if self.travel(who).await { served } else { Err(lost()) }
     }
 }
@@ -373,6 +523,25 @@ struct Addressed {
     epoch: Epoch,
     request: NsdRequest,
     deadline: std::time::Instant,
+}
+
+/// How the manager removes strips.
+struct Remover {
+    cluster: Arc<Cluster>,
+    /// Of the manager.
+    life: u64,
+}
+
+impl Deleter for Remover {
+    async fn delete(&self, map: &ClusterMap, pdisk: PdiskId, items: Vec<DeleteStrips>) -> Result<(), String> {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        let request = NsdRequest::Delete { pdisk, items };
+        let (node, session, epoch) = (NodeId(pdisk.0), SessionId(0), map.epoch);
+        let to = Addressed { node, session, epoch, request, deadline };
+        let sent = self.cluster.net.spawn(self.cluster.clone().deliver(MANAGER, to, Bytes::new()));
+        let answer = answered(sent, deadline, Fault::Timeout).await;
+        answer.map(drop).map_err(|fault| format!("life {}: {fault}", self.life))
+    }
 }
 
 /// What a process reaches the others by.
@@ -403,7 +572,7 @@ impl ManagerLink for Way {
     ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
         let (cluster, who) = (self.cluster.clone(), self.who);
         Box::pin(async move {
-            let sent = tokio::spawn(cluster.ask(who, session, request, deadline.into()));
+            let sent = cluster.net.clone().spawn(cluster.ask(who, session, request, deadline.into()));
             answered(sent, deadline, LinkError::Timeout).await
         })
     }
@@ -415,7 +584,8 @@ impl NsdTransport for Way {
         Box::pin(async move {
             let NsdCall { node, session, epoch, request, deadline, payload, .. } = call;
             let to = Addressed { node, session, epoch, request, deadline };
-            let sent = tokio::spawn(cluster.deliver(who, to, Bytes::from(payload.concat())));
+            let net = cluster.net.clone();
+            let sent = net.spawn(cluster.deliver(who, to, Bytes::from(payload.concat())));
             answered(sent, deadline, Fault::Timeout).await
         })
     }

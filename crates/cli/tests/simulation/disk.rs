@@ -9,12 +9,13 @@ use std::{
     },
 };
 
-use base::{Grant, GroupId, PoolId, StripId, Version, units::UNIT};
+use base::{Grant, GroupId, PoolId, StripId, StripeId, Version, units::UNIT};
 use bytes::Bytes;
 use manager::store::{Changes, Read, Snapshot, Store, StoreError, Visit};
 use pdisk::rules;
 use wire::{
     crc::{crc32c, unit_crcs},
+    mgr::LogMark,
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{
         DeleteStrips, PrepareStrip, ReadStrip, ReadVersion, StripRead, StripRefusal, StripState, VersionInfo,
@@ -105,20 +106,44 @@ struct Strip {
     group: GroupId,
     adopted: Option<Held>,
     prepared: Option<Held>,
+    /// What is adopted is known to be damaged.
+    lost: bool,
     sealed_below: Grant,
     /// Something was done to it in this life of its server.
     touched: bool,
+}
+
+impl Strip {
+    /// Whether the bytes of what is adopted are not what was written.
+    fn is_damaged(&self) -> bool {
+        self.adopted
+            .iter()
+            .chain(&self.prepared)
+            .any(|held| !unit_crcs(&held.bytes).eq(held.crcs.iter().copied()))
+    }
 }
 
 /// The strips of a pdisk.
 #[derive(Default)]
 pub struct Strips {
     here: BTreeMap<StripId, Strip>,
-    changes: u64,
-    /// Of this life.
-    deletes: Vec<DeleteStrips>,
-    /// Before the last change of one strip.
-    before: Option<(StripId, Strip)>,
+    log: Vec<Entry>,
+    /// Entries ever written, those included that were lost.
+    written: u64,
+    /// With how far the log was before each.
+    deletes: Vec<(usize, DeleteStrips)>,
+    /// Damaged strips that somebody came upon since it was last asked for them.
+    found: Vec<StripId>,
+    /// Some were damaged.
+    rotted: bool,
+}
+
+/// A change.
+struct Entry {
+    /// Never given to another one. It stands for all that was changed up to here.
+    number: u64,
+    /// Strips before it.
+    before: Vec<(StripId, Strip)>,
 }
 
 type Refused<T> = Result<T, StripRefusal>;
@@ -157,13 +182,24 @@ impl Strips {
             }
             NsdRequest::Read { read, .. } => match self.read(&read) {
                 Ok((read, bytes)) => return (NsdReply::Read(read), bytes),
-                Err(refusal) => refused(refusal),
+                Err(refusal) => {
+                    self.found.extend(Some(read.strip).filter(|_| refusal == StripRefusal::Lost));
+                    refused(refusal)
+                }
             },
             NsdRequest::Delete { items, .. } => {
                 items.iter().for_each(|item| self.delete(item));
                 NsdReply::Done
             }
-            NsdRequest::Suspect { strip, .. } => panic!("{strip} does not match its CRCs"),
+            NsdRequest::Suspect { strip, .. } => {
+                let damaged = self.here.get(&strip).is_some_and(Strip::is_damaged);
+                assert!(damaged || self.rotted, "{strip} does not match its CRCs");
+                if damaged {
+                    self.change(strip).lost = true;
+                    self.found.push(strip);
+                }
+                NsdReply::Done
+            }
         };
         (reply, none)
     }
@@ -173,31 +209,84 @@ impl Strips {
         rest.filter(|(_, strip)| of(strip)).map(|(id, _)| *id).collect()
     }
 
+    fn append(&mut self, before: Vec<(StripId, Strip)>) {
+        self.written += 1;
+        self.log.push(Entry { number: self.written, before });
+    }
+
     /// A strip that is changed.
     fn change(&mut self, id: StripId) -> &mut Strip {
-        self.changes += 1;
+        let before = self.here.entry(id).or_default().clone();
+        self.append(vec![(id, before)]);
         let strip = self.here.entry(id).or_default();
-        self.before = Some((id, strip.clone()));
         strip.touched = true;
         strip
     }
 
-    /// Changes since it was made: how far its log is.
-    pub fn changes(&self) -> u64 {
-        self.changes
+    /// How far its log is.
+    pub fn mark(&self) -> LogMark {
+        LogMark { position: self.log.len() as u64, digest: self.log.last().map_or(0, |entry| entry.number) }
+    }
+
+    /// The point of its log at a position.
+    pub fn mark_at(&self, position: u64) -> Option<LogMark> {
+        let entry = self.log.get((position as usize).checked_sub(1)?)?;
+        Some(LogMark { position, digest: entry.number })
     }
 
     pub fn deletes_seen(&self) -> usize {
         self.deletes.len()
     }
 
-    /// The server has died. `behind`: what it changed last is lost.
+    /// A new life begins, which is a change as well.
+    pub fn open(&mut self) {
+        self.append(Vec::new());
+    }
+
+    /// The server has died. `behind`: what it changed last is lost, and its log does not show it.
     pub fn end_life(&mut self, behind: bool) {
-        if let Some((id, strip)) = self.before.take().filter(|_| behind) {
-            self.here.insert(id, strip);
-        }
-        self.deletes.clear();
+        let last = self.log.last_mut().filter(|_| behind);
+        self.here.extend(last.map(|entry| std::mem::take(&mut entry.before)).unwrap_or_default());
         self.here.values_mut().for_each(|strip| strip.touched = false);
+    }
+
+    /// The log is damaged from there on, while no server runs.
+    pub fn lose_from(&mut self, position: u64) {
+        while self.log.len() as u64 > position {
+            self.here.extend(self.log.pop().map(|entry| entry.before).unwrap_or_default());
+        }
+        self.deletes.retain(|(at, _)| *at < self.log.len());
+        self.here.values_mut().for_each(|strip| strip.touched = false);
+    }
+
+    /// Bytes of an adopted strip change on the medium: one of them, the `nth`; false if there is none.
+    pub fn rot(&mut self, nth: u64) -> bool {
+        let mut held: Vec<_> = self.here.values_mut().filter_map(|strip| strip.adopted.as_mut()).collect();
+        let Some(at) = nth.checked_rem(held.len() as u64) else { return false };
+        let held = &mut held[at as usize];
+        let mut bytes = held.bytes.to_vec();
+        let at = nth as usize % bytes.len();
+        bytes[at] ^= 1;
+        held.bytes = bytes.into();
+        self.rotted = true;
+        true
+    }
+
+    /// Whether something adopted here is damaged.
+    pub fn is_damaged(&mut self) -> bool {
+        self.rotted = self.rotted && self.here.values().any(|strip| strip.lost || strip.is_damaged());
+        self.rotted
+    }
+
+    /// The stripes of which something is adopted here. What is only prepared can stay when its inode goes meanwhile.
+    pub fn stripes(&self) -> impl Iterator<Item = StripeId> {
+        let there = self.here.iter().filter(|(_, strip)| strip.adopted.is_some());
+        there.map(|(id, _)| id.stripe)
+    }
+
+    /// Damaged strips that somebody came upon.
+    pub fn found_damaged(&mut self) -> Vec<StripId> {
+        std::mem::take(&mut self.found)
     }
 
     pub fn list_group(&self, pool: PoolId, group: GroupId, after: Option<StripId>) -> Vec<StripState> {
@@ -216,7 +305,7 @@ impl Strips {
             adopted: info(&strip.adopted),
             prepared: info(&strip.prepared),
             sealed_below: strip.sealed_below,
-            lost: false,
+            lost: strip.lost,
         }
     }
 
@@ -228,13 +317,17 @@ impl Strips {
 
     fn prepare(&mut self, request: &PrepareStrip, payload: &Bytes) -> Refused<()> {
         checked(request, payload)?;
-        let decision = rules::prepare(&self.state(request.strip), request);
+        let mut decision = rules::prepare(&self.state(request.strip), request);
+        // Late, and its block was deleted meanwhile.
+        if decision.then == Ok(rules::PrepareAction::Store) && self.is_deleted(request) {
+            decision.then = Err(StripRefusal::NotNewer { present: request.info.version });
+        }
         if decision.adopt.is_none() {
             decision.then.clone()?;
         }
         let strip = self.change(request.strip);
         if decision.adopt.is_some() {
-            strip.adopted = strip.prepared.take();
+            (strip.adopted, strip.lost) = (strip.prepared.take(), false);
         }
         if decision.then? == rules::PrepareAction::Store {
             (strip.pool, strip.group) = (request.pool, request.group);
@@ -244,26 +337,31 @@ impl Strips {
         Ok(())
     }
 
+    /// Whether a delete has gone past what is to be stored.
+    fn is_deleted(&self, request: &PrepareStrip) -> bool {
+        let past = |item: &DeleteStrips| covers(item, &request.strip) && item.highest >= request.info.version;
+        self.deletes.iter().any(|(_, item)| past(item))
+    }
+
     /// `since`: deletes that had been seen when it was begun.
     pub fn install(&mut self, request: &PrepareStrip, payload: &Bytes, since: usize) -> Refused<()> {
         checked(request, payload)?;
         let present = request.info.version;
-        let deleted = |item: &DeleteStrips| covers(item, &request.strip) && item.highest >= present;
-        // A life remembers them all.
-        if since > self.deletes.len() || self.deletes.iter().any(deleted) {
+        if since > self.deletes.len() || self.is_deleted(request) {
             return Err(StripRefusal::NotNewer { present });
         }
         rules::install(&self.state(request.strip), present)?;
         let strip = self.change(request.strip);
         (strip.pool, strip.group) = (request.pool, request.group);
         (strip.adopted, strip.prepared) = (Some(over(None, request, payload)), None);
+        strip.lost = false;
         Ok(())
     }
 
     pub fn adopt(&mut self, id: StripId, version: Version) -> Refused<()> {
         if rules::adopt(&self.state(id), version)? == rules::Action::Apply {
             let strip = self.change(id);
-            strip.adopted = strip.prepared.take();
+            (strip.adopted, strip.lost) = (strip.prepared.take(), false);
         }
         Ok(())
     }
@@ -299,11 +397,14 @@ impl Strips {
     }
 
     pub fn delete(&mut self, item: &DeleteStrips) {
-        self.changes += 1;
-        self.deletes.push(*item);
+        let covered = || self.here.iter().filter(|(id, _)| covers(item, id));
+        let before = covered().map(|(id, strip)| (*id, strip.clone())).collect();
+        self.append(before);
+        self.deletes.push((self.log.len() - 1, *item));
         for (_, strip) in self.here.iter_mut().filter(|(id, _)| covers(item, id)) {
             let stays = |held: &Held| held.info.version > item.highest;
             strip.adopted = strip.adopted.take().filter(stays);
+            strip.lost &= strip.adopted.is_some();
             strip.prepared = strip.prepared.take().filter(stays);
         }
     }
@@ -316,6 +417,11 @@ impl Strips {
             ReadVersion::Exactly(v) => versions.into_iter().flatten().find(|held| held.info.version == v),
         };
         let held = held.ok_or(StripRefusal::Absent)?;
+        if strip.lost
+            && strip.adopted.as_ref().is_some_and(|adopted| adopted.info.version == held.info.version)
+        {
+            return Err(StripRefusal::Lost);
+        }
         let (mut ranges, mut crcs, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         for mut range in read.ranges.iter().copied().filter(|range| range.offset < held.info.len) {
             range.len = range.len.min(held.info.len - range.offset);

@@ -8,9 +8,9 @@ use std::{
 };
 
 use base::InodeNo;
-use client::{Client, Errno, Handle, OpenFlags};
+use client::{Client, Errno, Handle, OpenFlags, SetAttrs};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, RwLock},
     time::{Instant, sleep},
 };
 use wire::{
@@ -31,6 +31,10 @@ const PLACES: [(usize, u64); 5] = [(0, 0), (0, 8), (1, 0), (1, 5000), (1, (256 <
 /// Names in two directories, each a place after those above: its value is the number of the inode it leads to.
 const SHARED: [&str; 3] = ["one", "two", "three"];
 const RECORD: usize = 16;
+/// Blocks of a program's own file, and where its value stands in each.
+const BLOCKS: u64 = 3;
+const BLOCK: u64 = 256 << 10;
+const AT: u64 = 4096;
 const RW: OpenFlags = OpenFlags {
     read: true,
     write: true,
@@ -75,9 +79,17 @@ struct Book {
     log: Vec<Appended>,
     names: BTreeMap<String, Name>,
     prizes: BTreeMap<String, u32>,
+    /// Files that one program alone has, while they are there.
+    own: BTreeMap<String, Own>,
     /// Times that the counter was raised, and times that nobody knows.
     counted: u64,
     perhaps: u64,
+}
+
+/// What a program's own file may have in each block: what is synced, and then what is not, the last written last.
+struct Own {
+    who: Who,
+    blocks: Vec<Vec<u64>>,
 }
 
 /// What was answered, and when.
@@ -86,6 +98,9 @@ pub struct Ledger {
     began: Instant,
     dir: InodeNo,
     other: InodeNo,
+    /// Of each client: held by who reads, and by who cuts off what others may read. A read that is under way on the same
+    /// mount can end with an error then.
+    reads: Mutex<BTreeMap<Who, Arc<RwLock<()>>>>,
 }
 
 async fn make(client: &Client, parent: InodeNo, name: &str, kind: FileKind) -> Result<InodeNo, Errno> {
@@ -111,9 +126,15 @@ async fn leads_to(client: &Client, dir: InodeNo, name: &str) -> Result<u64, Errn
     }
 }
 
+/// Beyond the end all is 0.
 async fn number_at(client: &Client, handle: Handle, offset: u64) -> Result<u64, Errno> {
-    let bytes = client.read(handle, offset, 8).await?.to_vec();
-    Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes, since the file has its size")))
+    let mut bytes = client.read(handle, offset, 8).await?.to_vec();
+    bytes.resize(8, 0);
+    Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+async fn resize(client: &Client, ino: InodeNo, size: u64) -> Result<(), Errno> {
+    client.setattr(ino, SetAttrs { size: Some(size), ..SetAttrs::default() }).await.map(drop)
 }
 
 impl Ledger {
@@ -130,7 +151,17 @@ impl Ledger {
         }
         let dir = make(client, InodeNo::ROOT, "names", FileKind::Directory).await?;
         let other = make(client, InodeNo::ROOT, "other", FileKind::Directory).await?;
-        Ok(Arc::new(Ledger { book: Mutex::default(), began: Instant::now(), dir, other }))
+        Ok(Arc::new(Ledger {
+            book: Mutex::default(),
+            began: Instant::now(),
+            dir,
+            other,
+            reads: Mutex::default(),
+        }))
+    }
+
+    fn reads(&self, who: Who) -> Arc<RwLock<()>> {
+        self.reads.lock().unwrap().entry(who).or_default().clone()
     }
 
     /// Where a shared name is.
@@ -172,6 +203,7 @@ impl Ledger {
         let found: HashSet<String> =
             listing.entries.into_iter().map(|e| String::from_utf8(e.name).expect("ours")).collect();
         self.check_names(&found)?;
+        self.check_own(client, lost).await?;
         let counter = open(client, "counter", RW).await.map_err(failed("open the counter"))?;
         let count = number_at(client, counter, 0).await.map_err(failed("read the counter"))?;
         client.release(counter);
@@ -180,6 +212,29 @@ impl Ledger {
             true => Ok(()),
             false => Err(format!("{} counted, {} perhaps, {count} found", book.counted, book.perhaps)),
         }
+    }
+
+    async fn check_own(&self, client: &Client, lost: &HashSet<Who>) -> Result<(), String> {
+        let files: Vec<(String, Who, Vec<Vec<u64>>)> = {
+            let own = &self.book().own;
+            own.iter().map(|(name, own)| (name.clone(), own.who, own.blocks.clone())).collect()
+        };
+        for (name, who, blocks) in files {
+            let failed = |error: Errno| format!("{name} in the end: {error:?}");
+            let ino = client.lookup(self.dir, name.as_bytes()).await.map_err(failed)?.ino;
+            let handle = client.open(ino, RW).await.map_err(failed)?;
+            for (block, may) in (0..).zip(&blocks) {
+                let seen = number_at(client, handle, block * BLOCK + AT).await.map_err(failed)?;
+                let known = if lost.contains(&who) { &may[..] } else { &may[may.len() - 1..] };
+                if !known.contains(&seen) {
+                    return Err(format!(
+                        "{seen} is in block {block} of {name}, and one of {known:?} should be"
+                    ));
+                }
+            }
+            client.release(handle);
+        }
+        Ok(())
     }
 
     fn check_values(&self, lost: &HashSet<Who>) -> Result<(), String> {
@@ -269,17 +324,20 @@ pub struct Program {
 /// Its open files: of each file one to write and one to read, which may be the same.
 struct Open {
     files: Vec<(Handle, Handle)>,
+    inodes: Vec<InodeNo>,
     log: Handle,
     counter: Handle,
+    /// Its own, if there is one now.
+    own: Option<(String, InodeNo, Handle)>,
 }
 
 impl Program {
     /// So many steps. A reader mostly reads one file, which needs nobody as long as nobody writes. An error ends it, and is told with what was done.
     pub async fn run(mut self, steps: u64) -> Result<(), (&'static str, Errno)> {
-        let open = self.open().await.map_err(|error| ("open", error))?;
+        let mut open = self.open().await.map_err(|error| ("open", error))?;
         let reads = (self.random.below(3) == 0).then(|| self.random.below(FILES.len() as u64) as usize);
         for step in 0..steps {
-            let act = if reads.is_some() && self.random.below(50) > 0 { 30 } else { self.random.below(100) };
+            let act = if reads.is_some() && self.random.below(50) > 0 { 30 } else { self.random.below(130) };
             let (what, done) = match act {
                 0..30 => ("write", self.write_value(&open).await),
                 30..58 => ("read", self.read_value(&open, reads).await),
@@ -288,7 +346,9 @@ impl Program {
                 76..82 => ("names", self.names(step).await),
                 82..87 => ("move", self.move_name(step).await),
                 87..91 => ("look up", self.look_up().await),
-                _ => ("count", self.count(&open).await),
+                91..100 => ("count", self.count(&open).await),
+                100..105 => ("cut", self.cut(&open).await),
+                _ => ("own", self.own(&mut open, step).await),
             };
             done.map_err(|error| (what, error))?;
             sleep(Duration::from_millis(self.random.below(if reads.is_some() { 1500 } else { 400 }))).await;
@@ -297,8 +357,9 @@ impl Program {
     }
 
     async fn open(&mut self) -> Result<Open, Errno> {
-        let mut files = Vec::new();
+        let (mut files, mut inodes) = (Vec::new(), Vec::new());
         for (name, _) in FILES {
+            inodes.push(self.client.lookup(InodeNo::ROOT, name.as_bytes()).await?.ino);
             let both = open(&self.client, name, RW).await?;
             files.push(match self.random.below(2) {
                 0 => (both, both),
@@ -310,7 +371,7 @@ impl Program {
             });
         }
         let log = open(&self.client, "log", OpenFlags { read: false, append: true, ..RW }).await?;
-        Ok(Open { files, log, counter: open(&self.client, "counter", RW).await? })
+        Ok(Open { files, inodes, log, counter: open(&self.client, "counter", RW).await?, own: None })
     }
 
     fn begin(&self, place: usize, act: Act) -> usize {
@@ -342,6 +403,8 @@ impl Program {
         let place = places[self.random.below(places.len() as u64) as usize];
         let (file, offset) = PLACES[place];
         let at = self.begin(place, Act::Read(0));
+        let reads = self.ledger.reads(self.who);
+        let _reads = reads.read().await;
         let value = number_at(&self.client, open.files[file].1, offset).await?;
         self.end(at, Act::Read(value));
         Ok(())
@@ -435,6 +498,96 @@ impl Program {
         self.end(at, Act::Write(ino.0));
         self.name(&fresh, Name::Gone);
         Ok(())
+    }
+
+    /// The second block of the large file is cut off, and is zeros again.
+    async fn cut(&mut self, open: &Open) -> Result<(), Errno> {
+        let place = PLACES.len() - 1;
+        let (file, offset) = PLACES[place];
+        let at = self.begin(place, Act::Write(0));
+        let (ino, reads) = (open.inodes[file], self.ledger.reads(self.who));
+        let _alone = reads.write().await;
+        resize(&self.client, ino, offset / BLOCK * BLOCK).await?;
+        resize(&self.client, ino, FILES[file].1).await?;
+        self.end(at, Act::Write(0));
+        Ok(())
+    }
+
+    /// A file of several blocks that nobody else uses: made, written, synced, cut, read, removed.
+    async fn own(&mut self, open: &mut Open, step: u64) -> Result<(), Errno> {
+        let dir = self.ledger.dir;
+        let Some((name, ino, handle)) = open.own.clone() else {
+            let name = format!("own{}-{}-{step}", self.who, self.number);
+            self.name(&name, Name::Unknown);
+            let ino = make(&self.client, dir, &name, FileKind::File).await?;
+            let handle = self.client.open(ino, RW).await?;
+            let own = Own { who: self.who, blocks: vec![vec![0]; BLOCKS as usize] };
+            self.ledger.book().own.insert(name.clone(), own);
+            self.name(&name, Name::There);
+            open.own = Some((name, ino, handle));
+            return self.fill(open).await;
+        };
+        match self.random.below(10) {
+            0..4 => self.fill(open).await,
+            4..6 => {
+                let block = self.random.below(BLOCKS);
+                self.may_be(&name, block..BLOCKS, 0);
+                resize(&self.client, ino, block * BLOCK).await?;
+                self.is_as_of(&name, &vec![usize::MAX; BLOCKS as usize][block as usize..], block);
+                Ok(())
+            }
+            6..8 => {
+                let block = self.random.below(BLOCKS);
+                let seen = number_at(&self.client, handle, block * BLOCK + AT).await?;
+                let last = self.ledger.book().own[&name].blocks[block as usize].last().copied();
+                assert_eq!(Some(seen), last, "block {block} of {name}");
+                Ok(())
+            }
+            _ => {
+                open.own = None;
+                self.name(&name, Name::Unknown);
+                self.ledger.book().own.remove(&name);
+                self.client.unlink(dir, name.as_bytes(), false).await?;
+                self.name(&name, Name::Gone);
+                self.client.release(handle);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a value into some blocks of its own file, and mostly syncs them.
+    async fn fill(&mut self, open: &Open) -> Result<(), Errno> {
+        let Some((name, _, handle)) = &open.own else { return Ok(()) };
+        for block in 0..BLOCKS {
+            if self.random.below(3) == 0 {
+                continue;
+            }
+            let value = 1 + self.random.next() / 2;
+            self.may_be(name, block..block + 1, value);
+            put(&self.client, *handle, block * BLOCK + AT, &value.to_le_bytes()).await?;
+        }
+        if self.random.below(4) > 0 {
+            let written: Vec<usize> =
+                self.ledger.book().own[name].blocks.iter().map(|may| may.len() - 1).collect();
+            self.client.fsync_handle(*handle, true).await?;
+            self.is_as_of(name, &written, 0);
+        }
+        Ok(())
+    }
+
+    fn may_be(&self, name: &str, blocks: std::ops::Range<u64>, value: u64) {
+        let mut book = self.ledger.book();
+        let own = book.own.get_mut(name).expect("its own");
+        blocks.for_each(|block| own.blocks[block as usize].push(value));
+    }
+
+    /// From the block `first` on nothing is left of what came before an entry.
+    fn is_as_of(&self, name: &str, entries: &[usize], first: u64) {
+        let mut book = self.ledger.book();
+        let own = book.own.get_mut(name).expect("its own");
+        for (may, entry) in own.blocks[first as usize..].iter_mut().zip(entries) {
+            may.drain(..(*entry).min(may.len() - 1));
+        }
     }
 
     /// Where shared names lead: several times, so that answers are kept and used.

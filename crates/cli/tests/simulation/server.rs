@@ -2,7 +2,7 @@
 //! and the shipped catch-up. Who is killed carries out some of what it had begun, without an answer, and nothing more.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -10,17 +10,17 @@ use std::{
     time::Duration,
 };
 
-use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripId, Version};
+use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripId, StripeId, Version};
 use bytes::Bytes;
 use net::BoxFuture;
-use nsd::{CatchUp, Gate, Made, Pace, ServedPdisk, Tuning};
+use nsd::{CatchUp, Fill, Gate, Made, Pace, Records, Repairs, Scrub, ServedPdisk, Tuning};
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, Registered, Registrar, RegistrarError,
     StripeIo,
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 use wire::{
-    mgr::{LogMark, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{Filled, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::NsdRequest,
     strip::{DeleteStrips, PrepareStrip, StripRefusal, StripState},
 };
@@ -28,6 +28,7 @@ use wire::{
 use super::{
     cluster::{Cluster, NODE, Way, Without},
     disk::Strips,
+    world::Process,
 };
 
 /// A node and its pdisk, which has the node's number.
@@ -41,13 +42,18 @@ pub struct Node {
     hangs: watch::Sender<bool>,
     /// What is being carried out: lost, or done, if the server is killed now.
     under_way: Mutex<BTreeMap<u64, (NsdRequest, Bytes)>>,
+    /// Why a strip of its pdisk waits.
+    waits: Mutex<Arc<Mutex<String>>>,
 }
 
+/// A server that serves.
 #[derive(Clone)]
-struct Life {
-    membership: Membership,
-    gate: Arc<Gate>,
-    tasks: Arc<[JoinHandle<()>; 2]>,
+pub struct Life {
+    pub membership: Membership,
+    pub gate: Arc<Gate>,
+    pub repairs: Arc<Repairs>,
+    pub scrub: Arc<Scrub>,
+    pub process: Process,
 }
 
 impl Node {
@@ -59,12 +65,30 @@ impl Node {
             serving: Mutex::default(),
             hangs: watch::Sender::new(false),
             under_way: Mutex::default(),
+            waits: Mutex::default(),
         })
     }
 
-    /// Membership and gate of who serves.
-    pub fn serving(&self) -> Option<(Membership, Arc<Gate>)> {
-        self.serving.lock().unwrap().as_ref().map(|life| (life.membership.clone(), life.gate.clone()))
+    pub fn serving(&self) -> Option<Life> {
+        self.serving.lock().unwrap().clone()
+    }
+
+    /// Whether its server serves, and its disk answers.
+    pub fn answers_now(&self) -> bool {
+        self.serving().is_some_and(|life| !life.process.is_stopped()) && !self.hangs()
+    }
+
+    /// The stripes of which its pdisk has something, if that can be said.
+    pub fn stripes(&self) -> Vec<StripeId> {
+        if self.hangs() { Vec::new() } else { self.strips.lock().unwrap().stripes().collect() }
+    }
+
+    pub fn waits(&self) -> String {
+        self.waits.lock().unwrap().lock().unwrap().clone()
+    }
+
+    pub fn hangs(&self) -> bool {
+        *self.hangs.borrow()
     }
 
     /// Its disk answers nothing for so long, or never again.
@@ -97,36 +121,58 @@ impl Node {
 impl Cluster {
     /// A new life of a node's server; it serves as soon as it is registered.
     pub async fn start_server(self: &Arc<Cluster>, node: &Arc<Node>) {
+        let process = Process::begin();
+        let (cluster, node, of) = (self.clone(), node.clone(), process.clone());
+        drop(process.spawn(async move { cluster.serve_node(&node, of).await }).await);
+    }
+
+    async fn serve_node(self: &Arc<Cluster>, node: &Arc<Node>, process: Process) {
         let life = node.lives.fetch_add(1, SeqCst) + 1;
+        node.strips.lock().unwrap().open();
         let way = Arc::new(Way { cluster: self.clone(), who: NODE + node.id.0 });
-        let caught_up = Arc::<Mutex<Option<Epoch>>>::default();
+        let told = Told::default();
         if self.without == Without::CatchUp {
-            *caught_up.lock().unwrap() = Some(Epoch(u64::MAX));
+            *told.caught_up.lock().unwrap() = Some(Epoch(u64::MAX));
         }
-        let server = Arc::new(Server { node: node.clone(), life, caught_up: caught_up.clone() });
-        let config = MembershipConfig { in_force_by_owner: true, ..MembershipConfig::default() };
-        let membership = Membership::start(way.clone(), server, config).await.unwrap();
+        let by_length = self.without == Without::LogDigest;
+        let server = Arc::new(Server { node: node.clone(), life, told: told.clone(), by_length });
+        let membership = loop {
+            let config = MembershipConfig { in_force_by_owner: true, ..MembershipConfig::default() };
+            match Membership::start(way.clone(), server.clone(), config).await {
+                Ok(membership) => break membership,
+                Err(error) => self.note(|| format!("{} is started again: {error}", node.id)),
+            }
+        };
         let pdisk = PdiskId(node.id.0);
         let gate = Arc::new(Gate::new(membership.view(), vec![pdisk]));
         let (views, session) = (membership.views(), membership.session_cell());
         let io = StripeIo::new(way, views, session, membership.reporter(), IoConfig::default());
-        let made = Made { caught_up, moved: Arc::default(), waits: Arc::default() };
         let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()) };
-        let (pace, tuning) = (Arc::new(Pace::new()), Tuning::default());
-        let catch_up = Arc::new(CatchUp::new(served, io, membership.clone(), tuning, pace, made));
+        let pace = Arc::new(Pace::new());
+        let maker = || {
+            let Told { caught_up, moved, waits, .. } = told.clone();
+            let made = Made { caught_up, moved, waits };
+            let (io, of, pace) = (io.clone(), membership.clone(), pace.clone());
+            Arc::new(CatchUp::new(served.clone(), io, of, Tuning::default(), pace, made))
+        };
+        tokio::spawn(maker().run());
+        tokio::spawn(Fill::new(maker(), membership.clone(), told.filled.clone(), Arc::default()).run());
         let (following, of) = (gate.clone(), membership.clone());
-        let tasks = [
-            tokio::spawn(async move { following.follow(of).await }),
-            tokio::spawn(async move { catch_up.run().await }),
-        ];
-        *node.serving.lock().unwrap() = Some(Life { membership, gate, tasks: Arc::new(tasks) });
+        tokio::spawn(async move { following.follow(of).await });
+        let records = Arc::new(Records::new(membership.clone()));
+        let scrub = Arc::new(Scrub::new(io.clone(), records.clone(), pace, [pdisk].into()));
+        let (repairs, queues) = Repairs::new(Tuning::default().repair_queue_max, &[served]);
+        for queue in queues {
+            tokio::spawn(repairs.clone().run(queue, io.clone(), records.clone()));
+        }
+        *node.waits.lock().unwrap() = told.waits;
+        *node.serving.lock().unwrap() = Some(Life { membership, gate, repairs, scrub, process });
     }
 
     /// SIGKILL. False if it does not serve.
     pub fn kill_server(&self, node: &Node) -> bool {
         let Some(life) = node.serving.lock().unwrap().take() else { return false };
-        life.membership.stop();
-        life.tasks.iter().for_each(JoinHandle::abort);
+        life.process.kill();
         let mut strips = node.strips.lock().unwrap();
         for (_, (request, payload)) in std::mem::take(&mut *node.under_way.lock().unwrap()) {
             if self.below(2) == 0 {
@@ -136,19 +182,24 @@ impl Cluster {
         strips.end_life(self.without == Without::Written);
         true
     }
+}
 
-    /// Whether all servers serve, and their disks answer.
-    pub fn all_serve(&self) -> bool {
-        let serves = |node: &Node| node.serving.lock().unwrap().is_some() && !*node.hangs.borrow();
-        self.nodes.iter().all(|node| serves(node))
-    }
+/// What a server tells the manager of its pdisk.
+#[derive(Clone, Default)]
+struct Told {
+    caught_up: Arc<Mutex<Option<Epoch>>>,
+    filled: Arc<Mutex<BTreeSet<Filled>>>,
+    moved: Arc<AtomicU64>,
+    waits: Arc<Mutex<String>>,
 }
 
 /// How a node becomes part of the cluster, and what it reports.
 struct Server {
     node: Arc<Node>,
     life: u64,
-    caught_up: Arc<Mutex<Option<Epoch>>>,
+    told: Told,
+    /// See [`Without::LogDigest`].
+    by_length: bool,
 }
 
 impl Registrar for Server {
@@ -158,7 +209,7 @@ impl Registrar for Server {
             self.node.id,
             ProcessIdent { pid: NODE + id, start_ticks: self.life, ..ProcessIdent::default() },
         );
-        let mut pdisks = self.reports();
+        let (mut pdisks, at, by_length) = (self.reports(), self.node.clone(), self.by_length);
         Box::pin(async move {
             let ask = MgrRequest::LogMarks { pdisks: vec![pdisks[0].id] };
             let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
@@ -167,8 +218,10 @@ impl Registrar for Server {
                 Ok(_) => return Err(RegistrarError::Fatal(LinkError::Protocol)),
                 Err(error) => return Err(RegistrarError::Retry(error)),
             };
-            // Its log is a count of changes: it contains every point that it reaches.
-            pdisks[0].proved = (recorded.position <= pdisks[0].log.position).then_some(recorded);
+            pdisks[0].proved = match by_length {
+                true => Some(recorded).filter(|recorded| recorded.position <= pdisks[0].log.position),
+                false => at.strips.lock().unwrap().mark_at(recorded.position),
+            };
             let addrs = vec![format!("127.0.0.{id}:1")];
             let request = MgrRequest::RegisterServer { node, process, addrs, pdisks };
             let sent = base::presence::boot_time();
@@ -188,10 +241,11 @@ impl Registrar for Server {
         vec![PdiskReport {
             id: PdiskId(self.node.id.0),
             incarnation: Incarnation(self.life),
-            log: LogMark { position: self.node.strips.lock().unwrap().changes(), digest: 1 },
+            log: self.node.strips.lock().unwrap().mark(),
             capacity: 1 << 40,
             free: 1 << 40,
-            caught_up: *self.caught_up.lock().unwrap(),
+            caught_up: *self.told.caught_up.lock().unwrap(),
+            filled: self.told.filled.lock().unwrap().iter().copied().collect(),
             ..PdiskReport::default()
         }]
     }
