@@ -53,7 +53,7 @@ pub fn dump(args: &ManagerDump) -> Result<()> {
         .open(&args.file)
         .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
     let damaged = if *damaged { Damaged::LeaveOut } else { Damaged::Refuse };
-    let (count, left_out) = write_dump(&look, file, damaged).map_err(|error| {
+    let (count, left_out) = write_dump(&look, file, &args.file, damaged).map_err(|error| {
         // Half a dump is of no use, and would be refused.
         let _ = std::fs::remove_file(&args.file);
         if interrupt::asked() { Interrupted("no dump was written".into()).into() } else { error }
@@ -79,11 +79,14 @@ impl Write for Stoppable {
     }
 }
 
-fn write_dump(from: &Look, file: File, damaged: Damaged) -> Result<(u64, Vec<String>)> {
+fn write_dump(from: &Look, file: File, path: &Path, damaged: Damaged) -> Result<(u64, Vec<String>)> {
     let mut to = BufWriter::new(Stoppable(file));
     let written = store::dump(&*from.snapshot()?, &mut to, damaged)?;
     let Stoppable(file) = to.into_inner().context("write the dump")?;
     file.sync_all().context("make the dump durable")?;
+    // Its name too.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|dir| dir.sync_all()).context("make the dump's name durable")?;
     Ok(written)
 }
 

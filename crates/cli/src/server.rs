@@ -312,7 +312,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         match pdisk::Pdisk::open(&path, options, &io) {
             Ok((pdisk, report)) => {
                 tracing::info!("{}: {report:?}", p.id);
-                pdisks.push(nsd::ServedPdisk { id: p.id, pdisk });
+                pdisks.push(nsd::ServedPdisk { id: p.id, pdisk, damaged: report.damaged.strip_ids() });
             }
             // One bad disk is no reason to take the node's others away: its strips are read from the rest.
             Err(error) if error.is_of_the_disk() => {

@@ -9,11 +9,11 @@ mod story;
 
 mod common;
 
-use std::{sync::Arc, thread::sleep, time::Duration};
+use std::{fs, io::Write, sync::Arc, thread::sleep, time::Duration};
 
-use outage::Outage;
+use outage::{LEN, Outage};
 use rustix::process::Signal;
-use story::{missed, returns};
+use story::{PATIENCE, missed, returns, set};
 
 /// An outage, not the time in which something must have happened.
 const LEASE_AND_MORE: Duration = Duration::from_secs(5);
@@ -107,4 +107,39 @@ fn two_servers_of_eight_die_with_three_parities() {
 #[test]
 fn two_servers_of_eight_are_stopped_with_three_parities() {
     two_of_eight("8+3p", By::Stop);
+}
+
+/// A disk hangs while files are written, and is set aside; the files are stored without it and removed. What it was asked to store
+/// it stores when it answers, or its server is killed with it: either way nothing of these files is left when it counts again.
+#[test]
+fn nothing_of_a_dead_inode_comes_back() {
+    let mut outage = Outage::new(&["--nodes", "4", "--pdisks", "2"]);
+    // Each strip goes to the file that hangs.
+    set(&outage.cluster, &["fast_write_limit=0"]);
+    (0..8).for_each(|number| outage.write(number));
+    for (round, killed) in [false, true].into_iter().enumerate() {
+        outage.cluster.kill(|name| name == "n2");
+        let hangs = "delay 20s on=write file=data path=n2/pdisk1 times=40";
+        outage.cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", hangs)]);
+        outage.cluster.wait_all_ok(PATIENCE);
+        let paths: Vec<_> = (0..12).map(|number| outage.path(1000 + 100 * round + number)).collect();
+        let bytes = &outage.bytes(LEN);
+        std::thread::scope(|scope| {
+            for path in &paths {
+                scope.spawn(move || {
+                    let mut file = fs::File::create(path).unwrap();
+                    file.write_all(bytes).unwrap();
+                    file.sync_all().unwrap();
+                });
+            }
+        });
+        paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+        outage.removed();
+        if killed {
+            outage.cluster.kill(|name| name == "n2");
+            outage.cluster.start_server("n2");
+        }
+        outage.cluster.wait_all_ok(PATIENCE);
+        outage.well();
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use base::{NodeId, PdiskId};
+use base::{NodeId, PdiskId, StripId};
 use pdisk::Pdisk;
 use stripe::{IoConfig, ManagerLink, MembershipConfig};
 use wire::mgr::ProcessIdent;
@@ -14,6 +14,8 @@ pub struct ServedPdisk<S = Pdisk> {
     pub id: PdiskId,
     /// The pdisk.
     pub pdisk: S,
+    /// Strips that were found damaged when it was opened: they are repaired, also if nobody reads them.
+    pub damaged: Vec<StripId>,
 }
 
 /// Bounds and times of a server.

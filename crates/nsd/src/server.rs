@@ -255,6 +255,9 @@ impl Server {
         let following = (Arc::clone(&inner.gate), inner.membership.clone());
         tasks.push(tokio::spawn(async move { following.0.follow(following.1).await }));
         endpoint.serve(Service::Nsd, Arc::new(Requests(Arc::clone(&inner))));
+        for pdisk in &pdisks {
+            pdisk.damaged.iter().for_each(|strip| inner.repairs.found(pdisk.id, *strip));
+        }
         Ok(Server { inner, tasks: Arc::new(Tasks(tasks)) })
     }
 

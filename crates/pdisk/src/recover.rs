@@ -65,6 +65,14 @@ impl Damage {
     pub fn is_none(&self) -> bool {
         *self == Damage::default()
     }
+
+    /// The strips that are lost, each once.
+    pub fn strip_ids(&self) -> Vec<StripId> {
+        let mut ids: Vec<StripId> = self.strips.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
 }
 
 pub(crate) fn recover(image: &Image<'_>) -> Result<Recovered, PdiskError> {

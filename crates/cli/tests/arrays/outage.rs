@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Bytes of a file: a block, nearly.
-const LEN: usize = 250_000;
+pub const LEN: usize = 250_000;
 
 /// A cluster with short leases that rebuilds nothing, and what its files should hold.
 pub struct Outage {
@@ -56,7 +56,7 @@ impl Outage {
         self.cluster.mnt().join(format!("file{number}"))
     }
 
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.random.fill(&mut bytes);
         bytes

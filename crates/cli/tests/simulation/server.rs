@@ -147,7 +147,7 @@ impl Cluster {
         let gate = Arc::new(Gate::new(membership.view(), vec![pdisk]));
         let (views, session) = (membership.views(), membership.session_cell());
         let io = StripeIo::new(way, views, session, membership.reporter(), IoConfig::default());
-        let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()) };
+        let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()), damaged: Vec::new() };
         let pace = Arc::new(Pace::new());
         let maker = || {
             let Told { caught_up, moved, waits, .. } = told.clone();

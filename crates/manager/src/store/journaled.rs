@@ -206,7 +206,9 @@ impl JournaledStore {
         acked: Acked,
     ) -> io::Result<JournaledStore> {
         let Found { journal, changes } = Journal::open(journal, of.journal, of.applied, Some(acked))?;
-        let mark = MarkFile::create(mark, Acked { number: acked.number.max(journal.last()), ..acked })?;
+        // A record that was written and not acknowledged counts as well: it is read again after a power cut.
+        let last = Acked { number: journal.last(), crc: 0, ..acked };
+        let mark = MarkFile::create(mark, if last.number > acked.number { last } else { acked })?;
         let store = JournaledStore::with(table, journal, mark);
         {
             let state = &mut *store.state();
@@ -352,6 +354,32 @@ mod tests {
         assert!(error.contains("is missing before"), "{error}");
         drop(store);
         assert_eq!(get(&open(&table, &journal).unwrap(), "later"), Some(b"29".to_vec()));
+    }
+
+    #[test]
+    fn a_power_cut_while_the_store_is_opened_after_another() {
+        let media = [Volatile::new(true), Volatile::new(true), Volatile::new(true)];
+        redb::StorageBackend::set_len(&media[1], 12 * 4096).unwrap();
+        redb::StorageBackend::set_len(&media[2], mark::BYTES).unwrap();
+        let open = |[table, journal, mark]: &[Volatile; 3], fails: bool| {
+            let store = RedbStore::on_backend(table.clone()).unwrap();
+            if fails {
+                table.fail(super::super::volatile::Fails::Writes, 0);
+            }
+            JournaledStore::on_media(store, Box::new(journal.clone()), Box::new(mark.clone()))
+        };
+        let store = open(&media, false).unwrap();
+        store.commit(&put("first", "1")).unwrap();
+        store.state().mark.flush().unwrap();
+        store.commit(&put("second", "2")).unwrap();
+        // The journal has both, the mark names the first.
+        let [table, journal, mark] = media.each_ref();
+        let cut = [table.power_cut(|| true), journal.power_cut(|| true), mark.power_cut(|| false)];
+        // It is opened, as far as the mark, which is flushed; then the power goes again.
+        assert!(open(&cut, true).is_err());
+        let again = cut.each_ref().map(|medium| medium.power_cut(|| false));
+        let store = open(&again, false).unwrap();
+        assert_eq!((get(&store, "first"), get(&store, "second")), (Some(b"1".to_vec()), Some(b"2".to_vec())));
     }
 
     /// The table as it is while the store is open: what only the journal holds durably may be missing there.

@@ -290,9 +290,9 @@ impl Cluster {
         let mut served = Vec::new();
         for p in 0..self.per_node {
             let id = PdiskId(n * self.per_node + p + 1);
-            let (pdisk, _) =
+            let (pdisk, report) =
                 Pdisk::open(&self.pdisk_dir(id), OpenOptions::new(CLUSTER, id), &self.io).unwrap();
-            served.push(ServedPdisk { id, pdisk });
+            served.push(ServedPdisk { id, pdisk, damaged: report.damaged.strip_ids() });
         }
         let pdisks = served.iter().map(|s| s.pdisk.clone()).collect();
         let config = ServerConfig {
