@@ -23,6 +23,9 @@ use crate::{
     strips::Strips,
 };
 
+/// A pdisk, and the end of its queue.
+pub type Queue<S> = (ServedPdisk<S>, mpsc::Receiver<StripId>);
+
 /// The way into the queues.
 pub struct Repairs {
     queues: HashMap<PdiskId, mpsc::Sender<StripId>>,
@@ -50,10 +53,7 @@ impl Counted {
 
 impl Repairs {
     /// The queues, of `max` strips each, and their ends.
-    pub fn new<S: Strips>(
-        max: usize,
-        served: &[ServedPdisk<S>],
-    ) -> (Arc<Repairs>, Vec<(ServedPdisk<S>, mpsc::Receiver<StripId>)>) {
+    pub fn new<S: Strips>(max: usize, served: &[ServedPdisk<S>]) -> (Arc<Repairs>, Vec<Queue<S>>) {
         let (mut queues, mut ends) = (HashMap::new(), Vec::new());
         for on in served {
             let (queue, end) = mpsc::channel(max.max(1));
@@ -90,7 +90,7 @@ impl Repairs {
     /// Repairs the strips of one pdisk until its queue is closed.
     pub async fn run<S: Strips>(
         self: Arc<Self>,
-        (on, mut queue): (ServedPdisk<S>, mpsc::Receiver<StripId>),
+        (on, mut queue): Queue<S>,
         io: StripeIo,
         records: Arc<Records>,
     ) {
