@@ -250,7 +250,7 @@ impl Cluster {
                 let passed = begun.elapsed();
                 let list = self.json(&["pdisk", "list"]);
                 let since = |p: &serde_json::Value| {
-                    p["last_report_ms"].as_u64().is_some_and(|age| Duration::from_millis(age + 1) < passed)
+                    p["last_report_s"].as_f64().is_some_and(|age| age + 0.001 < passed.as_secs_f64())
                 };
                 if list.as_array().unwrap().iter().all(since) {
                     break;
