@@ -115,6 +115,11 @@ impl Damage {
         }
     }
 
+    /// How many blocks were found, the first 1,000 counted.
+    pub fn count(&self) -> usize {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// The blocks, the first 1,000.
     pub fn blocks(&self) -> Vec<u64> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()

@@ -162,3 +162,36 @@ fn a_flipped_bit_is_harmless_refused_or_an_error() {
         assert!(outcomes[1].refused > 0, "no flip of the journal was noticed");
     }
 }
+
+/// Keys are removed until what is left of them is put together with what stands beside it, which may be damaged: the engine, which
+/// cannot tell, would take that for nothing.
+#[test]
+fn what_is_removed_takes_nothing_damaged_along() {
+    let media = [Vec::new(), vec![0; 128 * 4096], vec![0; mark::BYTES as usize]].map(Volatile::holding);
+    let key = |n: u32| n.to_be_bytes().to_vec();
+    let all: Changes = (0..1200).map(|n| (key(n), Some(vec![n as u8; 90]))).collect();
+    open(&media).unwrap().commit(&all).unwrap();
+    // It is in the table; that it is removed is in the journal.
+    let store = open(&media).unwrap();
+    let mut model = Map::new();
+    super::memory::apply(&mut model, all);
+    // So many that leaves are left with all, little or nothing of theirs.
+    for group in 1..12 {
+        let gone: Changes = (100 * group..100 * group + 22 + 3 * group).map(|n| (key(n), None)).collect();
+        super::memory::apply(&mut model, gone.clone());
+        store.commit(&gone).unwrap();
+    }
+    let files = Files(media.each_ref().map(|medium| medium.power_cut(|| true).bytes()));
+    drop(store);
+    let (mut refused, mut errors) = (0, 0);
+    for block in 0..(files.0[0].len() - 4096) / 4100 {
+        let mut files = files.clone();
+        files.0[0][4096 + block * 4100 + 500] ^= 4;
+        match open(&files.0.map(Volatile::holding)) {
+            Err(_) => refused += 1,
+            Ok(store) => errors += u32::from(compare(&store, &model, &format!("block {}", block + 1))),
+        }
+    }
+    println!("{refused} refused, {errors} with errors");
+    assert!(refused > 0 && errors > 0);
+}

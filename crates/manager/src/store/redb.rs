@@ -14,7 +14,8 @@ use std::{
 
 use redb::{
     BackendError, Builder, Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase,
-    ReadableTable, StorageBackend, StorageError, TableDefinition, TableError, backends::FileBackend,
+    ReadableTable, StorageBackend, StorageError, TableDefinition, TableError, WriteTransaction,
+    backends::FileBackend,
 };
 
 use super::{
@@ -25,6 +26,11 @@ use super::{
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("ropewalk");
 /// Under 0 the journal's identity, 0 before it has one; under 1 the number of the last change that the table holds.
 const MARK: TableDefinition<'static, u8, u64> = TableDefinition::new("journal");
+
+/// Keys on one side of another that surely reach beyond its page: one takes at least 8 bytes of the 4096.
+const BESIDE: usize = 600;
+/// Times that a commit is tried which finds new damage.
+const WRITES_MAX: usize = 8;
 
 /// How far the table follows its journal.
 #[derive(Debug, Clone, Copy, Default)]
@@ -125,7 +131,31 @@ impl RedbStore {
         self.write(changes, Some(mark), durable)
     }
 
+    /// Commits. The engine puts what a removal leaves of a page together with the page beside it, and would take a damaged
+    /// one there for an empty one: such removals are refused, and so is what finds new damage while it writes.
     fn write(&self, changes: &Changes, mark: Option<Mark>, durable: bool) -> Result<(), StoreError> {
+        for _ in 0..WRITES_MAX {
+            let known = self.damage.count();
+            if known > 0 {
+                self.look_beside(changes)?;
+            }
+            let write = self.prepare(changes, mark, durable)?;
+            if self.damage.count() == known {
+                return write.commit().map_err(|error| engine("commit to", error));
+            }
+            // What is damaged is known now. Dropped, the changes have not been.
+            write.abort().map_err(|error| engine("give up a commit to", error))?;
+        }
+        Err(StoreError::Damaged { reason: "a commit finds new damage each time it is tried".into() })
+    }
+
+    /// A commit that only has to be taken.
+    fn prepare(
+        &self,
+        changes: &Changes,
+        mark: Option<Mark>,
+        durable: bool,
+    ) -> Result<WriteTransaction, StoreError> {
         let failed = |error: &dyn std::fmt::Display| engine("commit to", error);
         let mut write = self.database.begin_write().map_err(|e| failed(&e))?;
         if durable {
@@ -151,7 +181,19 @@ impl RedbStore {
             table.insert(0, mark.journal).map_err(|e| failed(&e))?;
             table.insert(1, mark.applied).map_err(|e| failed(&e))?;
         }
-        write.commit().map_err(|e| failed(&e))
+        Ok(write)
+    }
+
+    /// Whether the pages beside every key that is removed can be read: all that a page can hold on both sides of it, and more.
+    fn look_beside(&self, changes: &Changes) -> Result<(), StoreError> {
+        let table = self.table()?;
+        for (key, _) in changes.iter().filter(|(_, value)| value.is_none()) {
+            let before = ReadableTable::range(&table, ..key.as_slice()).map_err(unread)?;
+            before.rev().take(BESIDE).try_for_each(|item| item.map(drop)).map_err(unread)?;
+            let after = ReadableTable::range(&table, key.as_slice()..).map_err(unread)?;
+            { after }.take(BESIDE).try_for_each(|item| item.map(drop)).map_err(unread)?;
+        }
+        Ok(())
     }
 
     fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, StoreError> {
