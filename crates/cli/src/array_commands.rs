@@ -448,6 +448,17 @@ pub fn health(listing: &Listing) -> Result<()> {
             node.name, node.name
         ));
     }
+    for node in map.nodes.iter().filter(|n| n.session.is_some()) {
+        let of = |id| map.pdisk(id).is_some_and(|pdisk| pdisk.nodes.contains(&node.id));
+        let mut reports = report.pdisks.iter().filter(|used| of(used.id)).map(|used| used.age_ms).peekable();
+        if reports.peek().is_some() && reports.all(|age| age.is_none()) {
+            remarks.push(format!(
+                "node {} has not been heard of since the manager started; if it is gone, calls wait for it until its lease \
+                 has run out (after `manager restore` or `accept-loss` 300 s, see `ropewalk events`)",
+                node.name
+            ));
+        }
+    }
     for pdisk in &map.pdisks {
         let (name, word) = (&pdisk.name, map.pdisk_word(pdisk.id));
         match word {

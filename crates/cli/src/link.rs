@@ -113,6 +113,15 @@ impl Stop {
             _ = self.interrupt.recv() => {}
         }
     }
+
+    /// What a step comes to; none if a signal comes before. The step is dropped then.
+    pub async fn before<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.wait() => None,
+            done = step => Some(done),
+        }
+    }
 }
 
 /// Waits for SIGTERM or Ctrl-C.

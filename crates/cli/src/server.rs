@@ -22,23 +22,26 @@ use crate::{
     args::{self, Serve},
     config,
     directory::{ClusterDir, NodeFile},
-    link, metrics, mount, pdisk_commands, process, resolver, tuning,
+    link::{self, Stop},
+    metrics, mount, pdisk_commands, process, resolver, tuning,
 };
 
 /// `ropewalk serve`.
 pub fn serve(args: &Serve) -> Result<()> {
     access::close_what_is_made();
     let dir = args.dir.open()?;
-    let presence = Presence::claim(&dir, &args.name)?;
     runtime()?.block_on(async {
+        // From now on, whatever it waits for, and before its pid file is there: a signal that nobody listens for would leave that.
+        let stop = Stop::listen()?;
+        let presence = Presence::claim(&dir, &args.name)?;
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
         if args.name == "manager" {
-            return run_manager(&dir, presence).await;
+            return run_manager(&dir, presence, stop).await;
         }
         match dir.file.nodes.iter().find(|n| n.name == args.name) {
-            Some(node) => run_node(&dir, node, presence).await,
+            Some(node) => run_node(&dir, node, presence, stop).await,
             None => bail!("--name {}: this cluster has {}", args.name, dir.servers().join(", ")),
         }
     })
@@ -67,6 +70,23 @@ impl Presence {
         Ok(presence)
     }
 
+    /// Ends the process that is told to stop while a thread of it is at a step of its start: that cannot be ended and would be
+    /// waited for. What it is at is left as after a crash. `closed`: what came of closing the rest.
+    fn leave(&self, closed: Result<()>) -> ! {
+        told_early();
+        if let Err(error) = &closed {
+            tracing::error!("{error:#}");
+        }
+        self.clear();
+        crate::logging::flush();
+        std::process::exit(i32::from(closed.is_err()))
+    }
+
+    fn clear(&self) {
+        let _ = fs::remove_file(&self.ready);
+        let _ = fs::remove_file(&self.pid);
+    }
+
     fn ready(&self) -> Result<()> {
         let mut options = access::options();
         let made = options.write(true).create(true).truncate(true).open(&self.ready);
@@ -76,9 +96,12 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.ready);
-        let _ = fs::remove_file(&self.pid);
+        self.clear();
     }
+}
+
+fn told_early() {
+    tracing::info!("told to stop before it served");
 }
 
 /// A runtime for a process of the cluster.
@@ -258,20 +281,28 @@ const STORE_WAIT: Duration = Duration::from_secs(5);
 
 /// Opens the manager's store. The process that had it may be dead for all to see and still have threads that
 /// hold the file: who restarts a killed manager at once waits for them.
-async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager, manager::ManagerError> {
+///
+/// `ROPEWALK_MANAGER_UNFLUSHED` is a seed, for tests: what the store has not flushed is lost when this process is killed.
+async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
+    let seed = std::env::var("ROPEWALK_MANAGER_UNFLUSHED").ok();
+    let seed = seed.map(|seed| seed.parse().context("read ROPEWALK_MANAGER_UNFLUSHED")).transpose()?;
+    let options = manager::Options { loses_unflushed: seed, ..manager::Options::default() };
     let until = Instant::now() + STORE_WAIT;
     loop {
-        match manager::Manager::open(&dir.manager_dir()) {
+        let (path, options) = (dir.manager_dir(), options.clone());
+        let opening = tokio::task::spawn_blocking(move || manager::Manager::open_with(&path, &options));
+        match opening.await.context("open the manager's store")? {
             Err(error) if error.is_in_use() && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            outcome => return outcome,
+            outcome => return outcome.context("open the manager's store"),
         }
     }
 }
 
-async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
-    let manager = open_manager(dir).await.context("open the manager's store")?;
+async fn run_manager(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
+    let Some(manager) = stop.before(open_manager(dir)).await else { presence.leave(Ok(())) };
+    let manager = manager?;
     let endpoint = start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
     let about = serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
@@ -280,7 +311,7 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {
         // Neither arm holds state: the signal ends the process, and so does the store's failure.
-        signal = link::stop_signal() => signal?,
+        () = stop.wait() => {}
         error = running.failed() => bail!("the manager stops: {error}"),
         // What it is at is bounded by its session, which lapses.
         end = resolver::run(dir, running.manager()) => end?,
@@ -289,14 +320,15 @@ async fn run_manager(dir: &ClusterDir, presence: Presence) -> Result<()> {
     Ok(())
 }
 
-async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Result<()> {
-    // From now on, whatever it waits for: once listened for, the signals do nothing by themselves.
-    let mut stop = link::Stop::listen()?;
-    let (tunables, map) = tokio::select! {
-        // Nothing is open yet: whichever comes first.
-        found = config::wait_for(dir) => found?,
-        () = stop.wait() => return Ok(()),
+async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
+    tracing::info!("{} waits for the manager", node.name);
+    // Nothing is open yet.
+    let Some(found) = stop.before(config::wait_for(dir)).await else {
+        told_early();
+        return Ok(());
     };
+    let (tunables, map) = found?;
+    tracing::info!("{} opens its pdisks", node.name);
     let io = pdisk::IoNode::start(pdisk_commands::io_config(&tunables)?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);
@@ -309,7 +341,10 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         let path = dir.path.join(&p.dir);
         let options = pdisk_commands::open_options(&tunables, cluster, p.id);
         let what = || format!("open {} in {}", p.id, path.display());
-        match pdisk::Pdisk::open(&path, options, &io) {
+        let (at, queues) = (path.clone(), io.clone());
+        let opening = tokio::task::spawn_blocking(move || pdisk::Pdisk::open(&at, options, &queues));
+        let Some(opened) = stop.before(opening).await else { presence.leave(close_all(pdisks).await) };
+        match opened.with_context(what)? {
             Ok((pdisk, report)) => {
                 tracing::info!("{}: {report:?}", p.id);
                 pdisks.push(nsd::ServedPdisk { id: p.id, pdisk, damaged: report.damaged.strip_ids() });
@@ -343,11 +378,12 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence) -> Resu
         io: stripe::IoConfig::default(),
         tuning: nsd::Tuning { cache_bytes: cache_bytes(&tunables), ..nsd::Tuning::default() },
     };
-    let server = tokio::select! {
-        // It may wait for the manager, and serves nothing before.
-        started = nsd::Server::start(&endpoint, config) => started.context("start the NSD server")?,
-        () = stop.wait() => return close_all(pdisks).await,
+    // It may wait for the manager, and serves nothing before.
+    let Some(started) = stop.before(nsd::Server::start(&endpoint, config)).await else {
+        told_early();
+        return close_all(pdisks).await;
     };
+    let server = started.context("start the NSD server")?;
     let _ = running.nsd.set(server.clone()); // once
     presence.ready()?;
     tracing::info!("{} serves at {}", node.name, node.addr);
@@ -472,8 +508,15 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
     let fs_name = &args.fs;
     let name = crate::mount::process_name(mountpoint);
     crate::mount::wait_predecessor(&dir.pid_file(&name), mountpoint);
+    let runtime = runtime()?;
+    // As with `serve`.
+    let mut stop = {
+        let _inside = runtime.enter();
+        Stop::listen()?
+    };
     let presence = Presence::claim(dir, &name)?;
-    runtime()?.block_on(async {
+    let ended = runtime.block_on(async {
+        tracing::info!("mounts {fs_name} on {}", mountpoint.display());
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
@@ -481,7 +524,12 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         let running = serve_admin(&endpoint, "client", &mountpoint.display().to_string());
         tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
-        let client = mount_client(dir, &endpoint, config).await?;
+        // A session that has begun ends like that of a mount that is killed.
+        let Some(client) = stop.before(mount_client(dir, &endpoint, config)).await else {
+            told_early();
+            return Ok(());
+        };
+        let client = client?;
         let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only,
@@ -502,13 +550,13 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         let ended = tokio::select! {
             // The kernel's side is gone already in the first case; told to end, it is unmounted first.
             end = mount.unmounted() => end,
-            signal = link::stop_signal() => {
-                signal?;
-                mount.end_on_signal().await
-            }
+            () = stop.wait() => mount.end_on_signal().await,
         };
         tracing::info!("unmounted");
         client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
         ended.context("the mount ended")
-    })
+    });
+    // All that it runs ends before its pid file goes.
+    drop(runtime);
+    ended
 }

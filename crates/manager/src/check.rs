@@ -13,8 +13,8 @@ use crate::{
     ManagerError, format,
     keys::{
         self, BYTES_VERSION, ConfigRecord, CounterRecord, DeleteQueueRecord, DeleteRecord, EndingRecord,
-        EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, OrphanRecord, PdiskRecord,
-        RemovedFsRecord, ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
+        EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, OrphanRecord, RemovedFsRecord,
+        ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
     },
     namespace::DirHash,
     store::{BadRecord, KeyText, Look, Record, StoreError, is_whole, open_bytes, open_record, salvage},
@@ -145,7 +145,7 @@ impl State {
             b'l' => drop(self.pools.insert(open_record::<PoolEntry>(key, value)?.id)),
             b'h' => is::<keys::LeaseRecord>(key, value)?,
             b'n' => is::<CounterRecord>(key, value)?,
-            b'p' => is::<PdiskRecord>(key, value)?,
+            b'p' => drop(keys::open_pdisk(key, value)?),
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,
             b'u' => is::<EndingRecord>(key, value)?,
@@ -171,7 +171,7 @@ impl State {
                 let (first, end) = (open_record::<ExtentRecord>(key, value)?.first, last_u64(key));
                 let seen = self.seen(key);
                 let fits = first < end && (first > seen.end || (seen.blocks == 0 && first == 0));
-                seen.blocks += end.saturating_sub(first);
+                seen.blocks = seen.blocks.saturating_add(end.saturating_sub(first));
                 seen.end = end;
                 if !fits {
                     self.found.add(format!(
@@ -190,7 +190,7 @@ impl State {
             b'q' => {
                 let record: DeleteRecord = open_record(key, value)?;
                 self.deletes.entries += 1;
-                self.deletes.blocks += record.blocks;
+                self.deletes.blocks = self.deletes.blocks.saturating_add(record.blocks);
                 self.deletes.last = last_u64(key);
             }
             _ if !is_whole(key, value) => self.found.add(format!("record {} is damaged", text())),
@@ -328,3 +328,7 @@ fn wrong(ino: InodeNo, inode: &Inode, seen: &Seen, orphan: bool) -> Vec<String> 
     }
     wrong
 }
+
+#[cfg(test)]
+#[path = "tests/changed.rs"]
+mod changed;

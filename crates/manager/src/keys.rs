@@ -221,16 +221,21 @@ impl From<PdiskRecord> for PdiskRecord1 {
 /// The record of a pdisk; the default if there is none.
 pub fn read_pdisk(from: &dyn Read, pdisk: PdiskId) -> Result<PdiskRecord, ReadError> {
     let key = pdisk_key(pdisk);
-    let Some(value) = from.get(&key)? else { return Ok(PdiskRecord::default()) };
-    let newest = open_record::<PdiskRecord>(&key, &value);
+    let value = from.get(&key)?;
+    Ok(value.map(|value| open_pdisk(&key, &value)).transpose()?.unwrap_or_default())
+}
+
+/// The record of a pdisk in a value, of an earlier version too.
+pub fn open_pdisk(key: &[u8], value: &[u8]) -> Result<PdiskRecord, BadRecord> {
+    let newest = open_record::<PdiskRecord>(key, value);
     if newest.is_err()
-        && let Ok(old) = open_record::<PdiskRecord1>(&key, &value)
+        && let Ok(old) = open_record::<PdiskRecord1>(key, value)
     {
         let PdiskRecord1 { incarnation, process, log_position, capacity, free } = old;
         let log = LogMark { position: log_position, digest: 0 };
         return Ok(PdiskRecord { incarnation, process, log, capacity, free });
     }
-    Ok(newest?)
+    newest
 }
 
 /// `p PDISK`

@@ -64,11 +64,13 @@ const EMPTY_MAX: usize = 256;
 pub struct Options {
     /// Memory for the store's pages, bytes.
     pub cache_bytes: usize,
+    /// For tests: the store's files lose what was not flushed when the process ends, but for what this seed says.
+    pub loses_unflushed: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 256 << 20 }
+        Options { cache_bytes: 256 << 20, loses_unflushed: None }
     }
 }
 
@@ -136,7 +138,10 @@ impl Manager {
         if !path.exists() {
             return Err(ManagerError::NotFormatted { path: dir.to_owned() });
         }
-        Manager::on_store(Arc::new(JournaledStore::open(&path, options.cache_bytes)?), dir)
+        Manager::on_store(
+            Arc::new(JournaledStore::open_as(&path, options.cache_bytes, options.loses_unflushed)?),
+            dir,
+        )
     }
 
     /// On an open store; `dir` is for messages.

@@ -44,7 +44,23 @@ impl Cluster {
         let life = self.next_grant(&mut step);
         self.begin_locks(life.0);
         self.store_lease(&mut step);
+        self.tell_waits(&mut step);
         step
+    }
+
+    /// Whoever is gone is waited for longer than usual: people wonder why, unless it is said.
+    fn tell_waits(&self, step: &mut Step) {
+        if self.longest.beyond(self.lease).is_zero() || (self.servers.is_empty() && self.clients.is_empty()) {
+            return;
+        }
+        let names = self.map.nodes.iter().filter(|node| self.servers.contains_key(&node.id));
+        let servers = names.map(|node| format!("server {}", node.name));
+        let mounts = self.clients.values().map(|client| format!("mount {}", client.record.mount));
+        step.notes.push(format!(
+            "leases of {:?} may be out: who of these does not come back is waited for so long from now on: {}",
+            self.longest.longest,
+            servers.chain(mounts).collect::<Vec<_>>().join(", ")
+        ));
     }
 
     /// Leases that were given stay as long as they were: no renewal makes one shorter, here or at whom it was given to.

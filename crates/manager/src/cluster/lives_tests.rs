@@ -97,7 +97,10 @@ fn a_restart_with_a_shorter_lease_waits_for_the_longer_ones() {
     let renewed = stage.renew(3, report(3, 1, 0));
     assert!(matches!(renewed, MgrReply::Renewed { lease_us: 60_000_000, .. }), "{renewed:?}");
     assert_eq!(stage.stored_lease(), long, "before anybody has it");
-    stage.restart_with_lease(short);
+    let told = stage.restart_with_lease(short);
+    let expected = "leases of 60s may be out: who of these does not come back is waited for so long from now on: \
+        server n1, server n2, server n3, server n4";
+    assert_eq!(told, [expected]);
     stage.pass_without(&[3], 59);
     assert_eq!(stage.states(), "oooo", "3 may serve until its lease ends");
     assert_eq!(stage.stored_lease(), long);
@@ -107,7 +110,7 @@ fn a_restart_with_a_shorter_lease_waits_for_the_longer_ones() {
     // Who has renewed since has the short one only.
     stage.pass_without(&[2, 3], 11);
     assert_eq!(stage.states(), "ommo");
-    stage.restart_with_lease(short);
+    assert_eq!(stage.restart_with_lease(short), [""; 0], "it is as always");
     stage.pass_without(&[1, 2, 3], 11);
     assert!(stage.cluster.map().node(NodeId(1)).unwrap().session.is_none(), "it is not waited for again");
 }

@@ -95,9 +95,11 @@ impl Stage {
         stage
     }
 
-    fn begin_life(&mut self) {
+    fn begin_life(&mut self) -> Vec<String> {
         let step = self.cluster.begin_life();
+        let notes = step.notes.clone();
         self.take(step);
+        notes
     }
 
     /// All servers registered and up to date.
@@ -262,10 +264,10 @@ impl Stage {
         self.restart_with_lease(LEASE);
     }
 
-    /// Sessions are to claim their locks.
-    pub fn restart_with_lease(&mut self, lease: Duration) {
+    /// Sessions are to claim their locks. What people are told.
+    pub fn restart_with_lease(&mut self, lease: Duration) -> Vec<String> {
         self.cluster = Cluster::load(&self.store, lease, self.now).unwrap();
-        self.begin_life();
+        self.begin_life()
     }
 
     /// The longest lease that is out, as stored.

@@ -14,6 +14,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use redb::backends::FileBackend;
+
 use super::{
     Changes, RedbStore, Snapshot, Store, StoreError, blocks,
     journal::{Found, Journal, Medium},
@@ -21,6 +23,7 @@ use super::{
     mark::{self, Acked, MarkFile},
     recent::Recent,
     redb::Mark,
+    unflushed::Unflushed,
 };
 
 /// Size of the journal's file, bytes. Some 2,000 commits of small operations; reading it takes a few
@@ -88,10 +91,26 @@ fn anew(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
+/// A file as it is, or as one that loses power.
+fn medium(file: File, loses: Option<u64>) -> io::Result<Box<dyn Medium>> {
+    let Some(seed) = loses else { return Ok(Box::new(file)) };
+    let file = FileBackend::new(file).map_err(io::Error::other)?;
+    Ok(Box::new(Unflushed::new(file, seed)))
+}
+
 impl JournaledStore {
     /// Opens the existing store at `path`, with its journal and mark beside it; one that never had them gets them. A
     /// store of an earlier version is rewritten.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<JournaledStore, StoreError> {
+        JournaledStore::open_as(path, cache_bytes, None)
+    }
+
+    /// The same, with a seed for files that lose power: for tests.
+    pub fn open_as(
+        path: &Path,
+        cache_bytes: usize,
+        loses: Option<u64>,
+    ) -> Result<JournaledStore, StoreError> {
         if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
             look::renew(path, cache_bytes)?;
         }
@@ -100,21 +119,21 @@ impl JournaledStore {
             error @ StoreError::InUse { .. } => error,
             error => refused(path, &invalid(error.to_string())),
         };
-        let table = RedbStore::open(path, cache_bytes).map_err(damaged)?;
+        let table = RedbStore::open_as(path, cache_bytes, loses).map_err(damaged)?;
         let (journal, mark) = (journal_path(path), mark_path(path));
         match table.mark().map_err(damaged)? {
             None => Err(refused(path, &invalid("does not say which journal belongs to it"))),
-            Some(Mark { journal: 0, .. }) => JournaledStore::begin(table, path),
+            Some(Mark { journal: 0, .. }) => JournaledStore::begin(table, path, loses),
             Some(of) => {
-                let acked = needed(&mark).and_then(|file| Ok((mark::read(&file)?, file)));
+                let acked = needed(&mark).and_then(|file| Ok((mark::read(&file)?, medium(file, loses)?)));
                 let (acked, mark_file) = acked.map_err(|error| refused(&mark, &error))?;
                 let Some(acked) = acked.filter(|acked| acked.journal == of.journal) else {
                     let error = invalid("does not say which commit of this store was acknowledged last");
                     return Err(refused(&mark, &error));
                 };
-                let file = needed(&journal).map_err(|error| refused(&journal, &error))?;
                 let failed = |error: io::Error| refused(&journal, &error);
-                let store = JournaledStore::resume(table, Box::new(file), Box::new(mark_file), of, acked);
+                let file = needed(&journal).and_then(|file| medium(file, loses)).map_err(failed)?;
+                let store = JournaledStore::resume(table, file, mark_file, of, acked);
                 let store = store.map_err(failed)?;
                 // It was cut, behind everything that counted.
                 let file = OpenOptions::new().write(true).open(&journal).map_err(failed)?;
@@ -128,7 +147,7 @@ impl JournaledStore {
     }
 
     /// The first journal and mark of a table.
-    fn begin(table: RedbStore, path: &Path) -> Result<JournaledStore, StoreError> {
+    fn begin(table: RedbStore, path: &Path, loses: Option<u64>) -> Result<JournaledStore, StoreError> {
         let (journal, mark) = (journal_path(path), mark_path(path));
         let acked = match File::open(&mark) {
             Ok(file) => mark::read(&file).map_err(|error| refused(&mark, &error))?,
@@ -142,9 +161,10 @@ impl JournaledStore {
             );
             return Err(refused(path, &invalid(text)));
         }
-        let file = anew(&journal, JOURNAL_BYTES).map_err(|error| refused(&journal, &error))?;
-        let mark_file = anew(&mark, mark::BYTES).map_err(|error| refused(&mark, &error))?;
-        let store = JournaledStore::start(table, Box::new(file), Box::new(mark_file));
+        let anew = |path: &Path, bytes| {
+            anew(path, bytes).and_then(|file| medium(file, loses)).map_err(|error| refused(path, &error))
+        };
+        let store = JournaledStore::start(table, anew(&journal, JOURNAL_BYTES)?, anew(&mark, mark::BYTES)?);
         let store = store.map_err(|error| refused(&journal, &error))?;
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());

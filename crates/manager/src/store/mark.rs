@@ -113,6 +113,32 @@ impl MarkFile {
 #[cfg(test)]
 mod tests {
     use super::{super::volatile::Volatile, *};
+    use crate::mutate::mutated;
+
+    /// Slots that are damaged, and yet match their CRCs.
+    #[test]
+    fn a_changed_mark_is_none_or_names_what_stands_there() {
+        let slot = |number, crc| {
+            let mut slot = encode(Acked { journal: 7, number, crc });
+            slot.resize(SLOT as usize, 0);
+            slot
+        };
+        mutated(&[[slot(4, 3), slot(5, 0)].concat(), slot(u64::MAX, 1)], 100_000, |bytes| {
+            let mut bytes = bytes.to_vec();
+            let mut found = Vec::new();
+            for at in [0, SLOT as usize] {
+                if let Some(slot) = bytes.get_mut(at..at + LEN).and_then(|slot| slot.first_chunk_mut::<LEN>())
+                {
+                    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+                    digest.update(&slot[..LEN - 4]);
+                    slot[LEN - 4..].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
+                    found.extend(decode(slot));
+                }
+            }
+            let last = read(&Volatile::holding(bytes)).unwrap();
+            assert_eq!(last.map(|last| last.number), found.iter().map(|acked| acked.number).max());
+        });
+    }
 
     #[test]
     fn the_later_slot_counts_and_a_torn_one_does_not() {

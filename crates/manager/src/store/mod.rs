@@ -19,6 +19,7 @@ mod recent;
 mod record;
 mod redb;
 mod txn;
+mod unflushed;
 #[cfg(test)]
 pub(crate) mod volatile;
 

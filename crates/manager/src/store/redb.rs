@@ -21,6 +21,7 @@ use redb::{
 use super::{
     Changes, Read, Snapshot, Store, StoreError, Visit,
     blocks::{Blocks, Damage},
+    unflushed::Unflushed,
 };
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("ropewalk");
@@ -62,9 +63,20 @@ impl RedbStore {
 
     /// Opens an existing store.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<RedbStore, StoreError> {
-        let file = options().open(path).map_err(|error| failed_open(path, error))?;
-        let blocks = Blocks::open(backend(file, path)?).map_err(|error| failed_open(path, error))?;
-        RedbStore::on(blocks, path, cache_bytes)
+        RedbStore::open_as(path, cache_bytes, None)
+    }
+
+    /// The same, with a seed for a file that loses power.
+    pub fn open_as(path: &Path, cache_bytes: usize, loses: Option<u64>) -> Result<RedbStore, StoreError> {
+        let failed = |error: io::Error| failed_open(path, error);
+        let file = backend(options().open(path).map_err(failed)?, path)?;
+        match loses {
+            None => RedbStore::on(Blocks::open(file).map_err(failed)?, path, cache_bytes),
+            Some(seed) => {
+                let blocks = Blocks::open(Unflushed::new(file, seed)).map_err(failed)?;
+                RedbStore::on(blocks, path, cache_bytes)
+            }
+        }
     }
 
     /// Opens a store, of an earlier version too, and writes nothing to it, whatever is done.

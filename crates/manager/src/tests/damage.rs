@@ -150,6 +150,27 @@ async fn a_check_finds_what_does_not_fit_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_reads_whatever_the_manager_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("manager");
+    format(&path, spec(3)).unwrap();
+    let manager = Manager::open(&path).unwrap();
+    register(&manager, 2, 1).await;
+    manager.stop().await;
+    let store = JournaledStore::open(&format::store_path(&path), 1 << 20).unwrap();
+    let (pdisk, key) = (PdiskId(2), keys::pdisk_key(PdiskId(2)));
+    let now = keys::read_pdisk(&*store.snapshot().unwrap(), pdisk).unwrap();
+    assert_ne!(now, keys::PdiskRecord::default());
+    let former = seal_record(&key, &keys::PdiskRecord1::from(now.clone()));
+    store.commit(&[(key, Some(former))].into()).unwrap();
+    let read = keys::read_pdisk(&*store.snapshot().unwrap(), pdisk).unwrap();
+    assert_eq!((read.incarnation, read.process), (now.incarnation, now.process));
+    drop(store);
+    let found = check(&path).unwrap();
+    assert!(found.problems.is_empty(), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_damaged_block_holds_is_eio_and_the_rest_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("manager");
