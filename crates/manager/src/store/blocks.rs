@@ -37,7 +37,7 @@ const HEAD: u64 = 4096;
 /// Bytes of a block with its CRC.
 const STRIDE: u64 = BLOCK + 4;
 /// Blocks of which damage is remembered, at most.
-const DAMAGED_MAX: usize = 1000;
+pub const DAMAGED_MAX: usize = 1000;
 /// How a file of the engine alone begins: those that were made before blocks had CRCs.
 const FORMER: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
 /// How often a block that does not match is read again: it may be on its way to the disk.

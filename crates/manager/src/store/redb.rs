@@ -20,7 +20,7 @@ use redb::{
 
 use super::{
     Changes, Read, Snapshot, Store, StoreError, Visit,
-    blocks::{Blocks, Damage},
+    blocks::{Blocks, DAMAGED_MAX, Damage},
     unflushed::Unflushed,
 };
 
@@ -148,6 +148,9 @@ impl RedbStore {
     fn write(&self, changes: &Changes, mark: Option<Mark>, durable: bool) -> Result<(), StoreError> {
         for _ in 0..WRITES_MAX {
             let known = self.damage.count();
+            if known >= DAMAGED_MAX {
+                break; // more are not counted
+            }
             if known > 0 {
                 self.look_beside(changes)?;
             }
@@ -158,7 +161,7 @@ impl RedbStore {
             // What is damaged is known now. Dropped, the changes have not been.
             write.abort().map_err(|error| engine("give up a commit to", error))?;
         }
-        Err(StoreError::Damaged { reason: "a commit finds new damage each time it is tried".into() })
+        Err(StoreError::Damaged { reason: "too much of the table is damaged to commit to it".into() })
     }
 
     /// A commit that only has to be taken.
