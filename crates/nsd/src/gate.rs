@@ -19,7 +19,10 @@ use base::{
 };
 use stripe::{ClusterView, InForce, Membership};
 use tokio::sync::watch;
-use wire::nsd::{NsdRefusal, NsdRequest};
+use wire::{
+    map::PdiskState,
+    nsd::{NsdRefusal, NsdRequest},
+};
 
 /// How often it is looked how long requests have been under way.
 const LOOK: Duration = Duration::from_millis(500);
@@ -43,7 +46,11 @@ impl Drop for Pass {
     }
 }
 
+/// A served pdisk begins a new life.
+pub type BeginLife = Box<dyn Fn() + Send>;
+
 struct Served {
+    begin_life: BeginLife,
     /// The epoch of the last change of any group it is in.
     changed: Epoch,
     passes: Passes,
@@ -85,9 +92,12 @@ impl Present {
 
 impl Gate {
     /// Admits under `view` from the start.
-    pub fn new(view: Arc<ClusterView>, served: Vec<PdiskId>) -> Gate {
-        let of = |id| Served { changed: view.pdisk_changed(id), passes: Passes::new(view.epoch()) };
-        let pdisks = served.into_iter().map(|id| (id, of(id))).collect();
+    pub fn new(view: Arc<ClusterView>, served: Vec<(PdiskId, BeginLife)>) -> Gate {
+        let of = |(id, begin_life)| {
+            let (changed, passes) = (view.pdisk_changed(id), Passes::new(view.epoch()));
+            (id, Served { begin_life, changed, passes })
+        };
+        let pdisks = served.into_iter().map(of).collect();
         let present = Present { pdisks, view, clock: Presence::default() };
         let in_force = watch::Sender::new(present.in_force());
         Gate { shared: Arc::new(Shared { started: Instant::now(), present: Mutex::new(present), in_force }) }
@@ -96,7 +106,12 @@ impl Gate {
     /// Admits under a newer map from now on.
     fn replace(&self, view: Arc<ClusterView>) {
         let mut present = self.shared.lock();
+        let before = present.view.epoch();
         for (&id, at) in &mut present.pdisks {
+            // It was away: what it was asked for before is forgotten, and what those ask who know that it is back comes later.
+            if view.pdisk(id).is_some_and(|p| p.state == PdiskState::Returning && p.changed > before) {
+                (at.begin_life)();
+            }
             at.changed = view.pdisk_changed(id);
             at.passes.replace(view.epoch());
         }

@@ -4,7 +4,7 @@
 //! shipped verdicts. No strip of what was acknowledged is ever taken away, nothing old is left to be read, nothing is left
 //! half done that nobody knows, and when everybody is back it ends.
 //!
-//! Where more pdisks than M were away, or a strip is damaged, and a write was torn as well, or a delete not heard beside what is
+//! Where more than M strips were away or damaged at a time, and a write was torn as well, or a delete not heard beside what is
 //! only prepared, a pdisk may wait: there only that nothing is taken is asserted.
 //!
 //! Every world that so many steps lead to is visited once. `ROPEWALK_HISTORIES=n` tells another step, every nth of the last.
@@ -64,7 +64,7 @@ struct World {
     inode: bool,
     /// Fewer strips of the current version are left than it takes to read it: bytes rotted.
     gone: bool,
-    /// Fewer counted at some time than it takes to read.
+    /// Fewer counted and were whole at some time than it takes to read.
     beyond: bool,
     /// A write was not brought to its end, or a strip was damaged.
     torn: bool,
@@ -172,6 +172,7 @@ impl World {
             }
             Act::Rot(i) if self.strips[i].adopted.is_some() => {
                 (self.strips[i].lost, self.torn) = (true, true);
+                self.look();
                 self.gone |= self.current.as_ref().is_some_and(|c| !self.exists(c));
             }
             Act::Rot(_) => {}
@@ -242,7 +243,9 @@ impl World {
             }
         }
         (self.current, self.begun) = (Some(next), None);
-        self.gone = self.current.as_ref().is_some_and(|c| !self.exists(c));
+        // What is gone stays so until all is written again.
+        self.gone &= !(0..k).all(|i| touched.contains(&i));
+        self.gone |= self.current.as_ref().is_some_and(|c| !self.exists(c));
         true
     }
 
@@ -355,8 +358,14 @@ impl World {
                 self.leftover[i] = true;
             }
         }
-        self.beyond |= self.ok.iter().filter(|ok| **ok).count() < self.needs();
+        self.look();
         self.catch_up(from_end)
+    }
+
+    /// Whether more strips than the code bears the loss of do not count now, or are damaged.
+    fn look(&mut self) {
+        let counts = self.ok.iter().zip(&self.strips).filter(|(ok, strip)| **ok && !strip.lost).count();
+        self.beyond |= counts < self.needs();
     }
 
     fn catch_up(&mut self, from_end: bool) -> Outcome<()> {
@@ -475,8 +484,7 @@ impl World {
         let width = self.width();
         // What both together leave may be known to nobody; then it is waited for.
         let torn = self.torn || self.cut && self.strips.iter().any(|s| s.prepared.is_some());
-        let damaged = self.strips.iter().any(|s| s.lost);
-        if (self.beyond || self.gone || damaged) && torn && !self.ok.iter().all(|ok| *ok) {
+        if (self.beyond || self.gone) && torn && !self.ok.iter().all(|ok| *ok) {
             return Ok(());
         }
         if !self.ok.iter().all(|ok| *ok) {
@@ -498,7 +506,9 @@ impl World {
         if !self.gone && !fine {
             return Err(format!("it is {held:?}, not {current:?} (begun: {:?})", self.begun));
         }
-        let stale = (0..width).find(|&i| held[i].is_some() && held[i] != current[i]);
+        // What is damaged is never read.
+        let old = |i: usize| held[i].is_some() && held[i] != current[i] && !self.strips[i].lost;
+        let stale = (0..width).find(|&i| old(i));
         match stale.filter(|_| !fine) {
             Some(i) => Err(format!("strip {i} is left at {:?}, beside {current:?}", held[i])),
             None => Ok(()),
@@ -622,4 +632,44 @@ fn a_catch_up_ends_and_takes_nothing_that_counts() {
         told += histories("4+2p", 3, &[0b0001, 0b0110], every * 2003);
     }
     println!("{told} histories");
+}
+
+/// Tells one history, and both its ends.
+fn told(code: &str, history: &[Step]) -> Outcome<()> {
+    let geometry = Geometry::new(code.parse().expect("a code"), 256 << 10);
+    let mut world = World::new(geometry);
+    world.act(Act::Write(u32::MAX >> (32 - geometry.k())));
+    for &(away, from_end, act) in history {
+        world.back(away, from_end)?;
+        world.act(act);
+    }
+    world.clone().ends(false)?;
+    world.ends(true)
+}
+
+#[test]
+fn histories_that_went_wrong_once() {
+    use Act::*;
+    let all: [(&str, &[Step]); 9] = [
+        ("2+1p", &[(4, false, Cut), (4, false, Prepare(1)), (4, false, Prepare(2)), (7, true, Write(1))]),
+        ("2+1p", &[(4, false, Cut), (4, false, Prepare(2)), (4, false, Prepare(1)), (3, true, Write(2))]),
+        (
+            "2+1p",
+            &[(4, false, Cut), (4, false, Prepare(2)), (0, false, BeginFirst(1)), (3, false, Prepare(1))],
+        ),
+        (
+            "2+1p",
+            &[(4, false, Cut), (4, false, Prepare(1)), (0, false, BeginFirst(2)), (7, false, BeginLast(2))],
+        ),
+        ("2+1p", &[(1, false, Write(1)), (1, false, BeginFirst(2)), (3, false, Rot(2)), (6, false, Nothing)]),
+        ("2+1p", &[(0, false, Prepare(2)), (0, false, BeginFirst(1)), (0, false, Crash), (2, true, Rot(2))]),
+        ("2+1p", &[(0, false, Prepare(2)), (6, false, Cut), (0, false, Prepare(2)), (3, true, Nothing)]),
+        ("2+1p", &[(1, false, Write(1)), (1, false, BeginFirst(2)), (3, false, Rot(2)), (6, false, Rot(0))]),
+        ("2+1p", &[(1, false, Write(1)), (1, false, BeginFirst(2)), (7, false, Rot(0)), (1, false, Rot(2))]),
+    ];
+    for (code, history) in all {
+        if let Err(loss) = told(code, history) {
+            panic!("{loss}\naway, from the end, and then: {history:?}");
+        }
+    }
 }

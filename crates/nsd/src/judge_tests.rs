@@ -287,3 +287,17 @@ fn damaged_parity_is_not_made_over_what_is_half_adopted() {
     assert_eq!(judged(holds(Some(1), Some(2))), Verdict::Later(Why::Prepared));
     assert!(matches!(judged(holds(Some(2), None)), Verdict::Install(t) if t.covers == [Some(v(2)); 2]));
 }
+
+/// All three copies had it prepared; two were away while the block was cut. Both are back.
+#[test]
+fn what_was_cut_goes_where_it_is_only_prepared() {
+    let copies = Geometry::new("3way".parse().expect("a code"), 256 << 10);
+    let all = VersionInfo { touched: StripSet(0b111), ..info(v(1)) };
+    let left = Some(StripState { prepared: Some(all), ..StripState::default() });
+    let others = |second: fn(Option<StripState>) -> Seen| [Seen::Mine, Seen::Ok(None), second(left.clone())];
+    assert_eq!(judge(copies, 0, left.as_ref(), &others(Seen::Returning)), Verdict::DiscardLeftover(v(1)));
+    assert_eq!(judge(copies, 0, left.as_ref(), &others(|_| Seen::Away)), Verdict::DiscardLeftover(v(1)));
+    // By the listing, before the record is asked.
+    let listed = super::judge(copies, 0, left.as_ref(), &others(Seen::Returning), None);
+    assert!(matches!(listed, Verdict::Ask | Verdict::DiscardLeftover(_)), "{listed:?}");
+}

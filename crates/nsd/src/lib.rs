@@ -32,7 +32,7 @@ pub use catchup::{CatchUp, Made};
 pub use config::{ServedPdisk, ServerConfig, Tuning};
 pub use error::ServerError;
 pub use fill::Fill;
-pub use gate::{Gate, Pass};
+pub use gate::{BeginLife, Gate, Pass};
 pub use pace::Pace;
 pub use records::Records;
 pub use repair::Repairs;

@@ -40,7 +40,7 @@ use crate::{
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
     fill::Fill,
-    gate::Gate,
+    gate::{BeginLife, Gate},
     inbound::Inbound,
     leftovers::Leftovers,
     ops::{self, Found},
@@ -189,7 +189,9 @@ impl Server {
         membership.in_force_by_owner = true;
         let membership =
             Membership::start(manager, registrar, membership).await.map_err(ServerError::Register)?;
-        let gate = Arc::new(Gate::new(membership.view(), served.keys().copied().collect()));
+        let lives =
+            pdisks.iter().cloned().map(|p| (p.id, Box::new(move || p.pdisk.begin_life()) as BeginLife));
+        let gate = Arc::new(Gate::new(membership.view(), lives.collect()));
         let transport = Arc::new(NetTransport::new(endpoint.clone()));
         let stripes = StripeIo::new(
             transport,

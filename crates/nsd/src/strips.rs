@@ -16,6 +16,8 @@ pub trait Strips: Clone + Send + Sync + 'static {
     type Seen: Copy + Send;
     /// Deletes carried out so far.
     fn deletes_seen(&self) -> Self::Seen;
+    /// What is prepared now is what an earlier life left.
+    fn begin_life(&self);
     /// The states of strips.
     fn state(&self, strips: Vec<StripId>) -> impl Future<Output = Refused<Vec<StripState>>> + Send;
     /// The states of a group's strips after one, in order, at most `limit`.
@@ -53,6 +55,9 @@ impl Strips for Pdisk {
     type Seen = DeletesSeen;
     fn deletes_seen(&self) -> DeletesSeen {
         self.deletes_seen()
+    }
+    fn begin_life(&self) {
+        self.begin_life();
     }
     async fn state(&self, strips: Vec<StripId>) -> Refused<Vec<StripState>> {
         self.state(strips).await

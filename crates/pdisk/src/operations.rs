@@ -76,7 +76,14 @@ impl Pdisk {
         .await
     }
 
-    /// Drops a prepared version that nothing has asked for or touched since the pdisk was opened: one that
+    /// A new life begins, as when the pdisk was opened: what is prepared here now is an earlier one's. Called when the pdisk
+    /// returns, before anything is asked for by those who know that; who asked before has forgotten it.
+    pub fn begin_life(&self) {
+        let mut state = self.store().lock();
+        state.inherited = state.rsn;
+    }
+
+    /// Drops a prepared version that nothing has asked for or touched in this life of the pdisk: one that
     /// an earlier life left. False, and nothing is changed, if it is not that.
     pub async fn discard_leftover(&self, strip: StripId, version: Version) -> Refused<bool> {
         self.leftover(strip, version, Record::Discard { strip, version }).await
@@ -89,7 +96,7 @@ impl Pdisk {
 
     async fn leftover(&self, strip: StripId, version: Version, record: Record) -> Refused<bool> {
         let change = |store: &Store, state: &mut State| {
-            let here = state.index.get(strip).filter(|s| s.rsn <= store.inherited);
+            let here = state.index.get(strip).filter(|s| s.rsn <= state.inherited);
             if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
                 return (0, Ok(false));
             }

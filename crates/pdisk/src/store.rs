@@ -108,6 +108,8 @@ pub(crate) struct State {
     pub rsn: u64,
     /// The last record that is durable.
     pub durable: u64,
+    /// The last record of the life before this one ([`Pdisk::begin_life`](crate::Pdisk::begin_life)).
+    pub inherited: u64,
     /// Where the next group goes (the one in flight, while there is one).
     pub head: LogPoint,
     /// The log is needed from here on.
@@ -151,8 +153,6 @@ pub(crate) struct Store {
     pub reserve_units: u64,
     /// Bytes that the index may take.
     pub index_max: u64,
-    /// The last record of the life before this one.
-    pub inherited: u64,
     /// Largest payload that goes to the log.
     pub fast_write_max: usize,
     /// Memory of small payloads that wait for their place.
@@ -193,13 +193,13 @@ impl Store {
                 ready.insert(id, v.rsn);
             }
         }
-        let inherited = recovered.rsn;
         let state = State {
             index: recovered.index,
             crcs: recovered.crcs,
             space: recovered.space,
             rsn: recovered.rsn,
             durable: recovered.rsn,
+            inherited: recovered.rsn,
             head: recovered.head,
             tail: recovered.tail,
             pending: VecDeque::new(),
@@ -225,7 +225,6 @@ impl Store {
         stats.short.set(0);
         Store {
             stats,
-            inherited,
             fast_write_max: (options.fast_write_limit as usize).min(group_max / 4),
             files,
             node,

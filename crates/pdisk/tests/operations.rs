@@ -260,6 +260,16 @@ async fn only_what_an_earlier_life_left_is_a_leftover() {
     drop(p);
     let (p, _) = open(dir.path(), &node);
     assert_eq!(p.discard_leftover(strip(1), v(1, 1)).await, Ok(false), "adopted");
+    // A pdisk that was away and returns in the same process.
+    for i in 3..5 {
+        prepare(&p, whole(strip(i), v(1, 1), &bytes)).await.unwrap();
+    }
+    assert_eq!(p.adopt_leftover(strip(3), v(1, 1)).await, Ok(false), "of this life");
+    p.begin_life();
+    prepare(&p, whole(strip(4), v(1, 1), &bytes)).await.unwrap(); // its writer still wants it
+    assert_eq!(p.adopt_leftover(strip(3), v(1, 1)).await, Ok(true));
+    assert_eq!(p.adopt_leftover(strip(4), v(1, 1)).await, Ok(false), "asked for in this life");
+    p.discard(vec![(strip(4), v(1, 1))]).await;
     assert_eq!(p.list_prepared(None, 9).await.unwrap().len(), 1);
 }
 

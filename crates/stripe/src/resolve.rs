@@ -129,9 +129,10 @@ pub fn decide(geometry: Geometry, members: &[Member]) -> Decision {
     }
     let proves = |i: StripIndex| match &members[usize::from(i.0)] {
         Member::Ok(state) => {
+            // Of damaged bytes the version is known.
             let has = state.prepared.as_ref().is_some_and(|p| p.version == version)
                 || state.adopted.as_ref().is_some_and(|a| a.version >= version);
-            !has && !state.lost
+            !has
         }
         _ => false,
     };

@@ -138,7 +138,7 @@ proptest! {
         prop_assert!(false, "no end");
     }
 
-    /// Back only with proof: a touched strip on an `ok` pdisk that is undamaged and never had the version, and
+    /// Back only with proof: a touched strip on an `ok` pdisk that never had the version, damaged or not, and
     /// nobody who made it current. So what was acknowledged never goes back.
     #[test]
     fn back_needs_proof(stage in stage()) {
@@ -148,12 +148,9 @@ proptest! {
             prop_assert_eq!(version, info.version);
             prop_assert!(discard.iter().all(|(_, v)| *v == version));
             prop_assert!(members.iter().all(|m| adopted(m) != Some(version)));
-            let proof = |(i, m): (usize, &Member)| match m {
-                Member::Ok(state) => {
-                    info.touched.contains(StripIndex(i as u8)) && !state.lost
-                        && prepared(m) != Some(version) && adopted(m) < Some(version)
-                }
-                _ => false,
+            let proof = |(i, m): (usize, &Member)| {
+                matches!(m, Member::Ok(_)) && info.touched.contains(StripIndex(i as u8))
+                    && prepared(m) != Some(version) && adopted(m) < Some(version)
             };
             prop_assert!(members.iter().enumerate().any(proof));
         }

@@ -378,6 +378,11 @@ impl Strips {
         self.here.get(&id).filter(left).is_some()
     }
 
+    /// What is prepared now is an earlier life's.
+    pub fn begin_life(&mut self) {
+        self.here.values_mut().for_each(|strip| strip.touched = false);
+    }
+
     /// Drops what an earlier life left prepared; false if it is not that.
     pub fn discard_leftover(&mut self, id: StripId, version: Version) -> bool {
         let found = self.left_over(id, version);

@@ -144,7 +144,11 @@ impl Cluster {
             }
         };
         let pdisk = PdiskId(node.id.0);
-        let gate = Arc::new(Gate::new(membership.view(), vec![pdisk]));
+        let strips = Pdisk(node.clone());
+        let gate = Arc::new(Gate::new(
+            membership.view(),
+            vec![(pdisk, Box::new(move || nsd::Strips::begin_life(&strips)))],
+        ));
         let (views, session) = (membership.views(), membership.session_cell());
         let io = StripeIo::new(way, views, session, membership.reporter(), IoConfig::default());
         let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()), damaged: Vec::new() };
@@ -267,6 +271,9 @@ impl nsd::Strips for Pdisk {
     type Seen = usize;
     fn deletes_seen(&self) -> usize {
         self.strips().deletes_seen()
+    }
+    fn begin_life(&self) {
+        self.strips().begin_life();
     }
     async fn state(&self, strips: Vec<StripId>) -> Refused<Vec<StripState>> {
         Ok(strips.into_iter().map(|id| self.strips().state(id)).collect())
