@@ -12,6 +12,7 @@ use std::{
 
 use base::{Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripeId, Version, units::UNIT};
 use bytes::Bytes;
+use wire::strip::DeleteStrips;
 
 use crate::{
     crcmap::{CrcMap, Salt},
@@ -117,6 +118,19 @@ impl Index {
         used
     }
 
+    /// The strips of the blocks that are deleted.
+    fn of_blocks(&self, d: &DeleteStrips) -> impl Iterator<Item = (&StripId, &Strip)> {
+        let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
+        let (first, last) = (stripe(d.first).strip(StripIndex(0)), stripe(d.last).strip(StripIndex(255)));
+        (first <= last).then(|| self.strips.range(first..=last)).into_iter().flatten()
+    }
+
+    /// Those of them with a prepared version that the delete leaves, and the last record of each.
+    pub fn prepared_above(&self, d: &DeleteStrips) -> impl Iterator<Item = (StripId, u64)> {
+        let above = |s: &Strip| s.prepared.as_ref().is_some_and(|p| p.version > d.highest);
+        self.of_blocks(d).filter(move |(_, s)| above(s)).map(|(id, s)| (*id, s.rsn))
+    }
+
     /// Applies the record with number `rsn`. `payload`: the bytes of its inline units.
     pub fn apply(
         &mut self,
@@ -154,13 +168,7 @@ impl Index {
                 mark_damaged(s, *version).then_some(()).ok_or(Misfit("lost version is not here"))
             })?,
             Record::Delete(d) | Record::Remove(d) => {
-                let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
-                let (first, last) =
-                    (stripe(d.first).strip(StripIndex(0)), stripe(d.last).strip(StripIndex(255)));
-                if first > last {
-                    return Ok(effects);
-                }
-                let ids: Vec<StripId> = self.strips.range(first..=last).map(|(id, _)| *id).collect();
+                let ids: Vec<StripId> = self.of_blocks(d).map(|(id, _)| *id).collect();
                 for id in ids {
                     let mut deleted = false;
                     self.change(id, rsn, &mut effects, |s| {

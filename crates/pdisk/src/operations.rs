@@ -81,6 +81,7 @@ impl Pdisk {
     pub fn begin_life(&self) {
         let mut state = self.store().lock();
         state.inherited = state.rsn;
+        state.left_prepared.clear();
     }
 
     /// Drops a prepared version that nothing has asked for or touched in this life of the pdisk: one that
@@ -96,7 +97,7 @@ impl Pdisk {
 
     async fn leftover(&self, strip: StripId, version: Version, record: Record) -> Refused<bool> {
         let change = |store: &Store, state: &mut State| {
-            let here = state.index.get(strip).filter(|s| s.rsn <= state.inherited);
+            let here = state.index.get(strip).filter(|s| state.is_inherited(strip, s.rsn));
             if here.and_then(|s| s.prepared.as_ref()).is_none_or(|p| p.version != version) {
                 return (0, Ok(false));
             }
@@ -180,6 +181,9 @@ impl Pdisk {
             let mut deleted = 0;
             for d in &batch {
                 let record = if deleted_everywhere { Record::Delete(*d) } else { Record::Remove(*d) };
+                // What it leaves prepared it has not asked for.
+                let left = state.index.prepared_above(d).filter(|(id, rsn)| state.is_inherited(*id, *rsn));
+                let left: Vec<StripId> = left.map(|(id, _)| id).collect();
                 match store.append(state, &record, Bytes::new(), false) {
                     Ok((_, n)) => {
                         if deleted_everywhere {
@@ -188,6 +192,11 @@ impl Pdisk {
                         deleted += n;
                     }
                     Err(e) => return (0, Err(e)),
+                }
+                for id in left {
+                    if let Some(rsn) = state.index.get(id).map(|s| s.rsn) {
+                        state.left_prepared.insert(id, rsn);
+                    }
                 }
             }
             (state.rsn, Ok(deleted))

@@ -236,7 +236,7 @@ fn decide(store: &Store, state: &mut State, item: &Item) -> Decision {
     if then == Ok(PrepareAction::Store) {
         return Decision::Store { adopt };
     }
-    let repeated = then == Ok(PrepareAction::AlreadyHere) && rsn <= state.inherited;
+    let repeated = then == Ok(PrepareAction::AlreadyHere) && state.is_inherited(id, rsn);
     let adopted = match adopt {
         Some(version) => {
             store.append(state, &Record::Adopt { strip: id, version }, Bytes::new(), false).map(|r| r.0)

@@ -9,7 +9,7 @@
 //! host's file system has no room is the exception: it is tried again (`is_short`), or its operation refused.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub durable: u64,
     /// The last record of the life before this one ([`Pdisk::begin_life`](crate::Pdisk::begin_life)).
     pub inherited: u64,
+    /// Strips of that life with a prepared version that a delete of this life has left, and the record of it.
+    pub left_prepared: HashMap<StripId, u64>,
     /// Where the next group goes (the one in flight, while there is one).
     pub head: LogPoint,
     /// The log is needed from here on.
@@ -142,6 +144,13 @@ pub(crate) struct State {
     /// Said to be full, and not emptied since.
     pub full: bool,
     pub stopping: bool,
+}
+
+impl State {
+    /// Whether nothing has asked in this life for what is prepared on a strip whose last record is `rsn`.
+    pub fn is_inherited(&self, strip: StripId, rsn: u64) -> bool {
+        rsn <= self.inherited || self.left_prepared.get(&strip) == Some(&rsn)
+    }
 }
 
 pub(crate) struct Store {
@@ -200,6 +209,7 @@ impl Store {
             rsn: recovered.rsn,
             durable: recovered.rsn,
             inherited: recovered.rsn,
+            left_prepared: HashMap::new(),
             head: recovered.head,
             tail: recovered.tail,
             pending: VecDeque::new(),

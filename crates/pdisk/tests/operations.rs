@@ -271,6 +271,22 @@ async fn only_what_an_earlier_life_left_is_a_leftover() {
     assert_eq!(p.adopt_leftover(strip(4), v(1, 1)).await, Ok(false), "asked for in this life");
     p.discard(vec![(strip(4), v(1, 1))]).await;
     assert_eq!(p.list_prepared(None, 9).await.unwrap().len(), 1);
+    // A delete of what it is above asks for nothing.
+    for i in 5..7 {
+        prepare(&p, whole(strip(i), v(1, 1), &bytes)).await.unwrap();
+        adopt(&p, strip(i), v(1, 1)).await;
+        prepare(&p, whole(strip(i), v(1, 3), &bytes)).await.unwrap();
+    }
+    let delete = async |i: u64| p.delete(vec![block(i, v(1, 2))]).await.unwrap();
+    delete(5).await;
+    assert_eq!(p.discard_leftover(strip(5), v(1, 3)).await, Ok(false), "of this life");
+    p.begin_life();
+    for i in 5..7 {
+        delete(i).await;
+    }
+    prepare(&p, whole(strip(6), v(1, 3), &bytes)).await.unwrap();
+    assert_eq!(p.discard_leftover(strip(5), v(1, 3)).await, Ok(true));
+    assert_eq!(p.discard_leftover(strip(6), v(1, 3)).await, Ok(false), "asked for in this life");
 }
 
 #[tokio::test]
