@@ -9,12 +9,13 @@ use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::units::UNIT;
 
@@ -221,8 +222,8 @@ impl PoolInner {
         drop(gone);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock()
     }
 }
 

@@ -3,12 +3,9 @@
 //! Bounded: a process keeps the newest [`EVENTS_MAX`]; numbers go on, so that a reader sees what it missed.
 //! No I/O: who raises an event also logs it, others ask for them.
 
-use std::{
-    collections::VecDeque,
-    sync::{LazyLock, Mutex, PoisonError},
-    time::SystemTime,
-};
+use std::{collections::VecDeque, sync::LazyLock, time::SystemTime};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// Events a process keeps; the oldest go.
@@ -51,7 +48,7 @@ impl Events {
     /// Adds an event; gives its number.
     pub fn raise(&self, severity: Severity, name: &str, subject: &str, text: &str) -> u64 {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.lock();
         let (last, list) = &mut *held;
         *last += 1;
         if list.len() == EVENTS_MAX {
@@ -70,7 +67,7 @@ impl Events {
 
     /// The events kept that are newer than number `after` (0: all), oldest first.
     pub fn after(&self, after: u64) -> Vec<Event> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.lock();
         held.1.iter().filter(|e| e.number > after).cloned().collect()
     }
 }

@@ -5,10 +5,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -306,12 +306,11 @@ impl Registry {
         handle(&series.cell).ok_or_else(|| clash(family))
     }
 
-    // A thread that panicked with the lock held left counts at worst one short: go on with them.
     fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.0.read().unwrap_or_else(|e| e.into_inner())
+        self.0.read()
     }
     fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.0.write().unwrap_or_else(|e| e.into_inner())
+        self.0.write()
     }
 }
 
