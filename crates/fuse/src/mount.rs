@@ -553,7 +553,7 @@ async fn finish<C: Calls>(
         Err(Errno(errno)) => Err(Arc::new(MountError::NotDurable { path: path.clone(), errno })),
     };
     match &end {
-        Ok(()) => tracing::info!(path = %path.display(), "unmounted, everything durable"),
+        Ok(()) => tracing::info!(path = %path.display(), "unmounted"),
         Err(error) => tracing::error!(%error, "unmounted"),
     }
     finished.send_replace(Some(end));

@@ -418,6 +418,10 @@ impl Names {
             Outcome::Done => self.worlds.iter().filter_map(can).collect(),
             Outcome::Refused => self.worlds.iter().filter(|w| can(w).is_none()).cloned().collect(),
             Outcome::Unknown => {
+                // It may be there, and nobody filled it.
+                if let NameOp::Create(_, tag) = op {
+                    self.loosen(*tag);
+                }
                 self.worlds.iter().flat_map(|w| [Some(w.clone()), can(w)]).flatten().collect()
             }
         };

@@ -174,6 +174,21 @@ fn a_resurrected_a_lost_and_a_half_renamed_name() {
 }
 
 #[test]
+fn a_file_made_without_an_answer_may_be_empty() {
+    let mut names = made();
+    assert_eq!(names.did(&NameOp::Create("b".into(), 2), Outcome::Unknown), None);
+    let with = |content| BTreeMap::from([("a".to_owned(), Some(1)), ("b".to_owned(), content)]);
+    for may in [listing(&[("a", 1)]), with(None), with(Some(2))] {
+        assert!(names.clone().check(&may).is_none(), "{may:?}");
+    }
+    assert!(names.clone().check(&with(Some(3))).is_some(), "another's content");
+    assert!(
+        names.check(&BTreeMap::from([("a".to_owned(), None), ("b".to_owned(), None)])).is_some(),
+        "a was filled"
+    );
+}
+
+#[test]
 fn an_operation_done_twice_and_one_refused_without_reason() {
     let mut names = made();
     assert!(names.clone().did(&NameOp::Create("a".into(), 2), Outcome::Done).is_some(), "O_EXCL twice");
