@@ -341,8 +341,9 @@ impl Tokens {
             entry.holders.retain(|holder| holder.session != session);
             member.held += u64::from(before == entry.holders.len());
             entry.holders.push(Holder { session, token: token.clone(), at: 0 });
-            // What it holds was resolved when it got it.
-            entry.resolved |= token.mode >= TokenMode::Part;
+            // What it holds was resolved when it got it. Of a part that says nothing: beside it one that has
+            // died meanwhile may have written.
+            entry.resolved |= token.mode >= TokenMode::Read;
             acts.touched.insert(token.ino);
         }
         if last {
@@ -385,15 +386,17 @@ impl Tokens {
         let Some(member) = self.members.get_mut(&session) else { return };
         let (whole, unresolved) = (member.whole, self.unresolved);
         *member = Member { whole, held: member.held, ending: true, ..Member::default() };
+        let ending: BTreeSet<SessionId> = self.ending().into_iter().collect();
         for entry in self.inodes.values_mut() {
             entry.waiting.retain(|wait| wait.session != session);
-            let held = |mode| move |h: &Holder| h.session != session && h.token.mode >= mode;
             let part = |h: &Holder| h.session == session && h.token.mode == TokenMode::Part;
             // Beside a reader or a writer it has written nothing; beside others who held a part it may have.
             let partly = whole || entry.holders.iter().any(part);
             let known = !partly && (entry.resolved || !unresolved);
             let least = if known { TokenMode::Part } else { TokenMode::Read };
-            entry.resolved = entry.holders.iter().any(held(least));
+            // One that is dead too proves nothing by what it holds.
+            let proves = |h: &Holder| !ending.contains(&h.session) && h.token.mode >= least;
+            entry.resolved = entry.holders.iter().any(proves);
         }
         self.unresolved = true;
         // They may have gone by what it left: begun anew.

@@ -1,6 +1,6 @@
 //! Stories of parts of one file, told to the table, by sessions that obey.
 
-use wire::token::{Span, Use};
+use wire::token::{Blocks, Span, Use};
 
 use super::*;
 
@@ -277,4 +277,57 @@ fn what_is_resolved_is_remembered_within_bounds() {
         stage.with(|tokens, next| tokens.release(session, &[left], NOW, next));
     }
     assert!(stage.tokens.inodes.len() <= RESOLVED_MAX + 1, "{}", stage.tokens.inodes.len());
+}
+
+#[test]
+fn of_two_that_die_together_neither_vouches_for_the_other() {
+    let blocks = |first| Need::Blocks(Span { first, end: first + 1 }, Use::Write);
+    let stories: [&[(u64, Need)]; 4] = [
+        &[(1, Need::Write)],
+        &[(2, Need::Write)],
+        &[(1, blocks(0)), (2, blocks(5))],
+        &[(1, blocks(0)), (2, Need::Size)],
+    ];
+    for held in stories {
+        for dying in [[1, 2], [2, 1]] {
+            let mut stage = Stage::new(3);
+            for (session, need) in held {
+                stage.want(*session, *need);
+            }
+            dying.iter().for_each(|&session| stage.tokens.end(SessionId(session)));
+            for session in dying {
+                stage.with(|tokens, next| tokens.drop_session(SessionId(session), NOW, next));
+            }
+            let third = SessionId(3);
+            let acts = stage.with(|tokens, next| tokens.acquire(third, INO, Need::Read, 3, NEVER, NOW, next));
+            let resolve: Vec<bool> = acts.granted.iter().map(|(_, _, resolve)| *resolve).collect();
+            assert_eq!(resolve, [true], "{held:?}, {dying:?} die");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_claimed_after_another_session_died_does_not_vouch_for_the_file() {
+    for (mode, resolve) in [(TokenMode::Part, true), (TokenMode::Read, false)] {
+        // After a restart of the manager nobody has said yet what it holds.
+        let mut stage = Stage::new(0);
+        (1..=2).for_each(|session| stage.tokens.begin(SessionId(session), true));
+        stage.tokens.begin(SessionId(3), false);
+        stage.tokens.end(SessionId(1));
+        stage.with(|tokens, next| tokens.drop_session(SessionId(1), NOW, next));
+        let blocks = if mode == TokenMode::Part {
+            Blocks::of(Span { first: 0, end: 5 }, Use::Read)
+        } else {
+            Blocks::default()
+        };
+        let held = Token { blocks, ..Token::new(INO, mode, Grant(1)) };
+        stage.with(|tokens, next| tokens.claim(SessionId(2), &[held], true, NOW, next));
+        let third = SessionId(3);
+        let mut acts = stage.with(|tokens, next| tokens.acquire(third, INO, Need::Read, 3, NEVER, NOW, next));
+        if acts.granted.is_empty() {
+            let left = Token::new(INO, TokenMode::None, Grant(1));
+            acts = stage.with(|tokens, next| tokens.release(SessionId(2), &[left], NOW, next));
+        }
+        assert_eq!(acts.granted.first().map(|(_, _, resolve)| *resolve), Some(resolve), "{mode:?}");
+    }
 }
