@@ -1,4 +1,4 @@
-//! A manager, two clients, one file of two blocks, one server, and the messages between them. What decides is the
+//! A manager, some clients, one file of two blocks, one server, and the messages between them. What decides is the
 //! shipped code: `manager::tokens::Tokens` and `client::tokens::Cell`; the rest is what `client::share` does with
 //! it, in the fewest steps that can be told apart from outside.
 
@@ -107,10 +107,10 @@ pub struct World {
     tokens: Tokens,
     grants: u64,
     unresolved: bool,
-    pub nodes: [Node; 2],
+    pub nodes: Vec<Node>,
     /// Sessions that the manager has ended, and those the server refuses.
-    ended: [bool; 2],
-    fenced: [bool; 2],
+    ended: Vec<bool>,
+    fenced: Vec<bool>,
     /// Per block: what is adopted, and whose version stands beside it.
     adopted: [u8; 2],
     prepared: [Option<(usize, u8)>; 2],
@@ -151,17 +151,17 @@ fn session(node: usize) -> SessionId {
 
 impl World {
     /// How often a process may die or sleep, the manager begin anew, a question have waited too long.
-    pub fn new(acts: u8, [crashes, restarts, expiries]: [u8; 3], fault: Fault) -> World {
+    pub fn new(clients: usize, acts: u8, [crashes, restarts, expiries]: [u8; 3], fault: Fault) -> World {
         let mut tokens = Tokens::new(false);
         let node = Node { live: true, acts_left: acts, ..Node::default() };
-        (0..2).for_each(|i| tokens.begin(session(i), false));
+        (0..clients).for_each(|i| tokens.begin(session(i), false));
         World {
             tokens,
             grants: 0,
             unresolved: false,
-            nodes: [node.clone(), node],
-            ended: [false; 2],
-            fenced: [false; 2],
+            nodes: vec![node; clients],
+            ended: vec![false; clients],
+            fenced: vec![false; clients],
             adopted: [0; 2],
             prepared: [None; 2],
             times: 0,
@@ -283,7 +283,7 @@ impl World {
             Event::Restart => {
                 self.restarts -= 1;
                 self.tokens = Tokens::new(self.unresolved);
-                for i in 0..2 {
+                for i in 0..self.nodes.len() {
                     // Who is ended is in the store, its fence too; here the fence was waited for.
                     if self.ended[i] {
                         self.fenced[i] = true;
@@ -306,7 +306,7 @@ impl World {
 
     /// Clients always ask what is wanted of them.
     fn poll(&mut self) {
-        for i in 0..2 {
+        for i in 0..self.nodes.len() {
             while self.nodes[i].live && !self.nodes[i].polls {
                 self.nodes[i].polls = true;
                 let acts = self.tokens.poll(session(i), 10 + i as u64, NEVER, NOW);
@@ -539,9 +539,11 @@ impl World {
             }
         }
         // Its times are those that somebody else knows.
-        self.must = self.times.max(self.nodes[1 - i].times);
-        let other = &mut self.nodes[1 - i];
-        other.since = other.since.min(self.must);
+        let others = || self.nodes.iter().enumerate().filter(|(other, _)| *other != i);
+        self.must = others().map(|(_, node)| node.times).fold(self.times, u8::max);
+        for node in &mut self.nodes {
+            node.since = node.since.min(self.must);
+        }
     }
 
     fn drop_session(&mut self, i: usize) {
@@ -551,11 +553,13 @@ impl World {
 
     /// At no time two hold what excludes each other.
     fn check(&self) -> Result<(), String> {
-        let [a, b] = &self.nodes;
-        if !a.live || !b.live {
-            return Ok(());
-        }
-        let (a, b) = (a.cell.known(INO), b.cell.known(INO));
+        let held: Vec<Token> =
+            self.nodes.iter().filter(|node| node.live).map(|node| node.cell.known(INO)).collect();
+        let mut pairs = held.iter().enumerate().flat_map(|(i, a)| held[..i].iter().map(move |b| (a, b)));
+        pairs.try_for_each(|(a, b)| Self::check_two(a, b))
+    }
+
+    fn check_two(a: &Token, b: &Token) -> Result<(), String> {
         let shared = a.usable().meet(&b.usable());
         let written = |token: &Token| {
             let usable = token.usable();
@@ -566,7 +570,7 @@ impl World {
         let exact = |one: &Token, other: &Token| {
             one.mode >= TokenMode::Read && other.mode == TokenMode::Part && writes(other)
         };
-        if written(&a) || written(&b) || exact(&a, &b) || exact(&b, &a) {
+        if written(a) || written(b) || exact(a, b) || exact(b, a) {
             return Err(format!("both at once: {a:?} and {b:?}"));
         }
         Ok(())
