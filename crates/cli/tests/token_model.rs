@@ -87,7 +87,7 @@ fn every_order_of_a_few_acts_keeps_the_promises() {
 
 #[test]
 fn longer_walks_keep_the_promises() {
-    walks(if soak() { 5_000_000 } else { 10_000 }, Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
+    walks(if soak() { 5_000_000 } else { 300_000 }, Fault::None).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[test]
