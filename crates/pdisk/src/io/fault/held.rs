@@ -12,6 +12,7 @@ use std::{
 
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
+use rustix::fs::FallocateFlags;
 
 use super::plan::Volatile;
 use crate::{
@@ -97,6 +98,14 @@ impl Cache {
     }
 }
 
+/// A file system without room refuses the write, not the flush after it.
+fn take_room(file: &IoFile, offset: u64, len: usize) -> io::Result<()> {
+    match rustix::fs::fallocate(&file.file, FallocateFlags::KEEP_SIZE, offset, len as u64) {
+        Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        taken => Ok(taken?),
+    }
+}
+
 pub(super) struct Held {
     volatile: Volatile,
     cache: Mutex<Cache>,
@@ -113,6 +122,7 @@ impl Held {
         if !offset.is_multiple_of(UNIT as u64) || !bytes.len().is_multiple_of(UNIT) {
             return Err(io::Error::other("the fault engine holds whole 4096 byte units only"));
         }
+        take_room(file, offset, bytes.len())?;
         lock(&self.cache).put(file, offset / UNIT as u64, bytes);
         let mut way_out = lock(&self.way_out);
         let leak = self.volatile.leak_per_million;
