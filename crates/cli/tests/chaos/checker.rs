@@ -406,6 +406,11 @@ impl Names {
         self.loose.insert(tag);
     }
 
+    /// The content of the file with this name is lost.
+    pub fn loosen_named(&mut self, name: &str) {
+        self.loose.extend(self.worlds.iter().filter_map(|world| world.get(name)));
+    }
+
     /// Whether the content of that file may be missing.
     pub fn is_loose(&self, tag: u32) -> bool {
         self.loose.contains(&tag)

@@ -20,6 +20,8 @@ use crate::common::{Cluster, Random, ropewalk};
 
 /// The servers' fault engine.
 pub const ENGINE: &str = "ROPEWALK_PDISK_FAULT";
+/// With a seed: the manager loses at its kill what it had not flushed.
+pub const UNFLUSHED: &str = "ROPEWALK_MANAGER_UNFLUSHED";
 /// Of a file's beginning, where flips hit something.
 const FLIPPED: u64 = 24 << 20;
 

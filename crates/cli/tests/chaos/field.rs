@@ -37,7 +37,7 @@ pub struct Field {
     /// When the first fault on each mount begins.
     disturbed: Vec<Option<Duration>>,
     /// Errors are allowed: more is lost than can be made good.
-    beyond: bool,
+    pub beyond: bool,
     /// Files are removed and cut.
     pub deletes: bool,
     begun: Instant,

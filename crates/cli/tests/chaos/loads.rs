@@ -373,7 +373,16 @@ impl Work for Namer {
             let mut seen = BTreeMap::new();
             for name in listed.into_iter().filter(|name| name.starts_with(&prefix)) {
                 let path = format!("{}/{name}", self.dir);
-                let Ok(found) = field.read(mount, &path, mount == 1, 0, 500) else { continue };
+                let found = match field.read(mount, &path, mount == 1, 0, 500) {
+                    Ok(found) => found,
+                    // Its name is there all the same.
+                    Err(_) if field.beyond => {
+                        self.names.loosen_named(&name);
+                        seen.insert(name, None);
+                        continue;
+                    }
+                    Err(_) => continue,
+                };
                 let tag = match found.first() {
                     Some(Seen::Cell { tag, file, .. }) if *file == 1000 + self.id => Some(*tag),
                     _ => None,

@@ -286,7 +286,7 @@ impl Round {
 pub struct Shape {
     /// A second pool with another code, for half of the files.
     pub two_pools: bool,
-    /// The pdisks' disks forget what was not flushed when their server ends.
+    /// The disks forget what was not flushed when their server, or the manager, ends.
     pub volatile: bool,
     /// What is missing is rebuilt after two seconds, and not only after minutes.
     pub rebuilds: bool,
@@ -294,6 +294,8 @@ pub struct Shape {
     pub in_memory: bool,
     /// The processes' wall clocks can be set.
     pub clocks: bool,
+    /// Of what the manager's disk forgets.
+    pub seed: u64,
 }
 
 impl Shape {
@@ -324,6 +326,7 @@ pub fn shape(seed: u64, number: u64) -> Shape {
         rebuilds: random.below(3) == 0,
         in_memory: random.below(2) == 0,
         clocks: random.below(2) == 0,
+        seed: random.next(),
     }
 }
 

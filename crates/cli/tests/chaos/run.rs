@@ -14,7 +14,7 @@ use super::{
     apart::{Ports, Reaper},
     checker::{Class, Violation, violation},
     clock::Clocks,
-    faults::{ENGINE, Victim},
+    faults::{ENGINE, UNFLUSHED, Victim},
     field::{CALL_MAX, Field},
     loads::{Shared, Work, workers},
     mend::{Mend, Place, places, states},
@@ -136,6 +136,7 @@ impl Campaign {
         cluster.down();
         if shape.volatile {
             cluster.set_env(ENGINE, "volatile leak=0.1");
+            cluster.set_env(UNFLUSHED, &shape.seed.to_string());
         }
         let clocks = kinds.contains(&Kind::Clock).then(|| Clocks::new(more.path())).flatten();
         clocks.iter().for_each(|clocks| clocks.give_to(&cluster));
