@@ -11,7 +11,7 @@ use std::{
 
 use redb::{BackendError, StorageBackend, backends::FileBackend};
 
-use super::journal::Medium;
+use super::medium::Medium;
 
 /// What a disk writes whole or not at all, bytes.
 const SECTOR: u64 = 512;
