@@ -22,6 +22,7 @@
 
 pub mod apply;
 pub mod check;
+mod closing;
 pub mod cluster;
 mod error;
 mod event_log;
@@ -43,6 +44,7 @@ mod serve;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod ticket;
 pub mod tokens;
 
 pub use error::ManagerError;

@@ -11,7 +11,8 @@ use wire::{
 
 use crate::{
     Caller, Manager,
-    cluster::{Event, Unmake, closed_name},
+    closing::closed_name,
+    cluster::{Event, Unmake},
     keys::{self, DeleteRecord, Inode, ReadError, last_u64},
     manager::{ANSWER_BEFORE, TICK, read_refusal},
     store::{Read, open_record, prefix_end},

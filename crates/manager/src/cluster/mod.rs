@@ -55,11 +55,12 @@ use wire::{
 
 pub use self::{
     holders::{Holders, UnderWay},
-    pools::{NewPool, Unmake, closed_name},
+    pools::{NewPool, Unmake},
     space::data_strips,
 };
 pub(crate) use self::{lives::LEASE_MAX, moves::needed};
 use self::{lives::LongestLease, moves::Moving, space::Space, tokens::Grants};
+pub use crate::ticket::Ticket;
 use crate::{
     keys::{self, CounterRecord, EndingRecord, MapRecord, PdiskRecord, ReadError, SessionRecord},
     locks::Locks,
@@ -69,9 +70,6 @@ use crate::{
 
 /// How long a lease lasts unless configured.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(10);
-
-/// Whom an answer is for: chosen by the driver.
-pub type Ticket = u64;
 
 /// Something happened.
 #[derive(Debug, Clone)]

@@ -16,7 +16,12 @@ use wire::{
 };
 
 use super::{Cluster, Step, StoreOp};
-use crate::{keys, namespace::new_root, tokens::Tokens};
+use crate::{
+    closing::{closed_name, closing_name},
+    keys,
+    namespace::new_root,
+    tokens::Tokens,
+};
 
 /// Most pools, and most file systems, of a cluster: every process holds all of them.
 const MANY_MAX: usize = 256;
@@ -36,14 +41,6 @@ pub struct NewPool {
     pub pdisks: Vec<PdiskId>,
     /// Seed of its table.
     pub seed: u64,
-}
-
-/// Behind the name of a pool that is being removed.
-const CLOSED: &str = " (being removed)";
-
-/// The name that a closed pool had.
-pub fn closed_name(name: &str) -> Option<&str> {
-    name.strip_suffix(CLOSED)
 }
 
 /// What is to be removed.
@@ -193,7 +190,7 @@ impl Cluster {
                 pdisk.state.name()
             )));
         }
-        self.rename_pool(pool.id, |name| closed_name(name).is_none().then(|| format!("{name}{CLOSED}")), step)
+        self.rename_pool(pool.id, |name| closed_name(name).is_none().then(|| closing_name(name)), step)
     }
 
     fn rename_pool(

@@ -25,7 +25,7 @@ use wire::{
 };
 
 use self::rules::{Way, give, way, widened, writes};
-use crate::cluster::Ticket;
+use crate::ticket::Ticket;
 
 /// Questions of one session for one inode that are answered together; of more the oldest are told to be late.
 const TICKETS_MAX: usize = 8;
