@@ -1,10 +1,13 @@
 //! Stories of a manager that was away, and of disks and servers that do not follow the map, told to the state machine.
 
 use base::{
-    PoolId,
+    Epoch, PdiskId, PoolId, SessionId,
     fence::{Passes, Permit},
 };
-use wire::{mgr::MgrError, token::TokenMode};
+use wire::{
+    mgr::{MgrError, MgrReply, PdiskReport},
+    token::{Need, Token, TokenMode},
+};
 
 use super::{
     tests::{LEASE, Stage, report},

@@ -13,7 +13,10 @@ use wire::{
     mgr::{MgrError, MgrReply, ProcessIdent},
 };
 
-use super::{Client, Cluster, PendingOpen, Step, StoreOp, Ticket};
+use super::{
+    Cluster, Step, StoreOp, Ticket,
+    state::{Client, PendingOpen},
+};
 use crate::keys::{SessionRecord, ending_key, session_key};
 
 /// Mounts that may wait at once; more are told to try again.

@@ -1,16 +1,15 @@
 //! Stories of managers that are restarted: what one life gave or asked, told to the next.
 
-use base::tunables::Tunables;
+use base::{Grant, InodeNo, NodeId, SessionId, tunables::Tunables};
 use wire::{
-    mgr::MgrError,
-    token::{Recall, TokenMode},
+    mgr::{MgrError, MgrReply},
+    token::{Need, Recall, Token, TokenMode},
 };
 
 use super::{
     tests::{LEASE, Stage, report},
     *,
 };
-use crate::cluster::lives::LEASE_MAX;
 
 /// The pass that a session is asked for, which has everything or nothing.
 fn asked_for_pass(stage: &mut Stage, session: SessionId) -> u64 {

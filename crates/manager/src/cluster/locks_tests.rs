@@ -1,7 +1,10 @@
 //! Stories of programs' locks and the sessions that hold them.
 
+use base::{InodeNo, SessionId};
+use libc::EINVAL;
 use wire::{
-    lock::{Lock, LockAnswer, LockMode},
+    lock::{Lock, LockAnswer, LockMode, LockRequest},
+    mgr::{MgrError, MgrReply},
     token::Recall,
 };
 

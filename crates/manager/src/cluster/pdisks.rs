@@ -20,7 +20,7 @@ use wire::{
     mgr::{LogMark, PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Step, moves::needed};
+use super::{Cluster, Step, code::needed};
 
 /// A silent pdisk whose server is alive stays out for this many leases.
 const SILENT_LEASES: u32 = 6;

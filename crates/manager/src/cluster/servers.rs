@@ -12,12 +12,16 @@
 use std::time::Duration;
 
 use base::{Epoch, NodeId, SessionId};
+use libc::EINVAL;
 use wire::{
     map::PdiskState,
     mgr::{MgrError, MgrReply, PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Disk, Server, Step, Ticket, invalid};
+use super::{
+    Cluster, Step, Ticket,
+    state::{Disk, Server},
+};
 
 impl Cluster {
     /// The manager itself was away: nobody could renew meanwhile, so everybody has a full lease again. After a short absence
@@ -129,7 +133,7 @@ impl Cluster {
         step: &mut Step,
     ) {
         if epoch > self.map.epoch {
-            return step.refuse(ticket, invalid());
+            return step.refuse(ticket, MgrError::Errno(EINVAL));
         }
         if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
             server.renewed = server.renewed.max(now);

@@ -1,16 +1,20 @@
 //! Stories of servers, pdisks and sessions, told to the state machine with its own clock.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use base::{ClusterId, Grant, Incarnation, PoolId};
+use base::{ClusterId, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId};
 use wire::{
+    lock::LockRequest,
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{LogMark, MgrError},
-    token::{Recall, TokenMode},
+    mgr::{LogMark, MgrError, MgrReply, PdiskReport, ProcessIdent},
+    token::{Need, Recall, Token, TokenMode},
 };
 
 use super::*;
-use crate::store::{self, Changes, Snapshot};
+use crate::{
+    keys,
+    store::{self, Changes, Snapshot, seal_record},
+};
 
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 

@@ -9,41 +9,19 @@ use wire::{
     token::{Need, Span, TOKENS_MAX, Token, Use},
 };
 
-use super::{Client, Cluster, Event, Step};
+use super::{Cluster, Event, Step, state::Client};
 use crate::{
     keys,
     tokens::{Acts, NextGrant, Tokens},
 };
 
-/// Grants numbered ahead of what is stored, so that a grant needs no commit.
-const GRANTS_AHEAD: u64 = 4096;
 /// How long a session that renews its lease may take to give up a token before it is fenced.
 const RECALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A client that nobody waits for may come back for so many leases, and loses nothing. Then it is taken for dead,
 /// so that what it left half done is resolved and holds up no rebuild.
 const GONE_LEASES: u32 = 6;
-/// Tokens that one session may hold: so many for each file that a client may keep, and at least. Clients keep fewer
-/// (open files are bounded there too); one that does not is refused more, with ENFILE.
-const TOKENS_HELD: (u64, u64) = (32, 1 << 20);
 /// Inodes in one listing.
 const LIST_MAX: usize = 1024;
-
-/// Numbers of grants. Those up to `stored` may have been given before a restart.
-#[derive(Debug)]
-pub(super) struct Grants {
-    last: Grant,
-    stored: Grant,
-}
-
-impl Grants {
-    pub fn new(stored: Grant) -> Grants {
-        Grants { last: stored, stored }
-    }
-    pub fn next(&mut self) -> Grant {
-        self.last.0 += 1;
-        self.last
-    }
-}
 
 /// Whether a message names tokens as it must.
 fn are_valid(tokens: &[Token]) -> bool {
@@ -51,18 +29,7 @@ fn are_valid(tokens: &[Token]) -> bool {
     count <= TOKENS_MAX && tokens.iter().all(Token::is_valid)
 }
 
-/// Tokens that one session may hold where its client may keep so many files.
-pub(super) fn tokens_max(files_to_cache_max: u32) -> u64 {
-    let (each, least) = TOKENS_HELD;
-    (u64::from(files_to_cache_max) * each).max(least)
-}
-
 impl Cluster {
-    /// A client may keep so many files.
-    pub fn set_files_to_cache_max(&mut self, files: u32) {
-        self.tokens_max = tokens_max(files);
-    }
-
     /// The next grant; what is stored is ahead of it before anybody hears of it.
     pub(super) fn next_grant(&mut self, step: &mut Step) -> Grant {
         let grant = self.grants.next();
@@ -71,9 +38,8 @@ impl Cluster {
     }
 
     fn store_grants(&mut self, step: &mut Step) {
-        if self.grants.last > self.grants.stored {
-            self.grants.stored = Grant(self.grants.last.0 + GRANTS_AHEAD);
-            self.counters.grant = self.grants.stored;
+        if let Some(stored) = self.grants.number_ahead() {
+            self.counters.grant = stored;
             step.put(keys::counter_key(), &self.counters);
         }
     }
