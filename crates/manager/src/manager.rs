@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 use wire::{
-    map::{ClusterMap, PdiskEntry},
+    map::ClusterMap,
     mgr::{Attr, Change, FileKind, MgrError, MgrReply, MgrRequest, OpId},
     token::Need,
 };
@@ -35,7 +35,7 @@ use wire::{
 use crate::{
     ManagerError,
     apply::{Outcome, Watched, Writer},
-    cluster::{Cluster, Event, Holders, NewPool, Step, StoreOp, Ticket, Unmake},
+    cluster::{Ask, Cluster, Event, Holders, NewPool, Question, Removal, Step, StoreOp, Ticket},
     event_log::EventLog,
     format,
     keys::{self, ConfigRecord, EndingRecord, ReadError, SessionRecord},
@@ -83,7 +83,8 @@ pub struct Caller {
     pub expires: Instant,
 }
 
-struct Ask {
+/// An event for the cluster's task, with who waits for the answer if it is a question.
+struct Message {
     event: Event,
     answer: Option<(Ticket, Asker)>,
 }
@@ -107,7 +108,7 @@ pub(crate) struct Inner {
     pub deletes: Notify,
     /// Who holds which tokens.
     holders: Arc<Holders>,
-    events: mpsc::Sender<Ask>,
+    events: mpsc::Sender<Message>,
     collect: Notify,
     tickets: AtomicU64,
     started: Instant,
@@ -289,81 +290,21 @@ impl Manager {
             MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
-            MgrRequest::LogMarks { pdisks } => {
-                self.ask(caller, |ticket| Event::LogMarks { ticket, pdisks }).await
+            MgrRequest::RegisterServer { .. } | MgrRequest::OpenSession { .. } => {
+                self.with_config(self.ask(caller, request).await?)
             }
-            MgrRequest::RegisterServer { node, process, addrs, pdisks } => {
-                let ask = |ticket| Event::Register { ticket, node, process, addrs, pdisks };
-                self.with_config(self.ask(caller, ask).await?)
-            }
-            MgrRequest::Renew { epoch, pdisks } => {
-                self.ask(caller, |ticket| Event::Renew { ticket, session, epoch, pdisks }).await
-            }
-            MgrRequest::OpenSession { fs, process, admin_addr, mount, proven_dead, share } => {
-                let expires = self.expiry(caller);
-                let ask = |ticket| Event::Open {
-                    ticket,
-                    expires,
-                    fs,
-                    process,
-                    admin_addr,
-                    mount,
-                    proven_dead,
-                    share,
-                };
-                self.with_config(self.ask(caller, ask).await?)
-            }
-            MgrRequest::ResolveDone => {
-                self.ask(caller, |ticket| Event::ResolveDone { ticket, session }).await
-            }
-            MgrRequest::CloseSession => self.ask(caller, |ticket| Event::Close { ticket, session }).await,
-            MgrRequest::Reserve { pool, bytes, held } => {
-                self.ask(caller, |ticket| Event::Reserve { ticket, session, pool, bytes, held }).await
-            }
-            MgrRequest::ReportSilent { pdisk } => {
-                self.ask(caller, |ticket| Event::Silent { ticket, session, pdisk }).await
-            }
-            MgrRequest::StatFs { fs } => {
-                let reply = self.ask(caller, |ticket| Event::StatFs { ticket, fs }).await?;
-                match reply {
-                    MgrReply::StatFs { total, free, .. } => {
-                        Ok(MgrReply::StatFs { total, free, inodes: self.inodes(fs)? })
-                    }
-                    other => Ok(other),
+            MgrRequest::StatFs { fs } => match self.ask(caller, request).await? {
+                MgrReply::StatFs { total, free, .. } => {
+                    Ok(MgrReply::StatFs { total, free, inodes: self.inodes(fs)? })
                 }
-            }
+                other => Ok(other),
+            },
             MgrRequest::Cluster => self.cluster_report(caller).await,
             MgrRequest::ConfigSet { pairs } => self.config_set(pairs).await,
             MgrRequest::ConfigGet => Ok(MgrReply::Config(self.config()?)),
             MgrRequest::Acquire { ino, need } => self.acquire(caller, ino, need).await,
-            MgrRequest::Release { tokens } => {
-                self.ask(caller, |ticket| Event::Release { ticket, session, tokens }).await
-            }
-            MgrRequest::WaitRecalls => {
-                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
-                self.ask(caller, |ticket| Event::WaitRecalls { ticket, expires, session }).await
-            }
-            MgrRequest::Claim { tokens, last } => {
-                self.ask(caller, |ticket| Event::Claim { ticket, session, tokens, last }).await
-            }
-            MgrRequest::Resolved { ino } => {
-                self.ask(caller, |ticket| Event::Resolved { ticket, session, ino }).await
-            }
-            MgrRequest::Published { ino, number } => {
-                self.ask(caller, |ticket| Event::Published { ticket, session, ino, number }).await
-            }
-            MgrRequest::ResolvePassDone { pass } => {
-                self.ask(caller, |ticket| Event::ResolvePassDone { ticket, session, pass }).await
-            }
-            MgrRequest::Tokens { fs, after } => {
-                self.ask(caller, |ticket| Event::ListTokens { ticket, fs, after }).await
-            }
-            MgrRequest::Lock(request) => {
-                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
-                self.ask(caller, |ticket| Event::Lock { ticket, expires, session, request }).await
-            }
-            MgrRequest::Locks { fs, after } => {
-                let reply = self.ask(caller, |ticket| Event::ListLocks { ticket, fs, after }).await?;
+            MgrRequest::Locks { fs, .. } => {
+                let reply = self.ask(caller, request).await?;
                 let MgrReply::Locks { locks, more } = reply else { return Ok(reply) };
                 let snapshot = self.snapshot();
                 let name = move || crate::paths::name_locks(&*snapshot, fs, locks);
@@ -371,27 +312,15 @@ impl Manager {
                 let locks = named.map_err(|error| refusal(Fault::from(error).into_reply()))?;
                 Ok(MgrReply::Locks { locks, more })
             }
-            MgrRequest::Detach { session } => {
-                self.ask(caller, |ticket| Event::Detach { ticket, session }).await
-            }
-            MgrRequest::PdiskSet { pdisk, wish } => {
-                self.ask(caller, |ticket| Event::Wish { ticket, pdisk, wish }).await
-            }
-            MgrRequest::PdiskAdd { pdisk, name, node, capacity, pools } => {
-                let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
-                self.ask(caller, |ticket| Event::Add { ticket, entry: Box::new(entry), pools }).await
-            }
             MgrRequest::PoolCreate { name, code, block_size, pdisks } => {
                 let seed = format::random_key().map_err(|error| MgrError::Store(error.to_string()))?[0];
-                let wish = NewPool { name, code, block_size, pdisks, seed };
-                self.ask(caller, |ticket| Event::MakePool { ticket, wish }).await
+                self.ask(caller, Ask::MakePool(NewPool { name, code, block_size, pdisks, seed })).await
             }
             MgrRequest::FsCreate { name, pool } => {
-                let now = format::wall_clock();
-                self.ask(caller, |ticket| Event::MakeFs { ticket, name, pool, now }).await
+                self.ask(caller, Ask::MakeFs { name, pool, now: format::wall_clock() }).await
             }
             MgrRequest::LostFiles { fs, after } => {
-                let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+                let reply = self.ask(caller, MgrRequest::Cluster).await?;
                 let MgrReply::Cluster(report) = reply else { return Ok(reply) };
                 let snapshot = self.snapshot();
                 // Goes over all extents.
@@ -401,7 +330,7 @@ impl Manager {
                 Ok(MgrReply::LostFiles(found))
             }
             MgrRequest::PoolDelete { name } => self.pool_delete(caller, name).await,
-            MgrRequest::FsDelete { name } => self.unmake(caller, Unmake::DropFs(name)).await,
+            MgrRequest::FsDelete { name } => self.remove(caller, Removal::RemoveFs(name)).await,
             MgrRequest::Owned { fs, ino, block } => {
                 let snapshot = self.snapshot();
                 let look = move || crate::owned::runs(&*snapshot, fs, ino, block);
@@ -416,20 +345,36 @@ impl Manager {
                 Ok(MgrReply::Owners(found.map_err(read_refusal)?))
             }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
-            read => self.read(session, read).await,
+            MgrRequest::Lookup { .. }
+            | MgrRequest::GetAttr { .. }
+            | MgrRequest::ReadDir { .. }
+            | MgrRequest::ReadLink { .. }
+            | MgrRequest::ReadInline { .. }
+            | MgrRequest::Extents { .. }
+            | MgrRequest::GetXattr { .. }
+            | MgrRequest::ListXattr { .. } => self.read(session, request).await,
+            of_cluster => self.ask(caller, of_cluster).await,
         }
     }
 
     /// Asks the cluster's task.
-    pub(crate) async fn ask(
-        &self,
-        caller: Caller,
-        event: impl FnOnce(Ticket) -> Event,
-    ) -> Result<MgrReply, MgrError> {
+    pub(crate) async fn ask(&self, caller: Caller, ask: impl Into<Ask>) -> Result<MgrReply, MgrError> {
+        let ask = ask.into();
+        // Answers that wait for something are under way in time; a mount that can begin begins up to the end.
+        let ahead = match &ask {
+            Ask::Request(MgrRequest::OpenSession { .. }) => Duration::ZERO,
+            _ => ANSWER_BEFORE,
+        };
+        self.ask_until(self.expiry(caller).saturating_sub(ahead), caller, ask).await
+    }
+
+    /// The same; who cannot be answered before `expires` is told so then.
+    async fn ask_until(&self, expires: Duration, caller: Caller, ask: Ask) -> Result<MgrReply, MgrError> {
         let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let asker = Asker { session: caller.session, answer };
-        self.inner.tell(event(ticket), Some((ticket, asker))).await?;
+        let question = Question { ticket, session: caller.session, expires };
+        self.inner.tell(Event::Asked(question, ask), Some((ticket, asker))).await?;
         match tokio::time::timeout_at(caller.expires, answered).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) => Err(stopping()),
@@ -438,7 +383,7 @@ impl Manager {
     }
 
     async fn wait_map(&self, caller: Caller, have: Epoch) -> Result<MgrReply, MgrError> {
-        self.inner.tell(Event::Have { session: caller.session, epoch: have }, None).await?;
+        self.inner.tell(Event::InForce { session: caller.session, epoch: have }, None).await?;
         let mut map = self.inner.map.clone();
         // Safe to cancel: waiting on a watch changes nothing.
         match tokio::time::timeout_at(caller.expires, map.wait_for(|map| map.epoch > have)).await {
@@ -471,9 +416,7 @@ impl Manager {
         let under_way = self.inner.holders.begin(fs, inos.clone());
         for ino in inos {
             if self.inner.holders.kept_by_other(fs, ino, session) {
-                let expires = self.expiry(caller).saturating_sub(ANSWER_BEFORE);
-                let ask = |ticket| Event::Change { ticket, expires, session, ino };
-                if let MgrReply::Error(error) = self.ask(caller, ask).await? {
+                if let MgrReply::Error(error) = self.ask(caller, Ask::Change(ino)).await? {
                     return Err(error);
                 }
             }
@@ -538,7 +481,7 @@ impl Manager {
 
     /// A token, with the inode's attributes as they are after it was given.
     async fn acquire(&self, caller: Caller, ino: InodeNo, need: Need) -> Result<MgrReply, MgrError> {
-        let (session, expires) = (caller.session, self.expiry(caller).saturating_sub(ANSWER_BEFORE));
+        let session = caller.session;
         let names = need == Need::Names;
         if names {
             match self.read_now(session, &MgrRequest::GetAttr { ino })? {
@@ -547,8 +490,7 @@ impl Manager {
                 other => return Ok(other),
             }
         }
-        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
-        let (token, resolve) = match self.ask(caller, ask).await? {
+        let (token, resolve) = match self.ask(caller, MgrRequest::Acquire { ino, need }).await? {
             MgrReply::Token { token, resolve, .. } => (token, resolve),
             refused => return Ok(refused),
         };
@@ -574,10 +516,8 @@ impl Manager {
     /// A file was made for somebody who will use it. Nobody else knows it yet; if somebody does (the answer is repeated),
     /// or tokens are not given now, it is asked for when it is used.
     async fn made_held(&self, caller: Caller, attr: Box<Attr>) -> MgrReply {
-        let (session, ino, need) = (caller.session, attr.ino, Need::Write);
-        let expires = self.inner.now() + MADE_WAIT;
-        let ask = |ticket| Event::Acquire { ticket, expires, session, ino, need };
-        match self.ask(caller, ask).await {
+        let ask = MgrRequest::Acquire { ino: attr.ino, need: Need::Write };
+        match self.ask_until(self.inner.now() + MADE_WAIT, caller, ask.into()).await {
             Ok(MgrReply::Token { token, resolve, .. }) => MgrReply::CreatedHeld { attr, token, resolve },
             _ => MgrReply::Created { attr, new: true },
         }
@@ -691,7 +631,7 @@ impl Manager {
     }
 
     async fn cluster_report(&self, caller: Caller) -> Result<MgrReply, MgrError> {
-        let reply = self.ask(caller, |ticket| Event::Report { ticket }).await?;
+        let reply = self.ask(caller, MgrRequest::Cluster).await?;
         let MgrReply::Cluster(mut report) = reply else { return Ok(reply) };
         let counts: Result<Vec<u64>, MgrError> =
             report.map.filesystems.iter().map(|fs| self.inodes(fs.id)).collect();
@@ -740,8 +680,7 @@ impl Inner {
     }
 
     async fn tell(&self, event: Event, answer: Option<(Ticket, Asker)>) -> Result<(), MgrError> {
-        let ask = Ask { event, answer };
-        self.events.send(ask).await.map_err(|_| stopping())
+        self.events.send(Message { event, answer }).await.map_err(|_| stopping())
     }
 }
 
@@ -828,7 +767,7 @@ fn read_tunables(from: &Snapshot) -> Result<Tunables, ManagerError> {
 /// The task that owns the cluster.
 async fn run_cluster(
     mut cluster: Cluster,
-    mut queue: mpsc::Receiver<Ask>,
+    mut queue: mpsc::Receiver<Message>,
     publish: watch::Sender<Arc<ClusterMap>>,
     inner: Arc<Inner>,
 ) {
@@ -845,10 +784,10 @@ async fn run_cluster(
         // cannot keep a lease from running out.
         let ask = tokio::select! {
             biased;
-            _ = tick.tick() => Some(Ask { event: Event::Tick, answer: None }),
+            _ = tick.tick() => Some(Message { event: Event::Tick, answer: None }),
             ask = queue.recv() => ask,
         };
-        let Some(Ask { event, answer }) = ask else { return };
+        let Some(Message { event, answer }) = ask else { return };
         waiting.extend(answer);
         let look = inner.look();
         for event in look.away.map(Event::Away).into_iter().chain([event]) {

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use libc::ENOENT;
-use wire::mgr::{MgrError, MgrReply};
+use libc::{EINVAL, ENOENT};
+use wire::{
+    map::PdiskEntry,
+    mgr::{MgrError, MgrReply, MgrRequest},
+};
 
-use super::{Cluster, Event, Step, stored::map_record};
+use super::{Ask, Cluster, Event, Question, Step, stored::map_record};
 use crate::keys::{self, SessionRecord};
 
 impl Cluster {
@@ -17,93 +20,148 @@ impl Cluster {
         }
         self.lapse_servers(now, &mut step);
         match event {
-            Event::Away(_) => {}
+            Event::Away(_) => self.settle(now, &mut step),
             Event::Tick => {
                 self.lapse_clients(now, &mut step);
                 self.settle_lease(now, &mut step);
+                self.settle(now, &mut step);
             }
-            Event::LogMarks { ticket, pdisks } => {
+            Event::SetLease(lease) => {
+                self.set_lease(lease, now, &mut step);
+                self.settle(now, &mut step);
+            }
+            Event::SetRebuildDelay(delay) => {
+                self.set_rebuild_delay(delay);
+                self.settle(now, &mut step);
+            }
+            Event::InForce { session, epoch } => {
+                self.acknowledge(session, epoch);
+                self.settle(now, &mut step);
+            }
+            Event::Unclear { fs } => {
+                if self.unclear().contains(&fs) {
+                    self.share_tokens(fs, now, &mut step);
+                }
+                self.settle(now, &mut step);
+            }
+            Event::Asked(question, ask) => self.answer(question, ask, now, &mut step),
+        }
+        self.publish(now, &mut step);
+        step
+    }
+
+    /// Carries out what is asked for; what has to wait for something is answered by a later event.
+    fn answer(&mut self, question: Question, ask: Ask, now: Duration, step: &mut Step) {
+        use Ask::{Change, MakeFs, MakePool, Remove, Request};
+        use MgrRequest as R;
+        let Question { ticket, session, .. } = question;
+        match ask {
+            // What follows from these stays within the tables of tokens and locks, which settle it themselves.
+            Change(ino) => return self.change(question, ino, now, step),
+            Request(R::Acquire { ino, need }) => return self.acquire(question, ino, need, now, step),
+            Request(R::Release { tokens }) => return self.release(question, &tokens, now, step),
+            Request(R::WaitRecalls) => return self.wait_recalls(question, now, step),
+            Request(R::Claim { tokens, last }) => return self.claim(question, &tokens, last, now, step),
+            Request(R::Resolved { ino }) => return self.resolved(question, ino, step),
+            Request(R::Published { ino, number }) => {
+                return self.published(question, ino, number, now, step);
+            }
+            Request(R::ResolvePassDone { pass }) => return self.pass_done(question, pass, step),
+            Request(R::Tokens { fs, after }) => return self.list_tokens(ticket, fs, after, now, step),
+            Request(R::Lock(request)) => return self.lock(question, request, now, step),
+
+            Request(R::Locks { fs, after }) => self.list_locks(ticket, fs, after, now, step),
+            Request(R::LogMarks { pdisks }) => {
                 step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
             }
-            Event::Register { ticket, node, process, addrs, pdisks } => {
-                self.register(ticket, node, process, addrs, pdisks, now, &mut step);
+            Request(R::RegisterServer { node, process, addrs, pdisks }) => {
+                self.register(ticket, node, process, addrs, pdisks, now, step);
             }
-            Event::Renew { ticket, session, epoch, pdisks } => {
-                self.renew(ticket, session, epoch, pdisks, now, &mut step);
-            }
-            Event::Have { session, epoch } => self.acknowledge(session, epoch),
-            Event::Unclear { fs } if self.unclear().contains(&fs) => self.share_tokens(fs, now, &mut step),
-            Event::Unclear { .. } => {}
-            Event::Open { ticket, expires, fs, process, admin_addr, mount, proven_dead, share } => {
+            Request(R::Renew { epoch, pdisks }) => self.renew(ticket, session, epoch, pdisks, now, step),
+            Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
                 let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(ticket, expires, &fs, record, &proven_dead, share, now, &mut step);
+                self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
             }
-            Event::ResolveDone { ticket, session } => self.resolve_done(ticket, session, &mut step),
-            Event::Close { ticket, session } => self.close(ticket, session, now, &mut step),
-            Event::Reserve { ticket, session, pool, bytes, held } => {
+            Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
+            Request(R::CloseSession) => self.close(ticket, session, now, step),
+            Request(R::Reserve { pool, bytes, held }) => {
                 match self.reserve(session, pool, bytes, held, now) {
                     Ok(bytes) => step.reply(ticket, MgrReply::Reserved { bytes }),
                     Err(error) => step.refuse(ticket, error),
                 }
             }
-            Event::Silent { ticket, session, pdisk } => {
+            Request(R::ReportSilent { pdisk }) => {
                 if self.clients.contains_key(&session) {
-                    self.silent(pdisk, now, &mut step);
+                    self.silent(pdisk, now, step);
                     step.reply(ticket, MgrReply::Done);
                 } else {
                     step.refuse(ticket, MgrError::NoSession);
                 }
             }
-            Event::StatFs { ticket, fs } => match self.statfs(fs) {
+            Request(R::StatFs { fs }) => match self.statfs(fs) {
                 Some(reply) => step.reply(ticket, reply),
                 None => step.refuse(ticket, MgrError::Errno(ENOENT)),
             },
-            Event::Report { ticket } => {
-                let report = self.report(now);
-                step.reply(ticket, MgrReply::Cluster(Box::new(report)));
-            }
-            Event::SetLease(lease) => self.set_lease(lease, now, &mut step),
-            Event::Detach { ticket, session } => self.detach(ticket, session, &mut step),
-            Event::SetRebuildDelay(delay) => self.set_rebuild_delay(delay),
-            Event::Wish { ticket, pdisk, wish } => {
-                let outcome = self.wish(pdisk, wish, &mut step);
+            Request(R::Cluster) => step.reply(ticket, MgrReply::Cluster(Box::new(self.report(now)))),
+            Request(R::Detach { session }) => self.detach(ticket, session, step),
+            Request(R::PdiskSet { pdisk, wish }) => {
+                let outcome = self.wish(pdisk, wish, step);
                 step.answer(ticket, outcome);
             }
-            Event::Add { ticket, entry, pools } => {
-                let outcome = self.add_pdisk(*entry, &pools, &mut step);
+            Request(R::PdiskAdd { pdisk, name, node, capacity, pools }) => {
+                let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
+                let outcome = self.add_pdisk(entry, &pools, step);
                 step.answer(ticket, outcome);
             }
-            Event::MakePool { ticket, wish } => {
-                let outcome = self.make_pool(wish, now, &mut step);
+            MakePool(new) => {
+                let outcome = self.make_pool(new, now, step);
                 step.answer(ticket, outcome);
             }
-            Event::MakeFs { ticket, name, pool, now } => {
-                let outcome = self.make_fs(name, pool, now, &mut step);
+            MakeFs { name, pool, now } => {
+                let outcome = self.make_fs(name, pool, now, step);
                 step.answer(ticket, outcome);
             }
-            Event::Unmake { ticket, what } => {
-                let outcome = self.unmake(what, &mut step);
+            Remove(what) => {
+                let outcome = self.remove_step(what, step);
                 step.answer(ticket, outcome);
             }
-            Event::Lock { ticket, expires, session, request } => {
-                self.lock_event(ticket, expires, session, request, now, &mut step);
-                self.publish(now, &mut step);
-                return step;
-            }
-            Event::ListLocks { ticket, fs, after } => self.list_locks(ticket, fs, after, now, &mut step),
-            event => {
-                self.token_event(event, now, &mut step);
-                self.publish(now, &mut step);
-                return step;
-            }
+
+            // Answered from the store, or put together of several questions (`Manager::handle`).
+            Request(
+                R::GetMap
+                | R::WaitMap { .. }
+                | R::Lookup { .. }
+                | R::GetAttr { .. }
+                | R::ReadDir { .. }
+                | R::ReadLink { .. }
+                | R::ReadInline { .. }
+                | R::Extents { .. }
+                | R::GetXattr { .. }
+                | R::ListXattr { .. }
+                | R::Mutate { .. }
+                | R::MutateMany { .. }
+                | R::ConfigSet { .. }
+                | R::ConfigGet
+                | R::PoolCreate { .. }
+                | R::FsCreate { .. }
+                | R::PoolDelete { .. }
+                | R::FsDelete { .. }
+                | R::LostFiles { .. }
+                | R::Events { .. }
+                | R::Owned { .. }
+                | R::Owners { .. },
+            ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
-        self.settle_pdisks(now, &mut step);
-        self.settle_moves(now, &mut step);
-        self.settle_tokens(now, &mut step);
-        self.settle_locks(now, &mut step);
-        self.settle_opens(now, &mut step);
-        self.publish(now, &mut step);
-        step
+        self.settle(now, step);
+    }
+
+    /// What follows for everything else.
+    fn settle(&mut self, now: Duration, step: &mut Step) {
+        self.settle_pdisks(now, step);
+        self.settle_moves(now, step);
+        self.settle_tokens(now, step);
+        self.settle_locks(now, step);
+        self.settle_opens(now, step);
     }
 
     /// Stores and publishes the map if this event changed it; fills it into answers that carry it.

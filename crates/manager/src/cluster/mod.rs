@@ -53,9 +53,9 @@ use std::time::Duration;
 
 pub use self::{
     code::data_strips,
-    event::Event,
+    event::{Ask, Event, Question},
     holders::{Holders, UnderWay},
-    pools::{NewPool, Unmake},
+    pools::{NewPool, Removal},
     state::Cluster,
     step::{HolderList, Step, StoreOp},
     stored::{last_removed_fs, load_map, map_record},

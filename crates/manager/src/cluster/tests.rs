@@ -6,7 +6,7 @@ use base::{ClusterId, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId,
 use wire::{
     lock::LockRequest,
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{LogMark, MgrError, MgrReply, PdiskReport, ProcessIdent},
+    mgr::{LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     token::{Need, Recall, Token, TokenMode},
 };
 
@@ -16,6 +16,8 @@ use crate::{
     store::{self, Changes, Snapshot, seal_record},
 };
 
+/// Who needs no session.
+pub(super) const NOBODY: SessionId = SessionId(0);
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
@@ -114,10 +116,16 @@ impl Stage {
         stage
     }
 
-    pub fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
-        self.tickets += 1;
-        let step = self.cluster.handle(event(self.tickets), self.now);
+    pub fn tell(&mut self, event: Event) {
+        let step = self.cluster.handle(event, self.now);
         self.take(step);
+    }
+
+    /// Asks for something; the answer comes at once or later.
+    pub fn question(&mut self, session: SessionId, ask: impl Into<Ask>) -> Ticket {
+        self.tickets += 1;
+        let expires = self.now + Duration::from_secs(60);
+        self.tell(Event::Asked(Question { ticket: self.tickets, session, expires }, ask.into()));
         self.tickets
     }
 
@@ -135,8 +143,9 @@ impl Stage {
         self.collected += u32::from(step.collect);
     }
 
-    pub fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
-        let ticket = self.tell(event);
+    /// Asks for something that is answered at once.
+    pub fn ask(&mut self, session: SessionId, ask: impl Into<Ask>) -> MgrReply {
+        let ticket = self.question(session, ask);
         self.replies.remove(&ticket).expect("an answer")
     }
 
@@ -147,13 +156,15 @@ impl Stage {
     }
 
     fn register_with(&mut self, node: u32, incarnation: u64, log_position: u64, proved: Option<LogMark>) {
-        let reply = self.ask(|ticket| Event::Register {
-            ticket,
-            node: NodeId(node),
-            process: process(1000 * node + incarnation as u32),
-            addrs: vec![format!("127.0.0.1:{node}")],
-            pdisks: vec![PdiskReport { proved, ..report(node, incarnation, log_position) }],
-        });
+        let reply = self.ask(
+            NOBODY,
+            MgrRequest::RegisterServer {
+                node: NodeId(node),
+                process: process(1000 * node + incarnation as u32),
+                addrs: vec![format!("127.0.0.1:{node}")],
+                pdisks: vec![PdiskReport { proved, ..report(node, incarnation, log_position) }],
+            },
+        );
         let MgrReply::Registered { session, .. } = reply else { panic!("{reply:?}") };
         self.servers.insert(node, session);
     }
@@ -168,7 +179,7 @@ impl Stage {
 
     /// What is on record of a pdisk's log.
     fn recorded(&mut self, pdisk: u32) -> LogMark {
-        let reply = self.ask(|ticket| Event::LogMarks { ticket, pdisks: vec![PdiskId(pdisk)] });
+        let reply = self.ask(NOBODY, MgrRequest::LogMarks { pdisks: vec![PdiskId(pdisk)] });
         let MgrReply::LogMarks(marks) = reply else { panic!("{reply:?}") };
         marks[0]
     }
@@ -177,18 +188,18 @@ impl Stage {
         let session = self.servers[&node];
         let epoch = self.cluster.map().epoch;
         let report = PdiskReport { in_force: epoch, ..report };
-        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
+        self.ask(session, MgrRequest::Renew { epoch, pdisks: vec![report] })
     }
 
     pub fn renew_client(&mut self, session: SessionId) {
-        self.ask(|ticket| Event::Renew { ticket, session, epoch: Epoch(0), pdisks: vec![] });
+        self.ask(session, MgrRequest::Renew { epoch: Epoch(0), pdisks: vec![] });
     }
 
     /// The server follows the map, and its pdisk has had I/O from before a version under way since then.
     pub fn renew_stuck(&mut self, node: u32, in_force: Epoch) {
         let (session, epoch) = (self.servers[&node], self.cluster.map().epoch);
         let pdisks = vec![PdiskReport { in_force, ..report(node, 1, 0) }];
-        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks });
+        self.ask(session, MgrRequest::Renew { epoch, pdisks });
     }
 
     pub fn renew_all(&mut self) {
@@ -199,7 +210,7 @@ impl Stage {
 
     pub fn pass(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        self.tell(|_| Event::Tick);
+        self.tell(Event::Tick);
     }
 
     /// Time passes, all servers but `dead` renew.
@@ -209,22 +220,22 @@ impl Stage {
             for node in self.servers.keys().copied().filter(|n| !dead.contains(n)).collect::<Vec<_>>() {
                 self.renew(node, report(node, 1, 0));
             }
-            self.tell(|_| Event::Tick);
+            self.tell(Event::Tick);
         }
     }
 
     pub fn open(&mut self, pid: u32, proven_dead: Option<SessionId>) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Open {
-            ticket,
-            expires,
-            fs: "fs1".into(),
-            process: process(pid),
-            admin_addr: String::new(),
-            mount: "/m".into(),
-            proven_dead: proven_dead.into_iter().collect(),
-            share: false,
-        })
+        self.question(
+            NOBODY,
+            MgrRequest::OpenSession {
+                fs: "fs1".into(),
+                process: process(pid),
+                admin_addr: String::new(),
+                mount: "/m".into(),
+                proven_dead: proven_dead.into_iter().collect(),
+                share: false,
+            },
+        )
     }
 
     pub fn opened(&mut self, ticket: Ticket) -> (SessionId, Grant, bool) {
@@ -281,8 +292,7 @@ impl Stage {
     }
 
     pub fn lock(&mut self, session: SessionId, request: LockRequest) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Lock { ticket, expires, session, request })
+        self.question(session, MgrRequest::Lock(request))
     }
 }
 
@@ -377,13 +387,15 @@ fn who_proves_another_point_than_the_recorded_asks_again() {
     let mut stage = Stage::running(4, "2+2p");
     stage.register(1, 5, 100);
     stage.renew(1, report(1, 5, 300));
-    let reply = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
-    });
+    let reply = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
+        },
+    );
     assert!(matches!(reply, MgrReply::Error(MgrError::Superseded)), "{reply:?}");
     assert_eq!(stage.states(), "oooo");
     stage.register(1, 6, 400);
@@ -416,22 +428,26 @@ fn an_old_copy_of_a_pdisk_must_catch_up() {
     stage.restart();
     stage.register(1, 5, 100);
     assert_eq!(stage.states(), "oooo", "the same process registers its life again");
-    let reply = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![report(1, 5, 100)],
-    });
+    let reply = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![report(1, 5, 100)],
+        },
+    );
     assert!(matches!(reply, MgrReply::Registered { .. }));
     assert_eq!(stage.states(), "rooo", "another process with the same life has an old copy");
-    let wrong = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![report(2, 9, 0)],
-    });
+    let wrong = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![report(2, 9, 0)],
+        },
+    );
     assert!(matches!(wrong, MgrReply::Error(MgrError::Pdisk { pdisk: PdiskId(2), .. })), "{wrong:?}");
 }
 
@@ -475,8 +491,8 @@ fn a_dead_client_is_fenced_before_another_begins() {
     }
     let collected = stage.collected;
     let session = stage.servers[&4];
-    stage.tell(|_| Event::Have { session, epoch: Epoch(fence.0 - 1) });
-    stage.tell(|_| Event::Have { session, epoch: fence });
+    stage.tell(Event::InForce { session, epoch: Epoch(fence.0 - 1) });
+    stage.tell(Event::InForce { session, epoch: fence });
     stage.renew_stuck(4, Epoch(fence.0 - 1));
     assert!(!stage.replies.contains_key(&ticket), "something admitted under an older map is under way");
     stage.renew(4, report(4, 1, 0));
@@ -484,16 +500,15 @@ fn a_dead_client_is_fenced_before_another_begins() {
     assert!(second > first && grant2 > grant1 && resolve);
     assert!(stage.collected > collected, "its orphans may go now");
     // The first one is nobody now.
-    let reply =
-        stage.ask(|ticket| Event::Reserve { ticket, session: first, pool: PoolId(1), bytes: 1, held: 0 });
+    let reply = stage.ask(first, MgrRequest::Reserve { pool: PoolId(1), bytes: 1, held: 0 });
     assert_eq!(reply, MgrReply::Error(MgrError::NoSession));
     // Unresolved until somebody says so, also across clean ends.
-    stage.ask(|ticket| Event::Close { ticket, session: second });
+    stage.ask(second, MgrRequest::CloseSession);
     let ticket = stage.open(3, None);
     let (third, _, resolve) = stage.opened(ticket);
     assert!(resolve);
-    stage.ask(|ticket| Event::ResolveDone { ticket, session: third });
-    stage.ask(|ticket| Event::Close { ticket, session: third });
+    stage.ask(third, MgrRequest::ResolveDone);
+    stage.ask(third, MgrRequest::CloseSession);
     let ticket = stage.open(4, None);
     assert!(!stage.opened(ticket).2);
 }
@@ -533,7 +548,7 @@ fn a_client_whose_lease_ran_out_keeps_its_session_until_somebody_else_comes() {
     let (first, ..) = stage.opened(ticket);
     stage.pass_without(&[], 30);
     let epoch = stage.cluster.map().epoch;
-    let reply = stage.ask(|ticket| Event::Renew { ticket, session: first, epoch, pdisks: vec![] });
+    let reply = stage.ask(first, MgrRequest::Renew { epoch, pdisks: vec![] });
     assert!(matches!(reply, MgrReply::Renewed { .. }));
     stage.pass_without(&[], 11);
     let ticket = stage.open(2, None);
@@ -556,13 +571,9 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     let mut stage = Stage::running(4, "2+2p");
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
-    let reserve = |stage: &mut Stage, bytes, held| match stage.ask(|ticket| Event::Reserve {
-        ticket,
-        session,
-        pool: PoolId(1),
-        bytes,
-        held,
-    }) {
+    let reserve = |stage: &mut Stage, bytes, held| match stage
+        .ask(session, MgrRequest::Reserve { pool: PoolId(1), bytes, held })
+    {
         MgrReply::Reserved { bytes } => bytes,
         MgrReply::Error(MgrError::Errno(libc::ENOSPC)) => 0,
         other => panic!("{other:?}"),
@@ -586,8 +597,7 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
         stage.renew(node, PdiskReport { free: (54 - u64::from(node)) << 20, ..report(node, 1, 2) });
     }
     assert_eq!(reserve(&mut stage, u64::MAX, 0), (4 * 49) << 20, "the fullest pdisk counts");
-    let MgrReply::StatFs { total, free, .. } = stage.ask(|ticket| Event::StatFs { ticket, fs: FsId(1) })
-    else {
+    let MgrReply::StatFs { total, free, .. } = stage.ask(NOBODY, MgrRequest::StatFs { fs: FsId(1) }) else {
         panic!()
     };
     assert_eq!((total, free), ((2 * 63) << 20, (2 * 49) << 20), "redundancy taken off");
@@ -599,7 +609,7 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
     let silent = |stage: &mut Stage| {
-        stage.ask(|ticket| Event::Silent { ticket, session, pdisk: PdiskId(2) });
+        stage.ask(session, MgrRequest::ReportSilent { pdisk: PdiskId(2) });
     };
     for _ in 0..5 {
         silent(&mut stage);
@@ -616,32 +626,30 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
 
 impl Stage {
     pub fn open_beside(&mut self, pid: u32) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Open {
-            ticket,
-            expires,
-            fs: "fs1".into(),
-            process: process(pid),
-            admin_addr: String::new(),
-            mount: "/m".into(),
-            proven_dead: Vec::new(),
-            share: true,
-        })
+        self.question(
+            NOBODY,
+            MgrRequest::OpenSession {
+                fs: "fs1".into(),
+                process: process(pid),
+                admin_addr: String::new(),
+                mount: "/m".into(),
+                proven_dead: Vec::new(),
+                share: true,
+            },
+        )
     }
 
     pub fn poll(&mut self, session: SessionId) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::WaitRecalls { ticket, expires, session })
+        self.question(session, MgrRequest::WaitRecalls)
     }
 
     pub fn claim(&mut self, session: SessionId, tokens: Vec<Token>) {
-        let reply = self.ask(|ticket| Event::Claim { ticket, session, tokens, last: true });
+        let reply = self.ask(session, MgrRequest::Claim { tokens, last: true });
         assert_eq!(reply, MgrReply::Done);
     }
 
     pub fn acquire(&mut self, session: SessionId, ino: u64, need: Need) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), need })
+        self.question(session, MgrRequest::Acquire { ino: InodeNo(ino), need })
     }
 
     pub fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
@@ -659,7 +667,7 @@ impl Stage {
     }
 
     pub fn release(&mut self, session: SessionId, token: Token) {
-        self.ask(|ticket| Event::Release { ticket, session, tokens: vec![token] });
+        self.ask(session, MgrRequest::Release { tokens: vec![token] });
     }
 
     /// Two clients that share, the first of which claimed `tokens`.
@@ -673,7 +681,7 @@ impl Stage {
         let poll = stage.poll(first);
         assert_eq!(stage.told(poll), [Recall::Share]);
         stage.claim(first, tokens);
-        stage.tell(|_| Event::Tick);
+        stage.tell(Event::Tick);
         let second = stage.opened(ticket).0;
         stage.renew_all();
         (stage, first, second)
@@ -722,7 +730,7 @@ fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve(
     for _ in 0..9 {
         stage.pass(1);
         stage.renew_all();
-        stage.ask(|ticket| Event::Renew { ticket, session: second, epoch: Epoch(0), pdisks: vec![] });
+        stage.ask(second, MgrRequest::Renew { epoch: Epoch(0), pdisks: vec![] });
     }
     assert!(stage.cluster.map().clients.iter().any(|client| client.session == first));
     stage.pass(2);
@@ -735,20 +743,20 @@ fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve(
     let again = stage.acquire(second, 9, Need::Write);
     assert!(!stage.granted(again).1);
     // Nor is anything to be resolved twice.
-    stage.ask(|ticket| Event::Resolved { ticket, session: second, ino: InodeNo(7) });
+    stage.ask(second, MgrRequest::Resolved { ino: InodeNo(7) });
     stage.release(second, Token { mode: TokenMode::None, ..token.clone() });
     let again = stage.acquire(second, 7, Need::Read);
     assert!(!stage.granted(again).1);
     // A pass over everything ends it.
     let poll = stage.poll(second);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let [Recall::Resolve(pass)] = stage.told(poll)[..] else { panic!() };
     let other = stage.acquire(second, 100, Need::Read);
     assert!(stage.granted(other).1, "unknown until the pass is done");
-    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass: pass + 1 });
+    stage.ask(second, MgrRequest::ResolvePassDone { pass: pass + 1 });
     let other = stage.acquire(second, 101, Need::Read);
     assert!(stage.granted(other).1, "that was not the pass");
-    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass });
+    stage.ask(second, MgrRequest::ResolvePassDone { pass });
     let other = stage.acquire(second, 102, Need::Read);
     assert!(!stage.granted(other).1);
 }
@@ -776,15 +784,15 @@ fn after_a_restart_nothing_is_given_before_all_have_claimed() {
 fn who_is_left_alone_gets_everything_back_until_the_next_one_comes() {
     let (mut stage, first, second) = Stage::two(Vec::new());
     let poll = stage.poll(first);
-    stage.ask(|ticket| Event::Close { ticket, session: second });
-    stage.tell(|_| Event::Tick);
+    stage.ask(second, MgrRequest::CloseSession);
+    stage.tell(Event::Tick);
     let [Recall::Whole(grant)] = stage.told(poll)[..] else { panic!() };
     let poll = stage.poll(first);
     let ticket = stage.open_beside(3);
     assert_eq!(stage.told(poll), [Recall::Share]);
     assert!(!stage.replies.contains_key(&ticket));
     stage.claim(first, vec![Token::new(InodeNo(5), TokenMode::Write, grant)]);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let third = stage.opened(ticket).0;
     let ticket = stage.acquire(third, 5, Need::Read);
     assert!(!stage.replies.contains_key(&ticket));
