@@ -11,9 +11,9 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::backends::FileBackend;
 
 use super::{
@@ -208,7 +208,7 @@ impl JournaledStore {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic in a commit stops the manager; the state is whole between its steps.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal

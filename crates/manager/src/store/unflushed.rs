@@ -2,13 +2,9 @@
 //! some sectors that reach the file before, as with the cache of a disk. So SIGKILL, which leaves the system's page cache alone,
 //! is a power cut. (Within one process, and exactly: `volatile`.)
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Bound,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, io, ops::Bound};
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::{BackendError, StorageBackend, backends::FileBackend};
 
 use super::medium::Medium;
@@ -47,7 +43,7 @@ impl Unflushed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
