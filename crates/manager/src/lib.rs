@@ -4,9 +4,9 @@
 //!             requests
 //!                │
 //!     ┌──────────┴──────────┐
-//!     │ Manager (manager.rs)│──── reads: from the last committed snapshot
+//!     │ Manager (manager/)  │──── reads: from the last committed snapshot
 //!     └───┬─────────────┬───┘
-//!  changes│             │leases, map, room
+//!  changes│             │leases, map, room, tokens, locks
 //!  ┌──────┴─────┐  ┌────┴────────────┐   ┌────────┐
 //!  │ namespace  │  │ cluster (state  │   │ reaper │ deletes at the NSD servers
 //!  │ (functions)│  │ machine)        │   └───┬────┘
