@@ -253,7 +253,7 @@ fn every_fence_settles_and_nothing_older_is_left_where_it_has() {
             for (node, epoch, _) in servers.under_way.iter().filter(|(_, epoch, _)| *epoch < fence) {
                 let disk = &stage.cluster.disks[&PdiskId(*node)];
                 assert!(
-                    disk.stuck.is_some(),
+                    disk.set_aside.is_some(),
                     "seed {seed}: {fence} has settled, {epoch} is under way at {node}"
                 );
             }

@@ -146,7 +146,9 @@ impl Cluster {
             let ending = self.endings.entry(fs).or_default();
             let settled = ending.fence.take();
             // What was not waited for does not come back before it is in force there too.
-            self.disks.values_mut().for_each(|disk| disk.stuck = disk.stuck.max(disk.stuck.and(settled)));
+            self.disks
+                .values_mut()
+                .for_each(|disk| disk.set_aside = disk.set_aside.max(disk.set_aside.and(settled)));
             step.put(ending_key(fs), ending);
             step.collect = true;
         }

@@ -21,6 +21,11 @@ impl Grants {
         self.last
     }
 
+    /// Whether the last number is not above what is stored.
+    pub fn are_stored(&self) -> bool {
+        self.last <= self.stored
+    }
+
     /// What is to be stored before anybody hears of the last number, unless it is ahead of it already.
     pub fn number_ahead(&mut self) -> Option<Grant> {
         if self.last <= self.stored {

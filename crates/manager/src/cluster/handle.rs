@@ -14,6 +14,8 @@ use crate::keys::{self, SessionRecord};
 impl Cluster {
     /// Takes an event; `now` never goes back.
     pub fn handle(&mut self, event: Event, now: Duration) -> Step {
+        debug_assert!(now >= self.now, "time went back from {:?} to {now:?}", self.now);
+        self.now = now;
         let mut step = Step::default();
         if let Event::Away(time) = event {
             self.was_away(time, now, &mut step);
@@ -47,6 +49,7 @@ impl Cluster {
             Event::Asked(question, ask) => self.answer(question, ask, now, &mut step),
         }
         self.publish(now, &mut step);
+        assert!(self.grants.are_stored(), "a grant was given that a restart could give again");
         step
     }
 
@@ -169,6 +172,7 @@ impl Cluster {
         if self.map.epoch == self.published {
             return;
         }
+        assert!(self.map.epoch > self.published, "an epoch is given once");
         self.published = self.map.epoch;
         self.versions.publish(self.published, now);
         step.put(keys::map_key(), &map_record(&self.map));

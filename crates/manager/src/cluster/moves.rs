@@ -230,6 +230,7 @@ impl Cluster {
             moving.client_us_before = disks.map(|d| d.client_us).max().unwrap_or_default();
             moving.done = 0;
         }
+        debug_assert!(is_sound(&pool), "{pool:?}");
         if pool != self.map.pools[at] {
             step.put(crate::keys::pool_key(pool.id), &pool);
             self.map.pools[at] = pool;
@@ -332,4 +333,15 @@ impl Cluster {
 /// Where a strip of a group stands in the table.
 fn slot(pool: &PoolEntry, group: GroupId, strip: StripIndex) -> usize {
     usize::from(pool.width) * group.0 as usize + usize::from(strip.0)
+}
+
+/// Whether the moves can be searched, and no pdisk has two strips of a group, in neither place.
+fn is_sound(pool: &PoolEntry) -> bool {
+    let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
+    let apart = (0u32..).zip(groups).all(|(group, row)| {
+        let joining = pool.moves.iter().filter(|m| m.group.0 == group).map(|m| &m.to);
+        let mut all = BTreeSet::new();
+        row.iter().chain(joining).all(|id| all.insert(id))
+    });
+    apart && pool.moves.is_sorted()
 }

@@ -161,24 +161,28 @@ impl Cluster {
 
     /// Whether a map version is in force at every server that still has a lease, but for pdisks that were set aside.
     pub(super) fn in_force(&self, epoch: Epoch) -> bool {
-        let waited_for = |disk: &&Disk| disk.server.is_some() && disk.stuck.is_none();
+        debug_assert!(
+            self.servers.values().map(|server| server.acked).all(|acked| acked <= self.map.epoch),
+            "a server has a version that there is not"
+        );
+        let waited_for = |disk: &&Disk| disk.server.is_some() && disk.set_aside.is_none();
         self.servers.values().all(|server| server.acked >= epoch)
             && self.disks.values().filter(waited_for).all(|disk| disk.acked >= epoch)
     }
 
     /// Sets pdisks aside that hold newer map versions up for too long, and takes back those that do not any more.
-    pub(super) fn settle_stuck(&mut self, now: Duration, step: &mut Step) {
+    pub(super) fn settle_set_aside(&mut self, now: Duration, step: &mut Step) {
         let (lease, epoch) = (self.lease, self.map.epoch);
         for (id, disk) in self.disks.iter_mut().filter(|(_, disk)| disk.server.is_some()) {
             let behind = self.versions.is_late(disk.acked, disk.registered, lease, now);
             let late = behind || disk.oldest >= lease;
-            match disk.stuck {
+            match disk.set_aside {
                 Some(since) if disk.acked >= since && !late => {
-                    disk.stuck = None;
+                    disk.set_aside = None;
                     step.notes.push(format!("{id} has ended its old I/O"));
                 }
                 None if late => {
-                    disk.stuck = Some(epoch);
+                    disk.set_aside = Some(epoch);
                     step.notes.push(format!("{id} has had I/O under way for {lease:?}: it is set aside"));
                 }
                 _ => {}

@@ -53,7 +53,7 @@ pub(super) struct Disk {
     /// How long its oldest I/O had been under way when it was reported.
     pub oldest: Duration,
     /// It has had old I/O under way for too long, and counts as away until this version is in force on it.
-    pub stuck: Option<Epoch>,
+    pub set_aside: Option<Epoch>,
     /// Its server said that it failed.
     pub failed: bool,
     /// First and last report of silence, while they come.
@@ -113,6 +113,8 @@ pub struct Cluster {
     pub(super) moving: BTreeMap<PoolId, Moving>,
     /// The last file system that was removed.
     pub(super) removed_fs: FsId,
+    /// When the last event was.
+    pub(super) now: Duration,
 }
 
 /// Tokens that one session may hold where its client may keep so many files.
@@ -149,6 +151,7 @@ impl Cluster {
             tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
             removed_fs: last_removed_fs(from)?,
+            now,
             map,
         };
         for node in &cluster.map.nodes {

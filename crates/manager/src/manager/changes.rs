@@ -29,10 +29,10 @@ impl Manager {
         inos.dedup();
         let under_way = self.inner.holders.begin(fs, inos.clone());
         for ino in inos {
-            if self.inner.holders.kept_by_other(fs, ino, session) {
-                if let MgrReply::Error(error) = self.ask(caller, Ask::Change(ino)).await? {
-                    return Err(error);
-                }
+            if self.inner.holders.kept_by_other(fs, ino, session)
+                && let MgrReply::Error(error) = self.ask(caller, Ask::Change(ino)).await?
+            {
+                return Err(error);
             }
         }
         let mut losers: Vec<InodeNo> = Vec::new();

@@ -139,6 +139,11 @@ impl Journal {
 
     /// The table holds every change up to the number `applied` durably: writing starts again.
     pub fn restart(&mut self, applied: u64) {
+        assert!(
+            applied >= self.last,
+            "commit {} would be forgotten: the table has only {applied}",
+            self.last
+        );
         self.last = applied;
         self.crc = 0;
         self.position = STEP;

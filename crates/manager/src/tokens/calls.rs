@@ -14,7 +14,7 @@ use crate::ticket::Ticket;
 /// Questions of one session for one inode that are answered together; of more the oldest are told to be late.
 pub(super) const TICKETS_MAX: usize = 8;
 impl Tokens {
-    /// A session wants a token; an earlier wish of it for the same inode is answered with this one. A question that
+    /// A session wants a token; an earlier question of it for the same inode is answered with this one. A question that
     /// is sent again may overtake its first copy, so the later is not always the one that is waited for.
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub fn acquire(
@@ -87,11 +87,13 @@ impl Tokens {
         }
         if let Some(member) = self.members.get_mut(&session) {
             match member.recalls.get_mut(&left.ino) {
-                Some(wish) if holder.token.is_within(&wish.what) => drop(member.recalls.remove(&left.ino)),
+                Some(notice) if holder.token.is_within(&notice.what) => {
+                    drop(member.recalls.remove(&left.ino))
+                }
                 // It answered something else: it is told again at once.
-                Some(wish) => {
-                    wish.what.serial = holder.token.serial;
-                    wish.told = None;
+                Some(notice) => {
+                    notice.what.serial = holder.token.serial;
+                    notice.told = None;
                 }
                 None => {}
             }
@@ -117,7 +119,7 @@ impl Tokens {
     ) -> Acts {
         let mut acts = Acts::default();
         if let Some(member) = self.members.get_mut(&session)
-            && member.publish.get(&ino).is_some_and(|wish| wish.what == number)
+            && member.publish.get(&ino).is_some_and(|notice| notice.what == number)
         {
             member.publish.remove(&ino);
         }
@@ -182,29 +184,29 @@ impl Tokens {
                 continue;
             }
             let mut list = Vec::new();
-            if member.share.as_mut().is_some_and(|wish| wish.tell(now)) {
+            if member.share.as_mut().is_some_and(|notice| notice.tell(now)) {
                 list.push(Recall::Share);
             }
-            if let Some(grant) = member.gift.take() {
+            if let Some(grant) = member.whole_again.take() {
                 list.push(Recall::Whole(grant));
             }
-            if let Some(wish) = &mut member.pass
-                && wish.tell(now)
+            if let Some(notice) = &mut member.pass
+                && notice.tell(now)
             {
-                list.push(Recall::Resolve(wish.what.0));
+                list.push(Recall::Resolve(notice.what.0));
             }
             let mut room = TOKENS_MAX;
-            for wish in member.recalls.values_mut() {
-                let size = 1 + wish.what.blocks.runs().len();
-                if size <= room && wish.tell(now) {
+            for notice in member.recalls.values_mut() {
+                let size = 1 + notice.what.blocks.runs().len();
+                if size <= room && notice.tell(now) {
                     room -= size;
-                    list.push(Recall::Token(wish.what.clone()));
+                    list.push(Recall::Token(notice.what.clone()));
                 }
             }
             let due = member
                 .publish
                 .iter_mut()
-                .filter_map(|(&ino, wish)| wish.tell(now).then_some(Recall::Publish(ino, wish.what)));
+                .filter_map(|(&ino, notice)| notice.tell(now).then_some(Recall::Publish(ino, notice.what)));
             list.extend(due.take(room));
             if !list.is_empty()
                 && let Some((ticket, _)) = member.poll.take()

@@ -8,7 +8,7 @@ use wire::token::{Need, RUNS_MAX, Token, TokenMode};
 use super::{
     Acts, NextGrant, Tokens,
     notice::Notice,
-    rules::{Demand, demand, granted, widened, writes},
+    rules::{Demand, demand, go_together, goes_with, granted, widened, writes},
     table::{Change, Entry, Holder, Member, Wait},
 };
 
@@ -45,7 +45,7 @@ impl Tokens {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         for holder in &entry.holders {
             if let Some(member) = self.members.get_mut(&holder.session)
-                && member.recalls.get(&ino).is_some_and(|wish| holder.token.is_within(&wish.what))
+                && member.recalls.get(&ino).is_some_and(|notice| holder.token.is_within(&notice.what))
             {
                 member.recalls.remove(&ino);
             }
@@ -108,12 +108,20 @@ impl Tokens {
                 member.held += 1;
             }
             for holder in holders.iter_mut().filter(|holder| holder.session == wait.session) {
+                let own = holder.token.clone();
                 holder.token = Token { serial: next(), ..granted(&holder.token, &others, need) };
+                // Claims may contradict each other; what is given does not.
+                debug_assert!(
+                    others.iter().all(|other| goes_with(&holder.token, other))
+                        || !go_together(&[&others[..], &[own]].concat()),
+                    "{:?} was given beside {others:?}",
+                    holder.token
+                );
                 if let Need::Blocks(span, _) = wait.need {
                     holder.at = span.first;
                 }
-                if let Some(wish) = member.recalls.get_mut(&ino) {
-                    wish.what = holder.token.clone();
+                if let Some(recall) = member.recalls.get_mut(&ino) {
+                    recall.what = holder.token.clone();
                 }
                 let tickets = wait.tickets.drain(..);
                 acts.granted.extend(tickets.map(|ticket| (ticket, holder.token.clone(), resolve)));
@@ -159,10 +167,10 @@ fn clear(
             Demand::Keep(wanted) => {
                 free = false;
                 let Some(member) = member else { continue };
-                let wish = member.recalls.entry(ino).or_insert_with(|| Notice::new(wanted.clone(), now));
-                let both = wanted.meet(&wish.what);
-                if both != wish.what {
-                    *wish = Notice { since: wish.since, ..Notice::new(both, now) };
+                let notice = member.recalls.entry(ino).or_insert_with(|| Notice::new(wanted.clone(), now));
+                let both = wanted.meet(&notice.what);
+                if both != notice.what {
+                    *notice = Notice { since: notice.since, ..Notice::new(both, now) };
                 }
             }
         }

@@ -95,6 +95,26 @@ pub(super) fn granted(own: &Token, others: &[Token], need: Need) -> Token {
     Token { mode: TokenMode::Part, blocks, ..*own }
 }
 
+/// Whether so many sessions may hold these of one inode.
+pub(super) fn go_together(tokens: &[Token]) -> bool {
+    (1..tokens.len()).all(|n| tokens[..n].iter().all(|other| goes_with(&tokens[n], other)))
+}
+
+/// Whether two sessions may.
+pub(super) fn goes_with(a: &Token, b: &Token) -> bool {
+    match (a.mode.min(b.mode), a.mode.max(b.mode)) {
+        (TokenMode::None | TokenMode::Open, _) | (TokenMode::Read, TokenMode::Read) => true,
+        (TokenMode::Part, TokenMode::Part) => {
+            let blocks = b.blocks.runs();
+            a.blocks.runs().iter().all(|run| {
+                let over = |other: &Span| run.span.first < other.end && other.first < run.span.end;
+                blocks.iter().filter(|other| over(&other.span)).all(|other| other.what <= run.what.leaves())
+            })
+        }
+        _ => false,
+    }
+}
+
 /// The need of somebody who would have a file cut into more runs than are allowed: all of it.
 pub(super) fn widened(need: Need) -> Need {
     match need {
@@ -155,6 +175,18 @@ mod tests {
             demand(&held, 0, &going_on, write(5, 6)),
             keep(&[(0, 3, Use::Write), (10, 100, Use::Write)])
         );
+    }
+
+    #[test]
+    fn a_block_has_one_writer_or_any_number_of_readers() {
+        let token = |mode| Token::new(InodeNo(7), mode, Grant(1));
+        let (open, read, write) = (token(TokenMode::Open), token(TokenMode::Read), token(TokenMode::Write));
+        assert!(go_together(&[open, read.clone(), read.clone()]));
+        assert!(!goes_with(&read, &write) && !goes_with(&part(&[]), &read));
+        let mine = part(&[(0, 5, Use::Write), (5, 9, Use::Read)]);
+        assert!(goes_with(&mine, &part(&[(6, 9, Use::Read), (9, 12, Use::Write)])));
+        assert!(!goes_with(&mine, &part(&[(4, 5, Use::Read)])));
+        assert!(!goes_with(&mine, &part(&[(8, 12, Use::Write)])));
     }
 
     #[test]

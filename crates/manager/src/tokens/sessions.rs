@@ -25,7 +25,7 @@ impl Tokens {
 
     pub(super) fn ask_to_share(&mut self, now: Duration, whom: impl Fn(&Member) -> bool) {
         for member in self.members.values_mut().filter(|m| m.whole && !m.ending && whom(m)) {
-            member.gift = None;
+            member.whole_again = None;
             member.share.get_or_insert(Notice::new((), now));
         }
     }
@@ -74,7 +74,7 @@ impl Tokens {
     /// A pass over everything has ended; true if nothing is unresolved now.
     pub fn pass_done(&mut self, session: SessionId, pass: u64) -> bool {
         let Some(member) = self.members.get_mut(&session) else { return false };
-        if member.pass.as_ref().is_none_or(|wish| wish.what.0 != pass) {
+        if member.pass.as_ref().is_none_or(|notice| notice.what.0 != pass) {
             return false;
         }
         member.pass = None;
@@ -140,7 +140,7 @@ impl Tokens {
             member.held = 0;
             member.recalls.clear();
             member.publish.clear();
-            member.gift = Some(next());
+            member.whole_again = Some(next());
             acts.touched.extend(self.inodes.drain().map(|(ino, _)| ino));
         }
     }

@@ -21,8 +21,8 @@ pub(super) struct Member {
     /// It is to be fenced: it gets and says nothing more, its tokens stay until then.
     pub ending: bool,
     pub share: Option<Notice<()>>,
-    /// Told once.
-    pub gift: Option<Grant>,
+    /// It is alone and has everything again, under this grant. Told once.
+    pub whole_again: Option<Grant>,
     /// It goes over everything. The number is a grant: what is said of another pass, of this life of the manager or of one
     /// before, says nothing of this one.
     pub pass: Option<Notice<Grant>>,
@@ -85,9 +85,9 @@ impl Entry {
 impl Member {
     /// Since when it has not obeyed, if it has not.
     pub fn oldest_notice(&self) -> Option<Duration> {
-        let recalls = self.recalls.values().map(|wish| wish.since);
-        let publish = self.publish.values().map(|wish| wish.since);
-        recalls.chain(publish).chain(self.share.iter().map(|wish| wish.since)).min()
+        let recalls = self.recalls.values().map(|notice| notice.since);
+        let publish = self.publish.values().map(|notice| notice.since);
+        recalls.chain(publish).chain(self.share.iter().map(|notice| notice.since)).min()
     }
 }
 
