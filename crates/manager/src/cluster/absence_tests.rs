@@ -10,7 +10,7 @@ use wire::{
 };
 
 use super::{
-    tests::{LEASE, Stage, report},
+    stage::{LEASE, Stage, report},
     *,
 };
 

@@ -7,7 +7,7 @@ use wire::{
 };
 
 use super::{
-    tests::{LEASE, NOBODY, Stage, report},
+    stage::{LEASE, NOBODY, Stage, report},
     *,
 };
 

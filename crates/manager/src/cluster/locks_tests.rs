@@ -8,7 +8,7 @@ use wire::{
     token::Recall,
 };
 
-use super::{tests::Stage, *};
+use super::{stage::Stage, *};
 
 const FILE: InodeNo = InodeNo(7);
 

@@ -41,6 +41,8 @@ mod report;
 mod room;
 mod servers;
 mod space;
+#[cfg(test)]
+mod stage;
 mod state;
 mod step;
 mod stored;

@@ -12,7 +12,7 @@ use wire::{
 
 use super::{
     Event,
-    tests::{NOBODY, Stage, report},
+    stage::{NOBODY, Stage, report},
 };
 
 const GROUPS: u32 = 40;

@@ -11,7 +11,7 @@ use wire::{
 
 use super::{
     Ask, NewPool, Removal,
-    tests::{NOBODY, Stage, report},
+    stage::{NOBODY, Stage, report},
 };
 
 fn make(stage: &mut Stage, name: &str, code: &str, pdisks: &[u32]) -> MgrReply {
