@@ -7,11 +7,12 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, RwLock},
+    sync::Arc,
     thread::JoinHandle,
 };
 
 use base::{InodeNo, SessionId};
+use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot, watch};
 use wire::mgr::{Change, MgrError, MgrReply, OpId};
 
@@ -90,17 +91,17 @@ impl Writer {
 
     /// The file systems there are.
     pub fn set_contexts(&self, contexts: Vec<FsContext>) {
-        *self.shared.contexts.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(contexts);
+        *self.shared.contexts.write() = Arc::new(contexts);
     }
 
     /// The file systems there are.
     pub fn contexts(&self) -> Arc<Vec<FsContext>> {
-        self.shared.contexts.read().unwrap_or_else(|e| e.into_inner()).clone()
+        self.shared.contexts.read().clone()
     }
 
     /// The last committed state.
     pub fn snapshot(&self) -> Snapshot {
-        self.shared.snapshot.read().unwrap_or_else(|e| e.into_inner()).clone()
+        self.shared.snapshot.read().clone()
     }
 
     /// Applies mutations; answered when they are committed. `openers` are sessions that have inodes open
@@ -250,8 +251,8 @@ fn commit_batch(
     shared: &Shared,
     jobs: impl Iterator<Item = Job>,
 ) -> Result<Vec<Answer>, StoreError> {
-    let snapshot = shared.snapshot.read().unwrap_or_else(|e| e.into_inner()).clone();
-    let contexts = shared.contexts.read().unwrap_or_else(|e| e.into_inner()).clone();
+    let snapshot = shared.snapshot.read().clone();
+    let contexts = shared.contexts.read().clone();
     let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
     let mut txn = Txn::new(&*snapshot);
     let mut answers = Vec::new();
@@ -284,7 +285,7 @@ fn commit_batch(
         let changes = txn.into_changes();
         drop(snapshot);
         store.commit(&changes)?;
-        *shared.snapshot.write().unwrap_or_else(|e| e.into_inner()) = store.snapshot()?;
+        *shared.snapshot.write() = store.snapshot()?;
     }
     Ok(answers)
 }

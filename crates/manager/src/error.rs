@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::store::{BadRecord, StoreError};
+use crate::{
+    keys::ReadError,
+    store::{BadRecord, StoreError},
+};
 
 /// Why the manager cannot be made, opened or go on.
 #[derive(Debug, Error)]
@@ -91,5 +94,14 @@ impl ManagerError {
     /// Another process has the store open.
     pub fn is_in_use(&self) -> bool {
         matches!(self, ManagerError::Store(StoreError::InUse { .. }))
+    }
+}
+
+impl From<ReadError> for ManagerError {
+    fn from(error: ReadError) -> ManagerError {
+        match error {
+            ReadError::Store(error) => error.into(),
+            ReadError::Record(error) => error.into(),
+        }
     }
 }

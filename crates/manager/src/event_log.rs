@@ -1,11 +1,8 @@
 //! The last things that happened in the cluster, for people. Bounded; starts anew with the manager.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-    time::SystemTime,
-};
+use std::{collections::VecDeque, time::SystemTime};
 
+use parking_lot::Mutex;
 use wire::mgr::{ClusterEvent, Timestamp};
 
 /// Most events kept; the oldest go first.
@@ -20,7 +17,7 @@ impl EventLog {
     pub fn add(&self, text: String) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() };
-        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.0.lock();
         let number = log.back().map_or(1, |last| last.number + 1);
         log.push_back(ClusterEvent { number, at, text });
         if log.len() > EVENTS_KEPT {
@@ -30,7 +27,7 @@ impl EventLog {
 
     /// What happened after event `number`, oldest first.
     pub fn after(&self, number: u64) -> Vec<ClusterEvent> {
-        let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.0.lock();
         log.iter().filter(|event| event.number > number).cloned().collect()
     }
 }

@@ -4,9 +4,9 @@
 //!             requests
 //!                │
 //!     ┌──────────┴──────────┐
-//!     │ Manager (manager.rs)│──── reads: from the last committed snapshot
+//!     │ Manager (manager/)  │──── reads: from the last committed snapshot
 //!     └───┬─────────────┬───┘
-//!  changes│             │leases, map, room
+//!  changes│             │leases, map, room, tokens, locks
 //!  ┌──────┴─────┐  ┌────┴────────────┐   ┌────────┐
 //!  │ namespace  │  │ cluster (state  │   │ reaper │ deletes at the NSD servers
 //!  │ (functions)│  │ machine)        │   └───┬────┘
@@ -22,6 +22,7 @@
 
 pub mod apply;
 pub mod check;
+mod closing;
 pub mod cluster;
 mod error;
 mod event_log;
@@ -43,6 +44,7 @@ mod serve;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod ticket;
 pub mod tokens;
 
 pub use error::ManagerError;

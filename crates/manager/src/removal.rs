@@ -11,7 +11,8 @@ use wire::{
 
 use crate::{
     Caller, Manager,
-    cluster::{Event, Unmake, closed_name},
+    closing::closed_name,
+    cluster::{Ask, Removal},
     keys::{self, DeleteRecord, Inode, ReadError, last_u64},
     manager::{ANSWER_BEFORE, TICK, read_refusal},
     store::{Read, open_record, prefix_end},
@@ -45,16 +46,16 @@ fn uses(from: &dyn Read, pool: PoolId) -> Result<Uses, ReadError> {
 impl Manager {
     /// Removes a pool that nothing is in. What is on its way out is waited for until the caller's deadline.
     pub(crate) async fn pool_delete(&self, caller: Caller, name: String) -> Result<MgrReply, MgrError> {
-        let closed = self.unmake(caller, Unmake::ClosePool(name.clone())).await?;
+        let closed = self.remove(caller, Removal::ClosePool(name.clone())).await?;
         let map = self.map().borrow().clone();
         let pool = map.pools.iter().find(|pool| closed_name(&pool.name) == Some(&name)).map(|pool| pool.id);
         let Some(pool) = pool else { return Ok(closed) };
         let in_use = match self.in_use(caller, pool, &name, &map).await {
-            Ok(None) => return self.unmake(caller, Unmake::DropPool(pool)).await,
+            Ok(None) => return self.remove(caller, Removal::RemovePool(pool)).await,
             Ok(Some(why)) => MgrError::Config(why),
             Err(error) => error,
         };
-        self.unmake(caller, Unmake::OpenPool(pool)).await?;
+        self.remove(caller, Removal::ReopenPool(pool)).await?;
         Err(in_use)
     }
 
@@ -98,8 +99,8 @@ impl Manager {
     }
 
     /// Takes one step of a removal.
-    pub(crate) async fn unmake(&self, caller: Caller, what: Unmake) -> Result<MgrReply, MgrError> {
-        match self.ask(caller, |ticket| Event::Unmake { ticket, what }).await? {
+    pub(crate) async fn remove(&self, caller: Caller, what: Removal) -> Result<MgrReply, MgrError> {
+        match self.ask(caller, Ask::Remove(what)).await? {
             MgrReply::Error(error) => Err(error),
             reply => Ok(reply),
         }

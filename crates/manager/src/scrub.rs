@@ -2,7 +2,7 @@
 //! record, and compared with their CRCs, slowly, over and over. What is damaged is told as an event and in `health` as long as
 //! the manager lives. Nothing wrong is answered without it either: it finds damage while there is a dump to go back to.
 
-use std::{ops::ControlFlow, sync::PoisonError, time::Duration};
+use std::{ops::ControlFlow, time::Duration};
 
 use crate::{
     manager::Inner,
@@ -41,7 +41,7 @@ pub fn damage(inner: &Inner) -> Vec<String> {
             blocks.len()
         ));
     }
-    let records = inner.damaged_records.lock().unwrap_or_else(PoisonError::into_inner);
+    let records = inner.damaged_records.lock();
     if let Some(first) = records.first() {
         told.push(format!(
             "{} records of its table do not match their CRCs, the first is {first}",
@@ -98,7 +98,7 @@ async fn round(inner: &Inner, pace: Pace) -> Result<(), StoreError> {
 }
 
 fn add_records(inner: &Inner, bad: Vec<String>) {
-    let mut damaged = inner.damaged_records.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut damaged = inner.damaged_records.lock();
     let room = NAMED_MAX.saturating_sub(damaged.len());
     damaged.extend(bad.into_iter().take(room));
 }

@@ -1,13 +1,16 @@
 //! Stories of a manager that was away, and of disks and servers that do not follow the map, told to the state machine.
 
 use base::{
-    PoolId,
+    Epoch, PdiskId, PoolId, SessionId,
     fence::{Passes, Permit},
 };
-use wire::{mgr::MgrError, token::TokenMode};
+use wire::{
+    mgr::{MgrError, MgrReply, MgrRequest, PdiskReport},
+    token::{Need, Token, TokenMode},
+};
 
 use super::{
-    tests::{LEASE, Stage, report},
+    stage::{LEASE, Stage, report},
     *,
 };
 
@@ -18,8 +21,8 @@ fn s(seconds: u64) -> Duration {
 /// The manager is away for `away`: its own time goes on by what a look counts for at most.
 fn away(stage: &mut Stage, away: Duration) {
     stage.now += base::presence::PRESENT_WITHIN;
-    stage.tell(|_| Event::Away(away));
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Away(away));
+    stage.tell(Event::Tick);
 }
 
 fn is_there(stage: &Stage, session: SessionId) -> bool {
@@ -61,8 +64,7 @@ fn what_was_fenced_before_an_absence_stays_fenced() {
     let ticket = stage.open(2, Some(first));
     away(&mut stage, s(70));
     assert!(!stage.replies.contains_key(&ticket), "no server has said so, and none is taken for gone");
-    let reply =
-        stage.ask(|ticket| Event::Reserve { ticket, session: first, pool: PoolId(1), bytes: 1, held: 0 });
+    let reply = stage.ask(first, MgrRequest::Reserve { pool: PoolId(1), bytes: 1, held: 0 });
     assert_eq!(reply, MgrReply::Error(MgrError::NoSession));
     stage.renew_all();
     assert!(stage.opened(ticket).2);
@@ -74,7 +76,7 @@ fn short_absences_do_not_keep_the_dead_alive() {
     for _ in 0..6 {
         stage.pass_without(&[3], 1);
         stage.now += s(1);
-        stage.tell(|_| Event::Away(s(4)));
+        stage.tell(Event::Away(s(4)));
     }
     assert_eq!(stage.states(), "oomo");
 }
@@ -90,7 +92,7 @@ fn with_a_stuck_pdisk(stage: &mut Stage, stuck: u32, since: Epoch, seconds: u64)
                 stage.renew(node, report(node, 1, 0));
             }
         }
-        stage.tell(|_| Event::Tick);
+        stage.tell(Event::Tick);
     }
 }
 
@@ -156,7 +158,7 @@ fn a_server_that_renews_and_does_not_follow_the_map_is_taken_out() {
     for _ in 0..12 {
         stage.pass_without(&[3], 1);
         let session = stage.servers[&3];
-        stage.ask(|ticket| Event::Renew { ticket, session, epoch: old, pdisks: vec![report(3, 1, 0)] });
+        stage.ask(session, MgrRequest::Renew { epoch: old, pdisks: vec![report(3, 1, 0)] });
     }
     assert_eq!(stage.states(), "oomo");
     stage.register(3, 2, 0);
@@ -166,8 +168,8 @@ fn a_server_that_renews_and_does_not_follow_the_map_is_taken_out() {
 #[test]
 fn a_shorter_lease_ends_none_that_was_given() {
     let mut stage = Stage::running(4, "2+2p");
-    stage.tell(|_| Event::SetLease(s(2)));
-    stage.tell(|_| Event::Away(s(3)));
+    stage.tell(Event::SetLease(s(2)));
+    stage.tell(Event::Away(s(3)));
     stage.renew_all();
     for _ in 0..9 {
         stage.pass(1);
@@ -212,10 +214,10 @@ impl Servers {
             let oldest_us = self.passes[at].oldest(stage.now).as_micros() as u64;
             let in_force = self.passes[at].in_force();
             let pdisks = vec![PdiskReport { in_force, oldest_us, ..report(node, 1, 0) }];
-            stage.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks });
+            stage.ask(session, MgrRequest::Renew { epoch, pdisks });
         }
         stage.now += s(1);
-        stage.tell(|_| Event::Tick);
+        stage.tell(Event::Tick);
     }
 }
 
@@ -251,7 +253,7 @@ fn every_fence_settles_and_nothing_older_is_left_where_it_has() {
             for (node, epoch, _) in servers.under_way.iter().filter(|(_, epoch, _)| *epoch < fence) {
                 let disk = &stage.cluster.disks[&PdiskId(*node)];
                 assert!(
-                    disk.stuck.is_some(),
+                    disk.set_aside.is_some(),
                     "seed {seed}: {fence} has settled, {epoch} is under way at {node}"
                 );
             }

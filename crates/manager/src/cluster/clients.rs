@@ -13,7 +13,10 @@ use wire::{
     mgr::{MgrError, MgrReply, ProcessIdent},
 };
 
-use super::{Client, Cluster, PendingOpen, Step, StoreOp, Ticket};
+use super::{
+    Cluster, Step, StoreOp, Ticket,
+    state::{Client, PendingOpen},
+};
 use crate::keys::{SessionRecord, ending_key, session_key};
 
 /// Mounts that may wait at once; more are told to try again.
@@ -143,7 +146,9 @@ impl Cluster {
             let ending = self.endings.entry(fs).or_default();
             let settled = ending.fence.take();
             // What was not waited for does not come back before it is in force there too.
-            self.disks.values_mut().for_each(|disk| disk.stuck = disk.stuck.max(disk.stuck.and(settled)));
+            self.disks
+                .values_mut()
+                .for_each(|disk| disk.set_aside = disk.set_aside.max(disk.set_aside.and(settled)));
             step.put(ending_key(fs), ending);
             step.collect = true;
         }

@@ -8,10 +8,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
+    sync::Arc,
 };
 
 use base::{FsId, InodeNo, SessionId};
+use parking_lot::RwLock;
 use tokio::sync::Notify;
 use wire::token::TokenMode;
 
@@ -45,7 +46,7 @@ pub struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut table = self.holders.write();
+        let mut table = self.holders.table.write();
         for &ino in &self.inos {
             if let Some(numbers) = table.changing.get_mut(&(self.fs, ino)) {
                 numbers.remove(&self.number);
@@ -66,13 +67,9 @@ impl Holders {
         Holders { table: RwLock::new(Table { unclear, ..Table::default() }), ended: Notify::new() }
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A change of some inodes begins.
     pub fn begin(self: &Arc<Holders>, fs: FsId, inos: Vec<InodeNo>) -> UnderWay {
-        let mut table = self.write();
+        let mut table = self.table.write();
         table.next += 1;
         let number = table.next;
         for &ino in &inos {
@@ -83,13 +80,13 @@ impl Holders {
 
     /// Waits until the changes of an inode have ended that are under way now.
     pub async fn wait_changes(&self, fs: FsId, ino: InodeNo) {
-        let last = self.table.read().unwrap_or_else(PoisonError::into_inner).next;
+        let last = self.table.read().next;
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
             let first = {
-                let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+                let table = self.table.read();
                 table.changing.get(&(fs, ino)).and_then(|numbers| numbers.first().copied())
             };
             if first.is_none_or(|first| first > last) {
@@ -101,7 +98,7 @@ impl Holders {
 
     /// Whether another session may keep something of the inode.
     pub fn kept_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         let keeps = |&(holder, mode): &(SessionId, TokenMode)| holder != session && mode >= TokenMode::Part;
         table.unclear.contains(&fs) || holders.iter().any(keeps)
@@ -112,7 +109,7 @@ impl Holders {
         if step.holders.is_empty() && step.unclear.is_empty() {
             return;
         }
-        let mut table = self.write();
+        let mut table = self.table.write();
         for (fs, ino, holders) in step.holders.drain(..) {
             if holders.is_empty() {
                 table.holders.remove(&(fs, ino));
@@ -132,18 +129,18 @@ impl Holders {
 
     /// Whether any token is held one by one: several sessions share a file system.
     pub fn is_shared(&self) -> bool {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         !table.holders.is_empty() || !table.unclear.is_empty()
     }
 
     /// Whether it is not known in full who holds what.
     pub fn unclear(&self, fs: FsId) -> bool {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).unclear.contains(&fs)
+        self.table.read().unclear.contains(&fs)
     }
 
     /// Whether another session than `session` may be changing the inode.
     pub fn written_by_other(&self, fs: FsId, ino: InodeNo, session: SessionId) -> bool {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         table.unclear.contains(&fs)
             || holders.iter().any(|&(holder, mode)| holder != session && is_writing(mode))
@@ -151,7 +148,7 @@ impl Holders {
 
     /// The sessions that have the inode open, or hold more of it.
     pub fn openers(&self, fs: FsId, ino: InodeNo) -> Vec<SessionId> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let holders = table.holders.get(&(fs, ino)).map(Vec::as_slice).unwrap_or_default();
         holders.iter().map(|(session, _)| *session).collect()
     }

@@ -1,22 +1,21 @@
 //! Stories of managers that are restarted: what one life gave or asked, told to the next.
 
-use base::tunables::Tunables;
+use base::{Grant, InodeNo, NodeId, SessionId, tunables::Tunables};
 use wire::{
-    mgr::MgrError,
-    token::{Recall, TokenMode},
+    mgr::{MgrError, MgrReply, MgrRequest},
+    token::{Need, Recall, Token, TokenMode},
 };
 
 use super::{
-    tests::{LEASE, Stage, report},
+    stage::{LEASE, NOBODY, Stage, report},
     *,
 };
-use crate::cluster::lives::LEASE_MAX;
 
 /// The pass that a session is asked for, which has everything or nothing.
 fn asked_for_pass(stage: &mut Stage, session: SessionId) -> u64 {
     for _ in 0..3 {
         let poll = stage.poll(session);
-        stage.tell(|_| Event::Tick);
+        stage.tell(Event::Tick);
         match stage.told(poll)[..] {
             [Recall::Share] => stage.claim(session, Vec::new()),
             [Recall::Resolve(pass)] => return pass,
@@ -27,7 +26,7 @@ fn asked_for_pass(stage: &mut Stage, session: SessionId) -> u64 {
 }
 
 fn pass_done(stage: &mut Stage, session: SessionId, pass: u64) {
-    assert_eq!(stage.ask(|ticket| Event::ResolvePassDone { ticket, session, pass }), MgrReply::Done);
+    assert_eq!(stage.ask(session, MgrRequest::ResolvePassDone { pass }), MgrReply::Done);
 }
 
 /// Whether a file that nobody has used yet is to be resolved by who opens it.
@@ -37,9 +36,9 @@ fn is_unresolved(stage: &mut Stage, session: SessionId, ino: u64) -> bool {
 }
 
 fn detach(stage: &mut Stage, session: SessionId) {
-    stage.ask(|ticket| Event::Detach { ticket, session });
+    stage.ask(NOBODY, MgrRequest::Detach { session });
     stage.fence();
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
 }
 
 #[test]
@@ -57,7 +56,7 @@ fn a_pass_of_one_life_says_nothing_in_the_next() {
     assert!(!is_unresolved(&mut stage, second, 101));
     // Nor are later ones of the two lives the same.
     let ticket = stage.open_beside(4);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let fourth = stage.opened(ticket).0;
     detach(&mut stage, fourth);
     let again = asked_for_pass(&mut stage, second);
@@ -74,7 +73,7 @@ fn after_a_restart_an_idle_client_is_asked_to_resolve() {
     pass_done(&mut stage, second, pass);
     stage.restart();
     let poll = stage.poll(second);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     assert!(!stage.replies.contains_key(&poll), "nothing is left, and it may have everything");
 }
 
@@ -93,7 +92,7 @@ fn locks_are_claimed_under_another_number_in_every_life() {
 fn a_restart_with_a_shorter_lease_waits_for_the_longer_ones() {
     let (long, short) = (LEASE * 6, LEASE);
     let mut stage = Stage::running(4, "2+2p");
-    stage.tell(|_| Event::SetLease(long));
+    stage.tell(Event::SetLease(long));
     let renewed = stage.renew(3, report(3, 1, 0));
     assert!(matches!(renewed, MgrReply::Renewed { lease_us: 60_000_000, .. }), "{renewed:?}");
     assert_eq!(stage.stored_lease(), long, "before anybody has it");
@@ -118,15 +117,15 @@ fn a_restart_with_a_shorter_lease_waits_for_the_longer_ones() {
 #[test]
 fn clients_keep_their_longer_leases_too() {
     let mut stage = Stage::running(4, "2+2p");
-    stage.tell(|_| Event::SetLease(LEASE * 6));
+    stage.tell(Event::SetLease(LEASE * 6));
     let ticket = stage.open(1, None);
     let (first, second) = (stage.opened(ticket).0, stage.open_beside(2));
     let poll = stage.poll(first);
     assert_eq!(stage.told(poll), [Recall::Share]);
     stage.claim(first, vec![Token::new(InodeNo(7), TokenMode::Write, Grant(1))]);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let second = stage.opened(second).0;
-    stage.tell(|_| Event::SetLease(LEASE));
+    stage.tell(Event::SetLease(LEASE));
     stage.restart_with_lease(LEASE);
     stage.claim(second, Vec::new());
     let ticket = stage.acquire(second, 7, Need::Read);

@@ -1,4 +1,4 @@
-//! Programs' locks within the cluster: their events, whose sessions are ended for them, what listings say.
+//! Programs' locks within the cluster: their requests, whose sessions are ended for them, what listings say.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use wire::{
     token::Recall,
 };
 
-use super::{Cluster, Step, Ticket};
+use super::{Cluster, Question, Step, Ticket};
 use crate::locks::{Answers, Locks};
 
 /// Locks in one listing; those of one inode stay together.
@@ -36,15 +36,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn lock_event(
-        &mut self,
-        ticket: Ticket,
-        expires: Duration,
-        session: SessionId,
-        request: LockRequest,
-        now: Duration,
-        step: &mut Step,
-    ) {
+    pub(super) fn lock(&mut self, question: Question, request: LockRequest, now: Duration, step: &mut Step) {
+        let Question { ticket, session, expires } = question;
         let Some(client) = self.clients.get(&session) else {
             return step.refuse(ticket, MgrError::NoSession);
         };

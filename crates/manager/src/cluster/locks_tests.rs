@@ -1,11 +1,14 @@
 //! Stories of programs' locks and the sessions that hold them.
 
+use base::{InodeNo, SessionId};
+use libc::EINVAL;
 use wire::{
-    lock::{Lock, LockAnswer, LockMode},
+    lock::{Lock, LockAnswer, LockMode, LockRequest},
+    mgr::{MgrError, MgrReply, MgrRequest},
     token::Recall,
 };
 
-use super::{tests::Stage, *};
+use super::{stage::Stage, *};
 
 const FILE: InodeNo = InodeNo(7);
 
@@ -36,7 +39,7 @@ fn a_dead_sessions_lock_is_given_on_when_it_is_fenced() {
     assert!(stage.cluster.clients.contains_key(&first));
     let waits = set(&mut stage, second, 1, true);
     let epoch = stage.cluster.map().epoch;
-    stage.tell(|ticket| Event::Renew { ticket, session: second, epoch, pdisks: Vec::new() });
+    stage.question(second, MgrRequest::Renew { epoch, pdisks: Vec::new() });
     stage.pass(1);
     stage.pass(1);
     assert!(!stage.cluster.clients.contains_key(&first), "its lease has run out");

@@ -17,14 +17,14 @@ use std::{
     time::Duration,
 };
 
-use base::{GroupId, PdiskId, PoolId, StripIndex};
+use base::{GroupId, PdiskId, StripIndex};
 use layout::{Code, LayoutTable, PdiskDesc};
 use wire::{
     map::{PdiskEntry, PdiskState, PoolEntry, PoolPdisk, StripMove},
-    mgr::{FILLED_MAX, Filled, MgrError, PdiskWish, PoolMoving},
+    mgr::{FILLED_MAX, Filled, PoolMoving},
 };
 
-use super::{Cluster, Disk, Step, data_strips};
+use super::{Cluster, Step, code::needed, moving::Moving, state::Disk};
 
 /// Strips of groups that move to one pdisk at a time. More make a map change worth more, fewer leave
 /// less undone by a crash.
@@ -36,23 +36,6 @@ const STEP_MIN: Duration = Duration::from_millis(100);
 const ROOM_SHIFT: u32 = 6;
 /// ... and are taken back when less than this (1/128) is left.
 const FULL_SHIFT: u32 = 7;
-
-/// What the manager knows of a pool's moves beside the map; all of it can be found again.
-#[derive(Debug, Default)]
-pub(super) struct Moving {
-    /// The pdisks that the pool is to be laid out over, and the table that follows.
-    plan: Option<(Vec<PdiskId>, Vec<PdiskId>)>,
-    /// Why there is no such table.
-    hindered: String,
-    /// Moves whose strips are all in the new place.
-    filled: BTreeSet<StripMove>,
-    stepped: Duration,
-    /// Since when something moves.
-    began: Option<Duration>,
-    /// How long clients' requests took at the slowest server then, microseconds.
-    client_us_before: u64,
-    done: u32,
-}
 
 impl Cluster {
     /// What servers say of strips that moved to their pdisks.
@@ -247,6 +230,7 @@ impl Cluster {
             moving.client_us_before = disks.map(|d| d.client_us).max().unwrap_or_default();
             moving.done = 0;
         }
+        debug_assert!(is_sound(&pool), "{pool:?}");
         if pool != self.map.pools[at] {
             step.put(crate::keys::pool_key(pool.id), &pool);
             self.map.pools[at] = pool;
@@ -344,95 +328,6 @@ impl Cluster {
         };
         self.map.pools.iter().map(one).collect()
     }
-
-    /// What an administrator wants of a pdisk.
-    pub(super) fn wish(&mut self, id: PdiskId, wish: PdiskWish, step: &mut Step) -> Result<(), MgrError> {
-        let no = |text: String| Err(MgrError::Config(text));
-        let Some(entry) = self.map.pdisk(id) else { return no(format!("{id} is not in the cluster")) };
-        let name = entry.name.clone();
-        let used = self.map.pools.iter().any(|p| p.table.contains(&id) || p.moves.iter().any(|m| m.to == id));
-        match wish {
-            PdiskWish::Fail if entry.state == PdiskState::Ok && !self.can_lose(id, true) => {
-                return no(format!(
-                    "{name} holds one of the last copies of a group; drain it, or wait until the others \
-                     are rebuilt"
-                ));
-            }
-            PdiskWish::Fail => {
-                let known = entry.state == PdiskState::Failed;
-                self.mark_leaving(id, true, step);
-                if !known {
-                    self.set_state(id, PdiskState::Failed, "an administrator says so", step);
-                }
-            }
-            PdiskWish::Remove if used => {
-                return no(format!("{name} still holds strips of groups; drain it or fail it first"));
-            }
-            PdiskWish::Remove => {
-                self.bump();
-                self.map.pdisks.retain(|p| p.id != id);
-                self.disks.remove(&id);
-                for pool in &mut self.map.pools {
-                    pool.pdisks.retain(|p| p.id != id);
-                    step.put(crate::keys::pool_key(pool.id), pool);
-                }
-                step.notes.push(format!("{name} ({id}) is removed"));
-            }
-            PdiskWish::Keep if entry.state == PdiskState::Failed => {
-                self.mark_leaving(id, false, step);
-                self.set_state(id, PdiskState::Missing, "an administrator wants it back", step);
-            }
-            PdiskWish::Drain | PdiskWish::Keep => self.mark_leaving(id, wish == PdiskWish::Drain, step),
-        }
-        Ok(())
-    }
-
-    fn mark_leaving(&mut self, id: PdiskId, leaving: bool, step: &mut Step) {
-        let Some(entry) = self.map.pdisks.iter_mut().find(|p| p.id == id) else { return };
-        if std::mem::replace(&mut entry.leaving, leaving) == leaving {
-            return;
-        }
-        let what = if leaving { "is drained" } else { "is kept" };
-        step.notes.push(format!("{} ({id}) {what}", entry.name));
-        self.bump();
-    }
-
-    /// A new pdisk for some pools.
-    pub(super) fn add_pdisk(
-        &mut self,
-        new: PdiskEntry,
-        pools: &[PoolId],
-        step: &mut Step,
-    ) -> Result<(), MgrError> {
-        let no = |text: String| Err(MgrError::Config(text));
-        if let Some(last) = self.map.pdisks.iter().map(|p| p.id).max().filter(|last| *last >= new.id) {
-            return no(format!("{} is not above {last}, the last pdisk of the cluster", new.id));
-        }
-        if new.capacity == 0 || new.nodes.iter().any(|node| self.map.node(*node).is_none()) {
-            return no(format!("{} has no capacity, or its node is not in the cluster", new.id));
-        }
-        if let Some(unknown) = pools.iter().find(|pool| self.map.pool(**pool).is_none()) {
-            return no(format!("there is no {unknown}"));
-        }
-        let epoch = self.bump();
-        step.notes.push(format!("{} ({}) is new", new.name, new.id));
-        for pool in self.map.pools.iter_mut().filter(|p| pools.contains(&p.id)) {
-            pool.pdisks.push(PoolPdisk { id: new.id, weight: new.capacity, ..PoolPdisk::default() });
-            step.put(crate::keys::pool_key(pool.id), pool);
-        }
-        self.disks.insert(new.id, Disk::default());
-        // Missing until its server names it; it has nothing to catch up with.
-        self.map.pdisks.push(PdiskEntry { state: PdiskState::Missing, changed: epoch, ..new });
-        Ok(())
-    }
-}
-
-impl Moving {
-    /// Strips of groups whose place is not yet the planned one.
-    fn work_left(&self, pool: &PoolEntry) -> usize {
-        let Some((_, target)) = &self.plan else { return 0 };
-        pool.table.iter().zip(target).filter(|(a, b)| a != b).count()
-    }
 }
 
 /// Where a strip of a group stands in the table.
@@ -440,7 +335,13 @@ fn slot(pool: &PoolEntry, group: GroupId, strip: StripIndex) -> usize {
     usize::from(pool.width) * group.0 as usize + usize::from(strip.0)
 }
 
-/// Data strips a group needs to be read; all of them where the code is not known.
-pub(crate) fn needed(pool: &PoolEntry) -> usize {
-    usize::from(data_strips(&pool.code).unwrap_or(pool.width))
+/// Whether the moves can be searched, and no pdisk has two strips of a group, in neither place.
+fn is_sound(pool: &PoolEntry) -> bool {
+    let groups = pool.table.chunks_exact(usize::from(pool.width.max(1)));
+    let apart = (0u32..).zip(groups).all(|(group, row)| {
+        let joining = pool.moves.iter().filter(|m| m.group.0 == group).map(|m| &m.to);
+        let mut all = BTreeSet::new();
+        row.iter().chain(joining).all(|id| all.insert(id))
+    });
+    apart && pool.moves.is_sorted()
 }

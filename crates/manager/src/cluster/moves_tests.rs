@@ -7,12 +7,12 @@ use base::{GroupId, NodeId, PdiskId, PoolId};
 use layout::{LayoutTable, PdiskDesc};
 use wire::{
     map::{PdiskState, PoolEntry, PoolPdisk, StripMove},
-    mgr::{Filled, MgrReply, PdiskReport, PdiskWish},
+    mgr::{Filled, MgrReply, MgrRequest, PdiskReport, PdiskWish},
 };
 
 use super::{
     Event,
-    tests::{Stage, report},
+    stage::{NOBODY, Stage, report},
 };
 
 const GROUPS: u32 = 40;
@@ -45,7 +45,7 @@ fn entry(stage: &Stage) -> &PoolEntry {
 }
 
 fn wish(stage: &mut Stage, id: u32, wish: PdiskWish) -> MgrReply {
-    stage.ask(|ticket| Event::Wish { ticket, pdisk: PdiskId(id), wish })
+    stage.ask(NOBODY, MgrRequest::PdiskSet { pdisk: PdiskId(id), wish })
 }
 
 /// Never two strips of a group on one pdisk, in neither place; moves only to pdisks that count.
@@ -142,7 +142,7 @@ fn a_move_to_a_pdisk_that_goes_is_taken_back() {
 #[test]
 fn missing_for_too_long_is_rebuilt_and_levelled_when_it_is_back() {
     let mut stage = stage();
-    stage.tell(|_| Event::SetRebuildDelay(std::time::Duration::from_secs(30)));
+    stage.tell(Event::SetRebuildDelay(std::time::Duration::from_secs(30)));
     stage.pass_without(&[6], 20);
     assert_eq!(stage.cluster.map().pdisk(PdiskId(6)).unwrap().state, PdiskState::Missing);
     assert!(entry(&stage).moves.is_empty(), "not yet");
@@ -177,7 +177,7 @@ fn the_last_copies_are_not_given_up() {
     finish(&mut stage);
     wish(&mut stage, 4, PdiskWish::Fail);
     stage.pass_without(&[], 1);
-    let reply = stage.ask(|ticket| Event::Report { ticket });
+    let reply = stage.ask(NOBODY, MgrRequest::Cluster);
     let MgrReply::Cluster(report) = reply else { panic!("{reply:?}") };
     assert!(!report.moving[0].hindered.is_empty());
 }

@@ -1,7 +1,7 @@
 //! Which pdisks count.
 //!
 //! ```text
-//!            lease lapsed, silent, stuck, behind the record
+//!            lease lapsed, silent, set aside, behind the record
 //!   Ok ─────────────────────────────────────────────► Missing ──► Returning (its server is here)
 //!   ▲                                                    ▲            │  │
 //!   └────────────── caught up ──────────────────────────┼────────────┘  │
@@ -20,7 +20,7 @@ use wire::{
     mgr::{LogMark, PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Step, moves::needed};
+use super::{Cluster, Step, code::needed};
 
 /// A silent pdisk whose server is alive stays out for this many leases.
 const SILENT_LEASES: u32 = 6;
@@ -77,7 +77,7 @@ impl Cluster {
         disk.reported = Some(now);
         disk.server = Some(node);
         disk.registered = now;
-        disk.stuck = disk.stuck.filter(|_| same_life);
+        disk.set_aside = disk.set_aside.filter(|_| same_life);
         disk.oldest = Duration::ZERO;
         disk.failed = report.failed;
         disk.silent = None;
@@ -136,13 +136,13 @@ impl Cluster {
 
     /// Moves every pdisk to the state that its server's and its own condition ask for.
     pub(super) fn settle_pdisks(&mut self, now: Duration, step: &mut Step) {
-        self.settle_stuck(now, step);
+        self.settle_set_aside(now, step);
         let ids: Vec<PdiskId> = self.map.pdisks.iter().map(|p| p.id).collect();
         for id in ids {
             let (Some(entry), Some(disk)) = (self.map.pdisk(id), self.disks.get_mut(&id)) else { continue };
             disk.held_off = disk.held_off.filter(|&until| now < until);
             let gone = disk.server.is_none() && now > self.grace_until;
-            let held_off = disk.held_off.is_some() || disk.stuck.is_some();
+            let held_off = disk.held_off.is_some() || disk.set_aside.is_some();
             // What was under way when it ceased to count is over: it could be taken for new, and be missed by catch-up.
             let over = disk.acked >= entry.changed;
             let here = disk.server.is_some_and(|_| disk.reported.is_some()) && !held_off && over;

@@ -16,7 +16,12 @@ use wire::{
 };
 
 use super::{Cluster, Step, StoreOp};
-use crate::{keys, namespace::new_root, tokens::Tokens};
+use crate::{
+    closing::{closed_name, closing_name},
+    keys,
+    namespace::new_root,
+    tokens::Tokens,
+};
 
 /// Most pools, and most file systems, of a cluster: every process holds all of them.
 const MANY_MAX: usize = 256;
@@ -38,25 +43,17 @@ pub struct NewPool {
     pub seed: u64,
 }
 
-/// Behind the name of a pool that is being removed.
-const CLOSED: &str = " (being removed)";
-
-/// The name that a closed pool had.
-pub fn closed_name(name: &str) -> Option<&str> {
-    name.strip_suffix(CLOSED)
-}
-
-/// What is to be removed.
+/// One step of a removal.
 #[derive(Debug, Clone)]
-pub enum Unmake {
+pub enum Removal {
     /// From now on nothing is directed to the pool of this name.
     ClosePool(String),
     /// The pool stays after all.
-    OpenPool(PoolId),
+    ReopenPool(PoolId),
     /// The closed pool goes: nothing is in it.
-    DropPool(PoolId),
+    RemovePool(PoolId),
     /// The file system of this name goes, with everything in it.
-    DropFs(String),
+    RemoveFs(String),
 }
 
 fn no(text: String) -> MgrError {
@@ -72,28 +69,23 @@ fn check_name(name: &str) -> Result<(), MgrError> {
 }
 
 impl Cluster {
-    pub(super) fn make_pool(
-        &mut self,
-        wish: NewPool,
-        now: Duration,
-        step: &mut Step,
-    ) -> Result<(), MgrError> {
+    pub(super) fn make_pool(&mut self, new: NewPool, now: Duration, step: &mut Step) -> Result<(), MgrError> {
         let refused = |error: layout::LayoutError| no(error.to_string());
-        let code: Code = wish.code.parse().map_err(|error: layout::UnknownCode| no(error.to_string()))?;
-        let block_size = Code::check_block_size(wish.block_size.into()).map_err(refused)?;
-        if let Some(pool) = self.map.pools.iter().find(|pool| pool.name == wish.name) {
+        let code: Code = new.code.parse().map_err(|error: layout::UnknownCode| no(error.to_string()))?;
+        let block_size = Code::check_block_size(new.block_size.into()).map_err(refused)?;
+        if let Some(pool) = self.map.pools.iter().find(|pool| pool.name == new.name) {
             let same = pool.code == code.to_string() && pool.block_size == block_size;
-            return if same { Ok(()) } else { Err(no(format!("there is a pool {} already", wish.name))) };
+            return if same { Ok(()) } else { Err(no(format!("there is a pool {} already", new.name))) };
         }
-        check_name(&wish.name)?;
+        check_name(&new.name)?;
         if self.map.pools.len() >= MANY_MAX {
             return Err(no(format!("there are {MANY_MAX} pools already")));
         }
-        if let Some(unknown) = wish.pdisks.iter().find(|id| self.map.pdisk(**id).is_none()) {
+        if let Some(unknown) = new.pdisks.iter().find(|id| self.map.pdisk(**id).is_none()) {
             return Err(no(format!("{unknown} is not in the cluster")));
         }
         let here = |id: PdiskId| {
-            if wish.pdisks.is_empty() { self.is_to_hold(id, now) } else { wish.pdisks.contains(&id) }
+            if new.pdisks.is_empty() { self.is_to_hold(id, now) } else { new.pdisks.contains(&id) }
         };
         let over = self.map.pdisks.iter().filter(|p| here(p.id)).map(|p| PdiskDesc {
             id: p.id,
@@ -103,7 +95,7 @@ impl Cluster {
         });
         let over: Vec<PdiskDesc> = over.collect();
         let groups = layout::default_groups(code, over.len() as u32);
-        let table = LayoutTable::build(code, &over, 0, groups, wish.seed).map_err(refused)?;
+        let table = LayoutTable::build(code, &over, 0, groups, new.seed).map_err(refused)?;
         let pdisk = |p: &PdiskDesc| PoolPdisk {
             id: p.id,
             array: table.array_of(p.id),
@@ -113,11 +105,11 @@ impl Cluster {
         let epoch: Epoch = self.bump();
         let pool = PoolEntry {
             id: PoolId(self.map.pools.iter().map(|pool| pool.id.0).max().unwrap_or(0) + 1),
-            name: wish.name,
+            name: new.name,
             code: code.to_string(),
             block_size,
             width: code.width(),
-            seed: wish.seed,
+            seed: new.seed,
             table: table.group_ids().flat_map(|g| table.members(g).to_vec()).collect(),
             changed: epoch,
             pdisks: table.pdisks().iter().map(pdisk).collect(),
@@ -164,12 +156,14 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn unmake(&mut self, what: Unmake, step: &mut Step) -> Result<(), MgrError> {
+    pub(super) fn remove_step(&mut self, what: Removal, step: &mut Step) -> Result<(), MgrError> {
         match what {
-            Unmake::ClosePool(name) => self.close_pool(&name, step),
-            Unmake::OpenPool(id) => self.rename_pool(id, |name| closed_name(name).map(str::to_owned), step),
-            Unmake::DropPool(id) => self.drop_pool(id, step),
-            Unmake::DropFs(name) => self.drop_fs(&name, step),
+            Removal::ClosePool(name) => self.close_pool(&name, step),
+            Removal::ReopenPool(id) => {
+                self.rename_pool(id, |name| closed_name(name).map(str::to_owned), step)
+            }
+            Removal::RemovePool(id) => self.remove_pool(id, step),
+            Removal::RemoveFs(name) => self.remove_fs(&name, step),
         }
     }
 
@@ -193,19 +187,19 @@ impl Cluster {
                 pdisk.state.name()
             )));
         }
-        self.rename_pool(pool.id, |name| closed_name(name).is_none().then(|| format!("{name}{CLOSED}")), step)
+        self.rename_pool(pool.id, |name| closed_name(name).is_none().then(|| closing_name(name)), step)
     }
 
     fn rename_pool(
         &mut self,
         id: PoolId,
-        new: impl Fn(&str) -> Option<String>,
+        new_name: impl Fn(&str) -> Option<String>,
         step: &mut Step,
     ) -> Result<(), MgrError> {
         let Some(at) = self.map.pools.iter().position(|p| p.id == id) else {
             return Err(no(format!("there is no {id}")));
         };
-        if let Some(name) = new(&self.map.pools[at].name) {
+        if let Some(name) = new_name(&self.map.pools[at].name) {
             self.bump();
             self.map.pools[at].name = name;
             step.put(keys::pool_key(id), &self.map.pools[at]);
@@ -213,7 +207,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn drop_pool(&mut self, id: PoolId, step: &mut Step) -> Result<(), MgrError> {
+    fn remove_pool(&mut self, id: PoolId, step: &mut Step) -> Result<(), MgrError> {
         let closed = |p: &PoolEntry| p.id == id && closed_name(&p.name).is_some();
         let Some(at) = self.map.pools.iter().position(closed) else {
             return Err(no(format!("{id} is not being removed")));
@@ -227,7 +221,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn drop_fs(&mut self, name: &str, step: &mut Step) -> Result<(), MgrError> {
+    fn remove_fs(&mut self, name: &str, step: &mut Step) -> Result<(), MgrError> {
         let Some(id) = self.map.fs_by_name(name).map(|fs| fs.id) else {
             let names: Vec<&str> = self.map.filesystems.iter().map(|fs| fs.name.as_str()).collect();
             return Err(no(format!("there is no file system {name}; there are {}", names.join(", "))));

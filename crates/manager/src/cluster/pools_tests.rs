@@ -6,18 +6,18 @@ use std::time::Duration;
 use base::{FsId, PdiskId, PoolId};
 use wire::{
     map::PdiskState,
-    mgr::{MgrReply, PdiskWish, Timestamp},
+    mgr::{MgrReply, MgrRequest, PdiskWish, Timestamp},
 };
 
 use super::{
-    Event, NewPool, Unmake,
-    tests::{Stage, report},
+    Ask, NewPool, Removal,
+    stage::{NOBODY, Stage, report},
 };
 
 fn make(stage: &mut Stage, name: &str, code: &str, pdisks: &[u32]) -> MgrReply {
     let pdisks = pdisks.iter().map(|id| PdiskId(*id)).collect();
     let wish = NewPool { name: name.into(), code: code.into(), block_size: 1 << 20, pdisks, seed: 5 };
-    stage.ask(|ticket| Event::MakePool { ticket, wish })
+    stage.ask(NOBODY, Ask::MakePool(wish))
 }
 
 #[test]
@@ -31,10 +31,9 @@ fn pools_and_file_systems_are_made_once_and_stay() {
     }
     assert!(matches!(make(&mut stage, "x", "1way", &[9]), MgrReply::Error(_)));
     assert_eq!(stage.cluster.map().epoch, epoch, "what is refused changes nothing");
-    let fs =
-        |pool| move |ticket| Event::MakeFs { ticket, name: "fs2".into(), pool, now: Timestamp::default() };
-    assert!(matches!(stage.ask(fs(PoolId(7))), MgrReply::Error(_)));
-    assert_eq!(stage.ask(fs(PoolId(2))), MgrReply::Done);
+    let fs = |pool| Ask::MakeFs { name: "fs2".into(), pool, now: Timestamp::default() };
+    assert!(matches!(stage.ask(NOBODY, fs(PoolId(7))), MgrReply::Error(_)));
+    assert_eq!(stage.ask(NOBODY, fs(PoolId(2))), MgrReply::Done);
     stage.restart();
     let map = stage.cluster.map();
     let work = map.pool(PoolId(2)).unwrap();
@@ -49,8 +48,8 @@ fn pools_over_the_same_pdisks_share_their_room() {
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
     let mut reserve = |pool, bytes| {
-        let ask = |ticket| Event::Reserve { ticket, session, pool: PoolId(pool), bytes, held: 0 };
-        match stage.ask(ask) {
+        let ask = MgrRequest::Reserve { pool: PoolId(pool), bytes, held: 0 };
+        match stage.ask(session, ask) {
             MgrReply::Reserved { bytes } => bytes >> 20,
             MgrReply::Error(_) => 0,
             other => panic!("{other:?}"),
@@ -66,12 +65,15 @@ fn a_pool_without_redundancy_holds_up_no_other() {
     let mut stage = Stage::running(4, "2+2p");
     stage.cluster.set_rebuild_delay(Duration::ZERO);
     make(&mut stage, "work", "1way", &[1, 2]);
-    let wish = |wish| move |ticket| Event::Wish { ticket, pdisk: PdiskId(1), wish };
-    assert!(matches!(stage.ask(wish(PdiskWish::Fail)), MgrReply::Error(_)), "it has the only strips of work");
+    let wish = |wish| MgrRequest::PdiskSet { pdisk: PdiskId(1), wish };
+    assert!(
+        matches!(stage.ask(NOBODY, wish(PdiskWish::Fail)), MgrReply::Error(_)),
+        "it has the only strips of work"
+    );
     stage.pass_without(&[1], 11);
     assert_eq!(stage.states(), "mooo");
     let moves = |stage: &Stage| stage.cluster.map().pool(PoolId(2)).unwrap().moves.len();
-    let waiting = |stage: &mut Stage| match stage.ask(|ticket| Event::Report { ticket }) {
+    let waiting = |stage: &mut Stage| match stage.ask(NOBODY, MgrRequest::Cluster) {
         MgrReply::Cluster(report) => (report.moving[1].waiting, report.moving[1].left),
         other => panic!("{other:?}"),
     };
@@ -79,12 +81,12 @@ fn a_pool_without_redundancy_holds_up_no_other() {
     assert_eq!(moves(&stage), 0, "there is nothing to make the strips from");
     let (wait, left) = waiting(&mut stage);
     assert!(wait == left && left > 0, "{wait} of {left} wait for the pdisk");
-    stage.ask(wish(PdiskWish::Fail));
+    stage.ask(NOBODY, wish(PdiskWish::Fail));
     stage.pass_without(&[1], 3);
     assert_eq!(waiting(&mut stage).0, 0);
     assert!(stage.cluster.map().pdisk(PdiskId(1)).unwrap().given_up() && moves(&stage) > 0);
     stage.register(1, 2, 0);
-    stage.ask(wish(PdiskWish::Keep));
+    stage.ask(NOBODY, wish(PdiskWish::Keep));
     stage.renew(1, report(1, 2, 0));
     let back = stage.cluster.map().pdisk(PdiskId(1)).unwrap();
     assert!(back.state == PdiskState::Returning && !back.leaving);
@@ -94,43 +96,44 @@ fn a_pool_without_redundancy_holds_up_no_other() {
 fn what_is_removed_goes_and_its_number_does_not_come_back() {
     let mut stage = Stage::running(4, "2+2p");
     make(&mut stage, "work", "1way", &[1, 2]);
-    let fs = |name: &'static str, pool| {
-        move |ticket| Event::MakeFs { ticket, name: name.into(), pool, now: Timestamp::default() }
-    };
-    let unmake = |what| move |ticket| Event::Unmake { ticket, what };
-    let drop_fs = |name: &str| unmake(Unmake::DropFs(name.into()));
-    let close = || unmake(Unmake::ClosePool("work".into()));
+    let fs = |name: &'static str, pool| Ask::MakeFs { name: name.into(), pool, now: Timestamp::default() };
+    let remove = Ask::Remove;
+    let drop_fs = |name: &str| remove(Removal::RemoveFs(name.into()));
+    let close = || remove(Removal::ClosePool("work".into()));
     let said = |reply| match reply {
         MgrReply::Error(error) => error.to_string(),
         other => format!("{other:?}"),
     };
-    stage.ask(fs("fs2", PoolId(2)));
-    assert!(said(stage.ask(close())).contains("fs2 begins in pool work"));
+    stage.ask(NOBODY, fs("fs2", PoolId(2)));
+    assert!(said(stage.ask(NOBODY, close())).contains("fs2 begins in pool work"));
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
-    assert!(said(stage.ask(drop_fs("fs1"))).contains("is mounted"));
-    assert!(said(stage.ask(drop_fs("fs3"))).contains("there are fs1, fs2"));
+    assert!(said(stage.ask(NOBODY, drop_fs("fs1"))).contains("is mounted"));
+    assert!(said(stage.ask(NOBODY, drop_fs("fs3"))).contains("there are fs1, fs2"));
     let epoch = stage.cluster.map().epoch;
-    assert_eq!(stage.ask(drop_fs("fs2")), MgrReply::Done);
+    assert_eq!(stage.ask(NOBODY, drop_fs("fs2")), MgrReply::Done);
     assert!(stage.cluster.map().epoch > epoch && stage.cluster.map().fs_by_name("fs2").is_none());
-    stage.ask(|ticket| Event::Close { ticket, session });
+    stage.ask(session, MgrRequest::CloseSession);
 
     // Closed, nothing goes there; opened again, it does; a crash in between leaves it closed.
-    assert_eq!(stage.ask(close()), MgrReply::Done);
-    assert!(said(stage.ask(fs("fs2", PoolId(2)))).contains("is being removed"));
-    stage.ask(unmake(Unmake::OpenPool(PoolId(2))));
+    assert_eq!(stage.ask(NOBODY, close()), MgrReply::Done);
+    assert!(said(stage.ask(NOBODY, fs("fs2", PoolId(2)))).contains("is being removed"));
+    stage.ask(NOBODY, remove(Removal::ReopenPool(PoolId(2))));
     assert_eq!(stage.cluster.map().pool(PoolId(2)).unwrap().name, "work");
-    assert!(matches!(stage.ask(unmake(Unmake::DropPool(PoolId(2)))), MgrReply::Error(_)), "it is not closed");
-    stage.ask(close());
+    assert!(
+        matches!(stage.ask(NOBODY, remove(Removal::RemovePool(PoolId(2)))), MgrReply::Error(_)),
+        "it is not closed"
+    );
+    stage.ask(NOBODY, close());
     stage.restart();
     assert_eq!(stage.cluster.map().pool(PoolId(2)).unwrap().name, "work (being removed)");
     (1..=4).for_each(|node| stage.register(node, 1, 0));
     stage.renew_all();
-    assert_eq!(stage.ask(close()), MgrReply::Done);
-    assert_eq!(stage.ask(unmake(Unmake::DropPool(PoolId(2)))), MgrReply::Done);
+    assert_eq!(stage.ask(NOBODY, close()), MgrReply::Done);
+    assert_eq!(stage.ask(NOBODY, remove(Removal::RemovePool(PoolId(2)))), MgrReply::Done);
     stage.restart();
     assert!(stage.cluster.map().pool(PoolId(2)).is_none());
-    stage.ask(fs("fs2", PoolId(1)));
+    stage.ask(NOBODY, fs("fs2", PoolId(1)));
     assert_eq!(stage.cluster.map().fs_by_name("fs2").unwrap().id, FsId(3), "its inodes' numbers begin anew");
 }
 
@@ -140,7 +143,7 @@ fn a_pool_with_a_pdisk_away_is_not_removed() {
     assert_eq!(make(&mut stage, "work", "1way", &[1, 2]), MgrReply::Done);
     stage.pass_without(&[1], 11);
     assert_eq!(stage.states(), "mooo");
-    let close = |ticket| Event::Unmake { ticket, what: Unmake::ClosePool("work".into()) };
-    let MgrReply::Error(error) = stage.ask(close) else { panic!("closed") };
+    let close = Ask::Remove(Removal::ClosePool("work".into()));
+    let MgrReply::Error(error) = stage.ask(NOBODY, close) else { panic!("closed") };
     assert!(error.to_string().contains("n1p1 is missing"), "{error}");
 }

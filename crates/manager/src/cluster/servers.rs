@@ -12,12 +12,16 @@
 use std::time::Duration;
 
 use base::{Epoch, NodeId, SessionId};
+use libc::EINVAL;
 use wire::{
     map::PdiskState,
     mgr::{MgrError, MgrReply, PdiskReport, ProcessIdent},
 };
 
-use super::{Cluster, Disk, Server, Step, Ticket, invalid};
+use super::{
+    Cluster, Step, Ticket,
+    state::{Disk, Server},
+};
 
 impl Cluster {
     /// The manager itself was away: nobody could renew meanwhile, so everybody has a full lease again. After a short absence
@@ -129,7 +133,7 @@ impl Cluster {
         step: &mut Step,
     ) {
         if epoch > self.map.epoch {
-            return step.refuse(ticket, invalid());
+            return step.refuse(ticket, MgrError::Errno(EINVAL));
         }
         if let Some((&node, server)) = self.servers.iter_mut().find(|(_, s)| s.session == session) {
             server.renewed = server.renewed.max(now);
@@ -157,24 +161,28 @@ impl Cluster {
 
     /// Whether a map version is in force at every server that still has a lease, but for pdisks that were set aside.
     pub(super) fn in_force(&self, epoch: Epoch) -> bool {
-        let waited_for = |disk: &&Disk| disk.server.is_some() && disk.stuck.is_none();
+        debug_assert!(
+            self.servers.values().map(|server| server.acked).all(|acked| acked <= self.map.epoch),
+            "a server has a version that there is not"
+        );
+        let waited_for = |disk: &&Disk| disk.server.is_some() && disk.set_aside.is_none();
         self.servers.values().all(|server| server.acked >= epoch)
             && self.disks.values().filter(waited_for).all(|disk| disk.acked >= epoch)
     }
 
     /// Sets pdisks aside that hold newer map versions up for too long, and takes back those that do not any more.
-    pub(super) fn settle_stuck(&mut self, now: Duration, step: &mut Step) {
+    pub(super) fn settle_set_aside(&mut self, now: Duration, step: &mut Step) {
         let (lease, epoch) = (self.lease, self.map.epoch);
         for (id, disk) in self.disks.iter_mut().filter(|(_, disk)| disk.server.is_some()) {
             let behind = self.versions.is_late(disk.acked, disk.registered, lease, now);
             let late = behind || disk.oldest >= lease;
-            match disk.stuck {
+            match disk.set_aside {
                 Some(since) if disk.acked >= since && !late => {
-                    disk.stuck = None;
+                    disk.set_aside = None;
                     step.notes.push(format!("{id} has ended its old I/O"));
                 }
                 None if late => {
-                    disk.stuck = Some(epoch);
+                    disk.set_aside = Some(epoch);
                     step.notes.push(format!("{id} has had I/O under way for {lease:?}: it is set aside"));
                 }
                 _ => {}

@@ -1,286 +1,17 @@
 //! Stories of servers, pdisks and sessions, told to the state machine with its own clock.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
-use base::{ClusterId, Grant, Incarnation, PoolId};
+use base::{Epoch, FsId, Grant, InodeNo, NodeId, PdiskId, PoolId};
 use wire::{
-    map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
-    mgr::{LogMark, MgrError},
-    token::{Recall, TokenMode},
+    mgr::{LogMark, MgrError, MgrReply, MgrRequest, PdiskReport},
+    token::{Need, Recall, Token, TokenMode},
 };
 
-use super::*;
-use crate::store::{self, Changes, Snapshot};
-
-pub(super) const LEASE: Duration = Duration::from_secs(10);
-
-/// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
-pub(super) struct Stage {
-    store: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub cluster: Cluster,
-    pub now: Duration,
-    tickets: Ticket,
-    pub replies: BTreeMap<Ticket, MgrReply>,
-    pub servers: BTreeMap<u32, SessionId>,
-    collected: u32,
-}
-
-/// A point of a log that is as long, with the content that the tests mean.
-fn mark(position: u64) -> LogMark {
-    LogMark { position, digest: position ^ 0x5a }
-}
-
-pub(super) fn report(id: u32, incarnation: u64, log_position: u64) -> PdiskReport {
-    PdiskReport {
-        id: PdiskId(id),
-        incarnation: Incarnation(incarnation),
-        log: mark(log_position),
-        capacity: 64 << 20,
-        free: 64 << 20,
-        ..PdiskReport::default()
-    }
-}
-
-fn process(pid: u32) -> ProcessIdent {
-    ProcessIdent { host: "h".into(), scope: "b".into(), pid, start_ticks: 1 }
-}
-
-impl Stage {
-    fn new(nodes: u32, code: &str) -> Stage {
-        Stage::of(nodes, code, PoolEntry::default())
-    }
-
-    /// With what `pool` says of the layout; without a table there is one group over all.
-    pub fn of(nodes: u32, code: &str, pool: PoolEntry) -> Stage {
-        let bare = pool.table.is_empty();
-        let spec = crate::Spec {
-            cluster: ClusterId(7),
-            name: "c".into(),
-            nodes: (1..=nodes)
-                .map(|id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() })
-                .collect(),
-            pdisks: (1..=nodes)
-                .map(|id| PdiskEntry {
-                    id: PdiskId(id),
-                    name: format!("n{id}p1"),
-                    nodes: vec![NodeId(id)],
-                    ..PdiskEntry::default()
-                })
-                .collect(),
-            pools: vec![PoolEntry {
-                id: PoolId(1),
-                name: "pool1".into(),
-                code: code.into(),
-                block_size: 1 << 20,
-                width: if bare { nodes as u8 } else { pool.width },
-                table: if bare { (1..=nodes).map(PdiskId).collect() } else { pool.table.clone() },
-                ..pool
-            }],
-            filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
-        };
-        let empty: Snapshot = Arc::new(BTreeMap::new());
-        let mut store = BTreeMap::new();
-        store::memory::apply(&mut store, crate::format::first_state(&spec, [1, 2], &empty).unwrap());
-        let cluster = Cluster::load(&store, LEASE, Duration::ZERO).unwrap();
-        let mut stage = Stage {
-            store,
-            cluster,
-            now: Duration::ZERO,
-            tickets: 0,
-            replies: BTreeMap::new(),
-            servers: BTreeMap::new(),
-            collected: 0,
-        };
-        stage.begin_life();
-        stage
-    }
-
-    fn begin_life(&mut self) -> Vec<String> {
-        let step = self.cluster.begin_life();
-        let notes = step.notes.clone();
-        self.take(step);
-        notes
-    }
-
-    /// All servers registered and up to date.
-    pub fn running(nodes: u32, code: &str) -> Stage {
-        let mut stage = Stage::new(nodes, code);
-        (1..=nodes).for_each(|node| stage.register(node, 1, 0));
-        stage.renew_all();
-        stage
-    }
-
-    pub fn tell(&mut self, event: impl FnOnce(Ticket) -> Event) -> Ticket {
-        self.tickets += 1;
-        let step = self.cluster.handle(event(self.tickets), self.now);
-        self.take(step);
-        self.tickets
-    }
-
-    fn take(&mut self, step: Step) {
-        let mut changes = Changes::new();
-        for op in step.store {
-            match op {
-                StoreOp::Put(key, value) => drop(changes.insert(key, Some(value))),
-                StoreOp::Delete(key) => drop(changes.insert(key, None)),
-                StoreOp::EndSession(session) => drop(changes.insert(keys::session_key(session), None)),
-            }
-        }
-        store::memory::apply(&mut self.store, changes);
-        self.replies.extend(step.replies);
-        self.collected += u32::from(step.collect);
-    }
-
-    pub fn ask(&mut self, event: impl FnOnce(Ticket) -> Event) -> MgrReply {
-        let ticket = self.tell(event);
-        self.replies.remove(&ticket).expect("an answer")
-    }
-
-    pub fn register(&mut self, node: u32, incarnation: u64, log_position: u64) {
-        let recorded = self.recorded(node);
-        let proved = (recorded.position <= log_position).then(|| mark(recorded.position));
-        self.register_with(node, incarnation, log_position, proved);
-    }
-
-    fn register_with(&mut self, node: u32, incarnation: u64, log_position: u64, proved: Option<LogMark>) {
-        let reply = self.ask(|ticket| Event::Register {
-            ticket,
-            node: NodeId(node),
-            process: process(1000 * node + incarnation as u32),
-            addrs: vec![format!("127.0.0.1:{node}")],
-            pdisks: vec![PdiskReport { proved, ..report(node, incarnation, log_position) }],
-        });
-        let MgrReply::Registered { session, .. } = reply else { panic!("{reply:?}") };
-        self.servers.insert(node, session);
-    }
-
-    /// The manager that recorded it knew positions only.
-    fn forget_digest(&mut self, pdisk: u32) {
-        let key = keys::pdisk_key(PdiskId(pdisk));
-        let now = keys::read_pdisk(&self.store, PdiskId(pdisk)).unwrap();
-        self.store.insert(key.clone(), seal_record(&key, &keys::PdiskRecord1::from(now)));
-        self.restart();
-    }
-
-    /// What is on record of a pdisk's log.
-    fn recorded(&mut self, pdisk: u32) -> LogMark {
-        let reply = self.ask(|ticket| Event::LogMarks { ticket, pdisks: vec![PdiskId(pdisk)] });
-        let MgrReply::LogMarks(marks) = reply else { panic!("{reply:?}") };
-        marks[0]
-    }
-
-    pub fn renew(&mut self, node: u32, report: PdiskReport) -> MgrReply {
-        let session = self.servers[&node];
-        let epoch = self.cluster.map().epoch;
-        let report = PdiskReport { in_force: epoch, ..report };
-        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks: vec![report] })
-    }
-
-    pub fn renew_client(&mut self, session: SessionId) {
-        self.ask(|ticket| Event::Renew { ticket, session, epoch: Epoch(0), pdisks: vec![] });
-    }
-
-    /// The server follows the map, and its pdisk has had I/O from before a version under way since then.
-    pub fn renew_stuck(&mut self, node: u32, in_force: Epoch) {
-        let (session, epoch) = (self.servers[&node], self.cluster.map().epoch);
-        let pdisks = vec![PdiskReport { in_force, ..report(node, 1, 0) }];
-        self.ask(|ticket| Event::Renew { ticket, session, epoch, pdisks });
-    }
-
-    pub fn renew_all(&mut self) {
-        for node in self.servers.keys().copied().collect::<Vec<_>>() {
-            self.renew(node, report(node, 1, 0));
-        }
-    }
-
-    pub fn pass(&mut self, seconds: u64) {
-        self.now += Duration::from_secs(seconds);
-        self.tell(|_| Event::Tick);
-    }
-
-    /// Time passes, all servers but `dead` renew.
-    pub fn pass_without(&mut self, dead: &[u32], seconds: u64) {
-        for _ in 0..seconds {
-            self.now += Duration::from_secs(1);
-            for node in self.servers.keys().copied().filter(|n| !dead.contains(n)).collect::<Vec<_>>() {
-                self.renew(node, report(node, 1, 0));
-            }
-            self.tell(|_| Event::Tick);
-        }
-    }
-
-    pub fn open(&mut self, pid: u32, proven_dead: Option<SessionId>) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Open {
-            ticket,
-            expires,
-            fs: "fs1".into(),
-            process: process(pid),
-            admin_addr: String::new(),
-            mount: "/m".into(),
-            proven_dead: proven_dead.into_iter().collect(),
-            share: false,
-        })
-    }
-
-    pub fn opened(&mut self, ticket: Ticket) -> (SessionId, Grant, bool) {
-        match self.replies.remove(&ticket) {
-            Some(MgrReply::SessionOpen { session, grant, resolve, map, .. }) => {
-                assert!(map.clients.iter().any(|client| client.session == session));
-                (session, grant, resolve)
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn states(&self) -> String {
-        let letter = |p: &PdiskEntry| match p.state {
-            PdiskState::Ok => 'o',
-            PdiskState::Missing => 'm',
-            PdiskState::Returning => 'r',
-            PdiskState::Failed => 'f',
-        };
-        self.cluster.map().pdisks.iter().map(letter).collect()
-    }
-
-    pub fn restart(&mut self) {
-        self.restart_with_locks();
-        // No programs hold locks in these stories.
-        for session in self.cluster.clients.keys().copied().collect::<Vec<_>>() {
-            let life = self.life(session);
-            self.lock(session, LockRequest::Claim { life, locks: Vec::new(), last: true });
-        }
-    }
-
-    /// The number under which a session is to claim its locks.
-    pub fn life(&self, session: SessionId) -> u64 {
-        let Some(MgrReply::Recalls(recalls)) = self.cluster.lock_recall(session) else { panic!() };
-        let [Recall::Locks(life)] = recalls[..] else { panic!("{recalls:?}") };
-        life
-    }
-
-    /// Sessions are to claim theirs.
-    pub fn restart_with_locks(&mut self) {
-        self.restart_with_lease(LEASE);
-    }
-
-    /// Sessions are to claim their locks. What people are told.
-    pub fn restart_with_lease(&mut self, lease: Duration) -> Vec<String> {
-        self.cluster = Cluster::load(&self.store, lease, self.now).unwrap();
-        self.begin_life()
-    }
-
-    /// The longest lease that is out, as stored.
-    pub fn stored_lease(&self) -> Duration {
-        let record: keys::LeaseRecord = keys::read(&self.store, &keys::lease_key()).unwrap().unwrap();
-        Duration::from_micros(record.longest_us)
-    }
-
-    pub fn lock(&mut self, session: SessionId, request: LockRequest) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Lock { ticket, expires, session, request })
-    }
-}
+use super::{
+    Event,
+    stage::{NOBODY, Stage, mark, process, report},
+};
 
 #[test]
 fn a_lapsed_server_is_missing_returns_and_catches_up() {
@@ -373,13 +104,15 @@ fn who_proves_another_point_than_the_recorded_asks_again() {
     let mut stage = Stage::running(4, "2+2p");
     stage.register(1, 5, 100);
     stage.renew(1, report(1, 5, 300));
-    let reply = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
-    });
+    let reply = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
+        },
+    );
     assert!(matches!(reply, MgrReply::Error(MgrError::Superseded)), "{reply:?}");
     assert_eq!(stage.states(), "oooo");
     stage.register(1, 6, 400);
@@ -412,22 +145,26 @@ fn an_old_copy_of_a_pdisk_must_catch_up() {
     stage.restart();
     stage.register(1, 5, 100);
     assert_eq!(stage.states(), "oooo", "the same process registers its life again");
-    let reply = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![report(1, 5, 100)],
-    });
+    let reply = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![report(1, 5, 100)],
+        },
+    );
     assert!(matches!(reply, MgrReply::Registered { .. }));
     assert_eq!(stage.states(), "rooo", "another process with the same life has an old copy");
-    let wrong = stage.ask(|ticket| Event::Register {
-        ticket,
-        node: NodeId(1),
-        process: process(1),
-        addrs: vec![],
-        pdisks: vec![report(2, 9, 0)],
-    });
+    let wrong = stage.ask(
+        NOBODY,
+        MgrRequest::RegisterServer {
+            node: NodeId(1),
+            process: process(1),
+            addrs: vec![],
+            pdisks: vec![report(2, 9, 0)],
+        },
+    );
     assert!(matches!(wrong, MgrReply::Error(MgrError::Pdisk { pdisk: PdiskId(2), .. })), "{wrong:?}");
 }
 
@@ -471,8 +208,8 @@ fn a_dead_client_is_fenced_before_another_begins() {
     }
     let collected = stage.collected;
     let session = stage.servers[&4];
-    stage.tell(|_| Event::Have { session, epoch: Epoch(fence.0 - 1) });
-    stage.tell(|_| Event::Have { session, epoch: fence });
+    stage.tell(Event::InForce { session, epoch: Epoch(fence.0 - 1) });
+    stage.tell(Event::InForce { session, epoch: fence });
     stage.renew_stuck(4, Epoch(fence.0 - 1));
     assert!(!stage.replies.contains_key(&ticket), "something admitted under an older map is under way");
     stage.renew(4, report(4, 1, 0));
@@ -480,16 +217,15 @@ fn a_dead_client_is_fenced_before_another_begins() {
     assert!(second > first && grant2 > grant1 && resolve);
     assert!(stage.collected > collected, "its orphans may go now");
     // The first one is nobody now.
-    let reply =
-        stage.ask(|ticket| Event::Reserve { ticket, session: first, pool: PoolId(1), bytes: 1, held: 0 });
+    let reply = stage.ask(first, MgrRequest::Reserve { pool: PoolId(1), bytes: 1, held: 0 });
     assert_eq!(reply, MgrReply::Error(MgrError::NoSession));
     // Unresolved until somebody says so, also across clean ends.
-    stage.ask(|ticket| Event::Close { ticket, session: second });
+    stage.ask(second, MgrRequest::CloseSession);
     let ticket = stage.open(3, None);
     let (third, _, resolve) = stage.opened(ticket);
     assert!(resolve);
-    stage.ask(|ticket| Event::ResolveDone { ticket, session: third });
-    stage.ask(|ticket| Event::Close { ticket, session: third });
+    stage.ask(third, MgrRequest::ResolveDone);
+    stage.ask(third, MgrRequest::CloseSession);
     let ticket = stage.open(4, None);
     assert!(!stage.opened(ticket).2);
 }
@@ -529,7 +265,7 @@ fn a_client_whose_lease_ran_out_keeps_its_session_until_somebody_else_comes() {
     let (first, ..) = stage.opened(ticket);
     stage.pass_without(&[], 30);
     let epoch = stage.cluster.map().epoch;
-    let reply = stage.ask(|ticket| Event::Renew { ticket, session: first, epoch, pdisks: vec![] });
+    let reply = stage.ask(first, MgrRequest::Renew { epoch, pdisks: vec![] });
     assert!(matches!(reply, MgrReply::Renewed { .. }));
     stage.pass_without(&[], 11);
     let ticket = stage.open(2, None);
@@ -552,13 +288,9 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     let mut stage = Stage::running(4, "2+2p");
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
-    let reserve = |stage: &mut Stage, bytes, held| match stage.ask(|ticket| Event::Reserve {
-        ticket,
-        session,
-        pool: PoolId(1),
-        bytes,
-        held,
-    }) {
+    let reserve = |stage: &mut Stage, bytes, held| match stage
+        .ask(session, MgrRequest::Reserve { pool: PoolId(1), bytes, held })
+    {
         MgrReply::Reserved { bytes } => bytes,
         MgrReply::Error(MgrError::Errno(libc::ENOSPC)) => 0,
         other => panic!("{other:?}"),
@@ -582,8 +314,7 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
         stage.renew(node, PdiskReport { free: (54 - u64::from(node)) << 20, ..report(node, 1, 2) });
     }
     assert_eq!(reserve(&mut stage, u64::MAX, 0), (4 * 49) << 20, "the fullest pdisk counts");
-    let MgrReply::StatFs { total, free, .. } = stage.ask(|ticket| Event::StatFs { ticket, fs: FsId(1) })
-    else {
+    let MgrReply::StatFs { total, free, .. } = stage.ask(NOBODY, MgrRequest::StatFs { fs: FsId(1) }) else {
         panic!()
     };
     assert_eq!((total, free), ((2 * 63) << 20, (2 * 49) << 20), "redundancy taken off");
@@ -595,7 +326,7 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
     let ticket = stage.open(1, None);
     let (session, ..) = stage.opened(ticket);
     let silent = |stage: &mut Stage| {
-        stage.ask(|ticket| Event::Silent { ticket, session, pdisk: PdiskId(2) });
+        stage.ask(session, MgrRequest::ReportSilent { pdisk: PdiskId(2) });
     };
     for _ in 0..5 {
         silent(&mut stage);
@@ -608,76 +339,6 @@ fn a_silent_pdisk_of_a_living_server_is_put_aside() {
     assert_eq!(stage.states(), "omoo");
     stage.pass_without(&[], 2);
     assert_eq!(stage.states(), "oroo");
-}
-
-impl Stage {
-    pub fn open_beside(&mut self, pid: u32) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Open {
-            ticket,
-            expires,
-            fs: "fs1".into(),
-            process: process(pid),
-            admin_addr: String::new(),
-            mount: "/m".into(),
-            proven_dead: Vec::new(),
-            share: true,
-        })
-    }
-
-    pub fn poll(&mut self, session: SessionId) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::WaitRecalls { ticket, expires, session })
-    }
-
-    pub fn claim(&mut self, session: SessionId, tokens: Vec<Token>) {
-        let reply = self.ask(|ticket| Event::Claim { ticket, session, tokens, last: true });
-        assert_eq!(reply, MgrReply::Done);
-    }
-
-    pub fn acquire(&mut self, session: SessionId, ino: u64, need: Need) -> Ticket {
-        let expires = self.now + Duration::from_secs(60);
-        self.tell(|ticket| Event::Acquire { ticket, expires, session, ino: InodeNo(ino), need })
-    }
-
-    pub fn granted(&mut self, ticket: Ticket) -> (Token, bool) {
-        match self.replies.remove(&ticket) {
-            Some(MgrReply::Token { token, resolve, .. }) => (token, resolve),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn told(&mut self, ticket: Ticket) -> Vec<Recall> {
-        match self.replies.remove(&ticket) {
-            Some(MgrReply::Recalls(recalls)) => recalls,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn release(&mut self, session: SessionId, token: Token) {
-        self.ask(|ticket| Event::Release { ticket, session, tokens: vec![token] });
-    }
-
-    /// Two clients that share, the first of which claimed `tokens`.
-    pub fn two(tokens: Vec<Token>) -> (Stage, SessionId, SessionId) {
-        let mut stage = Stage::running(4, "2+2p");
-        let ticket = stage.open(1, None);
-        let first = stage.opened(ticket).0;
-        stage.renew_all();
-        let ticket = stage.open_beside(2);
-        assert!(!stage.replies.contains_key(&ticket), "the first one holds everything");
-        let poll = stage.poll(first);
-        assert_eq!(stage.told(poll), [Recall::Share]);
-        stage.claim(first, tokens);
-        stage.tell(|_| Event::Tick);
-        let second = stage.opened(ticket).0;
-        stage.renew_all();
-        (stage, first, second)
-    }
-
-    pub fn fence(&mut self) {
-        self.renew_all();
-    }
 }
 
 #[test]
@@ -718,7 +379,7 @@ fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve(
     for _ in 0..9 {
         stage.pass(1);
         stage.renew_all();
-        stage.ask(|ticket| Event::Renew { ticket, session: second, epoch: Epoch(0), pdisks: vec![] });
+        stage.ask(second, MgrRequest::Renew { epoch: Epoch(0), pdisks: vec![] });
     }
     assert!(stage.cluster.map().clients.iter().any(|client| client.session == first));
     stage.pass(2);
@@ -731,20 +392,20 @@ fn tokens_of_a_dead_client_move_on_after_the_fence_and_with_the_duty_to_resolve(
     let again = stage.acquire(second, 9, Need::Write);
     assert!(!stage.granted(again).1);
     // Nor is anything to be resolved twice.
-    stage.ask(|ticket| Event::Resolved { ticket, session: second, ino: InodeNo(7) });
+    stage.ask(second, MgrRequest::Resolved { ino: InodeNo(7) });
     stage.release(second, Token { mode: TokenMode::None, ..token.clone() });
     let again = stage.acquire(second, 7, Need::Read);
     assert!(!stage.granted(again).1);
     // A pass over everything ends it.
     let poll = stage.poll(second);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let [Recall::Resolve(pass)] = stage.told(poll)[..] else { panic!() };
     let other = stage.acquire(second, 100, Need::Read);
     assert!(stage.granted(other).1, "unknown until the pass is done");
-    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass: pass + 1 });
+    stage.ask(second, MgrRequest::ResolvePassDone { pass: pass + 1 });
     let other = stage.acquire(second, 101, Need::Read);
     assert!(stage.granted(other).1, "that was not the pass");
-    stage.ask(|ticket| Event::ResolvePassDone { ticket, session: second, pass });
+    stage.ask(second, MgrRequest::ResolvePassDone { pass });
     let other = stage.acquire(second, 102, Need::Read);
     assert!(!stage.granted(other).1);
 }
@@ -772,15 +433,15 @@ fn after_a_restart_nothing_is_given_before_all_have_claimed() {
 fn who_is_left_alone_gets_everything_back_until_the_next_one_comes() {
     let (mut stage, first, second) = Stage::two(Vec::new());
     let poll = stage.poll(first);
-    stage.ask(|ticket| Event::Close { ticket, session: second });
-    stage.tell(|_| Event::Tick);
+    stage.ask(second, MgrRequest::CloseSession);
+    stage.tell(Event::Tick);
     let [Recall::Whole(grant)] = stage.told(poll)[..] else { panic!() };
     let poll = stage.poll(first);
     let ticket = stage.open_beside(3);
     assert_eq!(stage.told(poll), [Recall::Share]);
     assert!(!stage.replies.contains_key(&ticket));
     stage.claim(first, vec![Token::new(InodeNo(5), TokenMode::Write, grant)]);
-    stage.tell(|_| Event::Tick);
+    stage.tell(Event::Tick);
     let third = stage.opened(ticket).0;
     let ticket = stage.acquire(third, 5, Need::Read);
     assert!(!stage.replies.contains_key(&ticket));

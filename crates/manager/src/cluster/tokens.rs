@@ -1,49 +1,27 @@
-//! Tokens within the cluster: their events, and what follows when sessions do not obey.
+//! Tokens within the cluster: their requests, and what follows when sessions do not obey.
 
 use std::time::Duration;
 
-use base::{FsId, Grant, SessionId};
+use base::{FsId, Grant, InodeNo, SessionId};
 use libc::{EINVAL, ENFILE, ETIMEDOUT};
 use wire::{
     mgr::{MgrError, MgrReply},
     token::{Need, Span, TOKENS_MAX, Token, Use},
 };
 
-use super::{Client, Cluster, Event, Step};
+use super::{Cluster, Question, Step, Ticket, state::Client};
 use crate::{
     keys,
     tokens::{Acts, NextGrant, Tokens},
 };
 
-/// Grants numbered ahead of what is stored, so that a grant needs no commit.
-const GRANTS_AHEAD: u64 = 4096;
 /// How long a session that renews its lease may take to give up a token before it is fenced.
 const RECALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A client that nobody waits for may come back for so many leases, and loses nothing. Then it is taken for dead,
 /// so that what it left half done is resolved and holds up no rebuild.
 const GONE_LEASES: u32 = 6;
-/// Tokens that one session may hold: so many for each file that a client may keep, and at least. Clients keep fewer
-/// (open files are bounded there too); one that does not is refused more, with ENFILE.
-const TOKENS_HELD: (u64, u64) = (32, 1 << 20);
 /// Inodes in one listing.
 const LIST_MAX: usize = 1024;
-
-/// Numbers of grants. Those up to `stored` may have been given before a restart.
-#[derive(Debug)]
-pub(super) struct Grants {
-    last: Grant,
-    stored: Grant,
-}
-
-impl Grants {
-    pub fn new(stored: Grant) -> Grants {
-        Grants { last: stored, stored }
-    }
-    pub fn next(&mut self) -> Grant {
-        self.last.0 += 1;
-        self.last
-    }
-}
 
 /// Whether a message names tokens as it must.
 fn are_valid(tokens: &[Token]) -> bool {
@@ -51,18 +29,7 @@ fn are_valid(tokens: &[Token]) -> bool {
     count <= TOKENS_MAX && tokens.iter().all(Token::is_valid)
 }
 
-/// Tokens that one session may hold where its client may keep so many files.
-pub(super) fn tokens_max(files_to_cache_max: u32) -> u64 {
-    let (each, least) = TOKENS_HELD;
-    (u64::from(files_to_cache_max) * each).max(least)
-}
-
 impl Cluster {
-    /// A client may keep so many files.
-    pub fn set_files_to_cache_max(&mut self, files: u32) {
-        self.tokens_max = tokens_max(files);
-    }
-
     /// The next grant; what is stored is ahead of it before anybody hears of it.
     pub(super) fn next_grant(&mut self, step: &mut Step) -> Grant {
         let grant = self.grants.next();
@@ -71,9 +38,8 @@ impl Cluster {
     }
 
     fn store_grants(&mut self, step: &mut Step) {
-        if self.grants.last > self.grants.stored {
-            self.grants.stored = Grant(self.grants.last.0 + GRANTS_AHEAD);
-            self.counters.grant = self.grants.stored;
+        if let Some(stored) = self.grants.number_ahead() {
+            self.counters.grant = stored;
             step.put(keys::counter_key(), &self.counters);
         }
     }
@@ -129,81 +95,117 @@ impl Cluster {
         });
     }
 
-    pub(super) fn token_event(&mut self, event: Event, now: Duration, step: &mut Step) {
-        let (ticket, session) = match &event {
-            Event::Acquire { ticket, session, .. }
-            | Event::Change { ticket, session, .. }
-            | Event::Release { ticket, session, .. }
-            | Event::WaitRecalls { ticket, session, .. }
-            | Event::Claim { ticket, session, .. }
-            | Event::Resolved { ticket, session, .. }
-            | Event::Published { ticket, session, .. }
-            | Event::ResolvePassDone { ticket, session, .. } => (*ticket, *session),
-            Event::ListTokens { ticket, fs, after } => {
-                let list = self.tokens.get(fs).map(|tokens| tokens.list(*after, LIST_MAX, now));
-                let (inodes, more) = list.unwrap_or_default();
-                return step.reply(*ticket, MgrReply::Tokens { inodes, more });
-            }
-            _ => return,
-        };
-        let Some(fs) = self.fs_of(session) else { return step.refuse(ticket, MgrError::NoSession) };
-        if matches!(event, Event::WaitRecalls { .. })
-            && let Some(recall) = self.lock_recall(session)
-        {
-            return step.reply(ticket, recall);
+    /// The file system of the session that asks; who has no session is refused.
+    fn fs_of_asker(&self, question: Question, step: &mut Step) -> Option<FsId> {
+        let fs = self.fs_of(question.session);
+        if fs.is_none() {
+            step.refuse(question.ticket, MgrError::NoSession);
         }
-        let bad = match &event {
-            Event::Release { tokens, .. } | Event::Claim { tokens, .. } => !are_valid(tokens),
-            Event::Acquire { need: Need::Blocks(Span { first, end }, what), .. } => {
-                first >= end || *what == Use::None
-            }
-            _ => false,
-        };
-        if let Event::Acquire { ino, .. } = event
-            && self.tokens.get(&fs).is_some_and(|tokens| tokens.is_full(session, ino, self.tokens_max))
-        {
+        fs
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        question: Question,
+        ino: InodeNo,
+        need: Need,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let Question { ticket, session, expires } = question;
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        if self.tokens.get(&fs).is_some_and(|tokens| tokens.is_full(session, ino, self.tokens_max)) {
             return step.refuse(ticket, MgrError::Errno(ENFILE));
         }
-        if bad {
+        if let Need::Blocks(Span { first, end }, what) = need
+            && (first >= end || what == Use::None)
+        {
             return step.refuse(ticket, MgrError::Errno(EINVAL));
         }
-        let pass = match &event {
-            Event::ResolvePassDone { pass, .. } => Some(*pass),
-            _ => None,
-        };
-        let mut done = true;
-        self.with_tokens(fs, step, |tokens, next| match event {
-            Event::Acquire { ticket, expires, session, ino, need } => {
-                done = false;
-                tokens.acquire(session, ino, need, ticket, expires, now, next)
-            }
-            Event::Change { ticket, expires, session, ino } => {
-                done = false;
-                tokens.change(session, ino, ticket, expires, now, next)
-            }
-            Event::WaitRecalls { ticket, expires, session } => {
-                done = false;
-                tokens.poll(session, ticket, expires, now)
-            }
-            Event::Release { session, tokens: left, .. } => tokens.release(session, &left, now, next),
-            Event::Claim { session, tokens: held, last, .. } => tokens.claim(session, &held, last, now, next),
-            Event::Published { session, ino, number, .. } => {
-                tokens.published(session, ino, number, now, next)
-            }
-            Event::Resolved { session, ino, .. } => {
-                tokens.resolved(session, ino);
-                Acts::default()
-            }
-            _ => Acts::default(),
+        self.with_tokens(fs, step, |tokens, next| {
+            tokens.acquire(session, ino, need, ticket, expires, now, next)
         });
-        if let Some(pass) = pass
-            && self.tokens.get_mut(&fs).is_some_and(|tokens| tokens.pass_done(session, pass))
-        {
+    }
+
+    /// A change of an inode, at the manager, waits until nobody else keeps anything of it.
+    pub(super) fn change(&mut self, question: Question, ino: InodeNo, now: Duration, step: &mut Step) {
+        let Question { ticket, session, expires } = question;
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        self.with_tokens(fs, step, |tokens, next| tokens.change(session, ino, ticket, expires, now, next));
+    }
+
+    pub(super) fn wait_recalls(&mut self, question: Question, now: Duration, step: &mut Step) {
+        let Question { ticket, session, expires } = question;
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        if let Some(recall) = self.lock_recall(session) {
+            return step.reply(ticket, recall);
+        }
+        self.with_tokens(fs, step, |tokens, _| tokens.poll(session, ticket, expires, now));
+    }
+
+    pub(super) fn release(&mut self, question: Question, left: &[Token], now: Duration, step: &mut Step) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        if !are_valid(left) {
+            return step.refuse(question.ticket, MgrError::Errno(EINVAL));
+        }
+        self.with_tokens(fs, step, |tokens, next| tokens.release(question.session, left, now, next));
+        step.reply(question.ticket, MgrReply::Done);
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        question: Question,
+        held: &[Token],
+        last: bool,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        if !are_valid(held) {
+            return step.refuse(question.ticket, MgrError::Errno(EINVAL));
+        }
+        self.with_tokens(fs, step, |tokens, next| tokens.claim(question.session, held, last, now, next));
+        step.reply(question.ticket, MgrReply::Done);
+    }
+
+    pub(super) fn published(
+        &mut self,
+        question: Question,
+        ino: InodeNo,
+        number: Grant,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        self.with_tokens(fs, step, |tokens, next| tokens.published(question.session, ino, number, now, next));
+        step.reply(question.ticket, MgrReply::Done);
+    }
+
+    pub(super) fn resolved(&mut self, question: Question, ino: InodeNo, step: &mut Step) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        self.tokens.entry(fs).or_default().resolved(question.session, ino);
+        step.reply(question.ticket, MgrReply::Done);
+    }
+
+    pub(super) fn pass_done(&mut self, question: Question, pass: u64, step: &mut Step) {
+        let Some(fs) = self.fs_of_asker(question, step) else { return };
+        if self.tokens.entry(fs).or_default().pass_done(question.session, pass) {
             self.set_resolved(fs, step);
         }
-        if done {
-            step.reply(ticket, MgrReply::Done);
-        }
+        step.reply(question.ticket, MgrReply::Done);
+    }
+
+    pub(super) fn list_tokens(
+        &self,
+        ticket: Ticket,
+        fs: FsId,
+        after: InodeNo,
+        now: Duration,
+        step: &mut Step,
+    ) {
+        let list = self.tokens.get(&fs).map(|tokens| tokens.list(after, LIST_MAX, now));
+        let (inodes, more) = list.unwrap_or_default();
+        step.reply(ticket, MgrReply::Tokens { inodes, more });
     }
 
     /// Ends clients that do not answer while others wait for what they hold, and those not heard of for long.

@@ -24,7 +24,7 @@ use wire::{
     lock_set::LockSet,
 };
 
-use crate::cluster::Ticket;
+use crate::ticket::Ticket;
 
 /// Who asks later is kept waiting behind somebody for no longer than this: those who hold something that
 /// the first one waits for may be behind it.

@@ -11,9 +11,9 @@ use wire::{
     },
 };
 
-use super::{Editor, Op, errno, inode};
+use super::{Editor, Fault, Op, errno, inode};
 use crate::{
-    cluster::closed_name,
+    closing::closed_name,
     keys::{BYTES_VERSION, XATTR_KEY_HEAD, xattr_key},
     store::{Read, open_bytes, open_record, prefix_end, seal_bytes},
 };
@@ -81,7 +81,7 @@ impl Editor<'_, '_> {
     fn xattr_len(&self, ino: InodeNo, name: &[u8]) -> Op<Option<u32>> {
         match get(self.txn, self.fs.fs, ino, name) {
             Ok(value) => Ok(Some(value.len() as u32)),
-            Err(super::Fault::Errno(ENODATA)) => Ok(None),
+            Err(Fault::Errno(ENODATA)) => Ok(None),
             Err(error) => Err(error),
         }
     }

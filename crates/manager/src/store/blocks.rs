@@ -19,10 +19,11 @@ use std::{
     fmt, io,
     ops::Bound,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use crc_fast::{CrcAlgorithm, Digest};
+use parking_lot::{Mutex, MutexGuard};
 use redb::{BackendError, StorageBackend};
 
 /// Bytes of a block.
@@ -109,7 +110,7 @@ pub struct Damage {
 
 impl Damage {
     fn add(&self, block: u64) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.lock();
         if blocks.len() < DAMAGED_MAX && blocks.insert(block) {
             tracing::error!(block, "a block of the manager's table is damaged: its CRC does not match");
         }
@@ -117,12 +118,12 @@ impl Damage {
 
     /// How many blocks were found, the first 1,000 counted.
     pub fn count(&self) -> usize {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.blocks.lock().len()
     }
 
     /// The blocks, the first 1,000.
     pub fn blocks(&self) -> Vec<u64> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.blocks.lock().iter().copied().collect()
     }
 }
 
@@ -184,11 +185,11 @@ impl<B: StorageBackend> Blocks<B> {
     }
 
     fn scratch(&self) -> Option<MutexGuard<'_, Scratch>> {
-        self.scratch.as_ref().map(|scratch| scratch.lock().unwrap_or_else(PoisonError::into_inner))
+        self.scratch.as_ref().map(Mutex::lock)
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn set_known(&self, block: u64) {

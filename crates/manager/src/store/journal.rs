@@ -14,11 +14,11 @@
 //! damage, and is said to be, because what was acknowledged is gone; so it is when the records end before the one that the
 //! mark names ([`super::mark`]).
 
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::io;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::{Changes, mark::Acked};
+use super::{Changes, mark::Acked, medium::Medium};
 
 /// Bytes between places where a record may begin.
 pub const STEP: u64 = 4096;
@@ -27,33 +27,6 @@ const VERSION: u32 = 1;
 const RECORD: u32 = 0x4a57_5252; // "RRWJ"
 const HEAD: usize = 20;
 const DELETION: u32 = u32::MAX;
-
-/// Where the journal is kept: a file; in tests a medium that loses power.
-pub trait Medium: Send + Sync {
-    /// Bytes there.
-    fn size(&self) -> io::Result<u64>;
-    /// Fills `out` from `offset`.
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
-    /// Writes within the size.
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Returns when everything written is durable.
-    fn sync(&self) -> io::Result<()>;
-}
-
-impl Medium for File {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
-    }
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.read_exact_at(out, offset)
-    }
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.sync_data()
-    }
-}
 
 /// What opening found.
 pub struct Found {
@@ -166,6 +139,11 @@ impl Journal {
 
     /// The table holds every change up to the number `applied` durably: writing starts again.
     pub fn restart(&mut self, applied: u64) {
+        assert!(
+            applied >= self.last,
+            "commit {} would be forgotten: the table has only {applied}",
+            self.last
+        );
         self.last = applied;
         self.crc = 0;
         self.position = STEP;

@@ -10,17 +10,19 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    path::Path,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::backends::FileBackend;
 
 use super::{
     Changes, RedbStore, Snapshot, Store, StoreError, blocks,
-    journal::{Found, Journal, Medium},
+    files::{invalid, journal_path, mark_path, needed, refused},
+    journal::{Found, Journal},
     look,
     mark::{self, Acked, MarkFile},
+    medium::Medium,
     recent::Recent,
     redb::Mark,
     unflushed::Unflushed,
@@ -47,40 +49,6 @@ struct State {
     recent: Recent,
     /// The table after its last commit; none before the first.
     base: Option<Snapshot>,
-}
-
-/// The journal's path for a store at `path`.
-pub fn journal_path(path: &Path) -> PathBuf {
-    path.with_extension("journal")
-}
-
-/// The path of the mark for a store at `path`.
-pub fn mark_path(path: &Path) -> PathBuf {
-    path.with_extension("mark")
-}
-
-/// What is refused is not changed, and this can be done about it.
-const REMEDY: &str = "nothing was changed, and nothing is served; bring the file back as it was, or restore a dump (`ropewalk \
-    manager restore`), or give up what is lost, after a look at it (`ropewalk manager check`, then `ropewalk manager accept-loss`)";
-
-pub(super) fn refused(path: &Path, error: &io::Error) -> StoreError {
-    let remedy =
-        if error.kind() == io::ErrorKind::InvalidData { format!("; {REMEDY}") } else { String::new() };
-    StoreError::Open { path: path.to_owned(), reason: format!("{error}{remedy}") }
-}
-
-pub(super) fn invalid(text: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.into())
-}
-
-/// A file that must be there: acknowledged changes depend on it.
-pub(super) fn needed(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            invalid("is not there, and what was acknowledged last may stand only there")
-        }
-        _ => error,
-    })
 }
 
 /// A file of so many bytes, whatever was there before.
@@ -240,7 +208,7 @@ impl JournaledStore {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic in a commit stops the manager; the state is whole between its steps.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal

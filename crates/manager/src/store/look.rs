@@ -10,8 +10,8 @@ use std::{
 
 use super::{
     Changes, Read, RedbStore, Snapshot, Store as _, StoreError, blocks,
+    files::{invalid, journal_path, mark_path, needed, refused},
     journal::{self, Scanned},
-    journaled::{invalid, journal_path, mark_path, needed, refused},
     mark,
     recent::Recent,
 };

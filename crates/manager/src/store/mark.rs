@@ -17,7 +17,7 @@ use std::{
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::journal::Medium;
+use super::medium::Medium;
 
 const MAGIC: &[u8; 16] = b"ropewalk mark\0\0\0";
 /// Bytes between the slots: a sector each.

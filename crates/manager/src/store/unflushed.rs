@@ -2,16 +2,12 @@
 //! some sectors that reach the file before, as with the cache of a disk. So SIGKILL, which leaves the system's page cache alone,
 //! is a power cut. (Within one process, and exactly: `volatile`.)
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Bound,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, io, ops::Bound};
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::{BackendError, StorageBackend, backends::FileBackend};
 
-use super::journal::Medium;
+use super::medium::Medium;
 
 /// What a disk writes whole or not at all, bytes.
 const SECTOR: u64 = 512;
@@ -47,7 +43,7 @@ impl Unflushed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

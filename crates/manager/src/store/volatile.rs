@@ -10,7 +10,7 @@ use std::{
 
 use redb::StorageBackend;
 
-use super::journal::Medium;
+use super::medium::Medium;
 
 /// What a medium that fails does no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

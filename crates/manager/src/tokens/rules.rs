@@ -8,9 +8,9 @@ use wire::token::{Blocks, Need, Span, Token, TokenMode, Use};
 
 /// What a holder must do before another gets what it needs.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Way {
+pub(super) enum Demand {
     /// Nothing.
-    Free,
+    Nothing,
     /// Keep at most this.
     Keep(Token),
     /// Tell its times.
@@ -19,17 +19,17 @@ pub(super) enum Way {
 
 /// What stands between the `need` of somebody who has `own` and a holder's token. `at` is the block for which
 /// that was granted last.
-pub(super) fn way(held: &Token, at: u64, own: &Token, need: Need) -> Way {
-    let keep = |mode, blocks| Way::Keep(Token { mode, blocks, ..*held });
+pub(super) fn demand(held: &Token, at: u64, own: &Token, need: Need) -> Demand {
+    let keep = |mode, blocks| Demand::Keep(Token { mode, blocks, ..*held });
     let whole = |mode| keep(mode, Blocks::default());
     match (need, held.mode) {
-        (_, TokenMode::None | TokenMode::Open) => Way::Free,
+        (_, TokenMode::None | TokenMode::Open) => Demand::Nothing,
         (Need::Write, _) | (Need::Read, TokenMode::Part) => whole(TokenMode::Open),
-        (Need::Attr, TokenMode::Part) => Way::Publish,
-        (Need::Size, TokenMode::Part) | (_, TokenMode::Read) if !writes(need) => Way::Free,
+        (Need::Attr, TokenMode::Part) => Demand::Publish,
+        (Need::Size, TokenMode::Part) | (_, TokenMode::Read) if !writes(need) => Demand::Nothing,
         (Need::Blocks(span, what), _) if writes(need) || held.mode == TokenMode::Part => {
             let usable = held.usable();
-            let Some(run) = usable.beyond(span, what.leaves()) else { return Way::Free };
+            let Some(run) = usable.beyond(span, what.leaves()) else { return Demand::Nothing };
             let share = match held.mode {
                 TokenMode::Part => grown(own, span, what),
                 _ => half(run, span, at),
@@ -69,7 +69,7 @@ fn grown(own: &Token, span: Span, what: Use) -> Span {
 }
 
 /// What a session gets that nobody stands in the way of, as wide as others leave it.
-pub(super) fn give(own: &Token, others: &[Token], need: Need) -> Token {
+pub(super) fn granted(own: &Token, others: &[Token], need: Need) -> Token {
     let others: Vec<&Token> = others.iter().filter(|token| token.mode >= TokenMode::Part).collect();
     let give = |mode| Token { mode, blocks: Blocks::default(), ..*own };
     if need == Need::Write || others.is_empty() && (writes(need) || own.mode == TokenMode::Part) {
@@ -93,6 +93,26 @@ pub(super) fn give(own: &Token, others: &[Token], need: Need) -> Token {
         blocks = blocks.with(wide, what);
     }
     Token { mode: TokenMode::Part, blocks, ..*own }
+}
+
+/// Whether so many sessions may hold these of one inode.
+pub(super) fn go_together(tokens: &[Token]) -> bool {
+    (1..tokens.len()).all(|n| tokens[..n].iter().all(|other| goes_with(&tokens[n], other)))
+}
+
+/// Whether two sessions may.
+pub(super) fn goes_with(a: &Token, b: &Token) -> bool {
+    match (a.mode.min(b.mode), a.mode.max(b.mode)) {
+        (TokenMode::None | TokenMode::Open, _) | (TokenMode::Read, TokenMode::Read) => true,
+        (TokenMode::Part, TokenMode::Part) => {
+            let blocks = b.blocks.runs();
+            a.blocks.runs().iter().all(|run| {
+                let over = |other: &Span| run.span.first < other.end && other.first < run.span.end;
+                blocks.iter().filter(|other| over(&other.span)).all(|other| other.what <= run.what.leaves())
+            })
+        }
+        _ => false,
+    }
 }
 
 /// The need of somebody who would have a file cut into more runs than are allowed: all of it.
@@ -127,40 +147,58 @@ mod tests {
     fn a_writer_gives_up_the_side_where_it_is_not_at_work() {
         let all = Token::new(InodeNo(7), TokenMode::Write, Grant(1));
         let none = Token::default();
-        assert_eq!(way(&all, 0, &none, write(5, 6)), Way::Keep(part(&[(0, 5, Use::Write)])));
-        assert_eq!(way(&all, 9, &none, write(5, 6)), Way::Keep(part(&[(6, END, Use::Write)])));
+        assert_eq!(demand(&all, 0, &none, write(5, 6)), Demand::Keep(part(&[(0, 5, Use::Write)])));
+        assert_eq!(demand(&all, 9, &none, write(5, 6)), Demand::Keep(part(&[(6, END, Use::Write)])));
         let reader = Need::Blocks(Span { first: 5, end: 6 }, Use::Read);
-        assert_eq!(way(&all, 0, &none, reader), Way::Keep(Token::new(InodeNo(7), TokenMode::Read, Grant(1))));
+        assert_eq!(
+            demand(&all, 0, &none, reader),
+            Demand::Keep(Token::new(InodeNo(7), TokenMode::Read, Grant(1)))
+        );
     }
 
     #[test]
     fn of_a_divided_file_as_much_goes_as_was_asked_for_and_more_to_who_goes_on() {
         let held = part(&[(0, 100, Use::Write)]);
-        let keep = |runs: &[(u64, u64, Use)]| Way::Keep(part(runs));
+        let keep = |runs: &[(u64, u64, Use)]| Demand::Keep(part(runs));
         let none = Token::default();
-        assert_eq!(way(&held, 0, &none, write(5, 6)), keep(&[(0, 5, Use::Write), (6, 100, Use::Write)]));
+        assert_eq!(demand(&held, 0, &none, write(5, 6)), keep(&[(0, 5, Use::Write), (6, 100, Use::Write)]));
         let reader = Need::Blocks(Span { first: 5, end: 6 }, Use::Read);
         let mixed = [(0, 5, Use::Write), (5, 6, Use::Read), (6, 100, Use::Write)];
-        assert_eq!(way(&held, 0, &none, reader), keep(&mixed));
-        assert_eq!(way(&part(&mixed), 0, &none, reader), Way::Free);
-        assert_eq!(way(&held, 0, &none, Need::Attr), Way::Publish);
+        assert_eq!(demand(&held, 0, &none, reader), keep(&mixed));
+        assert_eq!(demand(&part(&mixed), 0, &none, reader), Demand::Nothing);
+        assert_eq!(demand(&held, 0, &none, Need::Attr), Demand::Publish);
         let going_on = part(&[(100, 104, Use::Write)]);
-        assert_eq!(way(&held, 0, &going_on, write(99, 100)), keep(&[(0, 91, Use::Write)]));
+        assert_eq!(demand(&held, 0, &going_on, write(99, 100)), keep(&[(0, 91, Use::Write)]));
         let going_on = part(&[(3, 5, Use::Write)]);
         let held = part(&[(0, 3, Use::Write), (5, 100, Use::Write)]);
-        assert_eq!(way(&held, 0, &going_on, write(5, 6)), keep(&[(0, 3, Use::Write), (10, 100, Use::Write)]));
+        assert_eq!(
+            demand(&held, 0, &going_on, write(5, 6)),
+            keep(&[(0, 3, Use::Write), (10, 100, Use::Write)])
+        );
+    }
+
+    #[test]
+    fn a_block_has_one_writer_or_any_number_of_readers() {
+        let token = |mode| Token::new(InodeNo(7), mode, Grant(1));
+        let (open, read, write) = (token(TokenMode::Open), token(TokenMode::Read), token(TokenMode::Write));
+        assert!(go_together(&[open, read.clone(), read.clone()]));
+        assert!(!goes_with(&read, &write) && !goes_with(&part(&[]), &read));
+        let mine = part(&[(0, 5, Use::Write), (5, 9, Use::Read)]);
+        assert!(goes_with(&mine, &part(&[(6, 9, Use::Read), (9, 12, Use::Write)])));
+        assert!(!goes_with(&mine, &part(&[(4, 5, Use::Read)])));
+        assert!(!goes_with(&mine, &part(&[(8, 12, Use::Write)])));
     }
 
     #[test]
     fn what_is_given_is_as_wide_as_others_leave_it() {
         let none = Token::new(InodeNo(7), TokenMode::None, Grant(1));
-        assert_eq!(give(&none, &[], write(5, 6)).mode, TokenMode::Write);
+        assert_eq!(granted(&none, &[], write(5, 6)).mode, TokenMode::Write);
         let others = [part(&[(0, 5, Use::Write)]), part(&[(8, 9, Use::Read)])];
-        assert_eq!(give(&none, &others, write(5, 6)), part(&[(5, 8, Use::Write)]));
+        assert_eq!(granted(&none, &others, write(5, 6)), part(&[(5, 8, Use::Write)]));
         let read = Need::Blocks(Span { first: 5, end: 6 }, Use::Read);
-        assert_eq!(give(&none, &others, read), part(&[(5, END, Use::Read)]));
-        assert_eq!(give(&none, &others, Need::Attr), part(&[]));
+        assert_eq!(granted(&none, &others, read), part(&[(5, END, Use::Read)]));
+        assert_eq!(granted(&none, &others, Need::Attr), part(&[]));
         let reading = Token::new(InodeNo(7), TokenMode::Read, Grant(1));
-        assert_eq!(give(&none, &[reading], read).mode, TokenMode::Read);
+        assert_eq!(granted(&none, &[reading], read).mode, TokenMode::Read);
     }
 }

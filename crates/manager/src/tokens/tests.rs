@@ -1,8 +1,12 @@
 //! Stories of parts of one file, told to the table, by sessions that obey.
 
-use wire::token::{Blocks, Span, Use};
+use std::{collections::BTreeSet, time::Duration};
 
-use super::*;
+use base::{Grant, InodeNo, SessionId};
+use wire::token::{Blocks, Need, RUNS_MAX, Recall, Span, Token, TokenMode, Use};
+
+use super::{calls::TICKETS_MAX, grants::RESOLVED_MAX, *};
+use crate::ticket::Ticket;
 
 const INO: InodeNo = InodeNo(7);
 const NOW: Duration = Duration::ZERO;

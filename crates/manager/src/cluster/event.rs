@@ -1,0 +1,74 @@
+//! What is told to the cluster.
+
+use std::time::Duration;
+
+use base::{Epoch, FsId, InodeNo, PoolId, SessionId};
+use wire::mgr::{MgrRequest, Timestamp};
+
+use super::{NewPool, Removal, Ticket};
+
+/// Something happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The manager itself was away for so long.
+    Away(Duration),
+    /// Time has passed.
+    Tick,
+    /// The lease duration was changed.
+    SetLease(Duration),
+    /// How long a pdisk may be missing before its strips are rebuilt elsewhere was changed.
+    SetRebuildDelay(Duration),
+    /// A server admits requests under a map version.
+    InForce {
+        /// Whose session.
+        session: SessionId,
+        /// Which version.
+        epoch: Epoch,
+    },
+    /// Somebody waits to know who has what open.
+    Unclear {
+        /// In which file system.
+        fs: FsId,
+    },
+    /// Somebody wants something, and waits for the answer.
+    Asked(Question, Ask),
+}
+
+/// Who asks, and until when.
+#[derive(Debug, Clone, Copy)]
+pub struct Question {
+    /// What the answer carries.
+    pub ticket: Ticket,
+    /// Whose session; 0 where it needs none.
+    pub session: SessionId,
+    /// When the asker stops waiting.
+    pub expires: Duration,
+}
+
+/// What is wanted of the cluster.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    /// What a client, a server or an administrator sent.
+    Request(MgrRequest),
+    /// A client changes an inode or a name in it: answered when no other session keeps anything of it.
+    Change(InodeNo),
+    /// A new pool.
+    MakePool(NewPool),
+    /// A new file system.
+    MakeFs {
+        /// Its name.
+        name: String,
+        /// The pool of its root.
+        pool: PoolId,
+        /// When its root is made.
+        now: Timestamp,
+    },
+    /// One step of the removal of a pool or file system.
+    Remove(Removal),
+}
+
+impl From<MgrRequest> for Ask {
+    fn from(request: MgrRequest) -> Ask {
+        Ask::Request(request)
+    }
+}

@@ -1,0 +1,191 @@
+//! Takes an event: what it says first, then what follows for pdisks, moves, tokens, locks and mounts that wait.
+
+use std::{sync::Arc, time::Duration};
+
+use libc::{EINVAL, ENOENT};
+use wire::{
+    map::PdiskEntry,
+    mgr::{MgrError, MgrReply, MgrRequest},
+};
+
+use super::{Ask, Cluster, Event, Question, Step, stored::map_record};
+use crate::keys::{self, SessionRecord};
+
+impl Cluster {
+    /// Takes an event; `now` never goes back.
+    pub fn handle(&mut self, event: Event, now: Duration) -> Step {
+        debug_assert!(now >= self.now, "time went back from {:?} to {now:?}", self.now);
+        self.now = now;
+        let mut step = Step::default();
+        if let Event::Away(time) = event {
+            self.was_away(time, now, &mut step);
+        }
+        self.lapse_servers(now, &mut step);
+        match event {
+            Event::Away(_) => self.settle(now, &mut step),
+            Event::Tick => {
+                self.lapse_clients(now, &mut step);
+                self.settle_lease(now, &mut step);
+                self.settle(now, &mut step);
+            }
+            Event::SetLease(lease) => {
+                self.set_lease(lease, now, &mut step);
+                self.settle(now, &mut step);
+            }
+            Event::SetRebuildDelay(delay) => {
+                self.set_rebuild_delay(delay);
+                self.settle(now, &mut step);
+            }
+            Event::InForce { session, epoch } => {
+                self.acknowledge(session, epoch);
+                self.settle(now, &mut step);
+            }
+            Event::Unclear { fs } => {
+                if self.unclear().contains(&fs) {
+                    self.share_tokens(fs, now, &mut step);
+                }
+                self.settle(now, &mut step);
+            }
+            Event::Asked(question, ask) => self.answer(question, ask, now, &mut step),
+        }
+        self.publish(now, &mut step);
+        assert!(self.grants.are_stored(), "a grant was given that a restart could give again");
+        step
+    }
+
+    /// Carries out what is asked for; what has to wait for something is answered by a later event.
+    fn answer(&mut self, question: Question, ask: Ask, now: Duration, step: &mut Step) {
+        use Ask::{Change, MakeFs, MakePool, Remove, Request};
+        use MgrRequest as R;
+        let Question { ticket, session, .. } = question;
+        match ask {
+            // What follows from these stays within the tables of tokens and locks, which settle it themselves.
+            Change(ino) => return self.change(question, ino, now, step),
+            Request(R::Acquire { ino, need }) => return self.acquire(question, ino, need, now, step),
+            Request(R::Release { tokens }) => return self.release(question, &tokens, now, step),
+            Request(R::WaitRecalls) => return self.wait_recalls(question, now, step),
+            Request(R::Claim { tokens, last }) => return self.claim(question, &tokens, last, now, step),
+            Request(R::Resolved { ino }) => return self.resolved(question, ino, step),
+            Request(R::Published { ino, number }) => {
+                return self.published(question, ino, number, now, step);
+            }
+            Request(R::ResolvePassDone { pass }) => return self.pass_done(question, pass, step),
+            Request(R::Tokens { fs, after }) => return self.list_tokens(ticket, fs, after, now, step),
+            Request(R::Lock(request)) => return self.lock(question, request, now, step),
+
+            Request(R::Locks { fs, after }) => self.list_locks(ticket, fs, after, now, step),
+            Request(R::LogMarks { pdisks }) => {
+                step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
+            }
+            Request(R::RegisterServer { node, process, addrs, pdisks }) => {
+                self.register(ticket, node, process, addrs, pdisks, now, step);
+            }
+            Request(R::Renew { epoch, pdisks }) => self.renew(ticket, session, epoch, pdisks, now, step),
+            Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
+                let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
+                self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
+            }
+            Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
+            Request(R::CloseSession) => self.close(ticket, session, now, step),
+            Request(R::Reserve { pool, bytes, held }) => {
+                match self.reserve(session, pool, bytes, held, now) {
+                    Ok(bytes) => step.reply(ticket, MgrReply::Reserved { bytes }),
+                    Err(error) => step.refuse(ticket, error),
+                }
+            }
+            Request(R::ReportSilent { pdisk }) => {
+                if self.clients.contains_key(&session) {
+                    self.silent(pdisk, now, step);
+                    step.reply(ticket, MgrReply::Done);
+                } else {
+                    step.refuse(ticket, MgrError::NoSession);
+                }
+            }
+            Request(R::StatFs { fs }) => match self.statfs(fs) {
+                Some(reply) => step.reply(ticket, reply),
+                None => step.refuse(ticket, MgrError::Errno(ENOENT)),
+            },
+            Request(R::Cluster) => step.reply(ticket, MgrReply::Cluster(Box::new(self.report(now)))),
+            Request(R::Detach { session }) => self.detach(ticket, session, step),
+            Request(R::PdiskSet { pdisk, wish }) => {
+                let outcome = self.wish(pdisk, wish, step);
+                step.answer(ticket, outcome);
+            }
+            Request(R::PdiskAdd { pdisk, name, node, capacity, pools }) => {
+                let entry = PdiskEntry { id: pdisk, name, nodes: vec![node], capacity, ..Default::default() };
+                let outcome = self.add_pdisk(entry, &pools, step);
+                step.answer(ticket, outcome);
+            }
+            MakePool(new) => {
+                let outcome = self.make_pool(new, now, step);
+                step.answer(ticket, outcome);
+            }
+            MakeFs { name, pool, now } => {
+                let outcome = self.make_fs(name, pool, now, step);
+                step.answer(ticket, outcome);
+            }
+            Remove(what) => {
+                let outcome = self.remove_step(what, step);
+                step.answer(ticket, outcome);
+            }
+
+            // Answered from the store, or put together of several questions (`Manager::handle`).
+            Request(
+                R::GetMap
+                | R::WaitMap { .. }
+                | R::Lookup { .. }
+                | R::GetAttr { .. }
+                | R::ReadDir { .. }
+                | R::ReadLink { .. }
+                | R::ReadInline { .. }
+                | R::Extents { .. }
+                | R::GetXattr { .. }
+                | R::ListXattr { .. }
+                | R::Mutate { .. }
+                | R::MutateMany { .. }
+                | R::ConfigSet { .. }
+                | R::ConfigGet
+                | R::PoolCreate { .. }
+                | R::FsCreate { .. }
+                | R::PoolDelete { .. }
+                | R::FsDelete { .. }
+                | R::LostFiles { .. }
+                | R::Events { .. }
+                | R::Owned { .. }
+                | R::Owners { .. },
+            ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
+        }
+        self.settle(now, step);
+    }
+
+    /// What follows for everything else.
+    fn settle(&mut self, now: Duration, step: &mut Step) {
+        self.settle_pdisks(now, step);
+        self.settle_moves(now, step);
+        self.settle_tokens(now, step);
+        self.settle_locks(now, step);
+        self.settle_opens(now, step);
+    }
+
+    /// Stores and publishes the map if this event changed it; fills it into answers that carry it.
+    fn publish(&mut self, now: Duration, step: &mut Step) {
+        if self.map.epoch == self.published {
+            return;
+        }
+        assert!(self.map.epoch > self.published, "an epoch is given once");
+        self.published = self.map.epoch;
+        self.versions.publish(self.published, now);
+        step.put(keys::map_key(), &map_record(&self.map));
+        step.put(keys::counter_key(), &self.counters);
+        let map = Arc::new(self.map.clone());
+        for (_, reply) in &mut step.replies {
+            match reply {
+                MgrReply::Registered { map: told, .. } | MgrReply::SessionOpen { map: told, .. } => {
+                    **told = self.map.clone();
+                }
+                _ => {}
+            }
+        }
+        step.map = Some(map);
+    }
+}

@@ -1,0 +1,216 @@
+//! What the cluster knows, and what a manager that starts makes of what is stored.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use base::{Epoch, FsId, NodeId, PdiskId, PoolId, SessionId, fence::Versions, tunables::Tunables};
+use wire::map::ClusterMap;
+
+use super::{
+    Ticket,
+    grants::Grants,
+    longest_lease::LongestLease,
+    moving::Moving,
+    space::Space,
+    stored::{last_removed_fs, load_map},
+};
+use crate::{
+    keys::{self, CounterRecord, EndingRecord, PdiskRecord, ReadError, SessionRecord},
+    locks::Locks,
+    store::Read,
+    tokens::Tokens,
+};
+
+/// Tokens that one session may hold: so many for each file that a client may keep, and at least. Clients keep fewer
+/// (open files are bounded there too); one that does not is refused more, with ENFILE.
+const TOKENS_HELD: (u64, u64) = (32, 1 << 20);
+
+/// A server under a lease.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub session: SessionId,
+    pub registered: Duration,
+    pub renewed: Duration,
+    /// Newest map version known to admit requests there.
+    pub acked: Epoch,
+}
+
+/// A pdisk as its server tells.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Disk {
+    pub record: PdiskRecord,
+    /// When the record was stored last.
+    pub stored: Duration,
+    /// It has changed since.
+    pub changed: bool,
+    /// Last report.
+    pub reported: Option<Duration>,
+    /// The node that serves it now.
+    pub server: Option<NodeId>,
+    /// Since when.
+    pub registered: Duration,
+    /// Newest map version known to be in force there.
+    pub acked: Epoch,
+    /// How long its oldest I/O had been under way when it was reported.
+    pub oldest: Duration,
+    /// It has had old I/O under way for too long, and counts as away until this version is in force on it.
+    pub set_aside: Option<Epoch>,
+    /// Its server said that it failed.
+    pub failed: bool,
+    /// First and last report of silence, while they come.
+    pub silent: Option<(Duration, Duration)>,
+    /// Silent for too long: it does not return before this.
+    pub held_off: Option<Duration>,
+    /// Since when it is missing, as far as this manager knows.
+    pub missing_since: Option<Duration>,
+    /// Bytes that its server has made anew on it.
+    pub moved: u64,
+    /// Why a strip of it could not be made last.
+    pub waits: String,
+    /// Mean time of client requests at its server.
+    pub client_us: u64,
+}
+
+/// A client session.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub record: SessionRecord,
+    pub renewed: Duration,
+}
+
+/// A mount that waits for the fence of its predecessor.
+#[derive(Debug, Clone)]
+pub(super) struct PendingOpen {
+    pub ticket: Ticket,
+    pub expires: Duration,
+    pub fs: FsId,
+    pub record: SessionRecord,
+}
+
+/// The state machine.
+pub struct Cluster {
+    pub(super) map: ClusterMap,
+    pub(super) published: Epoch,
+    /// Versions that are not in force everywhere.
+    pub(super) versions: Versions,
+    pub(super) counters: CounterRecord,
+    pub(super) lease: Duration,
+    pub(super) longest: LongestLease,
+    /// Nobody is declared gone before this: after a start everybody has a full lease.
+    pub(super) grace_until: Duration,
+    pub(super) servers: BTreeMap<NodeId, Server>,
+    pub(super) disks: BTreeMap<PdiskId, Disk>,
+    pub(super) clients: BTreeMap<SessionId, Client>,
+    pub(super) endings: BTreeMap<FsId, EndingRecord>,
+    pub(super) opens: Vec<PendingOpen>,
+    pub(super) space: Space,
+    pub(super) grants: Grants,
+    pub(super) tokens: BTreeMap<FsId, Tokens>,
+    pub(super) locks: BTreeMap<FsId, Locks>,
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    pub(super) rebuild_delay: Duration,
+    /// Tokens that one session may hold.
+    pub(super) tokens_max: u64,
+    pub(super) moving: BTreeMap<PoolId, Moving>,
+    /// The last file system that was removed.
+    pub(super) removed_fs: FsId,
+    /// When the last event was.
+    pub(super) now: Duration,
+}
+
+/// Tokens that one session may hold where its client may keep so many files.
+fn tokens_max(files_to_cache_max: u32) -> u64 {
+    let (each, least) = TOKENS_HELD;
+    (u64::from(files_to_cache_max) * each).max(least)
+}
+
+impl Cluster {
+    /// From what is stored.
+    pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
+        let map = load_map(from)?;
+        let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
+        let longest = LongestLease::load(from, lease, now)?;
+        // Whom this takes as renewed now has the longest lease that it may have been given.
+        let renewed = now + longest.beyond(lease);
+        let mut cluster = Cluster {
+            published: map.epoch,
+            versions: Versions::default(),
+            grants: Grants::new(counters.grant),
+            tokens: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            counters,
+            lease,
+            grace_until: renewed + lease,
+            longest,
+            servers: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            endings: BTreeMap::new(),
+            opens: Vec::new(),
+            space: Space::default(),
+            rebuild_delay: Tunables::default().missing_rebuild_delay(),
+            tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
+            moving: BTreeMap::new(),
+            removed_fs: last_removed_fs(from)?,
+            now,
+            map,
+        };
+        for node in &cluster.map.nodes {
+            if let Some(session) = node.session {
+                let server = Server { session, registered: now, renewed, acked: Epoch(0) };
+                cluster.servers.insert(node.id, server);
+            }
+        }
+        for pdisk in &cluster.map.pdisks {
+            let record = keys::read_pdisk(from, pdisk.id)?;
+            let server = pdisk.nodes.iter().find(|node| cluster.servers.contains_key(node)).copied();
+            let disk = Disk { record, server, stored: now, registered: now, ..Disk::default() };
+            cluster.disks.insert(pdisk.id, disk);
+        }
+        cluster.versions.publish(cluster.map.epoch, now);
+        for entry in &cluster.map.clients {
+            if let Some(record) = keys::read(from, &keys::session_key(entry.session))? {
+                cluster.clients.insert(entry.session, Client { record, renewed });
+            }
+        }
+        for fs in &cluster.map.filesystems {
+            let ending: EndingRecord = keys::read(from, &keys::ending_key(fs.id))?.unwrap_or_default();
+            // What clients hold they will claim; until then each may hold anything.
+            let mut tokens = Tokens::new(ending.unresolved);
+            let here = cluster.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
+            here.for_each(|(&session, _)| tokens.begin(session, true));
+            cluster.tokens.insert(fs.id, tokens);
+            cluster.endings.insert(fs.id, ending);
+        }
+        Ok(cluster)
+    }
+
+    /// The map now.
+    pub fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
+    /// A pdisk that is missing for this long is rebuilt elsewhere.
+    pub fn set_rebuild_delay(&mut self, delay: Duration) {
+        self.rebuild_delay = delay;
+    }
+
+    /// A client may keep so many files.
+    pub fn set_files_to_cache_max(&mut self, files: u32) {
+        self.tokens_max = tokens_max(files);
+    }
+
+    /// The next map version: everything changed until the event's end is part of it or a later one.
+    pub(super) fn bump(&mut self) -> Epoch {
+        self.map.epoch.0 += 1;
+        self.map.epoch
+    }
+
+    pub(super) fn next_session(&mut self) -> SessionId {
+        self.counters.session.0 += 1;
+        self.counters.session
+    }
+
+    pub(super) fn lease_us(&self) -> u64 {
+        self.lease.as_micros() as u64
+    }
+}

@@ -1,0 +1,60 @@
+//! How the map is stored: a record without its pools, and one for each pool.
+
+use std::ops::ControlFlow;
+
+use base::FsId;
+use wire::map::ClusterMap;
+
+use crate::{
+    keys::{self, MapRecord, ReadError},
+    store::{Read, StoreError, open_record, prefix_end},
+};
+
+/// The map as it is stored, without its pools.
+pub fn map_record(map: &ClusterMap) -> MapRecord {
+    MapRecord {
+        epoch: map.epoch,
+        cluster: map.cluster,
+        name: map.name.clone(),
+        nodes: map.nodes.clone(),
+        pdisks: map.pdisks.clone(),
+        filesystems: map.filesystems.clone(),
+        clients: map.clients.clone(),
+    }
+}
+
+/// The stored map with its pools.
+pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
+    let head: MapRecord = keys::read(from, &keys::map_key())?.unwrap_or_default();
+    let (mut pools, mut bad) = (Vec::new(), None);
+    from.scan(b"l", &prefix_end(b"l"), &mut |key, value| {
+        match open_record(key, value) {
+            Ok(pool) => pools.push(pool),
+            Err(error) => bad = Some(error),
+        }
+        ControlFlow::Continue(())
+    })?;
+    match bad {
+        Some(error) => Err(error.into()),
+        None => Ok(ClusterMap {
+            epoch: head.epoch,
+            cluster: head.cluster,
+            name: head.name,
+            nodes: head.nodes,
+            pdisks: head.pdisks,
+            pools,
+            filesystems: head.filesystems,
+            clients: head.clients,
+        }),
+    }
+}
+
+/// The highest number of a file system that was removed.
+pub fn last_removed_fs(from: &dyn Read) -> Result<FsId, StoreError> {
+    let mut last = FsId(0);
+    from.scan(b"z", &prefix_end(b"z"), &mut |key, _| {
+        last = last.max(FsId(key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(last)
+}

@@ -1,0 +1,67 @@
+//! Tokens with what their holder needs to know at once.
+
+use std::time::Duration;
+
+use base::InodeNo;
+use libc::{EINVAL, ENOENT, ETIMEDOUT};
+use wire::{
+    mgr::{Attr, FileKind, MgrError, MgrReply, MgrRequest},
+    token::Need,
+};
+
+use super::{ANSWER_BEFORE, Caller, Manager, refusal::refusal};
+use crate::namespace;
+
+/// How long the token of a new file is waited for.
+const MADE_WAIT: Duration = Duration::from_millis(50);
+
+impl Manager {
+    /// A token, with the inode's attributes as they are after it was given.
+    pub(super) async fn acquire(
+        &self,
+        caller: Caller,
+        ino: InodeNo,
+        need: Need,
+    ) -> Result<MgrReply, MgrError> {
+        let session = caller.session;
+        let names = need == Need::Names;
+        if names {
+            match self.read_now(session, &MgrRequest::GetAttr { ino })? {
+                MgrReply::Attr(attr) if attr.kind == FileKind::File => return Err(MgrError::Errno(EINVAL)),
+                MgrReply::Attr(_) => {}
+                other => return Ok(other),
+            }
+        }
+        let (token, resolve) = match self.ask(caller, MgrRequest::Acquire { ino, need }).await? {
+            MgrReply::Token { token, resolve, .. } => (token, resolve),
+            refused => return Ok(refused),
+        };
+        if names {
+            // Changes that began before cannot know of this grant.
+            let ended = self.inner.holders.wait_changes(self.fs_of(session)?, ino);
+            let ended = tokio::time::timeout_at(caller.expires - ANSWER_BEFORE, ended).await;
+            ended.map_err(|_| MgrError::Errno(ETIMEDOUT))?;
+        }
+        let attr = match self.read_now(session, &MgrRequest::GetAttr { ino }) {
+            Ok(MgrReply::Attr(attr)) if !names || attr.nlink > 0 => Some(attr),
+            Ok(_) | Err(MgrError::Errno(ENOENT)) => None,
+            Err(error) => return Err(error),
+        };
+        let empty = names && attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory) && {
+            let read = self.inner.writer.snapshot();
+            let empty = namespace::is_empty(&*read, self.fs_of(session)?, ino);
+            empty.map_err(refusal)?
+        };
+        Ok(MgrReply::Token { token, resolve, attr, empty })
+    }
+
+    /// A file was made for somebody who will use it. Nobody else knows it yet; if somebody does (the answer is repeated),
+    /// or tokens are not given now, it is asked for when it is used.
+    pub(super) async fn made_held(&self, caller: Caller, attr: Box<Attr>) -> MgrReply {
+        let ask = MgrRequest::Acquire { ino: attr.ino, need: Need::Write };
+        match self.ask_until(self.inner.now() + MADE_WAIT, caller, ask.into()).await {
+            Ok(MgrReply::Token { token, resolve, .. }) => MgrReply::CreatedHeld { attr, token, resolve },
+            _ => MgrReply::Created { attr, new: true },
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Questions about names, attributes and allocation, answered from the last committed snapshot.
+
+use base::{FsId, SessionId};
+use libc::ENOENT;
+use wire::mgr::{Attr, FileKind, MgrError, MgrReply, MgrRequest};
+
+use super::{Manager, read_refusal, refusal::refusal};
+use crate::{
+    keys::{self, SessionRecord},
+    namespace::{self, Fault, FsContext},
+    store::Snapshot,
+};
+
+impl Manager {
+    /// The file system of a session.
+    pub(super) fn fs_of(&self, session: SessionId) -> Result<FsId, MgrError> {
+        let record = keys::read::<SessionRecord>(&*self.snapshot(), &keys::session_key(session));
+        let record = record.map_err(read_refusal)?;
+        record.map(|record| record.fs).ok_or(MgrError::NoSession)
+    }
+
+    /// Answers a short question from the last committed snapshot.
+    pub(super) fn read_now(&self, session: SessionId, request: &MgrRequest) -> Result<MgrReply, MgrError> {
+        let outcome =
+            answer_from(&self.inner.writer.snapshot(), &self.inner.writer.contexts(), session, request);
+        outcome.map_err(refusal)
+    }
+
+    /// Attributes in an answer are true only if nobody is changing them. Whoever looks first and then takes
+    /// the snapshot sees everything that was committed before a token was given up.
+    fn settle_attrs(&self, session: SessionId, reply: MgrReply) -> Result<MgrReply, MgrError> {
+        let fs = self.fs_of(session)?;
+        let held = |attr: &Attr| {
+            attr.kind == FileKind::File && self.inner.holders.written_by_other(fs, attr.ino, session)
+        };
+        match reply {
+            MgrReply::Attr(attr) if held(&attr) => Ok(MgrReply::Held(attr)),
+            MgrReply::Attr(attr) if attr.kind == FileKind::File => {
+                self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
+            }
+            MgrReply::Entries { mut entries, end, parent } => {
+                entries.iter_mut().filter(|e| e.attr.as_ref().is_some_and(&held)).for_each(|e| e.attr = None);
+                let files = entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
+                for attr in files.filter(|attr| attr.kind == FileKind::File) {
+                    if let Ok(MgrReply::Attr(now)) =
+                        self.read_now(session, &MgrRequest::GetAttr { ino: attr.ino })
+                    {
+                        *attr = *now;
+                    }
+                }
+                Ok(MgrReply::Entries { entries, end, parent })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Answers a reading request from the last committed snapshot.
+    pub(super) async fn read(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let attrs = matches!(
+            request,
+            MgrRequest::Lookup { .. } | MgrRequest::GetAttr { .. } | MgrRequest::ReadDir { plus: true, .. }
+        );
+        let reply = self.read_snapshot(session, request).await?;
+        if attrs && self.inner.holders.is_shared() { self.settle_attrs(session, reply) } else { Ok(reply) }
+    }
+
+    async fn read_snapshot(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let snapshot = self.inner.writer.snapshot();
+        let contexts = self.inner.writer.contexts();
+        let long = matches!(
+            request,
+            MgrRequest::ReadDir { .. } | MgrRequest::Extents { .. } | MgrRequest::ListXattr { .. }
+        );
+        let read = move || answer_from(&snapshot, &contexts, session, &request);
+        let outcome = if long {
+            self.inner.writer.aside(read).await? // thousands of records
+        } else {
+            read()
+        };
+        outcome.map_err(refusal)
+    }
+}
+
+fn answer_from(
+    snapshot: &Snapshot,
+    contexts: &[FsContext],
+    session: SessionId,
+    request: &MgrRequest,
+) -> Result<MgrReply, Fault> {
+    let record = keys::read::<SessionRecord>(&**snapshot, &keys::session_key(session))?;
+    let Some(record) = record else { return Ok(MgrReply::Error(MgrError::NoSession)) };
+    let Some(fs) = contexts.iter().find(|context| context.fs == record.fs) else {
+        return Err(Fault::Errno(ENOENT));
+    };
+    namespace::query(&**snapshot, fs, request)
+}

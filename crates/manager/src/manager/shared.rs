@@ -1,0 +1,91 @@
+//! What the manager's tasks and those who ask share.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use base::SessionId;
+use base::presence::{Look, Presence, boot_time};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, mpsc, oneshot, watch},
+    task::JoinSet,
+    time::Instant,
+};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrError, MgrReply},
+};
+
+use super::stopping;
+use crate::{
+    apply::Writer,
+    cluster::{Event, Holders, Ticket},
+    event_log::EventLog,
+    namespace::DirHash,
+    store::Store,
+};
+
+/// How often the cluster looks at the clock.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// Questions that wait are answered this long before their deadline.
+pub(crate) const ANSWER_BEFORE: Duration = Duration::from_millis(300);
+
+/// An event for the cluster's task, with who waits for the answer if it is a question.
+pub(super) struct Message {
+    pub event: Event,
+    pub answer: Option<(Ticket, Asker)>,
+}
+
+/// Who waits for the answer to a question.
+pub(super) struct Asker {
+    pub session: SessionId,
+    pub answer: oneshot::Sender<MgrReply>,
+}
+
+/// See the module.
+pub(crate) struct Inner {
+    pub writer: Writer,
+    pub map: watch::Receiver<Arc<ClusterMap>>,
+    /// Something was queued for deletion, perhaps.
+    pub deletes: Notify,
+    /// Who holds which tokens.
+    pub(super) holders: Arc<Holders>,
+    pub(super) events: mpsc::Sender<Message>,
+    pub(super) collect: Notify,
+    pub(super) tickets: AtomicU64,
+    pub(super) started: Instant,
+    /// When the cluster's task looked at the clocks.
+    pub(super) presence: Mutex<Presence>,
+    pub(super) place: String,
+    pub(super) hash: DirHash,
+    pub log: EventLog,
+    /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)
+    pub store: Weak<dyn Store>,
+    /// Held by a step of the scrub, as long as it has the store.
+    pub scrubbing: Arc<tokio::sync::Mutex<()>>,
+    /// Records found damaged by the scrub.
+    pub damaged_records: Mutex<BTreeSet<String>>,
+    pub(super) tasks: Mutex<JoinSet<()>>,
+    pub(super) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Inner {
+    /// The time by which others are judged.
+    pub(super) fn now(&self) -> Duration {
+        let now = self.started.elapsed();
+        self.presence.lock().present(now)
+    }
+
+    pub(super) fn look(&self) -> Look {
+        let (now, boot) = (self.started.elapsed(), boot_time());
+        self.presence.lock().look(now, boot)
+    }
+
+    pub(super) async fn tell(&self, event: Event, answer: Option<(Ticket, Asker)>) -> Result<(), MgrError> {
+        self.events.send(Message { event, answer }).await.map_err(|_| stopping())
+    }
+}

@@ -1,0 +1,191 @@
+//! The table: who takes part, and of each inode who holds what and who waits.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+
+use base::{Grant, InodeNo, SessionId};
+use wire::{
+    mgr::TokenReport,
+    token::{Need, Token},
+};
+
+use super::notice::Notice;
+use crate::ticket::Ticket;
+
+#[derive(Debug, Default, Clone)]
+pub(super) struct Member {
+    /// It may hold anything: it began alone, or has not claimed since the manager's start.
+    pub whole: bool,
+    /// It is to be fenced: it gets and says nothing more, its tokens stay until then.
+    pub ending: bool,
+    pub share: Option<Notice<()>>,
+    /// It is alone and has everything again, under this grant. Told once.
+    pub whole_again: Option<Grant>,
+    /// It goes over everything. The number is a grant: what is said of another pass, of this life of the manager or of one
+    /// before, says nothing of this one.
+    pub pass: Option<Notice<Grant>>,
+    pub recalls: BTreeMap<InodeNo, Notice<Token>>,
+    pub publish: BTreeMap<InodeNo, Notice<Grant>>,
+    /// A waiting question for what is wanted.
+    pub poll: Option<(Ticket, Duration)>,
+    pub held: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Holder {
+    pub session: SessionId,
+    pub token: Token,
+    /// The block for which it was granted last.
+    pub at: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Wait {
+    /// The question, and those that it took the place of: which of them somebody still waits for is not known.
+    pub tickets: Vec<Ticket>,
+    pub session: SessionId,
+    pub need: Need,
+    pub since: Duration,
+    pub expires: Duration,
+    /// Number of the question for times, once it was put, and who has answered.
+    pub publish: Option<Grant>,
+    pub published: Vec<SessionId>,
+}
+
+/// A change at the manager that waits until no other session keeps what it changes.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub ticket: Ticket,
+    pub session: SessionId,
+    pub expires: Duration,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(super) struct Entry {
+    pub holders: Vec<Holder>,
+    pub waiting: VecDeque<Wait>,
+    /// They go before all who wait for tokens.
+    pub changes: Vec<Change>,
+    /// Nothing that an unclean end left is undecided here.
+    pub resolved: bool,
+}
+
+impl Entry {
+    pub fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty() || !self.changes.is_empty()
+    }
+
+    pub fn is_used(&self) -> bool {
+        !self.holders.is_empty() || self.is_wanted()
+    }
+}
+
+impl Member {
+    /// Since when it has not obeyed, if it has not.
+    pub fn oldest_notice(&self) -> Option<Duration> {
+        let recalls = self.recalls.values().map(|notice| notice.since);
+        let publish = self.publish.values().map(|notice| notice.since);
+        recalls.chain(publish).chain(self.share.iter().map(|notice| notice.since)).min()
+    }
+}
+
+/// What is known of one session, for listings.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MemberReport {
+    /// All tokens of the file system.
+    pub whole: bool,
+    /// Tokens one by one.
+    pub tokens: u64,
+    /// Recalls not obeyed yet, and since when the oldest.
+    pub recalls: (u64, Option<Duration>),
+}
+
+/// See the module.
+#[derive(Debug, Default, Clone)]
+pub struct Tokens {
+    pub(super) members: BTreeMap<SessionId, Member>,
+    pub(super) inodes: HashMap<InodeNo, Entry>,
+    /// A session ended uncleanly and what it left is not all resolved.
+    pub(super) unresolved: bool,
+}
+
+impl Tokens {
+    /// Of a file system whose last sessions ended so.
+    pub fn new(unresolved: bool) -> Tokens {
+        Tokens { unresolved, ..Tokens::default() }
+    }
+
+    /// Whether no session is there, not even one that is to be fenced.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether several sessions are there and it is not known in full who holds what.
+    pub fn unclear(&self) -> bool {
+        self.members.len() > 1 && !self.ready()
+    }
+
+    /// Whether who holds what is known in full.
+    pub fn ready(&self) -> bool {
+        self.members.values().all(|member| !member.whole)
+    }
+
+    /// Whether a session holds as many tokens as it may, and `ino` would be one more.
+    pub fn is_full(&self, session: SessionId, ino: InodeNo, held_max: u64) -> bool {
+        let holds = |entry: &Entry| entry.holders.iter().any(|holder| holder.session == session);
+        self.members.get(&session).is_some_and(|member| member.held >= held_max)
+            && !self.inodes.get(&ino).is_some_and(holds)
+    }
+
+    /// Sessions that are to be fenced.
+    pub fn ending(&self) -> Vec<SessionId> {
+        self.members.iter().filter(|(_, m)| m.ending).map(|(&id, _)| id).collect()
+    }
+
+    /// Sessions that have not obeyed since before `since`.
+    pub fn overdue(&self, since: Duration) -> Vec<SessionId> {
+        let late = |member: &Member| {
+            let oldest = member.oldest_notice();
+            !member.ending && oldest.is_some_and(|at| at <= since)
+        };
+        self.members.iter().filter(|(_, member)| late(member)).map(|(&id, _)| id).collect()
+    }
+
+    /// Whether somebody waits for something that this session holds.
+    pub fn is_wanted(&self, session: SessionId) -> bool {
+        self.members.get(&session).is_some_and(|member| member.oldest_notice().is_some())
+    }
+
+    /// Who holds an inode.
+    pub fn holders(&self, ino: InodeNo) -> Vec<(SessionId, Token)> {
+        let entry = self.inodes.get(&ino);
+        entry.map(|e| e.holders.iter().map(|h| (h.session, h.token.clone())).collect()).unwrap_or_default()
+    }
+
+    /// Tokens of inodes above `after`, at most `limit`, and whether there are more.
+    pub fn list(&self, after: InodeNo, limit: usize, now: Duration) -> (Vec<TokenReport>, bool) {
+        let mut inos: Vec<InodeNo> = self.inodes.keys().copied().filter(|ino| *ino > after).collect();
+        inos.sort_unstable();
+        let more = inos.len() > limit;
+        let reports = inos.into_iter().take(limit).filter_map(|ino| {
+            let entry = self.inodes.get(&ino)?;
+            let age = |wait: &Wait| now.saturating_sub(wait.since).as_millis() as u64;
+            Some(TokenReport {
+                ino,
+                holders: entry.holders.iter().map(|h| (h.session, h.token.clone())).collect(),
+                waiting: entry.waiting.iter().map(|w| (w.session, w.need, age(w))).collect(),
+            })
+        });
+        (reports.collect(), more)
+    }
+
+    /// What is known of a session.
+    pub fn member(&self, session: SessionId) -> MemberReport {
+        let Some(member) = self.members.get(&session) else { return MemberReport::default() };
+        let count = member.recalls.len() + member.publish.len() + usize::from(member.share.is_some());
+        let count = count as u64;
+        MemberReport { whole: member.whole, tokens: member.held, recalls: (count, member.oldest_notice()) }
+    }
+}
