@@ -10,15 +10,16 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     files::LOG_RING,
-    io::{Op, Request, lock},
+    io::{Op, Request},
     keeper,
     log::{encode_group, group_len, group_max},
     short::{Short, lacks_room},
@@ -63,13 +64,13 @@ const SLOW: Duration = Duration::from_secs(10);
 
 impl CommitWatch {
     fn start(&self, now: Instant) -> Watched<'_> {
-        *lock(&self.0) = Some((now, SLOW));
+        *self.0.lock() = Some((now, SLOW));
         Watched(self)
     }
 
     /// Warns every [`SLOW`] of a commit that does not end.
     pub fn look(&self, dir: &Path) {
-        if let Some((since, next)) = &mut *lock(&self.0)
+        if let Some((since, next)) = &mut *self.0.lock()
             && since.elapsed() >= *next
         {
             *next += SLOW;
@@ -80,7 +81,7 @@ impl CommitWatch {
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        *lock(&self.0.0) = None;
+        *self.0.0.lock() = None;
     }
 }
 
@@ -88,10 +89,10 @@ impl Drop for Watched<'_> {
 fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<Entry>> {
     let mut state = store.lock();
     if expected > 1 {
-        state = gather(store, state, expected, Some(patience));
+        gather(store, &mut state, expected, Some(patience));
     }
     let idle = store.options.prove_after.filter(|_| state.unproved && store.has_room_for_proof(&state));
-    state = gather(store, state, 1, idle);
+    gather(store, &mut state, 1, idle);
     if state.pending.is_empty() && idle.is_some() && state.failed.is_none() && !state.stopping {
         return Some(Vec::new());
     }
@@ -113,23 +114,19 @@ fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<
 }
 
 /// Waits until `count` records are pending, for `time` at most, or until the store stops or fails.
-fn gather<'a>(
-    store: &'a Store,
-    mut state: MutexGuard<'a, State>,
-    count: usize,
-    time: Option<Duration>,
-) -> MutexGuard<'a, State> {
+fn gather(store: &Store, state: &mut MutexGuard<'_, State>, count: usize, time: Option<Duration>) {
     let start = Instant::now();
     while state.pending.len() < count && state.failed.is_none() && !state.stopping {
         state.wake_committer_at = count;
-        state = match time.map(|time| time.saturating_sub(start.elapsed())) {
+        match time.map(|time| time.saturating_sub(start.elapsed())) {
             Some(Duration::ZERO) => break,
-            Some(left) => store.commit_wake.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0,
-            None => store.commit_wake.wait(state).unwrap_or_else(|e| e.into_inner()),
-        };
+            Some(left) => {
+                store.commit_wake.wait_for(state, left);
+            }
+            None => store.commit_wake.wait(state),
+        }
     }
     state.wake_committer_at = 0;
-    state
 }
 
 /// Makes a group durable and answers; returns the records that came meanwhile, none of them from who is answered here.
@@ -202,8 +199,7 @@ fn wait_for_room(store: &Store, error: &std::io::Error) -> bool {
     store.is_short(&mut state, Short::Log, error);
     let until = Instant::now() + NO_ROOM_WAIT;
     while Instant::now() < until && !state.stopping && state.failed.is_none() {
-        let waited = store.commit_wake.wait_timeout(state, NO_ROOM_WAIT);
-        state = waited.unwrap_or_else(|e| e.into_inner()).0;
+        store.commit_wake.wait_until(&mut state, until);
     }
     !state.stopping && state.failed.is_none()
 }

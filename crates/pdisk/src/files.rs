@@ -19,13 +19,14 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use base::{
     AlignedBuf, ClusterId, PdiskId,
     units::{MIB, UNIT},
 };
+use parking_lot::Mutex;
 use wire::crc::crc32c;
 
 use crate::{
@@ -170,7 +171,7 @@ impl Files {
 
     /// Sees to it that an index file has room for `bytes` in all. An error changes nothing.
     pub fn make_room(&self, slot: usize, bytes: u64) -> io::Result<()> {
-        let mut allocated = crate::io::lock(&self.index_room);
+        let mut allocated = self.index_room.lock();
         if allocated[slot] >= bytes {
             return Ok(());
         }
@@ -185,7 +186,7 @@ impl Files {
 
     /// Lets another open have the directory, though this value lives on.
     pub fn unlock(&self) {
-        crate::io::lock(&self.lock).take();
+        self.lock.lock().take();
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use base::{ClusterId, Incarnation, PdiskId, units::UNIT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use wire::mgr::LogMark;
 
@@ -104,7 +105,7 @@ impl Pdisk {
         let committer = spawn("commit", commit::run).map_err(PdiskError::io("start threads for", dir))?;
         let running = Running { store: Arc::clone(&store), threads: Mutex::new(vec![committer]) };
         let keeper = spawn("keep", keeper::run).map_err(PdiskError::io("start threads for", dir))?;
-        io::lock(&running.threads).push(keeper);
+        running.threads.lock().push(keeper);
         let pdisk = Pdisk(Arc::new(running));
 
         let (tx, rx) = std::sync::mpsc::channel();
@@ -225,7 +226,7 @@ impl Running {
             state.space_waiters.clear();
         }
         self.store.wake_all();
-        for thread in io::lock(&self.threads).drain(..) {
+        for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!(dir = %self.store.files.dir.display(), "a pdisk thread panicked");
             }

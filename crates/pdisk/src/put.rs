@@ -5,10 +5,11 @@
 //! its units: refused in the end, it gives them back.
 //! Once started an operation runs to its end whether or not anyone still waits for it.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use base::{Version, units::UNIT};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 use wire::{
     crc::unit_crcs,

@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -22,6 +22,7 @@ use base::{
     units::{UNIT, human_size},
 };
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use wire::strip::StripRefusal;
 
@@ -33,7 +34,7 @@ use crate::{
     extent::Extent,
     files::Files,
     index::Index,
-    io::{self, IoNode, Queues},
+    io::{IoNode, Queues},
     log::LogPoint,
     marks::Marks,
     options::{INDEX_MEMORY_MIN, OpenOptions},
@@ -253,7 +254,7 @@ impl Store {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        io::lock(&self.state)
+        self.state.lock()
     }
 
     /// The queue of a strip: always the same one.

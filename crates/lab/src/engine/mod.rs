@@ -13,12 +13,13 @@ mod writers;
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Instant,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -127,12 +128,12 @@ pub struct Led {
 impl Led {
     /// Operations of one more period; gives whether the leader has seen enough.
     fn note(&self, operations: u64) -> bool {
-        self.operations.lock().unwrap_or_else(|e| e.into_inner()).push(operations);
+        self.operations.lock().push(operations);
         self.enough.load(Relaxed)
     }
     /// Operations of each period so far.
     pub fn operations(&self) -> Vec<u64> {
-        self.operations.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.operations.lock().clone()
     }
     /// The load may end.
     pub fn enough(&self) {
@@ -146,10 +147,10 @@ impl Context<'_> {
     }
     /// What was busy before is not the load's.
     fn load_begins(&self, at: Instant) {
-        *self.began.lock().unwrap_or_else(|e| e.into_inner()) = Some(at);
+        *self.began.lock() = Some(at);
     }
     fn note_command(&self, line: String) {
-        self.commands.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+        self.commands.lock().push(line);
     }
 }
 

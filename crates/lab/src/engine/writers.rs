@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -17,6 +17,7 @@ use std::{
 };
 
 use base::{AlignedBuf, ByteSize};
+use parking_lot::Mutex;
 
 use super::{
     Context, EngineError,
@@ -236,7 +237,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         let operations = buckets.iter().sum::<u64>();
         rates.push(operations as f64);
         timeline.push(Second { parts: crew.threads.len() as u32, operations, buckets });
-        if let Some(error) = crew.counts.error.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        if let Some(error) = crew.counts.error.lock().take() {
             return Err(failed(error.to_string()));
         }
         let enough = match context.led {
@@ -353,7 +354,7 @@ fn hire(crew: &mut Writers, path: &Path, bs: u64, size: u64) -> io::Result<()> {
             let offset = next(&mut random) % (size / bs) * bs;
             let began = Instant::now();
             if let Err(error) = file.write_all_at(&noise[..bs as usize], offset) {
-                *counts.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                *counts.error.lock() = Some(error);
                 return;
             }
             counts.add(began.elapsed());

@@ -6,7 +6,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use net::{
     Call, ConnState, Endpoint, EndpointConfig, Lane, Payload, Peer, Placement, Reply, Service, Transfer,
 };
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, task::JoinSet};
@@ -118,7 +119,7 @@ struct Shared {
 impl Shared {
     fn failed(&self, reason: impl FnOnce() -> String) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        self.first_error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(reason);
+        self.first_error.lock().get_or_insert_with(reason);
     }
 }
 
@@ -266,7 +267,7 @@ impl Client {
             result.block.merge(&counted.block);
         }
         result.errors = self.shared.errors.load(Ordering::Relaxed);
-        result.first_error = self.shared.first_error.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        result.first_error = self.shared.first_error.lock().clone();
         result.timeline = self.shared.timeline.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         for peer in self.endpoints.iter().flat_map(Endpoint::status) {
             result.replaced += peer.replaced;

@@ -5,15 +5,16 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Condvar, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::{Condvar, Mutex};
+
 use super::{
     Job,
     lanes::{Lanes, share},
-    lock,
 };
 
 #[derive(Default)]
@@ -70,7 +71,7 @@ impl Inbox {
     }
 
     pub fn push(&self, more: impl IntoIterator<Item = Job>) {
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         let before = jobs.list.len();
         jobs.list.extend(more);
         let added = jobs.list.len() - before;
@@ -89,14 +90,18 @@ impl Inbox {
                     let _ = io::Write::write(&mut &*fd, &1u64.to_ne_bytes());
                 }
             }
-            None if jobs == 1 => self.wake.notify_one(),
-            None => self.wake.notify_all(),
+            None if jobs == 1 => {
+                self.wake.notify_one();
+            }
+            None => {
+                self.wake.notify_all();
+            }
         }
     }
 
     /// A file of a pdisk is closed.
     pub fn forget(&self, file: u64) {
-        lock(&self.closed).push(file);
+        self.closed.lock().push(file);
         self.ring(0);
     }
 
@@ -105,7 +110,7 @@ impl Inbox {
         self.stop.store(true, Ordering::SeqCst);
         self.sleeping.store(true, Ordering::SeqCst);
         // Under the lock, so that no psync thread is between its check and its wait.
-        let jobs = lock(&self.jobs);
+        let jobs = self.jobs.lock();
         self.ring(0);
         drop(jobs);
     }

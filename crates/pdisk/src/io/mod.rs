@@ -20,7 +20,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -33,6 +33,7 @@ use bytes::Bytes;
 use fault::FaultPlan;
 use inbox::Inbox;
 use mapped::Map;
+use parking_lot::Mutex;
 use settings::Settings;
 pub(crate) use window::{Window, split};
 
@@ -123,11 +124,11 @@ struct Batch {
 impl Batch {
     fn complete(&self, tag: u32, result: io::Result<()>) {
         if let Err(e) = result {
-            lock(&self.end).0.push((tag, e));
+            self.end.lock().0.push((tag, e));
         }
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             let (errors, finish) = {
-                let mut end = lock(&self.end);
+                let mut end = self.end.lock();
                 (std::mem::take(&mut end.0), end.1.take())
             };
             if let Some(finish) = finish {
@@ -341,7 +342,7 @@ impl IoNode {
     pub(crate) fn assign(&self, count: usize, dir: &Path) -> Queues {
         let sys = Path::new("/sys");
         let near = numa::device_node(sys, dir);
-        let placed = lock(&self.0.placement).assign(count, near);
+        let placed = self.0.placement.lock().assign(count, near);
         if let Some(near) = near {
             let tids = placed.iter().map(|q| self.0.queues[*q].tid).filter(|tid| *tid > 0);
             numa::pin(sys, near, tids);
@@ -522,12 +523,6 @@ fn join_all(threads: &mut Vec<JoinHandle<()>>) {
             tracing::error!("an I/O thread panicked");
         }
     }
-}
-
-/// A poisoned lock means that a thread panicked while it held it; each user keeps its data consistent
-/// at every step, so the others go on.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl std::fmt::Debug for IoNode {

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{Inbox, IoFile, Job, Op, Queue, Settings, inbox::Jobs, lock};
+use super::{Inbox, IoFile, Job, Op, Queue, Settings, inbox::Jobs};
 use crate::options::IoConfig;
 
 /// Threads a queue; with a smaller depth some of them rest.
@@ -33,14 +33,14 @@ fn run(inbox: &Inbox, settings: &Settings) {
     while let Some(job) = next(inbox, settings) {
         let lane = job.lane();
         serve(job, inbox);
-        lock(&inbox.jobs).lanes.end(lane);
+        inbox.jobs.lock().lanes.end(lane);
         // Who waits for its share alone.
         inbox.wake.notify_one();
     }
 }
 
 fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
-    let mut jobs = lock(&inbox.jobs);
+    let mut jobs = inbox.jobs.lock();
     loop {
         let Jobs { list, lanes } = &mut *jobs;
         list.drain(..).for_each(|job| lanes.push(job.lane(), job));
@@ -55,7 +55,7 @@ fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
             inbox.wake.notify_all();
             return None;
         }
-        jobs = inbox.wake.wait(jobs).unwrap_or_else(|e| e.into_inner());
+        inbox.wake.wait(&mut jobs);
     }
 }
 

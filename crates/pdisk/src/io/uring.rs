@@ -22,7 +22,7 @@ use super::{
     again::{AGAIN_MAX, Next, PAUSES, next},
     buffers::{Buffers, Region},
     lanes::Lanes,
-    lock, psync,
+    psync,
     settings::Pace,
 };
 use crate::options::{IoConfig, QUEUE_DEPTH_MAX};
@@ -230,7 +230,7 @@ impl Loop {
     fn take_jobs(&mut self) -> u32 {
         let mut came = 0;
         if self.inbox.queued.load(Ordering::SeqCst) > 0 {
-            let mut jobs = lock(&self.inbox.jobs);
+            let mut jobs = self.inbox.jobs.lock();
             came = jobs.list.len() as u32;
             jobs.list.drain(..).for_each(|job| self.waiting.push(job.lane(), job));
             self.inbox.queued.store(0, Ordering::SeqCst);
@@ -281,7 +281,7 @@ impl Loop {
         // Told to stop it still waits for what is in flight.
         let idle = self.inbox.queued.load(Ordering::SeqCst) == 0
             && (!self.inbox.stop.load(Ordering::SeqCst) || self.in_flight() > 0)
-            && lock(&self.inbox.closed).is_empty();
+            && self.inbox.closed.lock().is_empty();
         let result = if idle { self.wait() } else { self.ring.submit().map(drop) };
         self.inbox.sleeping.store(false, Ordering::SeqCst);
         result
@@ -357,7 +357,7 @@ impl Loop {
 
     /// Closed files leave the table, or the kernel would keep them open.
     fn forget_closed(&mut self) {
-        for number in std::mem::take(&mut *lock(&self.inbox.closed)) {
+        for number in std::mem::take(&mut *self.inbox.closed.lock()) {
             let Some(place) = self.files.places.remove(&number) else { continue };
             match self.ring.submitter().register_files_update(place, &[-1]) {
                 Ok(_) => self.files.free.push(place),
