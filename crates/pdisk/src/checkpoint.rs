@@ -19,9 +19,8 @@ use base::{AlignedBuf, Incarnation, units::UNIT};
 use wire::{crc::crc32c, mgr::LogMark};
 
 use crate::{
-    codec::{Decoded, Malformed, Reader, Writer},
+    codec::{Decoded, FORMAT, Malformed, Reader, Writer},
     error::PdiskError,
-    files::FORMAT,
     index::Index,
     log::{LogPoint, ReadAt},
     marks::MARKS_MAX,

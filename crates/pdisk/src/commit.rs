@@ -9,21 +9,20 @@
 //! on it is known that it was whole, and what happens to it later is damage, not a torn write.
 
 use std::{
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 
 use crate::{
-    files::LOG_RING,
     io::{Op, Request},
     keeper,
-    log::{encode_group, group_len, group_max},
-    short::{Short, lacks_room},
-    store::{Entry, State, Store, wake_room_waiters},
+    log::{LOG_RING, encode_group, group_len, group_max},
+    short::lacks_room,
+    state::{Entry, Short, State, wake_room_waiters},
+    store::Store,
 };
 
 /// Runs until the store stops and nothing is pending, or the pdisk fails.
@@ -51,39 +50,6 @@ const GATHER_PART: u32 = 4;
 const GATHER_MAX: Duration = Duration::from_millis(2);
 /// Between two tries where the file system has no room.
 const NO_ROOM_WAIT: Duration = Duration::from_millis(200);
-
-/// Since when a commit is under way: a disk that hangs is told of while it hangs. There is nothing else to
-/// do than to wait, for the kernel owns the buffers.
-#[derive(Default)]
-pub(crate) struct CommitWatch(Mutex<Option<(Instant, Duration)>>);
-
-/// Ends the watch of one commit.
-struct Watched<'a>(&'a CommitWatch);
-
-const SLOW: Duration = Duration::from_secs(10);
-
-impl CommitWatch {
-    fn start(&self, now: Instant) -> Watched<'_> {
-        *self.0.lock() = Some((now, SLOW));
-        Watched(self)
-    }
-
-    /// Warns every [`SLOW`] of a commit that does not end.
-    pub fn look(&self, dir: &Path) {
-        if let Some((since, next)) = &mut *self.0.lock()
-            && since.elapsed() >= *next
-        {
-            *next += SLOW;
-            tracing::warn!(dir = %dir.display(), seconds = since.elapsed().as_secs(), "disk I/O is outstanding");
-        }
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        *self.0.0.lock() = None;
-    }
-}
 
 /// The next group; it waits up to `patience` for `expected` records, if these are more than a lone writer's one.
 fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<Entry>> {

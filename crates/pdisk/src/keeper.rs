@@ -17,8 +17,9 @@ use crate::{
     extent::unit_at,
     files,
     io::{IoBuf, IoFile, Op, Request},
-    short::{Short, lacks_room},
-    store::{State, Store, wake_room_waiters},
+    short::lacks_room,
+    state::{Short, State, wake_room_waiters},
+    store::Store,
 };
 
 /// How often it looks around when nobody wakes it.

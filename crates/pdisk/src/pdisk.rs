@@ -25,7 +25,8 @@ use crate::{
     record::Record,
     recover::{Image, recover},
     report::{OpenReport, PdiskStats},
-    store::{State, Store},
+    state::State,
+    store::Store,
 };
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.

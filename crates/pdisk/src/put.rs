@@ -24,7 +24,8 @@ use crate::{
     report::new_strips_below,
     rules::{self, Action, PrepareAction, PrepareDecision},
     short::lacks_room,
-    store::{State, Store, give_back_log, log_cost, wake_space_waiters},
+    state::{State, give_back_log, log_cost, wake_space_waiters},
+    store::Store,
 };
 
 type Outcome = Result<(), StripRefusal>;

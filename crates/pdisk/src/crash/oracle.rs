@@ -19,7 +19,7 @@ use crate::{
     crcmap::Salt,
     extent::unit_at,
     files::Label,
-    io::fault::FileKind,
+    io::FileKind,
     log::ReadAt,
     random::Random,
     read::zero_crc,

@@ -8,20 +8,32 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    thread::JoinHandle,
 };
 
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    Job,
     lanes::{Lanes, share},
+    request::Job,
 };
+
+/// One queue of a node.
+pub(super) struct Queue {
+    pub inbox: Arc<Inbox>,
+    /// The ring's thread; 0: threads that are not placed.
+    pub tid: i32,
+}
 
 #[derive(Default)]
 pub(super) struct Jobs {
     pub list: VecDeque<Job>,
     /// psync: those that its threads have looked at.
     pub lanes: Lanes<Job>,
+    /// The threads of the queue.
+    pub threads: Vec<JoinHandle<()>>,
+    /// psync: threads that have no job. One at least, so that what may begin does, unless none could be started.
+    pub idle: usize,
 }
 
 pub(super) struct Inbox {
@@ -113,5 +125,26 @@ impl Inbox {
         let jobs = self.jobs.lock();
         self.ring(0);
         drop(jobs);
+    }
+
+    /// Waits for the threads, those included that they start while they end.
+    pub fn join(&self) {
+        loop {
+            let threads = std::mem::take(&mut self.jobs.lock().threads);
+            if threads.is_empty() {
+                return;
+            }
+            join_all(threads);
+        }
+    }
+}
+
+/// Joins threads, but not the one that runs this: the last clone of a node may go on a queue's thread.
+pub(super) fn join_all(threads: Vec<JoinHandle<()>>) {
+    let me = std::thread::current().id();
+    for t in threads {
+        if t.thread().id() != me && t.join().is_err() {
+            tracing::error!("an I/O thread panicked");
+        }
     }
 }

@@ -1,168 +1,37 @@
-//! The rings of a node: `num_io_queues` queues, each with its thread (io_uring) or threads (psync).
-//! A request owns its buffer and its file from submission to completion; who waits for it may go away.
-//! The last completion of a batch runs the batch's finish function on the queue's thread.
-//! Errors are handed to that function; queues themselves never fail a request of their own accord.
-
-mod again;
-mod buffers;
-pub(crate) mod fault;
-mod inbox;
-mod lanes;
-mod mapped;
-mod numa;
-mod psync;
-mod settings;
-mod uring;
-mod window;
+//! The queues of a node: started on an engine, placed for its pdisks, asked and told what changes live.
+//! Errors of requests are handed to who submitted them; queues never fail a request of their own accord.
 
 use std::{
     fs::File,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
 };
 
 use base::events::{self, Severity};
-use buffers::Buffers;
-pub(crate) use buffers::IoBuf;
 use bytes::Bytes;
-use fault::FaultPlan;
-use inbox::Inbox;
-use mapped::Map;
 use parking_lot::Mutex;
-use settings::Settings;
-pub(crate) use window::{Window, split};
 
+use super::{
+    buffers::{Buffers, IoBuf},
+    fault::{FaultPlan, Layer},
+    file::{IoFile, Rings},
+    inbox::Queue,
+    numa, psync,
+    request::{Batch, Errors, Job, Request},
+    settings::Settings,
+    uring,
+};
 use crate::{
     error::PdiskError,
     options::{DMA_MIB_PER_QUEUE, EngineChoice, IoConfig},
 };
 
-/// A file that requests go to.
-pub(crate) struct IoFile {
-    pub file: File,
-    pub path: PathBuf,
-    /// Names it for the rings; never used again.
-    number: u64,
-    /// Its pdisk's lane in the queues.
-    lane: u64,
-    /// The node whose rings may have it registered.
-    home: Weak<Node>,
-    /// It is on a file system in memory: nothing happens there but a copy.
-    in_memory: bool,
-    /// Made at the first use; `None`: it cannot be had.
-    map: OnceLock<Option<Arc<Map>>>,
-}
-
 /// Bytes of files in memory that are copied where they are asked for.
 const NOW_BYTES_MAX: usize = 64 << 10;
-
-/// What statfs says of a tmpfs.
-const TMPFS: rustix::fs::FsWord = 0x0102_1994;
-
-impl IoFile {
-    /// `node`: whose queues it is used on, and its pdisk's lane there.
-    pub fn new(file: File, path: &Path, node: Option<(&IoNode, u64)>) -> IoFile {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let home = node.map_or_else(Weak::new, |(node, _)| Arc::downgrade(&node.0));
-        let lane = node.map_or(0, |(_, lane)| lane);
-        let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        IoFile { file, path: path.into(), number, lane, home, in_memory, map: OnceLock::new() }
-    }
-
-    fn map(&self) -> Option<&Arc<Map>> {
-        let make = || match Map::of(&self.file) {
-            Ok(map) => Some(Arc::new(map)),
-            Err(error) => {
-                tracing::warn!(file = %self.path.display(), %error, "not mapped: reads are copied");
-                None
-            }
-        };
-        self.map.get_or_init(make).as_ref()
-    }
-}
-
-impl Drop for IoFile {
-    fn drop(&mut self) {
-        if let Some(node) = self.home.upgrade() {
-            node.queues.iter().for_each(|q| q.inbox.forget(self.number));
-        }
-    }
-}
-
-/// What to do with the file.
-pub(crate) enum Op {
-    Read(Window),
-    Write(Bytes),
-    /// fdatasync.
-    Flush,
-}
-
-/// One request of a batch.
-pub(crate) struct Request {
-    pub file: Arc<IoFile>,
-    pub op: Op,
-    pub offset: u64,
-    /// Names it in the batch's list of errors.
-    pub tag: u32,
-}
-
-/// Requests of a batch that failed: tag and error.
-pub(crate) type Errors = Vec<(u32, io::Error)>;
-type Finish = Box<dyn FnOnce(Errors) + Send>;
-
-struct Batch {
-    left: AtomicUsize,
-    end: Mutex<(Errors, Option<Finish>)>,
-}
-
-impl Batch {
-    fn complete(&self, tag: u32, result: io::Result<()>) {
-        if let Err(e) = result {
-            self.end.lock().0.push((tag, e));
-        }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let (errors, finish) = {
-                let mut end = self.end.lock();
-                (std::mem::take(&mut end.0), end.1.take())
-            };
-            if let Some(finish) = finish {
-                finish(errors);
-            }
-        }
-    }
-}
-
-/// A request on its way, with the batch it belongs to.
-struct Job {
-    request: Request,
-    batch: Arc<Batch>,
-}
-
-impl Job {
-    fn lane(&self) -> u64 {
-        self.request.file.lane
-    }
-
-    /// Gives the buffer up first: the finish function takes it back.
-    fn complete(self, result: io::Result<()>) {
-        let tag = self.request.tag;
-        drop(self.request);
-        self.batch.complete(tag, result);
-    }
-}
-
-struct Queue {
-    inbox: Arc<Inbox>,
-    threads: Vec<JoinHandle<()>>,
-    /// The ring's thread; 0: threads that are not placed.
-    tid: i32,
-}
 
 /// The engine that was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -221,7 +90,7 @@ struct Node {
     buffers: Buffers,
     why_psync: Option<String>,
     why_one_queue: Option<String>,
-    fault: Option<fault::Layer>,
+    fault: Option<Layer>,
 }
 
 /// What an engine gave.
@@ -252,7 +121,7 @@ impl IoNode {
         let fault = match &config.fault {
             Some(plan) => {
                 tracing::warn!(?plan, "faults are injected below the pdisks of this node");
-                let layer = fault::Layer::start(plan);
+                let layer = Layer::start(plan);
                 Some(layer.map_err(|source| PdiskError::Engine { engine: "faults", source })?)
             }
             None => None,
@@ -354,6 +223,12 @@ impl IoNode {
         Queues { node, placed }
     }
 
+    /// A file of a pdisk that is opened, in its lane.
+    pub(crate) fn file(&self, lane: u64, file: File, path: &Path) -> IoFile {
+        let rings: Weak<dyn Rings> = Arc::<Node>::downgrade(&self.0);
+        IoFile::on(Some(rings), lane, file, path)
+    }
+
     /// A number for the files of a pdisk that is opened.
     pub(crate) fn lane(&self) -> u64 {
         self.0.lanes.fetch_add(1, Ordering::Relaxed)
@@ -369,10 +244,7 @@ impl IoNode {
         if requests.is_empty() {
             return finish(Vec::new());
         }
-        let batch = Arc::new(Batch {
-            left: AtomicUsize::new(requests.len()),
-            end: Mutex::new((Vec::new(), Some(Box::new(finish)))),
-        });
+        let batch = Batch::new(requests.len(), finish);
         if let Some(layer) = &self.0.fault {
             for (queue, request) in requests {
                 let inbox = &self.0.queues[queue].inbox;
@@ -394,18 +266,13 @@ impl IoNode {
     /// Does requests here and now, if that costs less than to hand them to a queue's thread: few bytes of files in
     /// memory. The errors, if it was done.
     pub(crate) fn try_now(&self, requests: &mut Vec<(usize, Request)>) -> Option<Errors> {
-        let len = |op: &Op| match op {
-            Op::Read(window) => window.len(),
-            Op::Write(bytes) => bytes.len(),
-            Op::Flush => 0,
-        };
-        let small = requests.iter().map(|(_, r)| len(&r.op)).sum::<usize>() <= NOW_BYTES_MAX;
+        let small = requests.iter().map(|(_, r)| r.op.len()).sum::<usize>() <= NOW_BYTES_MAX;
         if !small || self.0.fault.is_some() || !requests.iter().all(|(_, r)| r.file.in_memory) {
             return None;
         }
         let done = requests.drain(..).filter_map(|(queue, mut r)| {
             self.0.queues[queue].inbox.done.fetch_add(1, Ordering::Relaxed);
-            psync::perform(&r.file, &mut r.op, r.offset).err().map(|error| (r.tag, error))
+            r.perform().err().map(|error| (r.tag, error))
         });
         Some(done.collect())
     }
@@ -431,7 +298,7 @@ impl IoNode {
     /// another thread and back costs more than most of them take.
     pub(crate) fn submit_and_wait(&self, queue: usize, mut requests: Vec<Request>) -> io::Result<()> {
         if let ([one], None) = (&mut requests[..], &self.0.fault) {
-            return psync::perform(&one.file, &mut one.op, one.offset);
+            return one.perform();
         }
         let (tx, rx) = std::sync::mpsc::channel();
         let what = requests.first().map(|r| r.file.path.clone());
@@ -457,15 +324,19 @@ impl IoNode {
     }
 }
 
+impl Rings for Node {
+    fn forget(&self, file: u64) {
+        self.queues.iter().for_each(|q| q.inbox.forget(file));
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(layer) = &mut self.fault {
             layer.stop();
         }
         self.queues.iter().for_each(|q| q.inbox.stop());
-        for q in &mut self.queues {
-            join_all(&mut q.threads);
-        }
+        self.queues.iter().for_each(|q| q.inbox.join());
     }
 }
 
@@ -510,19 +381,9 @@ fn start_psync(
         events::raise(Severity::Info, "io_psync", "io", &text);
     }
     let engine = |source| PdiskError::Engine { engine: "psync", source };
-    let queues = psync::start(config, settings).map_err(engine)?;
+    let queues = psync::start(config.num_io_queues, settings).map_err(engine)?;
     let buffers = Buffers::new(0).map_err(engine)?;
     Ok(Started { queues, engine: Engine::Psync, buffers, why_psync, why_one_queue: None })
-}
-
-/// Joins threads, but not the one that runs this: the last clone of a node may go on a queue's thread.
-fn join_all(threads: &mut Vec<JoinHandle<()>>) {
-    let me = std::thread::current().id();
-    for t in threads.drain(..) {
-        if t.thread().id() != me && t.join().is_err() {
-            tracing::error!("an I/O thread panicked");
-        }
-    }
 }
 
 impl std::fmt::Debug for IoNode {

@@ -18,12 +18,13 @@ use std::{
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use super::{
-    Inbox, IoFile, Job, Op, Queue, Settings,
     again::{AGAIN_MAX, Next, PAUSES, next},
     buffers::{Buffers, Region},
+    file::IoFile,
+    inbox::{Inbox, Queue},
     lanes::Lanes,
-    psync,
-    settings::Pace,
+    request::{Job, Op},
+    settings::{Pace, Settings},
 };
 use crate::options::{IoConfig, QUEUE_DEPTH_MAX};
 
@@ -86,7 +87,8 @@ fn start_queue(
         })?
     };
     let (tid, why) = rx.recv().unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended")))?;
-    Ok((Queue { inbox, threads: vec![thread], tid }, why))
+    inbox.jobs.lock().threads.push(thread);
+    Ok((Queue { inbox, tid }, why))
 }
 
 fn build() -> io::Result<IoUring> {
@@ -255,8 +257,7 @@ impl Loop {
     /// Does a request of a file in memory here and now: the ring would hand it to a worker thread of the kernel,
     /// and being woken twice costs more than the copy.
     fn copy(&mut self, mut job: Job) {
-        let request = &mut job.request;
-        let result = psync::perform(&request.file, &mut request.op, request.offset);
+        let result = job.request.perform();
         self.inbox.done.fetch_add(1, Ordering::Relaxed);
         self.waiting.end(job.lane());
         job.complete(result);
@@ -410,11 +411,7 @@ impl Loop {
 
     fn finish(&mut self, index: usize, result: i32) {
         let Some(slot) = &mut self.slots.0[index] else { return };
-        let len = match &slot.job.request.op {
-            Op::Read(window) => window.len(),
-            Op::Write(bytes) => bytes.len(),
-            Op::Flush => 0,
-        };
+        let len = slot.job.request.op.len();
         match next(result, slot.done, len, slot.again) {
             Next::End(outcome) => self.end(index, outcome),
             Next::Rest => {

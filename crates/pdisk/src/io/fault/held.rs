@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::plan::Volatile;
-use crate::{io::IoFile, random::Random};
+use crate::{io::file::IoFile, random::Random};
 
 /// Bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR: usize = 512;

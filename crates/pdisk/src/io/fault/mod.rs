@@ -23,11 +23,15 @@ use parking_lot::{Condvar, Mutex};
 #[cfg(test)]
 pub(crate) use held::SECTOR;
 use held::{Held, overlay, write_sectors};
+pub use plan::FaultPlan;
 use plan::{Action, On, Rule};
-pub use plan::{FaultPlan, FileKind};
 pub use trace::{Trace, TraceEvent};
 
-use super::{IoFile, Job, Op, inbox::Inbox, psync};
+use super::{
+    file::IoFile,
+    inbox::{Inbox, join_all},
+    request::{Job, Op},
+};
 use crate::random::Random;
 
 /// Threads that do what the engine below does not.
@@ -194,7 +198,7 @@ impl Layer {
     pub fn stop(&mut self) {
         self.shared.waiting.lock().stop = true;
         self.shared.wake.notify_all();
-        super::join_all(&mut self.threads);
+        join_all(std::mem::take(&mut self.threads));
     }
 }
 
@@ -259,7 +263,7 @@ impl Shared {
             (Op::Read(window), _) => self.read(file, window.as_mut(), offset),
             (Op::Write(bytes), Some(held)) => held.write(file, offset, bytes),
             (Op::Flush, Some(held)) => held.flush(file),
-            (op, None) => psync::perform(file, op, offset),
+            (_, None) => request.perform(),
         }
     }
 

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::plan::FileKind;
-use crate::io::{Op, Request};
+use crate::io::{
+    file::FileKind,
+    request::{Op, Request},
+};
 
 /// One event. Numbers name a write or flush from submission to answer.
 #[derive(Clone, Debug)]
