@@ -390,4 +390,31 @@ mod tests {
         let named = Offer::Named(Box::default());
         assert!(named.targets(&[]).is_ok() && named.targets(&[sub]).is_err());
     }
+
+    #[test]
+    fn changed_messages_are_refused_or_mean_something() {
+        let cell = Cell {
+            plan: "p".into(),
+            series: "s".into(),
+            role: crate::cell::Role::Point,
+            of: Step::Writers,
+            step: 1,
+            first: 0,
+            params: [("bs".to_owned(), "4k".to_owned())].into(),
+            repeat: 0,
+        };
+        let (engine, figure) = (EngineKind::Writers, Figure::Operations);
+        let work = Work { id: 1, part: 0, engine, cell, seconds: 1.0, figure, writable: vec!["/mnt".into()] };
+        let outcome =
+            Outcome { figures: Ok(Figures::default()), usage: Usage::default(), commands: vec!["x".into()] };
+        let samples = [
+            serde_json::to_vec(&Request::Prepare(Box::new(work))).unwrap(),
+            serde_json::to_vec(&Request::Start { id: 1, delay_ms: 10 }).unwrap(),
+            serde_json::to_vec(&Answer::Growing(vec![1, 2])).unwrap(),
+            serde_json::to_vec(&Answer::Done(Box::new(outcome))).unwrap(),
+        ];
+        crate::mutate::mutated(&samples, 20_000, |bytes| {
+            let _ = (serde_json::from_slice::<Request>(bytes), serde_json::from_slice::<Answer>(bytes));
+        });
+    }
 }

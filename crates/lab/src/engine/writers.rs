@@ -19,20 +19,8 @@ use std::{
 use base::{AlignedBuf, ByteSize};
 use parking_lot::Mutex;
 
-use super::{
-    Context, EngineError,
-    params::{Kind, Known},
-};
+use super::context::{Context, EngineError};
 use crate::cell::{Cell, Figures, Latency, Second};
-
-/// What can be asked for. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.
-pub const PARAMS: Known = &[
-    ("bs", Kind::Size(512, 1 << 20)),
-    ("per_client", Kind::Number(1, 1024)),
-    ("file", Kind::Size(1 << 20, 1 << 40)),
-    ("patience", Kind::Number(2, 100)),
-    ("speed", Kind::Number(1, 1_000_000)),
-];
 
 /// A rate has levelled off when the last writers, as many as `patience` says, added less than this part to it.
 pub const LEVEL_GAIN: f64 = 0.05;

@@ -12,11 +12,14 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::{
-    NetperfError, Report, ServerResult, Spec, endpoint_config,
+    endpoint::endpoint_config,
+    error::NetperfError,
     message::{Answer, Control, Info, op},
-    report::Side,
+    report::{Report, Side},
+    result::{ClientResult, ServerResult},
     server::info,
-    tester::{Client, ClientResult},
+    spec::Spec,
+    tester::Client,
 };
 
 /// An answer to a control request; preparing has `PREPARE_MAX`.

@@ -16,9 +16,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    ClientResult, NetperfError, PARALLEL_MAX, ServerResult, TTIME_MAX, endpoint_config,
+    endpoint::endpoint_config,
+    error::NetperfError,
     message::{Answer, Control, Data, Info, op},
     payload::{Message, Pattern, check},
+    result::{ClientResult, ServerResult},
+    spec::{PARALLEL_MAX, TTIME_MAX},
     tester::{Client, process_cpu_seconds},
 };
 
