@@ -104,15 +104,20 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
         let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };
         store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush data", e))?;
     }
-    let (head, durable) = {
+    let (head, durable, tail) = {
         let state = store.lock();
-        (state.head, state.durable)
+        (state.head, state.durable, state.tail)
     };
     let meta = entries.iter().map(|e| &e.meta[..]).collect::<Vec<_>>().concat();
     let payload: Vec<Bytes> = entries.iter().map(|e| e.payload.clone()).collect();
     let (first, last) = (durable + 1, durable + entries.len() as u64);
-    debug_assert!(entries.first().is_none_or(|e| e.rsn == first));
+    assert!(
+        entries.iter().map(|e| e.rsn).eq(first..=last),
+        "records are committed in their order, each once"
+    );
     let len = group_len(meta.len(), payload.iter().map(Bytes::len).sum());
+    let used = head.position + len as u64 - tail;
+    assert!(used <= store.files.label.log_bytes, "the log would go over what recovery needs");
     // Registered memory: in few pieces for the disk, and mapped already.
     let mut group = store.node.buffer(len);
     let uuid = &store.files.label.uuid;
@@ -133,11 +138,13 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     if state.failed.is_some() {
         return Ok(0);
     }
+    assert_eq!(state.head, head, "there is one committer");
     state.head = after;
     store.is_short_no_more(&mut state, Short::Log);
     state.unproved = !entries.is_empty();
     state.durable = last;
-    state.pending_log -= entries.iter().map(|e| e.counted).sum::<u64>();
+    let counted = entries.iter().map(|e| e.counted).sum();
+    state.pending_log = state.pending_log.checked_sub(counted).expect("each entry was counted once");
     store.turn_generations(&mut state);
     let (ready, rest): (Vec<_>, Vec<_>) = state.waiters.drain(..).partition(|(rsn, _)| *rsn <= last);
     state.waiters = rest;

@@ -279,7 +279,9 @@ fn write_checkpoint(store: &Store) -> io::Result<()> {
     store.node.submit_and_wait(queue, vec![write(file, 0, head.encode(&store.files.label.uuid, &marks))])?;
     flush(store, file)?;
     let mut state = store.lock();
-    state.tail = state.checkpoint.1.log.position;
+    let older = state.checkpoint.1;
+    assert!(state.tail <= older.log.position && older.log.position <= head.log.position, "the log goes on");
+    state.tail = older.log.position;
     state.checkpoint = (slot, head);
     store.stats.checkpoint.record(start.elapsed());
     wake_room_waiters(&mut state);

@@ -66,6 +66,7 @@ pub(crate) fn encode_group(
     let payload_len: usize = payload.iter().map(Bytes::len).sum();
     let len = group.len();
     assert_eq!(len, group_len(meta.len(), payload_len), "length of a group");
+    assert!(at.position.is_multiple_of(UNIT as u64), "position of a group");
     let mut header = Vec::with_capacity(HEADER);
     let mut w = Writer(&mut header);
     w.bytes(MAGIC);

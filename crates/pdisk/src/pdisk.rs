@@ -101,7 +101,7 @@ impl Pdisk {
         let spawn = |name: &str, run: fn(&Store)| {
             let store = Arc::clone(&store);
             let name = format!("{name} {}", store.files.label.pdisk);
-            std::thread::Builder::new().name(name).spawn(move || run(&store))
+            std::thread::Builder::new().name(name).spawn(move || latched(&store, run))
         };
         let committer = spawn("commit", commit::run).map_err(PdiskError::io("start threads for", dir))?;
         let running = Running { store: Arc::clone(&store), threads: Mutex::new(vec![committer]) };
@@ -218,6 +218,20 @@ impl Pdisk {
     }
 }
 
+/// Runs a thread of a pdisk. One that panics leaves nobody waiting for it: the pdisk is latched failed.
+fn latched(store: &Store, run: impl FnOnce(&Store)) {
+    struct Latch<'a>(&'a Store);
+    impl Drop for Latch<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                self.0.fail(&mut self.0.lock(), "internal error: a thread of it panicked".into());
+            }
+        }
+    }
+    let latch = Latch(store);
+    run(latch.0);
+}
+
 impl Running {
     fn stop(&self) {
         {
@@ -282,5 +296,33 @@ impl Drop for Running {
 impl std::fmt::Debug for Pdisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pdisk({} in {})", self.store().files.label.pdisk, self.store().files.dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::IoConfig;
+
+    #[test]
+    fn a_thread_that_panics_latches_its_pdisk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, number) = (ClusterId(1), PdiskId(1));
+        Pdisk::create(dir.path(), CreateOptions::new(cluster, number, 16 << 20)).unwrap();
+        let node = IoNode::start(IoConfig::default()).unwrap();
+        let (pdisk, _) = Pdisk::open(dir.path(), OpenOptions::new(cluster, number), &node).unwrap();
+        let store = Arc::clone(&pdisk.0.store);
+        let panicking = || {
+            latched(&store, |store| {
+                let _state = store.lock();
+                panic!("on purpose");
+            })
+        };
+        assert!(std::thread::scope(|scope| scope.spawn(panicking).join()).is_err());
+        let failed = store.lock().failed.clone();
+        assert!(failed.is_some_and(|reason| reason.contains("panicked")));
+        let (tx, rx) = std::sync::mpsc::channel();
+        store.when_durable(store.lock(), u64::MAX, Box::new(move |ok| tx.send(ok).unwrap()));
+        assert_eq!(rx.recv(), Ok(false), "nobody waits for ever");
     }
 }

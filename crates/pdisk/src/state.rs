@@ -148,6 +148,6 @@ pub(crate) fn wake_space_waiters(state: &mut State) {
 
 /// Takes back a promise of log bytes: what they were for is appended by now, or never will be.
 pub(crate) fn give_back_log(state: &mut State, bytes: u64) {
-    state.reserved_log -= bytes;
+    state.reserved_log = state.reserved_log.checked_sub(bytes).expect("a promise is given back once");
     wake_room_waiters(state);
 }

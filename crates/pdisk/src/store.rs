@@ -312,8 +312,7 @@ impl Store {
 
     /// The token of the current generation.
     pub fn token(state: &State) -> Arc<()> {
-        // There always is a current generation; a fresh token protects nothing and loses nothing.
-        state.generations.back().map(|g| Arc::clone(&g.token)).unwrap_or_default()
+        Arc::clone(&state.generations.back().expect("there always is a current generation").token)
     }
 
     /// The same for bytes that are lent.

@@ -169,7 +169,7 @@ impl Buffers {
         let lent = if class < CLASSES { self.0.slabs.lock().take(class) } else { None };
         if let (Some((slab, buffer)), Some(region)) = (lent, self.region()) {
             let at = slab as usize * SLAB + usize::from(buffer) * capacity;
-            debug_assert!(at + capacity <= region.len);
+            assert!(at + capacity <= region.len, "a buffer beyond the region");
             // SAFETY: `at` lies in the region.
             let start = unsafe { region.start.add(at) };
             return IoBuf(Memory::Lent(Lent { pool: self.clone(), start, len, class, slab, buffer }));
