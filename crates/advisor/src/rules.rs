@@ -10,9 +10,8 @@ use crate::facts::{Bond, BondMode, HostFacts, TcpBuffers};
 
 /// A page of a FUSE request, in bytes.
 const FUSE_PAGE_BYTES: u64 = 4096;
-/// Memory of a cached inode and of cached attributes, by Storage Scale's rule.
+/// Memory of a cached inode, by Storage Scale's rule.
 const FILE_BYTES: u64 = 3 << 10;
-const STAT_BYTES: u64 = 400;
 
 /// What rules need to know beside the host.
 #[derive(Clone, Debug)]
@@ -130,14 +129,13 @@ pub fn advise(facts: &HostFacts, context: &Context) -> Vec<Finding> {
     findings
 }
 
-/// What the tunables can take at most: page pool, cached inodes and attributes (by Storage Scale's rule),
-/// registered I/O memory.
+/// What the tunables can take at most: page pool, cached inodes (by Storage Scale's rule), registered I/O
+/// memory.
 pub fn memory_bytes(tunables: &Tunables) -> u64 {
     tunables
         .pagepool()
         .0
         .saturating_add(FILE_BYTES * u64::from(tunables.max_files_to_cache()))
-        .saturating_add(STAT_BYTES * u64::from(tunables.max_stat_cache()))
         .saturating_add(u64::from(tunables.io_dma_mib()) << 20)
 }
 
@@ -318,7 +316,6 @@ fn memory(facts: &HostFacts, context: &Context) -> Vec<Draft> {
             format!("memory: {}", human_size(have)),
             format!("pagepool = {}", tunables.pagepool()),
             format!("maxFilesToCache = {} × 3 KiB", tunables.max_files_to_cache()),
-            format!("maxStatCache = {} × 400 B", tunables.max_stat_cache()),
             format!("io_dma_mib = {}", tunables.io_dma_mib()),
             format!("together: {}", human_size(need)),
         ],

@@ -5,6 +5,9 @@ pub mod errno;
 pub mod events;
 pub mod fence;
 pub mod ids;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 pub mod presence;
 pub mod proc_stat;
 pub mod stats;

@@ -3,12 +3,10 @@
 //! that the data is not copied; the reader takes another one. At most `lent_max` are lent out so:
 //! beyond that the reader waits, and the kernel keeps the requests.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::{ops::Range, sync::Arc};
 
 use base::{AlignedBuf, units::UNIT};
+use parking_lot::Mutex;
 use tokio::{
     runtime,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -111,7 +109,7 @@ impl Buffers {
 
     /// An idle buffer, or a new one.
     pub fn take(self: &Arc<Self>) -> Buffer {
-        let idle = self.idle.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let idle = self.idle.lock().pop();
         let memory = idle.unwrap_or_else(|| AlignedBuf::zeroed(START + self.request_size_max));
         Buffer { memory: Some(memory), home: self.clone(), lent: None }
     }
@@ -152,7 +150,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         drop(self.lent.take());
-        let mut idle = self.home.idle.lock().unwrap_or_else(|e| e.into_inner());
+        let mut idle = self.home.idle.lock();
         if idle.len() < self.home.idle_max {
             idle.push(memory);
         }

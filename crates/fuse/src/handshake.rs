@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::{
     abi::{self, init_flags, opcode},
     device::Channel,
-    mount::MountError,
+    error::MountError,
     reply::Sink,
 };
 

@@ -4,12 +4,10 @@
 //! what it forgot; at 0 the entry goes. Counts are raised before the answer leaves and lowered again
 //! if nobody took it.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::HashMap;
 
 use base::InodeNo;
+use parking_lot::{Mutex, MutexGuard};
 use wire::mgr::{Attr, FileKind, without_privileges};
 
 const SHARDS: usize = 64;
@@ -89,7 +87,7 @@ impl Inodes {
     }
 
     fn shard(&self, ino: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Known>> {
-        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(|e| e.into_inner())
+        self.shards[ino.0 as usize % SHARDS].lock()
     }
 
     /// The kernel is about to get one more reference, and these attributes.
@@ -220,7 +218,7 @@ impl Inodes {
     pub fn totals(&self) -> (u64, u64) {
         let mut totals = (0, 0);
         for shard in &self.shards {
-            for known in shard.lock().unwrap_or_else(|e| e.into_inner()).values() {
+            for known in shard.lock().values() {
                 totals.0 += u64::from(known.references > 0);
                 totals.1 += known.references;
             }
@@ -232,7 +230,7 @@ impl Inodes {
     pub fn all(&self) -> Vec<InodeNo> {
         let mut all = vec![InodeNo::ROOT];
         for shard in &self.shards {
-            all.extend(shard.lock().unwrap_or_else(|e| e.into_inner()).keys());
+            all.extend(shard.lock().keys());
         }
         all
     }
@@ -241,7 +239,7 @@ impl Inodes {
     pub fn drain(&self) -> Vec<(InodeNo, u64)> {
         let mut left = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(|e| e.into_inner());
+            let mut shard = shard.lock();
             left.extend(shard.drain().filter(|(_, k)| k.references > 0).map(|(i, k)| (i, k.references)));
         }
         left
@@ -267,7 +265,7 @@ mod tests {
         assert_eq!(inodes.totals(), (64, 64));
         (2..=65).for_each(|i| inodes.forget(InodeNo(i), 1));
         assert_eq!(inodes.totals(), (0, 0));
-        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
+        assert!(inodes.shards.iter().all(|s| s.lock().is_empty()));
     }
 
     #[test]
@@ -321,7 +319,7 @@ mod tests {
         inodes.dropped(ino, again);
         assert_eq!(inodes.pages(ino), Pages::None);
         inodes.forget(ino, 1);
-        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
+        assert!(inodes.shards.iter().all(|s| s.lock().is_empty()));
     }
 
     #[test]
@@ -338,7 +336,7 @@ mod tests {
         (0..2).for_each(|_| inodes.closed(ino, Way::Durable));
         assert_eq!(inodes.open_way(ino, Way::Buffered), Way::Buffered);
         inodes.closed(ino, Way::Buffered);
-        assert!(inodes.shards.iter().all(|s| s.lock().unwrap().is_empty()));
+        assert!(inodes.shards.iter().all(|s| s.lock().is_empty()));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod caching;
 pub mod calls;
 mod client_calls;
 mod device;
+mod error;
 mod files;
 mod handshake;
 mod inodes;
@@ -34,6 +35,7 @@ mod mountpoint;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 mod names;
+mod options;
 mod reply;
 mod request;
 mod session;
@@ -43,8 +45,10 @@ mod uring;
 mod waiting;
 
 pub use caching::Caching;
+pub use error::MountError;
 pub use handshake::Agreed;
-pub use mount::{Mount, MountEnd, MountError, MountOptions, MountStatus, Transport};
+pub use mount::{Mount, MountEnd, MountStatus};
 pub use mountinfo::{Mounted, mounts};
 pub use mountpoint::{KIND, is_dead, unmount};
+pub use options::{MountOptions, Transport};
 pub use waiting::InFlight;

@@ -1,4 +1,4 @@
-//! A mount: its options, its errors, its life from [`Mount::start`] to the end of [`Mount::unmounted`].
+//! A mount: its life from [`Mount::start`] to the end of [`Mount::unmounted`].
 //! Owns the session and, until unmounted, the place in the directory tree: a mount that is dropped is
 //! taken away by force, so that a failing process leaves no dead directory behind.
 
@@ -7,25 +7,24 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
-use thiserror::Error;
 use tokio::{runtime, sync::watch};
 
 use crate::{
     abi,
     buffers::Buffers,
-    caching::Caching,
     calls::{Calls, Errno},
     device::{Channel, LastOut, ReadersEnd, start_readers},
+    error::MountError,
     handshake::{Agreed, Limits, shake_hands},
     mountinfo::{Mounted, mounted_at},
     mountpoint::{mount, prepare, unmount},
+    options::{MountOptions, Transport},
     session::{KernelSide, Session},
     sys, tune,
-    uring::{self, Rings},
+    uring::Rings,
     waiting::InFlight,
 };
 
@@ -34,296 +33,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long a forced end waits for the kernel to write its dirty pages.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How requests come from the kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Transport {
-    /// By io_uring where the kernel has it and lets us, else by `/dev/fuse`.
-    #[default]
-    Auto,
-    /// By reads and writes of `/dev/fuse`.
-    Classic,
-    /// By io_uring; mounting fails without it.
-    Uring,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Transport::Auto => "auto",
-            Transport::Classic => "classic",
-            Transport::Uring => "uring",
-        })
-    }
-}
-
-impl std::str::FromStr for Transport {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Transport, String> {
-        match s {
-            "auto" => Ok(Transport::Auto),
-            "classic" => Ok(Transport::Classic),
-            "uring" => Ok(Transport::Uring),
-            _ => Err(format!("transport {s:?} is not known: auto, classic or uring")),
-        }
-    }
-}
-
-/// How to mount. `..MountOptions::new(mountpoint, fs_name)` gives the defaults.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// An empty directory.
-    pub mountpoint: PathBuf,
-    /// Shown as the source, such as `fs1`.
-    pub fs_name: String,
-    /// What the kernel may keep.
-    pub caching: Caching,
-    /// How requests come from the kernel.
-    pub transport: Transport,
-    /// Requests of one CPU that are with us at once over io_uring, waiting ones included: 1..=256.
-    /// `None`: as many as memory for all CPUs allows. Each holds up to `max_request` bytes.
-    pub ring_depth: Option<usize>,
-    /// Reader threads of the classic transport; each serves what is at hand itself. 1..=64.
-    pub threads: usize,
-    /// Other users than the mounting one may enter. Others than root need `user_allow_other` in
-    /// /etc/fuse.conf for it.
-    pub allow_other: bool,
-    /// No changes.
-    pub read_only: bool,
-    /// Mount over a directory that has entries.
-    pub allow_non_empty: bool,
-    /// Set-user-id programs work (root only).
-    pub suid: bool,
-    /// Device nodes work (root only).
-    pub dev: bool,
-    /// Reading does not change access times.
-    pub no_atime: bool,
-    /// Requests the kernel may send on its own (read-ahead, direct I/O) before they are answered.
-    pub max_background: u16,
-    /// Largest data of one request, bytes: 4 KiB to 16 MiB, whole pages. Above 1 MiB the system's
-    /// limit is raised where permitted; where not, the limit holds.
-    pub max_request: u32,
-    /// How far the kernel reads ahead, bytes, where it may be set.
-    pub read_ahead: u32,
-    /// Requests under way at most; beyond it the kernel keeps them.
-    pub requests_max: u32,
-    /// Large writes under way at most, each in a buffer of `max_request`.
-    pub write_buffers_max: usize,
-}
-
-impl MountOptions {
-    /// The defaults, for root.
-    pub fn new(mountpoint: impl Into<PathBuf>, fs_name: impl Into<String>) -> MountOptions {
-        let cpus = thread::available_parallelism().map_or(2, |n| n.get());
-        MountOptions {
-            mountpoint: mountpoint.into(),
-            fs_name: fs_name.into(),
-            caching: Caching::EXCLUSIVE,
-            transport: Transport::Auto,
-            ring_depth: None,
-            threads: cpus.clamp(2, 16),
-            allow_other: sys::effective_ids().0 == 0,
-            read_only: false,
-            allow_non_empty: false,
-            suid: false,
-            dev: false,
-            no_atime: false,
-            max_background: 128,
-            max_request: 1 << 20,
-            read_ahead: 4 << 20,
-            requests_max: 4096,
-            write_buffers_max: 64,
-        }
-    }
-
-    /// The most memory that requests take: buffers of the readers and of large writes, entries of rings.
-    pub fn memory_max(&self) -> u64 {
-        let buffers = self.threads + self.write_buffers_max;
-        let classic = buffers as u64 * (u64::from(self.max_request) + 8192);
-        let rings = self.transport != Transport::Classic;
-        classic + if rings { uring::memory_max(self.max_request) } else { 0 }
-    }
-
-    fn validate(&self) -> Result<(), MountError> {
-        let bad = |option, value: u64, range| Err(MountError::BadOption { option, value, range });
-        if !(1..=64).contains(&self.threads) {
-            return bad("threads", self.threads as u64, "1 to 64");
-        }
-        if let Some(depth) = self.ring_depth.filter(|depth| !(1..=uring::DEPTH_MAX).contains(depth)) {
-            return bad("ring_depth", depth as u64, "1 to 256");
-        }
-        let whole = self.max_request.is_multiple_of(4096);
-        if !whole || !(4096..=16 << 20).contains(&self.max_request) {
-            return bad("max_request", u64::from(self.max_request), "4k to 16m in whole 4 KiB pages");
-        }
-        if self.max_background == 0 {
-            return bad("max_background", 0, "1 to 65535");
-        }
-        if self.requests_max == 0 {
-            return bad("requests_max", 0, "at least 1");
-        }
-        if self.write_buffers_max == 0 {
-            return bad("write_buffers_max", 0, "at least 1");
-        }
-        Ok(())
-    }
-}
-
-/// Why a mount could not be made, or taken away. Each says what to do.
-#[derive(Debug, Error)]
-pub enum MountError {
-    /// No such directory.
-    #[error("mount point {} does not exist; make it first: mkdir -p {}", path.display(), path.display())]
-    Missing {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// Not a directory.
-    #[error("mount point {} is not a directory; give an empty directory", path.display())]
-    NotADirectory {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// Something is mounted there.
-    #[error(
-        "{} already has a mount ({kind} from {from}); unmount it first (umount {}) or give another directory",
-        path.display(), path.display()
-    )]
-    AlreadyMounted {
-        /// The mount point.
-        path: PathBuf,
-        /// Type of what is there.
-        kind: String,
-        /// Source of what is there.
-        from: String,
-    },
-    /// It has entries, which a mount would hide.
-    #[error("mount point {} is not empty (it holds {entries}, which the mount would hide); give an empty directory", path.display())]
-    NotEmpty {
-        /// The mount point.
-        path: PathBuf,
-        /// How many.
-        entries: usize,
-    },
-    /// A FUSE mount without its process, not ours.
-    #[error("{} is a mount whose process is gone; take it away first: umount -l {}", path.display(), path.display())]
-    Dead {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// The mount point cannot be looked at.
-    #[error("mount point {} cannot be used: {source}", path.display())]
-    Unusable {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// No FUSE in this kernel or container.
-    #[error(
-        "/dev/fuse is not there: load the kernel module (modprobe fuse), or start the container with --device /dev/fuse --cap-add SYS_ADMIN"
-    )]
-    NoDevice,
-    /// /dev/fuse may not be opened.
-    #[error("no permission for /dev/fuse: run as root, or have the administrator do chmod 666 /dev/fuse")]
-    DevicePermission,
-    /// Mounting is not permitted.
-    #[error("no permission to mount at {}: {detail}; run as root (in a container with --cap-add SYS_ADMIN), or own the directory and have the fuse3 package installed", path.display())]
-    Permission {
-        /// The mount point.
-        path: PathBuf,
-        /// The system's or the helper's words.
-        detail: String,
-    },
-    /// Not root, and no helper.
-    #[error("cannot mount at {} without being root: fusermount3 is missing; install it (apt-get install fuse3) or run as root", path.display())]
-    NoHelper {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// The kernel refused the mount.
-    #[error("mounting at {} failed: {source}", path.display())]
-    Mount {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The first exchange with the kernel failed.
-    #[error("the kernel did not start the FUSE connection: {source}")]
-    Handshake {
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Kernel too old, or of another major version.
-    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or newer is needed")]
-    Protocol {
-        /// Major version.
-        major: u32,
-        /// Minor version.
-        minor: u32,
-    },
-    /// Threads or device queues could not be made.
-    #[error("starting the readers of {} failed: {source}", path.display())]
-    Readers {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// FUSE over io_uring was asked for.
-    #[error("{} cannot be mounted over io_uring: {source}; mount with the classic transport, or with `auto`", path.display())]
-    NoUring {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// An option outside its range.
-    #[error("mount option {option}: {value} is outside its range, {range}")]
-    BadOption {
-        /// Its name.
-        option: &'static str,
-        /// What was given.
-        value: u64,
-        /// What may be.
-        range: &'static str,
-    },
-    /// In use.
-    #[error("{} is in use{}; close what is open there, or unmount by force", path.display(), by(users))]
-    Busy {
-        /// The mount point.
-        path: PathBuf,
-        /// Some of the processes, as "name (pid)".
-        users: Vec<String>,
-    },
-    /// The kernel refused to unmount.
-    #[error("unmounting {} failed: {source}", path.display())]
-    Unmount {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Unmounted, but the last data is not known to be durable.
-    #[error("{} is unmounted, but its last data could not be made durable: {}", path.display(), base::errno::text(*errno))]
-    NotDurable {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        errno: i32,
-    },
-}
-
-fn by(users: &[String]) -> String {
-    if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) }
-}
 
 /// How a mount ended.
 pub type MountEnd = Result<(), Arc<MountError>>;
@@ -557,28 +266,4 @@ async fn finish<C: Calls>(
         Err(error) => tracing::error!(%error, "unmounted"),
     }
     finished.send_replace(Some(end));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_outside_their_range_are_refused_by_name() {
-        let options = MountOptions { threads: 0, ..MountOptions::new("/x", "fs1") };
-        let message = options.validate().unwrap_err().to_string();
-        assert!(message.contains("threads") && message.contains('0'), "{message}");
-        let options = MountOptions { max_request: 5000, ..MountOptions::new("/x", "fs1") };
-        assert!(options.validate().unwrap_err().to_string().contains("max_request"));
-        assert!(MountOptions::new("/x", "fs1").validate().is_ok());
-    }
-
-    #[test]
-    fn errors_say_where_and_what_to_do() {
-        let path = PathBuf::from("/mnt/fs1");
-        let missing = MountError::Missing { path: path.clone() }.to_string();
-        assert_eq!(missing, "mount point /mnt/fs1 does not exist; make it first: mkdir -p /mnt/fs1");
-        let busy = MountError::Busy { path, users: vec!["bash (42)".into()] }.to_string();
-        assert_eq!(busy, "/mnt/fs1 is in use by bash (42); close what is open there, or unmount by force");
-    }
 }

@@ -128,4 +128,13 @@ mod tests {
         let me = format!("({})", std::process::id());
         assert!(users.iter().any(|u| u.ends_with(&me)), "{users:?}");
     }
+
+    #[test]
+    fn changed_tables_give_what_can_be_read() {
+        let table = b"36 35 98:0 / /mnt\\040a rw,noatime master:1 - fuse.ropewalk fs1 rw\n37 35 0:5 / /x\\1 rw - ext4 y rw\n";
+        crate::mutate::mutated(&[table.to_vec()], 50_000, |bytes| {
+            let lines = bytes.split(|b| *b == b'\n').count();
+            assert!(parse(bytes).count() <= lines);
+        });
+    }
 }

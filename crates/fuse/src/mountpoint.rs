@@ -15,8 +15,9 @@ use std::{
 
 use crate::{
     device::DEVICE,
-    mount::{MountError, MountOptions},
+    error::MountError,
     mountinfo::{Mounted, mounted_at, users_of},
+    options::MountOptions,
     sys,
 };
 

@@ -8,12 +8,13 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, RwLock, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use base::InodeNo;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
 
 use crate::{
@@ -103,7 +104,7 @@ impl<C: Calls> Session<C> {
 
     /// What the kernel may keep now.
     pub(crate) fn caching(&self) -> Caching {
-        self.caching_now(*self.shared.read().unwrap_or_else(|e| e.into_inner()))
+        self.caching_now(*self.shared.read())
     }
 
     fn caching_now(&self, shared: bool) -> Caching {
@@ -192,7 +193,7 @@ impl<C: Calls> Session<C> {
             self.inodes.refer(attr);
         }
         // Until it is sent: who says that others come drops afterwards what the answer made the kernel keep.
-        let shared = self.shared.read().unwrap_or_else(|e| e.into_inner());
+        let shared = self.shared.read();
         if reply.answer(&answer, &self.caching_now(*shared)) {
             return;
         }
@@ -228,7 +229,7 @@ impl<C: Calls> Session<C> {
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<Handle, OpenFile>> {
-        self.files.lock().unwrap_or_else(|e| e.into_inner())
+        self.files.lock()
     }
 
     pub(crate) fn remember_file(&self, handle: Handle, file: OpenFile) {
@@ -299,7 +300,7 @@ impl<C: Calls> KernelCache for KernelSide<C> {
     fn set_shared(&self, shared: bool) {
         let Some(session) = self.0.upgrade() else { return };
         if shared {
-            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = true;
+            *session.shared.write() = true;
             if let Err(error) = session.notifier.inc_epoch() {
                 tracing::debug!(%error, "the kernel knows no epochs: it keeps no names");
             }
@@ -307,7 +308,7 @@ impl<C: Calls> KernelCache for KernelSide<C> {
         } else {
             // Pages of files that were not open were left where they are.
             self.with_all(&session, |notifier, ino| notifier.inval_inode(ino, 0, 0));
-            *session.shared.write().unwrap_or_else(|e| e.into_inner()) = false;
+            *session.shared.write() = false;
         }
     }
 

@@ -9,13 +9,14 @@ use std::{
     collections::{HashMap, VecDeque},
     fs,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use base::InodeNo;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{abi::opcode, reply::Cell};
 
@@ -56,7 +57,7 @@ impl Default for Waiting {
 impl Waiting {
     fn part(&self, unique: u64) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
         // The kernel counts in steps of two: the low bit marks interrupts.
-        self.parts[(unique >> 1) as usize % PARTS].lock().unwrap_or_else(|e| e.into_inner())
+        self.parts[(unique >> 1) as usize % PARTS].lock()
     }
 
     /// A request begins to wait. True if its interrupt came before it.
@@ -87,7 +88,7 @@ impl Waiting {
     }
 
     fn early(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        self.early.lock().unwrap_or_else(|e| e.into_inner())
+        self.early.lock()
     }
 
     /// It waits no more.
@@ -103,7 +104,7 @@ impl Waiting {
     /// Nobody waits for a lock any more.
     pub fn end_lock_waits(&self) {
         for part in &self.parts {
-            let part = part.lock().unwrap_or_else(|e| e.into_inner());
+            let part = part.lock();
             let waits = part.values().filter(|cell| cell.header().opcode == opcode::SETLKW);
             waits.for_each(|cell| cell.interrupted().notify_one());
         }
@@ -113,7 +114,7 @@ impl Waiting {
     pub fn list(&self) -> Vec<InFlight> {
         let mut list = Vec::new();
         for part in &self.parts {
-            let part = part.lock().unwrap_or_else(|e| e.into_inner());
+            let part = part.lock();
             list.extend(part.values().map(|cell| cell.in_flight()));
         }
         list.sort_by_key(|r| std::cmp::Reverse(r.age));

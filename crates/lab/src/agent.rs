@@ -11,7 +11,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use std::{
 
 use base::ClusterId;
 use net::{Endpoint, EndpointConfig, Handler, Response, Role, Service, Status, handler_fn};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -134,7 +135,7 @@ impl Default for Job {
 impl Job {
     /// What the leader asks of the cell that is at work; `None`: nothing to a cell.
     fn answer(&self, request: &Request) -> Option<Answer> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match request {
             Request::Start { delay_ms, .. } if *delay_ms <= DELAY_MS_MAX => {
                 if matches!(*state, State::Ready) {
@@ -208,10 +209,6 @@ pub struct Agent {
     job: Mutex<Option<Job>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Agent {
     /// An agent that touches only what it offers; `work` is for the files of what needs no directory.
     pub fn new(offer: Offer, work: PathBuf, ropewalk: Option<PathBuf>) -> Arc<Agent> {
@@ -220,12 +217,12 @@ impl Agent {
 
     /// Stops what runs and waits until it has cleaned up, some seconds at most.
     pub async fn end(&self) {
-        let state = lock(&self.job).as_ref().map(|job| {
+        let state = self.job.lock().as_ref().map(|job| {
             job.stop.store(true, Relaxed);
             Arc::clone(&job.state)
         });
         let end = Instant::now() + END_MAX;
-        while state.as_ref().is_some_and(|state| !matches!(*lock(state), State::Done(_)))
+        while state.as_ref().is_some_and(|state| !matches!(*state.lock(), State::Done(_)))
             && Instant::now() < end
         {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -266,7 +263,7 @@ impl Agent {
     }
 
     fn answer(self: &Arc<Agent>, request: Request) -> Answer {
-        let mut job = lock(&self.job);
+        let mut job = self.job.lock();
         let unknown = || Answer::Refused("this agent has another cell, or none".into());
         match request {
             Request::Hello { writable } => match self.offer.targets(&writable) {
@@ -274,7 +271,7 @@ impl Agent {
                 Err(why) => Answer::Refused(why),
             },
             Request::Prepare(work) => {
-                let busy = job.as_ref().is_some_and(|job| !matches!(*lock(&job.state), State::Done(_)));
+                let busy = job.as_ref().is_some_and(|job| !matches!(*job.state.lock(), State::Done(_)));
                 if busy {
                     return Answer::Refused("this agent is at work for another run".into());
                 }
@@ -334,20 +331,20 @@ impl Agent {
         let (figures, usage) = match ready {
             Err(error) => (Err(error.to_string()), Usage::default()),
             Ok(()) => {
-                *lock(state) = State::Ready;
+                *state.lock() = State::Ready;
                 match wait_for_start(state, stop).and_then(|()| Observer::start(groups.clone()).ok()) {
                     None => (Err(EngineError::Stopped.to_string()), Usage::default()),
                     Some(observer) => {
                         let figures = engine.run(cell, &context).map_err(|e| e.to_string());
-                        let began = lock(&context.began).take();
+                        let began = context.began.lock().take();
                         (figures, observer.stop(began))
                     }
                 }
             }
         };
         engine.clean(&context);
-        let commands = lock(&commands).clone();
-        *lock(state) = State::Done(Box::new(Outcome { figures, usage, commands }));
+        let commands = commands.lock().clone();
+        *state.lock() = State::Done(Box::new(Outcome { figures, usage, commands }));
     }
 }
 
@@ -355,7 +352,7 @@ impl Agent {
 fn wait_for_start(state: &Mutex<State>, stop: &AtomicBool) -> Option<()> {
     let end = Instant::now() + PATIENCE;
     loop {
-        let at = if let State::Started(at) = &*lock(state) { Some(*at) } else { None };
+        let at = if let State::Started(at) = &*state.lock() { Some(*at) } else { None };
         let now = Instant::now();
         match at {
             Some(at) if now >= at => return Some(()),
@@ -392,5 +389,32 @@ mod tests {
         assert!(offer.targets(&[]).is_err(), "nothing is written that was not named");
         let named = Offer::Named(Box::default());
         assert!(named.targets(&[]).is_ok() && named.targets(&[sub]).is_err());
+    }
+
+    #[test]
+    fn changed_messages_are_refused_or_mean_something() {
+        let cell = Cell {
+            plan: "p".into(),
+            series: "s".into(),
+            role: crate::cell::Role::Point,
+            of: Step::Writers,
+            step: 1,
+            first: 0,
+            params: [("bs".to_owned(), "4k".to_owned())].into(),
+            repeat: 0,
+        };
+        let (engine, figure) = (EngineKind::Writers, Figure::Operations);
+        let work = Work { id: 1, part: 0, engine, cell, seconds: 1.0, figure, writable: vec!["/mnt".into()] };
+        let outcome =
+            Outcome { figures: Ok(Figures::default()), usage: Usage::default(), commands: vec!["x".into()] };
+        let samples = [
+            serde_json::to_vec(&Request::Prepare(Box::new(work))).unwrap(),
+            serde_json::to_vec(&Request::Start { id: 1, delay_ms: 10 }).unwrap(),
+            serde_json::to_vec(&Answer::Growing(vec![1, 2])).unwrap(),
+            serde_json::to_vec(&Answer::Done(Box::new(outcome))).unwrap(),
+        ];
+        crate::mutate::mutated(&samples, 20_000, |bytes| {
+            let _ = (serde_json::from_slice::<Request>(bytes), serde_json::from_slice::<Answer>(bytes));
+        });
     }
 }

@@ -4,6 +4,7 @@
 //! Addresses, hash keys and, where a row does not fix them, the number of links, the hash policy and the way
 //! the hosts are joined are drawn for each run; the transport is told none of it.
 
+mod figure;
 mod links;
 mod loopback;
 mod process;
@@ -11,11 +12,7 @@ mod rails;
 mod sizing;
 mod transfer;
 
-use std::{path::PathBuf, time::SystemTime};
-
-use serde::Serialize;
-
-use crate::{ceiling::CeilingError, netperf::NetperfError, testbed::TestbedError};
+pub use figure::{Figure, FigureError, Run, Settings};
 
 /// A group of figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,77 +77,6 @@ impl std::str::FromStr for Group {
     }
 }
 
-/// What shall be measured and how long.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// This program: it is started as server and client.
-    pub program: PathBuf,
-    /// Runs of each row over links.
-    pub runs: u32,
-    /// Seconds of one run; the first and last tenth are not counted.
-    pub seconds: f64,
-}
-
-/// One figure.
-#[derive(Clone, Debug, Serialize)]
-pub struct Figure {
-    /// The group's name.
-    pub group: &'static str,
-    /// What was measured.
-    pub case: String,
-    /// What it shall be.
-    pub wanted: String,
-    /// What was seen.
-    pub seen: String,
-    /// The raw figure of the same run.
-    pub raw: String,
-    /// Whether it is as wanted; absent: there is nothing to reach.
-    pub reached: Option<bool>,
-    /// The single runs.
-    pub runs: Vec<Run>,
-}
-
-/// One run of a figure.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Run {
-    /// What was drawn.
-    pub drawn: String,
-    /// Ours.
-    pub seen: f64,
-    /// Raw.
-    pub raw: f64,
-    /// Links that carried at least half of an equal share of what was sent.
-    pub links_used: usize,
-    /// Messages that failed.
-    pub errors: u64,
-    /// CPU time of the machine that its hypervisor gave to others meanwhile, percent.
-    pub stolen_percent: f64,
-    /// What the transport says of its placement.
-    pub says: String,
-}
-
-/// Why a figure could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum FigureError {
-    /// The testbed.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// A test.
-    #[error(transparent)]
-    Netperf(#[from] NetperfError),
-    /// A raw figure.
-    #[error(transparent)]
-    Ceiling(#[from] CeilingError),
-    /// A process that was started.
-    #[error("{what}: {reason}")]
-    Process {
-        /// Its command.
-        what: String,
-        /// What it said, or how it ended.
-        reason: String,
-    },
-}
-
 /// Measures one group. `tell` is called with what is being done now.
 pub fn measure(
     group: Group,
@@ -168,11 +94,4 @@ pub fn measure(
         Group::Transfer => transfer::transfer(settings, tell),
         Group::Sizing => Ok(sizing::sizing()),
     }
-}
-
-/// A number drawn from the clock: each run is another.
-fn draw() -> u64 {
-    let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-    let x = (nanos ^ (nanos >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x ^ (x >> 27)
 }

@@ -7,10 +7,12 @@
 //! The first and last tenth of a test are not counted.
 
 mod controller;
+mod endpoint;
 mod error;
 mod message;
 mod payload;
 mod report;
+mod result;
 mod server;
 mod spec;
 mod tester;
@@ -18,19 +20,14 @@ mod times;
 
 pub use controller::{Controller, Progress};
 pub use error::NetperfError;
-pub use message::{SIZE_MAX, ServerResult};
 pub use report::{ClientReport, Report, TimesReport};
+pub use result::{ClientResult, Connection, ServerResult};
 pub use server::Server;
-pub use spec::{CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, Spec, THREADS_MAX, TTIME_MAX};
+pub use spec::{
+    CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, SIZE_MAX, Spec, THREADS_MAX, TTIME_MAX,
+};
 pub(crate) use tester::process_cpu_seconds;
-pub use tester::{ClientResult, Connection};
 pub use times::Times;
 
 /// The port of a server unless told otherwise: nsdperf's.
 pub const PORT: u16 = 6668;
-
-/// What all of netperf's endpoints have in common.
-fn endpoint_config() -> Result<net::EndpointConfig, crate::key::KeyError> {
-    let (cluster, secret) = (message::CLUSTER, Some(crate::key::secret()?));
-    Ok(net::EndpointConfig { cluster, secret, role: net::Role::Lab, ..net::EndpointConfig::default() })
-}

@@ -6,12 +6,13 @@ use std::{
     io,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -333,7 +334,7 @@ impl Bench<'_> {
                 let observer = Observer::start(groups.clone())
                     .map_err(|source| RunError::Io { what: "start a thread".into(), source })?;
                 let outcome = self.series.engine.run(cell, &context);
-                let began = context.began.lock().unwrap_or_else(|e| e.into_inner()).take();
+                let began = context.began.lock().take();
                 (outcome, observer.stop(began))
             }
         };
@@ -350,7 +351,7 @@ impl Bench<'_> {
             figures,
             error,
             usage,
-            commands: commands.lock().unwrap_or_else(|e| e.into_inner()).clone(),
+            commands: commands.lock().clone(),
             bundle: self.targets.links.clone(),
         }))
     }
@@ -367,7 +368,7 @@ impl Bench<'_> {
         let (engine, figure) = (self.series.engine, self.series.figure);
         match crew.run(engine, cell, self.plan.seconds, figure, self.stop) {
             Ok((figures, usage, lines)) => {
-                commands.lock().unwrap_or_else(|e| e.into_inner()).extend(lines);
+                commands.lock().extend(lines);
                 (Ok(figures), usage)
             }
             Err(error) => (Err(error), Usage::default()),

@@ -8,6 +8,7 @@
 //! by the next `scoped`, and by [`sweep`].
 
 mod build;
+mod description;
 mod error;
 mod host;
 mod link;
@@ -15,25 +16,14 @@ mod run;
 mod spec;
 mod state;
 
-use std::{net::SocketAddr, ops::Deref};
+use std::ops::Deref;
 
+pub use description::{Owner, Testbed};
 pub use error::TestbedError;
 pub use host::Host;
 pub use link::{LinkBytes, LinkState};
-use serde::{Deserialize, Serialize};
 pub use spec::{BitRate, HOSTS_MAX, Join, LINKS_MAX, Spec};
-pub use state::{Owner, down, list, sweep};
-
-/// A testbed that stands.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Testbed {
-    /// What was asked for.
-    pub spec: Spec,
-    /// `h1`, `h2`, ...
-    pub hosts: Vec<Host>,
-    /// The process that it ends with; `None`: it stays until `down`.
-    pub owner: Option<Owner>,
-}
+pub use state::{down, list, sweep};
 
 impl Testbed {
     /// Brings one up that stays until [`down`]. On failure nothing is left.
@@ -72,24 +62,6 @@ impl Testbed {
         };
         let found = all.into_iter().find(|t| t.spec.name == name);
         found.ok_or_else(|| TestbedError::NoTestbed { name: name.to_owned() })
-    }
-
-    /// The host with this name.
-    pub fn host(&self, name: &str) -> Result<&Host, TestbedError> {
-        self.hosts.iter().find(|h| h.name == name).ok_or_else(|| TestbedError::NoHost {
-            name: name.to_owned(),
-            hosts: self.hosts.iter().map(|h| h.name.clone()).collect(),
-        })
-    }
-
-    /// All addresses of a host (counted from 0) with a port: what a peer of it is told. The index is this
-    /// testbed's own; one beyond the last host is a mistake of the caller and panics.
-    pub fn addrs(&self, host: usize, port: u16) -> Vec<SocketAddr> {
-        self.hosts[host].addrs.iter().map(|&ip| SocketAddr::from((ip, port))).collect()
-    }
-
-    fn netns(&self, part: &str) -> String {
-        spec::netns(&self.spec.name, part)
     }
 }
 

@@ -47,7 +47,7 @@ fn samples() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn decoders_survive_whatever_comes() {
+fn decoders_survive_changed_and_random_bytes() {
     watching::forget();
     mutated(&samples(), 200_000, decode_all);
     let mut random = Random::seeded();

@@ -19,9 +19,8 @@ use base::{AlignedBuf, Incarnation, units::UNIT};
 use wire::{crc::crc32c, mgr::LogMark};
 
 use crate::{
-    codec::{Decoded, Malformed, Reader, Writer},
+    codec::{Decoded, FORMAT, Malformed, Reader, Writer},
     error::PdiskError,
-    files::FORMAT,
     index::Index,
     log::{LogPoint, ReadAt},
     marks::MARKS_MAX,
@@ -100,10 +99,15 @@ impl Head {
         let log = LogPoint { position: r.u64()?, sequence: r.u64()?, chain: r.u32()? };
         let pages_crc = r.u32()?;
         let head = Head { number, pages, strips, rsn, log, pages_crc, incarnation: Incarnation(r.u64()?) };
-        let marks = (0..(r.u32()? as usize).min(MARKS_MAX))
+        let count = r.u32()? as usize;
+        if count > MARKS_MAX {
+            return Err(Malformed);
+        }
+        let marks = (0..count)
             .map(|_| Ok(LogMark { position: r.u64()?, digest: r.u64()? }))
-            .collect::<Decoded<_>>()?;
-        Ok((head, marks))
+            .collect::<Decoded<Vec<LogMark>>>()?;
+        // By position they are found.
+        if marks.is_sorted_by_key(|mark| mark.position) { Ok((head, marks)) } else { Err(Malformed) }
     }
 }
 

@@ -4,6 +4,9 @@
 use base::{Grant, GroupId, PoolId, StripId, StripIndex, StripSet, StripeId, Version};
 use wire::strip::VersionInfo;
 
+/// Version of all formats of this crate.
+pub(crate) const FORMAT: u16 = 1;
+
 /// The bytes end too early or hold a value out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;

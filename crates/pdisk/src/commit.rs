@@ -9,20 +9,20 @@
 //! on it is known that it was whole, and what happens to it later is damage, not a torn write.
 
 use std::{
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 
 use crate::{
-    files::LOG_RING,
-    io::{Op, Request, lock},
+    io::{Op, Request},
     keeper,
-    log::{encode_group, group_len, group_max},
-    short::{Short, lacks_room},
-    store::{Entry, State, Store, wake_room_waiters},
+    log::{LOG_RING, encode_group, group_len, group_max},
+    short::lacks_room,
+    state::{Entry, Short, State, wake_room_waiters},
+    store::Store,
 };
 
 /// Runs until the store stops and nothing is pending, or the pdisk fails.
@@ -51,47 +51,14 @@ const GATHER_MAX: Duration = Duration::from_millis(2);
 /// Between two tries where the file system has no room.
 const NO_ROOM_WAIT: Duration = Duration::from_millis(200);
 
-/// Since when a commit is under way: a disk that hangs is told of while it hangs. There is nothing else to
-/// do than to wait, for the kernel owns the buffers.
-#[derive(Default)]
-pub(crate) struct CommitWatch(Mutex<Option<(Instant, Duration)>>);
-
-/// Ends the watch of one commit.
-struct Watched<'a>(&'a CommitWatch);
-
-const SLOW: Duration = Duration::from_secs(10);
-
-impl CommitWatch {
-    fn start(&self, now: Instant) -> Watched<'_> {
-        *lock(&self.0) = Some((now, SLOW));
-        Watched(self)
-    }
-
-    /// Warns every [`SLOW`] of a commit that does not end.
-    pub fn look(&self, dir: &Path) {
-        if let Some((since, next)) = &mut *lock(&self.0)
-            && since.elapsed() >= *next
-        {
-            *next += SLOW;
-            tracing::warn!(dir = %dir.display(), seconds = since.elapsed().as_secs(), "disk I/O is outstanding");
-        }
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.0) = None;
-    }
-}
-
 /// The next group; it waits up to `patience` for `expected` records, if these are more than a lone writer's one.
 fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<Entry>> {
     let mut state = store.lock();
     if expected > 1 {
-        state = gather(store, state, expected, Some(patience));
+        gather(store, &mut state, expected, Some(patience));
     }
     let idle = store.options.prove_after.filter(|_| state.unproved && store.has_room_for_proof(&state));
-    state = gather(store, state, 1, idle);
+    gather(store, &mut state, 1, idle);
     if state.pending.is_empty() && idle.is_some() && state.failed.is_none() && !state.stopping {
         return Some(Vec::new());
     }
@@ -113,23 +80,19 @@ fn next_group(store: &Store, expected: usize, patience: Duration) -> Option<Vec<
 }
 
 /// Waits until `count` records are pending, for `time` at most, or until the store stops or fails.
-fn gather<'a>(
-    store: &'a Store,
-    mut state: MutexGuard<'a, State>,
-    count: usize,
-    time: Option<Duration>,
-) -> MutexGuard<'a, State> {
+fn gather(store: &Store, state: &mut MutexGuard<'_, State>, count: usize, time: Option<Duration>) {
     let start = Instant::now();
     while state.pending.len() < count && state.failed.is_none() && !state.stopping {
         state.wake_committer_at = count;
-        state = match time.map(|time| time.saturating_sub(start.elapsed())) {
+        match time.map(|time| time.saturating_sub(start.elapsed())) {
             Some(Duration::ZERO) => break,
-            Some(left) => store.commit_wake.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0,
-            None => store.commit_wake.wait(state).unwrap_or_else(|e| e.into_inner()),
-        };
+            Some(left) => {
+                store.commit_wake.wait_for(state, left);
+            }
+            None => store.commit_wake.wait(state),
+        }
     }
     state.wake_committer_at = 0;
-    state
 }
 
 /// Makes a group durable and answers; returns the records that came meanwhile, none of them from who is answered here.
@@ -141,15 +104,20 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
         let flush = Request { file: Arc::clone(&store.files.data), op: Op::Flush, offset: 0, tag: 0 };
         store.node.submit_and_wait(queue, vec![flush]).map_err(|e| ("flush data", e))?;
     }
-    let (head, durable) = {
+    let (head, durable, tail) = {
         let state = store.lock();
-        (state.head, state.durable)
+        (state.head, state.durable, state.tail)
     };
     let meta = entries.iter().map(|e| &e.meta[..]).collect::<Vec<_>>().concat();
     let payload: Vec<Bytes> = entries.iter().map(|e| e.payload.clone()).collect();
     let (first, last) = (durable + 1, durable + entries.len() as u64);
-    debug_assert!(entries.first().is_none_or(|e| e.rsn == first));
+    assert!(
+        entries.iter().map(|e| e.rsn).eq(first..=last),
+        "records are committed in their order, each once"
+    );
     let len = group_len(meta.len(), payload.iter().map(Bytes::len).sum());
+    let used = head.position + len as u64 - tail;
+    assert!(used <= store.files.label.log_bytes, "the log would go over what recovery needs");
     // Registered memory: in few pieces for the disk, and mapped already.
     let mut group = store.node.buffer(len);
     let uuid = &store.files.label.uuid;
@@ -170,11 +138,13 @@ fn commit(store: &Store, entries: Vec<Entry>) -> Result<usize, (&'static str, st
     if state.failed.is_some() {
         return Ok(0);
     }
+    assert_eq!(state.head, head, "there is one committer");
     state.head = after;
     store.is_short_no_more(&mut state, Short::Log);
     state.unproved = !entries.is_empty();
     state.durable = last;
-    state.pending_log -= entries.iter().map(|e| e.counted).sum::<u64>();
+    let counted = entries.iter().map(|e| e.counted).sum();
+    state.pending_log = state.pending_log.checked_sub(counted).expect("each entry was counted once");
     store.turn_generations(&mut state);
     let (ready, rest): (Vec<_>, Vec<_>) = state.waiters.drain(..).partition(|(rsn, _)| *rsn <= last);
     state.waiters = rest;
@@ -202,8 +172,7 @@ fn wait_for_room(store: &Store, error: &std::io::Error) -> bool {
     store.is_short(&mut state, Short::Log, error);
     let until = Instant::now() + NO_ROOM_WAIT;
     while Instant::now() < until && !state.stopping && state.failed.is_none() {
-        let waited = store.commit_wake.wait_timeout(state, NO_ROOM_WAIT);
-        state = waited.unwrap_or_else(|e| e.into_inner()).0;
+        store.commit_wake.wait_until(&mut state, until);
     }
     !state.stopping && state.failed.is_none()
 }

@@ -19,29 +19,27 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use base::{
     AlignedBuf, ClusterId, PdiskId,
     units::{MIB, UNIT},
 };
+use parking_lot::Mutex;
 use wire::crc::crc32c;
 
 use crate::{
     checkpoint::{PAGE, PAGE_USED},
-    codec::{Reader, Writer},
+    codec::{FORMAT, Reader, Writer},
     crcmap::ENTRIES_PER_PAGE,
     error::PdiskError,
     io::{IoFile, IoNode},
+    log::LOG_RING,
     options::{CreateOptions, OpenOptions},
 };
 
-/// Version of all formats of this crate.
-pub(crate) const FORMAT: u16 = 1;
 const MAGIC: &[u8; 8] = b"RWPDISK1";
-/// Offset of the ring in the log file.
-pub(crate) const LOG_RING: u64 = UNIT as u64;
 const LABEL: &str = "label";
 const LABEL_NEW: &str = "label.new";
 const LOCK: &str = "lock";
@@ -170,7 +168,7 @@ impl Files {
 
     /// Sees to it that an index file has room for `bytes` in all. An error changes nothing.
     pub fn make_room(&self, slot: usize, bytes: u64) -> io::Result<()> {
-        let mut allocated = crate::io::lock(&self.index_room);
+        let mut allocated = self.index_room.lock();
         if allocated[slot] >= bytes {
             return Ok(());
         }
@@ -185,7 +183,7 @@ impl Files {
 
     /// Lets another open have the directory, though this value lives on.
     pub fn unlock(&self) {
-        crate::io::lock(&self.lock).take();
+        self.lock.lock().take();
     }
 }
 
@@ -390,7 +388,10 @@ pub(crate) fn open_direct(
         other => other,
     };
     let file = file.map_err(PdiskError::io("open", path))?;
-    Ok(IoFile::new(file, path, node))
+    Ok(match node {
+        Some((node, lane)) => node.file(lane, file, path),
+        None => IoFile::new(file, path),
+    })
 }
 
 fn sync_dir(dir: &Path) -> Result<(), PdiskError> {
@@ -451,5 +452,30 @@ mod tests {
             assert!(Label::decode(&bytes, Path::new("label")).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    /// Labels that are damaged, and yet match their CRC.
+    #[test]
+    fn changed_labels_are_refused_or_mean_something() {
+        let label = Label {
+            cluster: ClusterId(1),
+            pdisk: PdiskId(2),
+            uuid: [9; 16],
+            units: 256,
+            log_bytes: 1 << 20,
+            log_dir: Some("/logs".into()),
+        };
+        let path = Path::new("label");
+        assert_eq!(Label::decode(&label.encode(), path).unwrap(), label);
+        crate::mutate::mutated(&[label.encode().to_vec()], 50_000, |bytes| {
+            let _ = Label::decode(bytes, path);
+            let mut good = bytes.to_vec();
+            good.resize(UNIT, 0);
+            let crc = crc32c(&good[..UNIT - 4]);
+            good[UNIT - 4..].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(label) = Label::decode(&good, path) {
+                assert_eq!(Label::decode(&label.encode(), path).unwrap(), label);
+            }
+        });
     }
 }

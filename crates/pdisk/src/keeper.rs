@@ -17,8 +17,9 @@ use crate::{
     extent::unit_at,
     files,
     io::{IoBuf, IoFile, Op, Request},
-    short::{Short, lacks_room},
-    store::{State, Store, wake_room_waiters},
+    short::lacks_room,
+    state::{Short, State, wake_room_waiters},
+    store::Store,
 };
 
 /// How often it looks around when nobody wakes it.
@@ -53,8 +54,7 @@ pub(crate) fn run(store: &Store) {
                 store.is_short(&mut state, what, &e);
                 let until = Instant::now() + NO_ROOM_WAIT;
                 while !state.stopping && state.failed.is_none() && Instant::now() < until {
-                    let waited = store.keeper_wake.wait_timeout(state, ROUND);
-                    state = waited.unwrap_or_else(|e| e.into_inner()).0;
+                    store.keeper_wake.wait_for(&mut state, ROUND);
                 }
             }
             Err(e) => {
@@ -79,12 +79,11 @@ fn next_work(store: &Store, seen: &mut u64) -> Work {
         if clean_due(store, &state) || short == Some(Short::Place) {
             return Work::Clean;
         }
-        let (s, timeout) = store.keeper_wake.wait_timeout(state, ROUND).unwrap_or_else(|e| e.into_inner());
-        state = s;
+        let waited = store.keeper_wake.wait_for(&mut state, ROUND);
         store.commit_watch.look(&store.files.dir);
         store.look_at_room(&mut state);
         // A quiet round: nothing was appended since the last one.
-        let quiet = timeout.timed_out() && *seen == state.rsn;
+        let quiet = waited.timed_out() && *seen == state.rsn;
         *seen = state.rsn;
         if quiet && !state.ready.is_empty() && !state.stopping {
             return Work::Clean;
@@ -274,14 +273,15 @@ fn write_checkpoint(store: &Store) -> io::Result<()> {
         if state.failed.is_some() {
             return Ok(());
         }
-        let waited = store.committed.wait_timeout(state, Duration::from_secs(1));
-        state = waited.unwrap_or_else(|e| e.into_inner()).0;
+        store.committed.wait_for(&mut state, Duration::from_secs(1));
     }
     drop(state);
     store.node.submit_and_wait(queue, vec![write(file, 0, head.encode(&store.files.label.uuid, &marks))])?;
     flush(store, file)?;
     let mut state = store.lock();
-    state.tail = state.checkpoint.1.log.position;
+    let older = state.checkpoint.1;
+    assert!(state.tail <= older.log.position && older.log.position <= head.log.position, "the log goes on");
+    state.tail = older.log.position;
     state.checkpoint = (slot, head);
     store.stats.checkpoint.record(start.elapsed());
     wake_room_waiters(&mut state);

@@ -1,7 +1,7 @@
 //! The strip store on one disk: strips in and out at the device's speed, whole after every crash.
 //!
 //! Top-down: [`Pdisk`] (`pdisk`) is opened and closed, and takes batches (`operations`); `put` and `read` carry out the two that move bytes;
-//! [`rules`] decide; `store` holds the state, `index` the strips (`strip`), `extent`, `space` and `crcmap` where
+//! [`rules`] decide; `store` holds the `state`, `index` the strips (`strip`), `extent`, `space` and `crcmap` where
 //! their bytes and CRCs are; `record` and `log` make changes durable in groups (`commit`); `checkpoint`
 //! and `keeper` keep the log short; `recover` opens what a crash left; `files` and `io` are the disk.
 //! Every byte on disk: docs/format-pdisk.md. Why it is so: docs/pdisk.md.
@@ -36,16 +36,18 @@ mod report;
 pub mod rules;
 mod short;
 mod space;
+mod state;
 mod stats;
 mod store;
 mod strip;
 pub mod tools;
+mod watch;
 
 pub use deletes::DeletesSeen;
 pub use error::PdiskError;
 pub use io::{
-    Engine, IoNode, QueueStats,
-    fault::{FaultPlan, FileKind, Trace, TraceEvent},
+    Engine, FileKind, IoNode, QueueStats,
+    fault::{FaultPlan, Trace, TraceEvent},
 };
 pub use options::{CreateOptions, DMA_MIB_PER_QUEUE, EngineChoice, INDEX_MEMORY_MIN, IoConfig, OpenOptions};
 pub use pdisk::Pdisk;

@@ -21,14 +21,15 @@ use bytes::Bytes;
 use wire::crc::crc32c;
 
 use crate::{
-    codec::{Decoded, Malformed, Reader, Writer},
+    codec::{Decoded, FORMAT, Malformed, Reader, Writer},
     error::PdiskError,
-    files::FORMAT,
     record::Record,
 };
 
 pub(crate) const HEADER: usize = 96;
 const MAGIC: &[u8; 4] = b"RWLG";
+/// Offset of the ring in the log file.
+pub(crate) const LOG_RING: u64 = UNIT as u64;
 
 /// A place in the log between two groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +66,7 @@ pub(crate) fn encode_group(
     let payload_len: usize = payload.iter().map(Bytes::len).sum();
     let len = group.len();
     assert_eq!(len, group_len(meta.len(), payload_len), "length of a group");
+    assert!(at.position.is_multiple_of(UNIT as u64), "position of a group");
     let mut header = Vec::with_capacity(HEADER);
     let mut w = Writer(&mut header);
     w.bytes(MAGIC);
@@ -178,7 +180,7 @@ impl<'a> Ring<'a> {
             let n = window.min(self.bytes - start);
             if self.window_at != Some(start) {
                 self.window_at = None;
-                self.file.read_at(&mut self.window[..n as usize], crate::files::LOG_RING + start)?;
+                self.file.read_at(&mut self.window[..n as usize], LOG_RING + start)?;
                 self.window_at = Some(start);
             }
             let from = (place - start) as usize;
@@ -374,8 +376,8 @@ mod tests {
         assert_eq!(hex(&group[8192 - 134..]), format!("{record}{header}"), "and again at the end");
         assert_eq!(crc32c(&group), 0x2672_0b41);
 
-        let mut log = vec![0; crate::files::LOG_RING as usize + (1 << 20)];
-        log[crate::files::LOG_RING as usize + 8192..][..8192].copy_from_slice(&group);
+        let mut log = vec![0; LOG_RING as usize + (1 << 20)];
+        log[LOG_RING as usize + 8192..][..8192].copy_from_slice(&group);
         let log = Image(log);
         let read = Ring::new(&log, Path::new("log"), [9; 16], 1 << 20).group(at, 100).unwrap().unwrap();
         assert!(read.whole && read.first_rsn == 7 && read.after == after);
@@ -386,9 +388,9 @@ mod tests {
 
     /// What a ring that begins with these bytes gives.
     fn first(group: &[u8]) -> Result<Option<Group>, PdiskError> {
-        let mut log = vec![0; crate::files::LOG_RING as usize + RING_BYTES as usize];
+        let mut log = vec![0; LOG_RING as usize + RING_BYTES as usize];
         let len = group.len().min(RING_BYTES as usize);
-        log[crate::files::LOG_RING as usize..][..len].copy_from_slice(&group[..len]);
+        log[LOG_RING as usize..][..len].copy_from_slice(&group[..len]);
         Ring::new(&Image(log), Path::new("log"), UUID, RING_BYTES).group(LogPoint::default(), 100)
     }
 

@@ -40,6 +40,7 @@ impl Marks {
     /// A point is told to somebody.
     pub fn tell(&mut self, mark: LogMark) {
         if self.list.last() != Some(&mark) {
+            assert!(self.list.last().is_none_or(|last| last.position < mark.position), "points rise");
             self.list.push(mark);
         }
         self.trim();

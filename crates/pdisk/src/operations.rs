@@ -18,8 +18,9 @@ use crate::{
     record::Record,
     report::VerifyReport,
     rules::{self, Action},
+    state::{State, log_cost},
     stats::Op,
-    store::{State, Store, log_cost},
+    store::Store,
     strip::Strip,
 };
 

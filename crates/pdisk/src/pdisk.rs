@@ -2,13 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use base::{ClusterId, Incarnation, PdiskId, units::UNIT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use wire::mgr::LogMark;
 
@@ -24,7 +25,8 @@ use crate::{
     record::Record,
     recover::{Image, recover},
     report::{OpenReport, PdiskStats},
-    store::{State, Store},
+    state::State,
+    store::Store,
 };
 
 /// An open pdisk. Clones share it; with the last one it stops, without a last checkpoint.
@@ -99,12 +101,12 @@ impl Pdisk {
         let spawn = |name: &str, run: fn(&Store)| {
             let store = Arc::clone(&store);
             let name = format!("{name} {}", store.files.label.pdisk);
-            std::thread::Builder::new().name(name).spawn(move || run(&store))
+            std::thread::Builder::new().name(name).spawn(move || latched(&store, run))
         };
         let committer = spawn("commit", commit::run).map_err(PdiskError::io("start threads for", dir))?;
         let running = Running { store: Arc::clone(&store), threads: Mutex::new(vec![committer]) };
         let keeper = spawn("keep", keeper::run).map_err(PdiskError::io("start threads for", dir))?;
-        io::lock(&running.threads).push(keeper);
+        running.threads.lock().push(keeper);
         let pdisk = Pdisk(Arc::new(running));
 
         let (tx, rx) = std::sync::mpsc::channel();
@@ -216,6 +218,20 @@ impl Pdisk {
     }
 }
 
+/// Runs a thread of a pdisk. One that panics leaves nobody waiting for it: the pdisk is latched failed.
+fn latched(store: &Store, run: impl FnOnce(&Store)) {
+    struct Latch<'a>(&'a Store);
+    impl Drop for Latch<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                self.0.fail(&mut self.0.lock(), "internal error: a thread of it panicked".into());
+            }
+        }
+    }
+    let latch = Latch(store);
+    run(latch.0);
+}
+
 impl Running {
     fn stop(&self) {
         {
@@ -225,7 +241,7 @@ impl Running {
             state.space_waiters.clear();
         }
         self.store.wake_all();
-        for thread in io::lock(&self.threads).drain(..) {
+        for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!(dir = %self.store.files.dir.display(), "a pdisk thread panicked");
             }
@@ -280,5 +296,33 @@ impl Drop for Running {
 impl std::fmt::Debug for Pdisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pdisk({} in {})", self.store().files.label.pdisk, self.store().files.dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::IoConfig;
+
+    #[test]
+    fn a_thread_that_panics_latches_its_pdisk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, number) = (ClusterId(1), PdiskId(1));
+        Pdisk::create(dir.path(), CreateOptions::new(cluster, number, 16 << 20)).unwrap();
+        let node = IoNode::start(IoConfig::default()).unwrap();
+        let (pdisk, _) = Pdisk::open(dir.path(), OpenOptions::new(cluster, number), &node).unwrap();
+        let store = Arc::clone(&pdisk.0.store);
+        let panicking = || {
+            latched(&store, |store| {
+                let _state = store.lock();
+                panic!("on purpose");
+            })
+        };
+        assert!(std::thread::scope(|scope| scope.spawn(panicking).join()).is_err());
+        let failed = store.lock().failed.clone();
+        assert!(failed.is_some_and(|reason| reason.contains("panicked")));
+        let (tx, rx) = std::sync::mpsc::channel();
+        store.when_durable(store.lock(), u64::MAX, Box::new(move |ok| tx.send(ok).unwrap()));
+        assert_eq!(rx.recv(), Ok(false), "nobody waits for ever");
     }
 }

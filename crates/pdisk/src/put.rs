@@ -5,10 +5,11 @@
 //! its units: refused in the end, it gives them back.
 //! Once started an operation runs to its end whether or not anyone still waits for it.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use base::{Version, units::UNIT};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 use wire::{
     crc::unit_crcs,
@@ -23,7 +24,8 @@ use crate::{
     report::new_strips_below,
     rules::{self, Action, PrepareAction, PrepareDecision},
     short::lacks_room,
-    store::{State, Store, give_back_log, log_cost, wake_space_waiters},
+    state::{State, give_back_log, log_cost, wake_space_waiters},
+    store::Store,
 };
 
 type Outcome = Result<(), StripRefusal>;

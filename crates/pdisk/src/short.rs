@@ -3,18 +3,10 @@
 
 use base::events::{self, Severity};
 
-use crate::store::{State, Store, wake_room_waiters};
-
-/// What there is no room for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Short {
-    /// A group of the log.
-    Log,
-    /// Small versions, to go to their place.
-    Place,
-    /// A checkpoint.
-    Checkpoint,
-}
+use crate::{
+    state::{Short, State, wake_room_waiters},
+    store::Store,
+};
 
 impl Store {
     /// The host's file system has no room for `what`: nothing is lost, it is tried again. Told once.

@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -22,69 +22,21 @@ use base::{
     units::{UNIT, human_size},
 };
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use wire::strip::StripRefusal;
 
 use crate::{
-    checkpoint::Head,
-    commit::CommitWatch,
-    crcmap::CrcMap,
-    deletes::RecentDeletes,
-    extent::Extent,
     files::Files,
-    index::Index,
-    io::{self, IoNode, Queues},
-    log::LogPoint,
+    io::{IoNode, Queues},
     marks::Marks,
     options::{INDEX_MEMORY_MIN, OpenOptions},
     record::Record,
-    short::Short,
-    space::Space,
+    recover::Recovered,
+    state::{Entry, Generation, Short, State, Waiter, give_back_log, log_cost, wake_space_waiters},
     stats::Stats,
+    watch::CommitWatch,
 };
-
-/// Called once, with whether the record has become durable (false: the pdisk failed).
-pub(crate) type Waiter = Box<dyn FnOnce(bool) + Send>;
-
-/// A record that is applied but not in the log yet.
-pub(crate) struct Entry {
-    pub rsn: u64,
-    pub meta: Vec<u8>,
-    pub payload: Bytes,
-    /// Bytes of it were written to the data file: flush that first.
-    pub data: bool,
-    /// What was counted into `State::pending_log`.
-    pub counted: u64,
-}
-
-/// Units freed, and strips whose pending units may go to their place, since the generation before.
-pub(crate) struct Generation {
-    /// Cloned by every read and in-place write that starts in it.
-    pub token: Arc<()>,
-    /// The same of bytes that were lent where they lie. Nobody waits for these when the pdisk is closed: a reader that
-    /// is slow to take its reply finds wrong CRCs then.
-    lent: Arc<()>,
-    /// The last record of it, once it is closed.
-    pub last_rsn: u64,
-    pub freed: Vec<Extent>,
-    pub to_clean: Vec<(StripId, u64)>,
-}
-
-impl Generation {
-    fn new() -> Generation {
-        Generation {
-            token: Arc::new(()),
-            lent: Arc::new(()),
-            last_rsn: u64::MAX,
-            freed: Vec::new(),
-            to_clean: Vec::new(),
-        }
-    }
-
-    fn is_unused(&self) -> bool {
-        Arc::strong_count(&self.token) == 1 && Arc::strong_count(&self.lent) == 1
-    }
-}
 
 /// Bytes are lent out of the data file; their units are not used again while it lives.
 pub(crate) struct Lease {
@@ -96,60 +48,6 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.lent = None;
         self.store.after_io();
-    }
-}
-
-/// Everything that changes.
-pub(crate) struct State {
-    pub index: Index,
-    pub crcs: CrcMap,
-    pub space: Space,
-    /// The last record applied.
-    pub rsn: u64,
-    /// The last record that is durable.
-    pub durable: u64,
-    /// The last record of the life before this one ([`Pdisk::begin_life`](crate::Pdisk::begin_life)).
-    pub inherited: u64,
-    /// Strips of that life with a prepared version that a delete of this life has left, and the record of it.
-    pub left_prepared: HashMap<StripId, u64>,
-    /// Where the next group goes (the one in flight, while there is one).
-    pub head: LogPoint,
-    /// The log is needed from here on.
-    pub tail: u64,
-    pub pending: VecDeque<Entry>,
-    /// Log bytes of `pending` and of the group in flight, an upper bound.
-    pub pending_log: u64,
-    /// Log bytes promised to operations that have not appended yet.
-    pub reserved_log: u64,
-    pub waiters: Vec<(u64, Waiter)>,
-    /// Operations that wait for room in the log.
-    pub room_waiters: Vec<oneshot::Sender<()>>,
-    /// Operations that wait for units to come back.
-    pub space_waiters: Vec<oneshot::Sender<()>>,
-    pub generations: VecDeque<Generation>,
-    /// Strips whose pending units up to this record may go to their place.
-    pub ready: BTreeMap<StripId, u64>,
-    pub deletes: RecentDeletes,
-    /// Slot and head of the newest checkpoint.
-    pub checkpoint: (usize, Head),
-    /// Points of the log that may be asked for.
-    pub marks: Marks,
-    /// The last group holds records, and nothing behind it proves that it was whole.
-    pub unproved: bool,
-    /// The host's file system has no room for something that must be written: what, and what it said.
-    pub short: Option<(Short, String)>,
-    pub failed: Option<String>,
-    /// The committer waits for so many pending records; 0: it does not wait. Waking it costs a system call.
-    pub wake_committer_at: usize,
-    /// Said to be full, and not emptied since.
-    pub full: bool,
-    pub stopping: bool,
-}
-
-impl State {
-    /// Whether nothing has asked in this life for what is prepared on a strip whose last record is `rsn`.
-    pub fn is_inherited(&self, strip: StripId, rsn: u64) -> bool {
-        rsn <= self.inherited || self.left_prepared.get(&strip) == Some(&rsn)
     }
 }
 
@@ -185,12 +83,7 @@ const FULL: u64 = 16;
 const IDLE_SMALL: usize = 8 << 20;
 
 impl Store {
-    pub fn new(
-        files: Files,
-        node: IoNode,
-        options: OpenOptions,
-        recovered: crate::recover::Recovered,
-    ) -> Store {
+    pub fn new(files: Files, node: IoNode, options: OpenOptions, recovered: Recovered) -> Store {
         let queues = node.assign(options.queues_per_pdisk as usize, &files.dir);
         let units = files.label.units;
         let reserve_units = options.reserve.map_or(units / 32, |r| r / UNIT as u64).min(units);
@@ -253,7 +146,7 @@ impl Store {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        io::lock(&self.state)
+        self.state.lock()
     }
 
     /// The queue of a strip: always the same one.
@@ -419,8 +312,7 @@ impl Store {
 
     /// The token of the current generation.
     pub fn token(state: &State) -> Arc<()> {
-        // There always is a current generation; a fresh token protects nothing and loses nothing.
-        state.generations.back().map(|g| Arc::clone(&g.token)).unwrap_or_default()
+        Arc::clone(&state.generations.back().expect("there always is a current generation").token)
     }
 
     /// The same for bytes that are lent.
@@ -476,32 +368,6 @@ impl Store {
             let _ = waiting.await;
         }
     }
-}
-
-/// Log bytes an entry takes at most, alone in its group.
-pub(crate) fn log_cost(meta: usize, payload: usize) -> u64 {
-    crate::log::group_len(meta, payload) as u64
-}
-
-pub(crate) fn wake_room_waiters(state: &mut State) {
-    for waiter in state.room_waiters.drain(..) {
-        // Whoever waited may be gone.
-        let _ = waiter.send(());
-    }
-}
-
-/// Units have come back. Nothing else wakes these: two that wait would wake each other until they give up.
-pub(crate) fn wake_space_waiters(state: &mut State) {
-    for waiter in state.space_waiters.drain(..) {
-        // Whoever waited may be gone.
-        let _ = waiter.send(());
-    }
-}
-
-/// Takes back a promise of log bytes: what they were for is appended by now, or never will be.
-pub(crate) fn give_back_log(state: &mut State, bytes: u64) {
-    state.reserved_log -= bytes;
-    wake_room_waiters(state);
 }
 
 /// A promise of log bytes, given back when the operation has appended its records (or not).

@@ -4,7 +4,11 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Change, ROWS, Row, Scope, Status, TunableError, Tunables};
+use super::{
+    attributes::{Change, Scope, Status},
+    error::TunableError,
+    table::{ROWS, Row, Tunables},
+};
 
 /// What stands before a value in `config show`, as in Storage Scale's listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -79,7 +83,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("logBufferCount", "there is no recovery log on the client here"),
     ("logWrapThreads", "there is no recovery log on the client here"),
     ("maxBufferDescs", "buffers are bounded by pagepool here"),
-    ("nsdMinWorkerThreads", "workers are not kept idle here; see nsdMaxWorkerThreads"),
+    ("maxReceiverThreads", "connections are read by tasks here, on as many threads as there are CPUs"),
+    ("maxStatCache", "attributes are kept with their inodes here; see maxFilesToCache"),
+    ("nsdMaxWorkerThreads", "a server works on all that has come; a pdisk is bounded by queue_depth_max"),
+    ("nsdMinWorkerThreads", "workers are not kept idle here"),
     ("nsdMultiQueue", "the rings of a node are num_io_queues here, those of one pdisk queues_per_pdisk"),
     ("nsdRAIDFastWriteFSDataLimit", "it is called fast_write_limit here"),
     ("nsdRAIDReconstructAggressiveness", "it is called rebuild_aggressiveness here"),

@@ -6,16 +6,71 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    Change::{Live, Reopen, Restart},
-    ConnCount, IoEngine, Row,
-    Scope::{Cluster, Mount, Node},
-    Status::{Planned, Used},
-    TransferMode,
-    setting::{Allowed, ConnCounts, Setting},
+    attributes::{
+        Change::{self, Live, Reopen, Restart},
+        Scope::{self, Cluster, Mount, Node},
+        Status::{self, Planned, Used},
+    },
+    setting::{Allowed, ConnCount, ConnCounts, IoEngine, Setting, TransferMode},
 };
 use crate::units::{ByteSize, GIB, KIB, MIB};
 
 const TIB: u64 = GIB << 10;
+
+/// One tunable.
+pub struct Row {
+    /// As it is spelled in messages and documents.
+    pub name: &'static str,
+    /// The name of its getter.
+    pub getter: &'static str,
+    /// Other spellings that are understood.
+    pub aliases: &'static [&'static str],
+    /// The part of the table it stands in.
+    pub section: &'static str,
+    /// What it does, in one or a few sentences.
+    pub meaning: &'static str,
+    /// The unit of its value.
+    pub unit: &'static str,
+    /// Where it has one value.
+    pub scope: Scope,
+    /// When a change takes effect.
+    pub change: Change,
+    /// Whether this version acts on it.
+    pub status: Status,
+    /// The rule by which its value follows from another tunable, unless it is set itself.
+    pub derived: Option<&'static str>,
+    /// Its place in the table.
+    pub(super) index: usize,
+    allowed_text: fn() -> String,
+    pub(super) get_text: fn(&Values) -> String,
+    pub(super) set_text: fn(&mut Values, &str) -> Result<(), String>,
+    pub(super) copy: fn(&mut Values, &Values),
+    pub(super) derive: Option<fn(&mut Values)>,
+}
+
+impl Row {
+    /// The row of this name or alias, in any case.
+    pub fn find(name: &str) -> Option<&'static Row> {
+        ROWS.iter().find(|row| row.spellings().any(|s| s.eq_ignore_ascii_case(name)))
+    }
+    /// The default, as text.
+    pub fn default_text(&self) -> String {
+        (self.get_text)(&Values::default())
+    }
+    /// The allowed values, as text.
+    pub fn allowed_text(&self) -> String {
+        (self.allowed_text)()
+    }
+    pub(super) fn spellings(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Row").field(&self.name).finish()
+    }
+}
 
 macro_rules! tunables {
     ($( $section:literal { $(
@@ -182,10 +237,6 @@ tunables! {
     max_files_to_cache = "maxFilesToCache": u32 {
         default: 4000, range: 1..=100_000_000, unit: "files", scope: Node, change: Reopen, status: Used
     }
-    /// Inodes of which a client keeps only the attributes.
-    max_stat_cache = "maxStatCache": u32 {
-        default: 1000, range: 0..=100_000_000, unit: "files", scope: Node, change: Live, status: Planned
-    }
     /// Every operation fails after this time without progress.
     operation_deadline = "operationDeadline": Duration {
         default: Duration::from_secs(60), range: ms(1_000, 3_600_000),
@@ -205,10 +256,6 @@ tunables! {
         default: ConnCount::Count(2), range: ConnCounts { max: 16 }, unit: "connections", scope: Node,
         change: Live, status: Used
     }
-    /// Threads that read messages from connections. A node never uses more than it has CPUs.
-    max_receiver_threads = "maxReceiverThreads": u32 {
-        default: 32, range: 1..=128, unit: "threads", scope: Node, change: Restart, status: Planned
-    }
     /// Write payloads up to this size travel inside the request; larger ones as `netTransfer` says.
     nsd_inline_write_max = "nsdInlineWriteMax": ByteSize {
         default: ByteSize(32 * KIB), range: sizes(0, 8 * MIB),
@@ -222,10 +269,6 @@ tunables! {
     }
 }
 "NSD server" {
-    /// Requests an NSD server works on at once; further ones wait in its queue.
-    nsd_max_worker_threads = "nsdMaxWorkerThreads": u32 {
-        default: 512, range: 1..=8192, unit: "requests", scope: Node, change: Live, status: Planned
-    }
     /// The share of the page pool that an NSD server uses to cache strips that are read again.
     nsd_buf_space = "nsdBufSpace": u32 {
         default: 30, range: 10..=70, unit: "% of pagepool", scope: Node, change: Live, status: Used
@@ -305,12 +348,6 @@ tunables! {
         default: ByteSize(0), range: sizes(0, TIB),
         unit: "bytes", scope: Node, change: Reopen, status: Used
     }
-    /// A complete version is adopted by a message of its own if no other message has carried its adoption
-    /// within this time.
-    adoption_delay = "adoption_delay": Duration {
-        default: Duration::from_millis(200), range: ms(0, 10_000),
-        unit: "time", scope: Node, change: Live, status: Planned
-    }
 }
 "Cluster" {
     /// How long a server or client may act after the manager last heard of it. A dead one delays others by
@@ -345,13 +382,9 @@ impl Values {
             );
             return Err(("pagepool", why));
         }
-        let threads = u64::from(self.worker_threads)
-            + u64::from(self.prefetch_threads)
-            + u64::from(self.nsd_max_worker_threads);
+        let threads = u64::from(self.worker_threads) + u64::from(self.prefetch_threads);
         if threads > 8192 {
-            let why = format!(
-                "workerThreads + prefetchThreads + nsdMaxWorkerThreads = {threads}, at most 8192: lower one"
-            );
+            let why = format!("workerThreads + prefetchThreads = {threads}, at most 8192: lower one");
             return Err(("workerThreads", why));
         }
         if self.queues_per_pdisk > self.num_io_queues {

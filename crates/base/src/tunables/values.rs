@@ -8,44 +8,12 @@ use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, MapAccess, Visitor},
 };
-use thiserror::Error;
 
-use super::{ROWS, Row, Tunables, Values, show};
-
-/// Why a tunable was refused. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TunableError {
-    /// There is no such tunable.
-    #[error("unknown tunable {name:?}: {remedy}")]
-    Unknown {
-        /// As given.
-        name: String,
-        /// The nearest name, or what a name of Storage Scale corresponds to.
-        remedy: String,
-    },
-    /// The value is not one of those allowed.
-    #[error("bad value {value:?} for {name}: {reason}; allowed: {allowed}")]
-    BadValue {
-        /// The tunable.
-        name: &'static str,
-        /// As given.
-        value: String,
-        /// What is wrong with it.
-        reason: String,
-        /// The allowed values, the unit and the default.
-        allowed: String,
-    },
-    /// The value is allowed by itself, but not together with others.
-    #[error("{name}={value} does not fit: {reason}")]
-    Conflict {
-        /// The tunable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// Which others, and what to do.
-        reason: String,
-    },
-}
+use super::{
+    error::TunableError,
+    show,
+    table::{ROWS, Row, Tunables, Values},
+};
 
 impl Tunables {
     /// Sets one tunable. Gives its row, which says when the change takes effect.
@@ -133,7 +101,8 @@ impl<'de> Deserialize<'de> for Tunables {
 }
 
 /// Tunables of earlier versions that meant nothing: a stored configuration may still have them.
-const RETIRED: &[&str] = &["worker3Threads"];
+const RETIRED: &[&str] =
+    &["worker3Threads", "adoption_delay", "maxReceiverThreads", "maxStatCache", "nsdMaxWorkerThreads"];
 
 /// Reads (name, value) pairs; each name once, in whatever spelling.
 struct Pairs;
@@ -217,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_earlier_versions_stored_is_read() {
-        let stored = r#"{"worker3Threads": "8", "pagepool": "4g"}"#;
+        let stored = r#"{"worker3Threads": "8", "maxStatCache": 10, "pagepool": "4g"}"#;
         let tunables: Tunables = serde_json::from_str(stored).unwrap();
         assert_eq!(tunables.changed().count(), 1);
         assert!(serde_json::from_str::<Tunables>(r#"{"worker4Threads": "8"}"#).is_err());
@@ -266,7 +235,7 @@ mod tests {
             ("pagepool", "32m", "maxblocksize=16m"),
             ("queues_per_pdisk", "4", "num_io_queues=2"),
             ("leaseRenewInterval", "4s", "leaseDuration=10s"),
-            ("nsdMaxWorkerThreads", "8192", "prefetchThreads"),
+            ("prefetchThreads", "8192", "workerThreads"),
         ] {
             let error = tunables.set(name, value).unwrap_err();
             assert!(
@@ -315,5 +284,17 @@ mod tests {
             assert_eq!(tunables.values, Values::default(), "{}", row.name);
         }
         assert_eq!(Tunables::default().settled().unwrap(), Tunables::default());
+    }
+
+    #[test]
+    fn changed_configurations_are_refused_or_mean_something() {
+        let stored =
+            r#"{"num_io_queues":"8","pagepool":"2g","leaseDuration":"10s","io_engine":"psync","maxMBpS":9}"#;
+        crate::mutate::mutated(&[stored.into()], 20_000, |bytes| {
+            if let Ok(tunables) = serde_json::from_slice::<Tunables>(bytes) {
+                let again = serde_json::to_string(&tunables).unwrap();
+                assert_eq!(serde_json::from_str::<Tunables>(&again).unwrap(), tunables);
+            }
+        });
     }
 }

@@ -5,12 +5,13 @@ use std::{
     io::{self, Write},
     os::fd::{AsRawFd, RawFd},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread::{self, ThreadId},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::sys;
@@ -45,7 +46,7 @@ impl Answered {
     /// The thread is about to sleep; false: an answer is there, and it must not.
     pub fn sleeps(&self) -> bool {
         self.sleeping.store(true, SeqCst);
-        self.ready.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
+        self.ready.lock().is_empty()
     }
 
     /// The thread is awake.
@@ -55,7 +56,7 @@ impl Answered {
 
     /// Entry `number` holds its answer.
     pub fn ready(&self, number: u32) {
-        self.ready.lock().unwrap_or_else(|e| e.into_inner()).push(number);
+        self.ready.lock().push(number);
         let own = thread::current().id() == self.thread;
         // The thread sets the flag and then looks at the list again; the order is the other way round here.
         if !own && self.sleeping.swap(false, SeqCst) {
@@ -66,6 +67,6 @@ impl Answered {
 
     /// Swaps the numbers of the entries that hold answers into `into`, which is empty.
     pub fn take(&self, into: &mut Vec<u32>) {
-        std::mem::swap(&mut *self.ready.lock().unwrap_or_else(|e| e.into_inner()), into);
+        std::mem::swap(&mut *self.ready.lock(), into);
     }
 }

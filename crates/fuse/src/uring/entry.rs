@@ -7,12 +7,9 @@
 //! The data of a WRITE is lent to its handler where it is. An answer that comes while it is still lent
 //! waits for its return, since the answer is written over it.
 
-use std::{
-    io,
-    ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{io, ptr::NonNull, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -98,7 +95,7 @@ impl Entry {
     }
 
     fn owner(&self) -> MutexGuard<'_, Owner> {
-        self.owner.lock().unwrap_or_else(|e| e.into_inner())
+        self.owner.lock()
     }
 
     fn ent_in_out(&self) -> UringEntInOut {

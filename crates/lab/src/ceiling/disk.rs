@@ -15,7 +15,7 @@ use std::{
 use base::{AlignedBuf, ByteSize};
 use serde::Serialize;
 
-use super::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, timed};
+use super::rate::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, timed};
 
 /// The largest test file.
 pub const DISK_BYTES_MAX: u64 = 64 << 30;

@@ -17,19 +17,19 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::CeilingError;
+use super::{rate::CeilingError, tcp::LOOPBACK_TIME_MAX};
 
 /// Connections of one measurement.
 pub const ECHO_CONNECTIONS_MAX: usize = 1024;
 
 /// Round trips a second of one byte over `connections` connections at once, one under way on each. The first and
-/// last tenth of `duration` (at most [`LOOPBACK_TIME_MAX`](super::LOOPBACK_TIME_MAX)) are not counted.
+/// last tenth of `duration` (at most [`LOOPBACK_TIME_MAX`]) are not counted.
 pub async fn echo(duration: Duration, connections: usize) -> Result<f64, CeilingError> {
-    if duration.is_zero() || duration > super::LOOPBACK_TIME_MAX {
+    if duration.is_zero() || duration > LOOPBACK_TIME_MAX {
         return Err(CeilingError::BadParameter {
             name: "duration",
             value: format!("{duration:?}"),
-            allowed: format!("above 0 to {:?}", super::LOOPBACK_TIME_MAX),
+            allowed: format!("above 0 to {:?}", LOOPBACK_TIME_MAX),
         });
     }
     if connections == 0 || connections > ECHO_CONNECTIONS_MAX {

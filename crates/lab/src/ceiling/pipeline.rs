@@ -16,7 +16,10 @@ use std::{
 
 use base::AlignedBuf;
 
-use super::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, tcp, timed};
+use super::{
+    rate::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, timed},
+    tcp,
+};
 
 /// Connections at most.
 pub const PIPES_MAX: usize = 16;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, timed};
+use super::rate::{CeilingError, Part, Rate, TRANSFER_BYTES, joined, timed};
 
 /// Connections of one measurement.
 pub const CONNECTIONS_MAX: usize = 64;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    Context, EngineError,
-    params::{Kind, Known},
+    context::{Context, EngineError},
     process::{Running, command},
 };
 use crate::{
@@ -15,18 +14,6 @@ use crate::{
     plan::{Params, Step},
     targets::{Pair, Side},
 };
-
-/// What iperf3 is asked for. `links`, `speed` (Mbit/s) and `policy` say what testbed stands in where no pair is named.
-pub const PARAMS: Known = &[
-    ("connections", Kind::Number(1, 128)),
-    ("clients", Kind::Number(1, 64)),
-    ("size", Kind::Size(1, 1 << 20)),
-    ("mtu", Kind::Number(576, 9216)),
-    ("links", Kind::Number(1, 8)),
-    ("speed", Kind::Number(1, 100_000)),
-    ("policy", Kind::Number(0, 1)),
-    ("direction", Kind::Word(&["write", "read"])),
-];
 
 /// The first of the ports that servers listen on.
 const PORT: u16 = 24_000;
@@ -148,5 +135,15 @@ mod tests {
         for text in ["", "{}", "{\"end\":{\"sum_received\":{\"bits_per_second\":0}}}"] {
             assert!(received(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn changed_output_is_refused_or_means_something() {
+        let texts = ["{\"end\":{\"sum_received\":{\"bits_per_second\":800}}}", "{\"error\":\"refused\"}"];
+        crate::mutate::mutated(&texts.map(|text| text.as_bytes().to_vec()), 20_000, |bytes| {
+            if let Ok(rate) = received(&String::from_utf8_lossy(bytes)) {
+                assert!(rate > 0.0);
+            }
+        });
     }
 }

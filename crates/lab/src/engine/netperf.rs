@@ -9,29 +9,14 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Context, EngineError,
+    context::{Context, EngineError},
     iperf3::{chosen, number, wait_listening},
-    params::{Kind, Known},
     process::{Running, command},
 };
 use crate::{
     cell::{Cell, Figures, Latency},
     plan::Step,
 };
-
-/// What it is asked for.
-pub const PARAMS: Known = &[
-    ("test", Kind::Word(&["write", "read", "nwrite", "rw", "stream", "rr"])),
-    ("connections", Kind::Number(1, 256)),
-    ("clients", Kind::Number(1, 31)),
-    ("threads", Kind::Number(1, 4096)),
-    ("size", Kind::Size(1, 16 << 20)),
-    ("placement", Kind::Word(&["on", "off"])),
-    ("links", Kind::Number(1, 8)),
-    ("speed", Kind::Number(1, 100_000)),
-    ("policy", Kind::Number(0, 1)),
-    ("mtu", Kind::Number(576, 9216)),
-];
 
 /// The first of the ports that servers listen on.
 const PORT: u16 = 25_000;

@@ -4,7 +4,7 @@ use base::ByteSize;
 
 /// What a value may be.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A size, such as 4k; from and to, in bytes.
     Size(u64, u64),
     /// A whole number, from and to.
@@ -16,7 +16,81 @@ pub enum Kind {
 }
 
 /// The parameters of an engine.
-pub type Known = &'static [(&'static str, Kind)];
+pub(super) type Known = &'static [(&'static str, Kind)];
+
+/// fio; its options by their own names.
+pub(super) const FIO: Known = &[
+    ("rw", Kind::Word(&["read", "write", "randread", "randwrite", "randrw", "rw"])),
+    ("bs", Kind::Size(512, 64 << 20)),
+    ("ioengine", Kind::Word(&["io_uring", "libaio", "psync", "sync"])),
+    ("iodepth", Kind::Number(1, 4096)),
+    ("numjobs", Kind::Number(1, 1024)),
+    ("direct", Kind::Bool),
+    ("rwmixread", Kind::Number(0, 100)),
+    ("fdatasync", Kind::Number(0, 1 << 20)),
+    ("thinktime", Kind::Size(0, 1 << 40)),
+    ("rate_iops", Kind::Number(1, 1 << 40)),
+    ("size", Kind::Size(1 << 20, 1 << 50)),
+];
+
+/// iperf3. `links`, `speed` (Mbit/s) and `policy` say what testbed stands in where no pair is named.
+pub(super) const IPERF3: Known = &[
+    ("connections", Kind::Number(1, 128)),
+    ("clients", Kind::Number(1, 64)),
+    ("size", Kind::Size(1, 1 << 20)),
+    ("mtu", Kind::Number(576, 9216)),
+    ("links", Kind::Number(1, 8)),
+    ("speed", Kind::Number(1, 100_000)),
+    ("policy", Kind::Number(0, 1)),
+    ("direction", Kind::Word(&["write", "read"])),
+];
+
+/// `ropewalk netperf`.
+pub(super) const NETPERF: Known = &[
+    ("test", Kind::Word(&["write", "read", "nwrite", "rw", "stream", "rr"])),
+    ("connections", Kind::Number(1, 256)),
+    ("clients", Kind::Number(1, 31)),
+    ("threads", Kind::Number(1, 4096)),
+    ("size", Kind::Size(1, 16 << 20)),
+    ("placement", Kind::Word(&["on", "off"])),
+    ("links", Kind::Number(1, 8)),
+    ("speed", Kind::Number(1, 100_000)),
+    ("policy", Kind::Number(0, 1)),
+    ("mtu", Kind::Number(576, 9216)),
+];
+
+/// `ropewalk pdisk bench`.
+pub(super) const PDISK: Known = &[
+    ("load", Kind::Word(&["write", "read", "random-read", "sync-write"])),
+    ("disks", Kind::Number(1, 64)),
+    ("queues", Kind::Number(1, 16)),
+    ("queues_per_pdisk", Kind::Number(1, 16)),
+    ("dma_mib", Kind::Number(1, 4096)),
+    ("depth", Kind::Number(1, 4096)),
+    ("size", Kind::Size(64 << 20, 1 << 44)),
+];
+
+/// `ropewalk perf`; gpfsperf's words.
+pub(super) const PERF: Known = &[
+    ("operation", Kind::Word(&["create", "read", "write", "mixrw"])),
+    ("pattern", Kind::Word(&["seq", "rand", "strided"])),
+    ("record", Kind::Size(512, 64 << 20)),
+    ("amount", Kind::Size(4096, 1 << 50)),
+    ("threads", Kind::Number(1, 1024)),
+    ("readratio", Kind::Number(0, 100)),
+    ("fsync", Kind::Bool),
+    ("clients", Kind::Number(1, 64)),
+    ("speed", Kind::Number(1, 1_000_000)),
+];
+
+/// Writers. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.
+pub(super) const WRITERS: Known = &[
+    ("bs", Kind::Size(512, 1 << 20)),
+    ("per_client", Kind::Number(1, 1024)),
+    ("file", Kind::Size(1 << 20, 1 << 40)),
+    ("patience", Kind::Number(2, 100)),
+    ("speed", Kind::Number(1, 1_000_000)),
+];
 
 /// Whether the parameter is known and the value allowed.
 pub fn check(known: Known, key: &str, value: &str) -> Result<(), String> {

@@ -9,25 +9,13 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Context, EngineError,
-    params::{Kind, Known},
+    context::{Context, EngineError},
     process::{Running, command},
 };
 use crate::{
     cell::{Cell, Figures, Latency},
     plan::Step,
 };
-
-/// What it is asked for.
-pub const PARAMS: Known = &[
-    ("load", Kind::Word(&["write", "read", "random-read", "sync-write"])),
-    ("disks", Kind::Number(1, 64)),
-    ("queues", Kind::Number(1, 16)),
-    ("queues_per_pdisk", Kind::Number(1, 16)),
-    ("dma_mib", Kind::Number(1, 4096)),
-    ("depth", Kind::Number(1, 4096)),
-    ("size", Kind::Size(64 << 20, 1 << 44)),
-];
 
 /// Runs one cell: the step is the number of queues, unless the plan steps something else.
 pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {

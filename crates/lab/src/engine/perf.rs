@@ -10,24 +10,10 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Context, EngineError,
-    params::{Kind, Known},
+    context::{Context, EngineError},
     process::{Running, command},
 };
 use crate::cell::{Cell, Figures, Latency};
-
-/// What it is asked for; gpfsperf's words.
-pub const PARAMS: Known = &[
-    ("operation", Kind::Word(&["create", "read", "write", "mixrw"])),
-    ("pattern", Kind::Word(&["seq", "rand", "strided"])),
-    ("record", Kind::Size(512, 64 << 20)),
-    ("amount", Kind::Size(4096, 1 << 50)),
-    ("threads", Kind::Number(1, 1024)),
-    ("readratio", Kind::Number(0, 100)),
-    ("fsync", Kind::Bool),
-    ("clients", Kind::Number(1, 64)),
-    ("speed", Kind::Number(1, 1_000_000)),
-];
 
 /// From starting the processes to their common start.
 const LEAD: Duration = Duration::from_millis(700);

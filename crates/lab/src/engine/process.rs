@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, EngineError};
+use super::context::{Context, EngineError};
 use crate::targets::Side;
 
 /// What a program may print; the rest is cut off.

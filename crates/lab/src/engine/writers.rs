@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -17,21 +17,10 @@ use std::{
 };
 
 use base::{AlignedBuf, ByteSize};
+use parking_lot::Mutex;
 
-use super::{
-    Context, EngineError,
-    params::{Kind, Known},
-};
+use super::context::{Context, EngineError};
 use crate::cell::{Cell, Figures, Latency, Second};
-
-/// What can be asked for. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.
-pub const PARAMS: Known = &[
-    ("bs", Kind::Size(512, 1 << 20)),
-    ("per_client", Kind::Number(1, 1024)),
-    ("file", Kind::Size(1 << 20, 1 << 40)),
-    ("patience", Kind::Number(2, 100)),
-    ("speed", Kind::Number(1, 1_000_000)),
-];
 
 /// A rate has levelled off when the last writers, as many as `patience` says, added less than this part to it.
 pub const LEVEL_GAIN: f64 = 0.05;
@@ -236,7 +225,7 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
         let operations = buckets.iter().sum::<u64>();
         rates.push(operations as f64);
         timeline.push(Second { parts: crew.threads.len() as u32, operations, buckets });
-        if let Some(error) = crew.counts.error.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        if let Some(error) = crew.counts.error.lock().take() {
             return Err(failed(error.to_string()));
         }
         let enough = match context.led {
@@ -353,7 +342,7 @@ fn hire(crew: &mut Writers, path: &Path, bs: u64, size: u64) -> io::Result<()> {
             let offset = next(&mut random) % (size / bs) * bs;
             let began = Instant::now();
             if let Err(error) = file.write_all_at(&noise[..bs as usize], offset) {
-                *counts.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                *counts.error.lock() = Some(error);
                 return;
             }
             counts.add(began.elapsed());

@@ -1,7 +1,7 @@
 //! Connections over several links: placed by probing, left to chance, and where nothing can be placed.
 
 use super::{
-    Figure, FigureError, Run, Settings, draw,
+    figure::{Figure, FigureError, Run, Settings, draw},
     process::{client, iperf3, server},
 };
 use crate::{

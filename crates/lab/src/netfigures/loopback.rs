@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Figure, FigureError, Run, Settings,
+    figure::{Figure, FigureError, Run, Settings},
     process::{client, iperf3, server},
 };
 use crate::{

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::FigureError;
+use super::figure::FigureError;
 use crate::{netperf::Report, testbed::Host};
 
 /// A server listens within this.

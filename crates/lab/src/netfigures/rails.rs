@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    Figure, FigureError, Run, Settings, draw,
+    figure::{Figure, FigureError, Run, Settings, draw},
     process::{client, iperf3, server},
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use net::sizing::{Cluster, propose, simulate};
 
-use super::{Figure, Run};
+use super::figure::{Figure, Run};
 
 const NODES: [u32; 10] = [2, 3, 5, 10, 20, 50, 100, 200, 500, 1000];
 /// 100 Gbit/s over two links; one connection carries 25 Gbit/s, as IBM's starting rule has it.

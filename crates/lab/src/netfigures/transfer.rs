@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
-    Figure, FigureError, Run, Settings, draw,
+    figure::{Figure, FigureError, Run, Settings, draw},
     process::{client, server},
 };
 use crate::testbed::{BitRate, Host, Spec, Testbed};

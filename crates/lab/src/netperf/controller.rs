@@ -2,20 +2,24 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use base::OpClass;
 use net::{Call, Endpoint, Peer, Service};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::{
-    NetperfError, Report, ServerResult, Spec, endpoint_config,
+    endpoint::endpoint_config,
+    error::NetperfError,
     message::{Answer, Control, Info, op},
-    report::Side,
+    report::{Report, Side},
+    result::{ClientResult, ServerResult},
     server::info,
-    tester::{Client, ClientResult},
+    spec::Spec,
+    tester::Client,
 };
 
 /// An answer to a control request; preparing has `PREPARE_MAX`.
@@ -105,12 +109,12 @@ impl Controller {
         spec.check()?;
         let micros = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
         let test = u64::try_from(micros).unwrap_or(u64::MAX);
-        *lock(&self.test) = Some(test);
+        *self.test.lock() = Some(test);
         let result = self.run_test(test, spec, progress).await;
         if result.is_err() {
             self.stop().await;
         }
-        *lock(&self.test) = None;
+        *self.test.lock() = None;
         result
     }
 
@@ -145,7 +149,7 @@ impl Controller {
                         Some(result) => result.await?,
                         None => return Err(NetperfError::Stopped),
                     };
-                    lock(client).take();
+                    client.lock().take();
                     (info, result)
                 }
             };
@@ -171,7 +175,7 @@ impl Controller {
                 }
                 ClientAt::Here(_, place) => {
                     let client = Client::connect(spec.clone(), servers).await?;
-                    *lock(place) = Some(Arc::new(client));
+                    *place.lock() = Some(Arc::new(client));
                 }
             }
         }
@@ -199,7 +203,7 @@ impl Controller {
             );
         }
         let here = self.clients.iter().find_map(|c| match c {
-            ClientAt::Here(_, client) => lock(client).clone().map(|c| tokio::spawn(c.run(start))),
+            ClientAt::Here(_, client) => client.lock().clone().map(|c| tokio::spawn(c.run(start))),
             ClientAt::Agent(_) => None,
         });
         all(started).await?;
@@ -213,7 +217,7 @@ impl Controller {
             let (bytes, errors) = match client {
                 ClientAt::Agent(agent) => agent.progress(test).await?,
                 ClientAt::Here(_, client) => {
-                    lock(client).as_ref().map(|c| c.progress()).map(|(b, _, e)| (b, e)).unwrap_or_default()
+                    client.lock().as_ref().map(|c| c.progress()).map(|(b, _, e)| (b, e)).unwrap_or_default()
                 }
             };
             sum = (sum.0 + bytes, sum.1 + errors);
@@ -223,7 +227,7 @@ impl Controller {
 
     /// Ends the test under way on all hosts, as far as they answer.
     pub async fn stop(&self) {
-        let Some(test) = lock(&self.test).take() else { return };
+        let Some(test) = self.test.lock().take() else { return };
         let mut told = JoinSet::new();
         for client in &self.clients {
             match client {
@@ -232,7 +236,7 @@ impl Controller {
                     told.spawn(async move { agent.ready(Control::Stop { test }, ANSWER_MAX).await });
                 }
                 ClientAt::Here(_, client) => {
-                    if let Some(client) = lock(client).take() {
+                    if let Some(client) = client.lock().take() {
                         client.stop();
                     }
                 }
@@ -251,10 +255,6 @@ impl Controller {
         }
         all(told).await
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// All of them have succeeded, or the first error.

@@ -5,13 +5,14 @@
 use base::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use super::{Spec, tester::ClientResult};
+use super::{
+    result::{ClientResult, ServerResult},
+    spec::{SIZE_MAX, Spec},
+};
 
 /// "netperf": the cluster number of all its processes.
 pub(super) const CLUSTER: ClusterId = ClusterId(0x006e_6574_7065_7266);
 
-/// Largest message, bytes.
-pub const SIZE_MAX: u32 = 16 << 20;
 /// A message up to this size travels in the request itself, as small requests of a file system do.
 pub(super) const INLINE_MAX: usize = 16 << 10;
 
@@ -110,15 +111,6 @@ pub(super) struct Info {
     pub cpus: u32,
 }
 
-/// What a server counts of itself.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ServerResult {
-    /// CPU time of its process in the counted time, in seconds.
-    pub cpu_seconds: f64,
-    /// The counted time, in seconds.
-    pub seconds: f64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +124,25 @@ mod tests {
         for bad in [&body[..8], &[0; 9][..], &[0xff; 12], &Data { size: SIZE_MAX + 1, ..data }.encode(b"")] {
             assert_eq!(Data::decode(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn changed_messages_are_refused_or_mean_something() {
+        use wire::frame::{decode, encode};
+        let spec = Spec::new(crate::netperf::Kind::Rw);
+        let info = Info { id: 1, host: "h".into(), cpus: 2 };
+        let samples = [
+            encode(&Control::Prepare { test: 1, spec, servers: vec![vec!["127.0.0.1:1".into()]] }).to_vec(),
+            encode(&Control::Start { test: 1, in_us: 2, ttime_ms: 3 }).to_vec(),
+            encode(&Answer::Info(info)).to_vec(),
+            encode(&Answer::Client(Box::default())).to_vec(),
+            Data { size: 5, verify: true, crc: 1 }.encode(b"hello"),
+        ];
+        crate::mutate::mutated(&samples, 50_000, |bytes| {
+            let _ = (decode::<Control>(bytes), decode::<Answer>(bytes));
+            if let Some((data, inline)) = Data::decode(bytes) {
+                assert_eq!(data.encode(inline).len(), bytes.len());
+            }
+        });
     }
 }

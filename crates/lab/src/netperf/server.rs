@@ -7,17 +7,21 @@ use std::{
     collections::{BTreeMap, hash_map::RandomState},
     hash::{BuildHasher, Hasher},
     net::SocketAddr,
-    sync::{Arc, LazyLock, Mutex, MutexGuard},
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
 use net::{Endpoint, EndpointConfig, Handler, Request, Response, Service, Status, handler_fn};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    ClientResult, NetperfError, PARALLEL_MAX, ServerResult, TTIME_MAX, endpoint_config,
+    endpoint::endpoint_config,
+    error::NetperfError,
     message::{Answer, Control, Data, Info, op},
     payload::{Message, Pattern, check},
+    result::{ClientResult, ServerResult},
+    spec::{PARALLEL_MAX, TTIME_MAX},
     tester::{Client, process_cpu_seconds},
 };
 
@@ -99,10 +103,6 @@ pub(super) async fn cpu_clock(start: Instant, ttime: Duration) -> ServerResult {
     ServerResult { cpu_seconds: process_cpu_seconds() - cpu, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 fn handler(state: Arc<State>, quit: Arc<Notify>) -> Arc<dyn Handler> {
     handler_fn(move |request| {
         let (state, quit) = (Arc::clone(&state), Arc::clone(&quit));
@@ -149,7 +149,7 @@ impl State {
 
     /// What reads are answered from; kept for the size last asked for.
     fn source(&self, size: u32) -> Pattern {
-        let mut source = lock(&self.source);
+        let mut source = self.source.lock();
         match &*source {
             Some(pattern) if pattern.size() == size => pattern.clone(),
             _ => source.insert(Pattern::new(size)).clone(),
@@ -173,7 +173,7 @@ impl State {
                 Outcome::Ended(Some(result)) => Answer::Client(result.clone()),
                 Outcome::Ended(None) => Answer::No("the test was stopped".to_owned()),
             }),
-            Control::ServerResult { test } => match lock(&self.clocks).get(&test) {
+            Control::ServerResult { test } => match self.clocks.lock().get(&test) {
                 Some(Some(result)) => Answer::Server(*result),
                 Some(None) => Answer::NotYet,
                 None => Answer::No(format!("test {test:016x} is not known here")),
@@ -198,11 +198,11 @@ impl State {
             .collect::<Result<_, _>>()
             .map_err(|e| format!("a server's address: {e}"))?;
         let busy = |held: &Option<Test>| held.as_ref().is_some_and(|t| matches!(t.outcome, Outcome::Running));
-        if busy(&lock(&self.client)) {
+        if busy(&self.client.lock()) {
             return Err("another test runs here; wait for its end".to_owned());
         }
         let client = Client::connect(spec, &servers).await.map_err(|e| super::error::with_causes(&e))?;
-        let mut held = lock(&self.client);
+        let mut held = self.client.lock();
         if busy(&held) {
             return Err("another test has begun here; wait for its end".to_owned());
         }
@@ -217,7 +217,7 @@ impl State {
         }
         let start = Instant::now() + wait;
         {
-            let mut clocks = lock(&self.clocks);
+            let mut clocks = self.clocks.lock();
             if clocks.len() >= CLOCKS_MAX && !clocks.contains_key(&test) {
                 // Test numbers rise with time.
                 clocks.pop_first();
@@ -227,17 +227,17 @@ impl State {
         let state = Arc::clone(self);
         tokio::spawn(async move {
             let result = cpu_clock(start, ttime).await;
-            if let Some(clock) = lock(&state.clocks).get_mut(&test) {
+            if let Some(clock) = state.clocks.lock().get_mut(&test) {
                 *clock = Some(result);
             }
         });
-        let mut held = lock(&self.client);
+        let mut held = self.client.lock();
         if let Some(t) = held.as_mut().filter(|t| t.id == test && matches!(t.outcome, Outcome::Prepared)) {
             t.outcome = Outcome::Running;
             let (client, state) = (Arc::clone(&t.client), Arc::clone(self));
             tokio::spawn(async move {
                 let result = client.run(start).await.map(Box::new);
-                if let Some(t) = lock(&state.client).as_mut().filter(|t| t.id == test) {
+                if let Some(t) = state.client.lock().as_mut().filter(|t| t.id == test) {
                     t.outcome = Outcome::Ended(result);
                 }
             });
@@ -246,7 +246,7 @@ impl State {
     }
 
     fn with_client(&self, test: u64, f: impl FnOnce(&Test) -> Answer) -> Answer {
-        match lock(&self.client).as_ref().filter(|t| t.id == test) {
+        match self.client.lock().as_ref().filter(|t| t.id == test) {
             Some(t) => f(t),
             None => Answer::No(format!("test {test:016x} is not known here")),
         }

@@ -5,8 +5,10 @@ use std::{fmt, str::FromStr, time::Duration};
 use net::Dispatch;
 use serde::{Deserialize, Serialize};
 
-use super::{NetperfError, message::SIZE_MAX};
+use super::error::NetperfError;
 
+/// Largest message, bytes.
+pub const SIZE_MAX: u32 = 16 << 20;
 /// Tester threads of one client.
 pub const THREADS_MAX: u32 = 4096;
 /// Connections of one client to one server: what `maxTcpConnsPerNodeConn` allows.

@@ -6,7 +6,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -17,14 +17,18 @@ use bytes::Bytes;
 use net::{
     Call, ConnState, Endpoint, EndpointConfig, Lane, Payload, Peer, Placement, Reply, Service, Transfer,
 };
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    Kind, NetperfError, Parallel, Spec, Times, endpoint_config,
+    endpoint::endpoint_config,
+    error::NetperfError,
     message::{Data, INLINE_MAX, op},
     payload::{Message, Pattern, check},
+    result::{ClientResult, Connection},
+    spec::{Kind, Parallel, Spec},
+    times::Times,
 };
 
 /// One message; longer ones than this are errors.
@@ -36,56 +40,6 @@ const ERROR_PAUSE: Duration = Duration::from_millis(20);
 const ERRORS_IN_A_ROW_MAX: u32 = 200;
 /// Entries of the time line.
 const INTERVALS_MAX: u32 = 1000;
-
-/// What one client measured in the counted time.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ClientResult {
-    /// Bytes of whole messages.
-    pub bytes: u64,
-    /// Messages.
-    pub messages: u64,
-    /// The counted time, in seconds.
-    pub seconds: f64,
-    /// CPU time of its process, in seconds.
-    pub cpu_seconds: f64,
-    /// Messages that failed, also outside the counted time.
-    pub errors: u64,
-    /// The first one's reason.
-    pub first_error: Option<String>,
-    /// Time of a message without the server's part: network and queues.
-    pub delay: Times,
-    /// Whole time of a message.
-    pub block: Times,
-    /// Seconds of one entry of `timeline`.
-    pub interval: f64,
-    /// Bytes of messages that ended in each interval, from the start.
-    pub timeline: Vec<u64>,
-    /// When the test began: seconds since 1970.
-    pub started: f64,
-    /// The bulk connections at the end.
-    pub connections: Vec<Connection>,
-    /// What came of placing connections on links, for each rail where that was tried.
-    pub placement: Vec<String>,
-    /// Connections that were replaced because they were slow.
-    pub replaced: u32,
-}
-
-/// One bulk connection of a client.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Connection {
-    /// The client's address.
-    pub local: String,
-    /// The server's.
-    pub remote: String,
-    /// Bytes sent on it.
-    pub sent: u64,
-    /// Bytes received.
-    pub received: u64,
-    /// The links it uses where that was tried: out from the client, back to it.
-    pub links: Option<(String, String)>,
-    /// Segments the kernel sent again.
-    pub retransmits: u64,
-}
 
 /// CPU time of this process so far, in seconds.
 pub(crate) fn process_cpu_seconds() -> f64 {
@@ -118,7 +72,7 @@ struct Shared {
 impl Shared {
     fn failed(&self, reason: impl FnOnce() -> String) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        self.first_error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(reason);
+        self.first_error.lock().get_or_insert_with(reason);
     }
 }
 
@@ -266,7 +220,7 @@ impl Client {
             result.block.merge(&counted.block);
         }
         result.errors = self.shared.errors.load(Ordering::Relaxed);
-        result.first_error = self.shared.first_error.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        result.first_error = self.shared.first_error.lock().clone();
         result.timeline = self.shared.timeline.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         for peer in self.endpoints.iter().flat_map(Endpoint::status) {
             result.replaced += peer.replaced;

@@ -7,13 +7,14 @@ mod sample;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use sample::{Sample, read};
@@ -131,10 +132,10 @@ pub struct LoadGroups(Arc<Mutex<BTreeSet<i32>>>);
 impl LoadGroups {
     /// A process group that makes load from now on.
     pub fn add(&self, group: i32) {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).insert(group);
+        self.0.lock().insert(group);
     }
     fn list(&self) -> BTreeSet<i32> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.0.lock().clone()
     }
 }
 

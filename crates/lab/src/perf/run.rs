@@ -4,16 +4,14 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{
-        Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
 use base::{AlignedBuf, stats::Histogram};
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 use super::{
@@ -148,15 +146,15 @@ struct Shared<'a> {
 
 impl Shared<'_> {
     fn open_gate(&self, go: bool) {
-        *self.gate.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(go);
+        *self.gate.0.lock() = Some(go);
         self.gate.1.notify_all();
     }
 
     fn pass_gate(&self) -> bool {
         self.ready.fetch_add(1, Relaxed);
-        let closed = self.gate.0.lock().unwrap_or_else(|e| e.into_inner());
-        let open = self.gate.1.wait_while(closed, |go| go.is_none());
-        open.unwrap_or_else(|e| e.into_inner()).unwrap_or(false)
+        let mut gate = self.gate.0.lock();
+        self.gate.1.wait_while(&mut gate, |go| go.is_none());
+        gate.unwrap_or(false)
     }
 
     fn error(&self, action: &'static str) -> impl Fn(io::Error) -> PerfError + '_ {

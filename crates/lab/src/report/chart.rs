@@ -4,9 +4,9 @@
 use std::fmt::Write;
 
 use super::{
-    SeriesReport,
-    html::escape,
-    numbers::{percent, short, ticks},
+    build::SeriesReport,
+    numbers::{percent, short, show, ticks},
+    words::escape,
 };
 use crate::{
     expect::Point,
@@ -82,10 +82,10 @@ pub fn line_chart(of: Step, report: &SeriesReport) -> String {
             "{} {}: {}, {} of the parts' sum; bound by {}: {}",
             p.step,
             of.unit(),
-            super::show(figure, p.measured),
+            show(figure, p.measured),
             percent(p.efficiency),
             p.expected.layer,
-            super::show(figure, p.expected.value)
+            show(figure, p.expected.value)
         );
         let (x, y) = (axes.x(f64::from(p.step)), axes.y(clip(p.measured)));
         let _ = writeln!(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, html::limit_name, unit};
+use super::{build::Report, numbers::unit, words::limit_name};
 
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))

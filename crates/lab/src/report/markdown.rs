@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use super::{
-    Report,
-    html::{date, limit_name},
-    numbers::{percent, short},
-    show,
+    build::Report,
+    numbers::{percent, short, show},
+    words::{date, limit_name},
 };
 
 /// The report.

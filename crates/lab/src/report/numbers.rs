@@ -8,6 +8,14 @@ pub fn show(figure: Figure, value: f64) -> String {
     format!("{}{unit}", short(value))
 }
 
+/// The unit of a figure.
+pub fn unit(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Operations => "operations/s",
+        Figure::Bytes => "bytes/s",
+    }
+}
+
 /// Three figures and a prefix, with a space before the prefix.
 pub fn short(value: f64) -> String {
     let (scale, prefix) = match value.abs() {

@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use super::{
-    PlanReport, SeriesReport,
-    html::escape,
-    numbers::{percent, time},
-    show,
+    build::{PlanReport, SeriesReport},
+    numbers::{percent, show, time},
+    words::escape,
 };
 use crate::{cell::Record, engine, expect::Point};
 

@@ -10,10 +10,11 @@ use std::{
 };
 
 use super::{
-    BitRate, Host, Join, Spec, Testbed, TestbedError,
-    host::within,
+    description::Testbed,
+    error::TestbedError,
+    host::{Host, within},
     run::{batch, run},
-    spec::netns,
+    spec::{BitRate, Join, Spec, netns},
 };
 
 const SWITCH: &str = "switch";

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::{Host, Join, Testbed, TestbedError, build, run};
+use super::{build, description::Testbed, error::TestbedError, host::Host, run, spec::Join};
 
 /// What a link does. Seen from its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

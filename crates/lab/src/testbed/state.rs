@@ -9,10 +9,10 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Testbed, TestbedError,
+    description::Testbed,
+    error::TestbedError,
     run::run,
     spec::{self, PREFIX},
 };
@@ -20,34 +20,6 @@ use super::{
 const DIR: &str = "/run/ropewalk/testbed";
 /// How long processes in a testbed have to end by themselves, and then after SIGKILL.
 const END_WITHIN: Duration = Duration::from_secs(2);
-
-/// A process, told from a later one with the same number by when it started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Owner {
-    /// Its number.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub started: u64,
-}
-
-impl Owner {
-    /// The calling process.
-    pub fn this_process() -> Owner {
-        let pid = std::process::id();
-        Owner { pid, started: started(pid).unwrap_or(0) }
-    }
-
-    /// Whether it still runs.
-    pub fn lives(&self) -> bool {
-        started(self.pid) == Some(self.started)
-    }
-}
-
-/// Field 22 of /proc/PID/stat; the name before it may hold spaces and brackets.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(") ").next()?.split(' ').nth(19)?.parse().ok()
-}
 
 fn path(name: &str) -> PathBuf {
     Path::new(DIR).join(format!("{name}.json"))

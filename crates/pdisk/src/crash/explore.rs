@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     files::Label,
-    io::fault::{FileKind, SECTOR, TraceEvent},
+    io::{
+        FileKind,
+        fault::{SECTOR, TraceEvent},
+    },
     random::Random,
     recover::{Image, Recovered, recover},
     tools::{Verification, check_image},

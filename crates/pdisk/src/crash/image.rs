@@ -6,7 +6,7 @@ use std::{io, path::Path};
 use crate::{
     checkpoint::{Slot, read_head},
     files::Label,
-    io::fault::{FileKind, SECTOR},
+    io::{FileKind, fault::SECTOR},
     log::ReadAt,
 };
 

@@ -28,7 +28,10 @@ use self::{
 use crate::{
     CreateOptions, EngineChoice, IoConfig, IoNode, OpenOptions, Pdisk,
     files::{Label, read_label},
-    io::fault::{FaultPlan, FileKind, Trace, TraceEvent},
+    io::{
+        FileKind,
+        fault::{FaultPlan, Trace, TraceEvent},
+    },
     random::Random,
 };
 

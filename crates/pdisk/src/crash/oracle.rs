@@ -3,11 +3,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use base::{StripId, Version, units::UNIT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use wire::crc::crc32c;
 
 use super::{
@@ -18,7 +19,7 @@ use crate::{
     crcmap::Salt,
     extent::unit_at,
     files::Label,
-    io::{fault::FileKind, lock},
+    io::FileKind,
     log::ReadAt,
     random::Random,
     read::zero_crc,
@@ -56,22 +57,22 @@ pub(super) struct Operations(Arc<Mutex<Vec<Operation>>>);
 
 impl Operations {
     pub fn begin(&self, operation: Operation) -> u64 {
-        let mut list = lock(&self.0);
+        let mut list = self.0.lock();
         list.push(operation);
         2 * (list.len() as u64 - 1)
     }
     pub fn told(&self, mark: u64, told: (u64, u64)) {
-        lock(&self.0)[mark as usize / 2].told = told;
+        self.0.lock()[mark as usize / 2].told = told;
     }
     /// The content of every version of every strip ever asked for.
     pub fn versions(&self) -> HashMap<(StripId, Version), Content> {
-        let list = lock(&self.0);
+        let list = self.0.lock();
         let models = list.iter().flat_map(|o| &o.changes);
         let contents = models.flat_map(|(id, m)| m.adopted.iter().chain(&m.prepared).map(|c| (*id, c)));
         contents.map(|(id, c)| ((id, c.version), c.clone())).collect()
     }
     fn get(&self, mark: u64) -> Operation {
-        lock(&self.0)[mark as usize / 2].clone()
+        self.0.lock()[mark as usize / 2].clone()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     io,
     ops::{Deref, DerefMut},
     ptr::NonNull,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use base::{
@@ -16,8 +16,7 @@ use base::{
     units::{MIB, UNIT},
 };
 use bytes::Bytes;
-
-use super::lock;
+use parking_lot::Mutex;
 
 const SLAB: usize = MIB as usize;
 /// Sizes of buffers: 4 KiB to 1 MiB.
@@ -167,10 +166,10 @@ impl Buffers {
     pub fn get(&self, len: usize) -> IoBuf {
         let capacity = len.max(1).next_multiple_of(UNIT).next_power_of_two();
         let class = (capacity / UNIT).ilog2() as usize;
-        let lent = if class < CLASSES { lock(&self.0.slabs).take(class) } else { None };
+        let lent = if class < CLASSES { self.0.slabs.lock().take(class) } else { None };
         if let (Some((slab, buffer)), Some(region)) = (lent, self.region()) {
             let at = slab as usize * SLAB + usize::from(buffer) * capacity;
-            debug_assert!(at + capacity <= region.len);
+            assert!(at + capacity <= region.len, "a buffer beyond the region");
             // SAFETY: `at` lies in the region.
             let start = unsafe { region.start.add(at) };
             return IoBuf(Memory::Lent(Lent { pool: self.clone(), start, len, class, slab, buffer }));
@@ -199,7 +198,7 @@ unsafe impl Sync for Lent {}
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        lock(&self.pool.0.slabs).put(self.class, self.slab, self.buffer);
+        self.pool.0.slabs.lock().put(self.class, self.slab, self.buffer);
     }
 }
 

@@ -5,22 +5,35 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Condvar, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    thread::JoinHandle,
 };
 
+use parking_lot::{Condvar, Mutex};
+
 use super::{
-    Job,
     lanes::{Lanes, share},
-    lock,
+    request::Job,
 };
+
+/// One queue of a node.
+pub(super) struct Queue {
+    pub inbox: Arc<Inbox>,
+    /// The ring's thread; 0: threads that are not placed.
+    pub tid: i32,
+}
 
 #[derive(Default)]
 pub(super) struct Jobs {
     pub list: VecDeque<Job>,
     /// psync: those that its threads have looked at.
     pub lanes: Lanes<Job>,
+    /// The threads of the queue.
+    pub threads: Vec<JoinHandle<()>>,
+    /// psync: threads that have no job. One at least, so that what may begin does, unless none could be started.
+    pub idle: usize,
 }
 
 pub(super) struct Inbox {
@@ -70,7 +83,7 @@ impl Inbox {
     }
 
     pub fn push(&self, more: impl IntoIterator<Item = Job>) {
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         let before = jobs.list.len();
         jobs.list.extend(more);
         let added = jobs.list.len() - before;
@@ -89,14 +102,18 @@ impl Inbox {
                     let _ = io::Write::write(&mut &*fd, &1u64.to_ne_bytes());
                 }
             }
-            None if jobs == 1 => self.wake.notify_one(),
-            None => self.wake.notify_all(),
+            None if jobs == 1 => {
+                self.wake.notify_one();
+            }
+            None => {
+                self.wake.notify_all();
+            }
         }
     }
 
     /// A file of a pdisk is closed.
     pub fn forget(&self, file: u64) {
-        lock(&self.closed).push(file);
+        self.closed.lock().push(file);
         self.ring(0);
     }
 
@@ -105,8 +122,29 @@ impl Inbox {
         self.stop.store(true, Ordering::SeqCst);
         self.sleeping.store(true, Ordering::SeqCst);
         // Under the lock, so that no psync thread is between its check and its wait.
-        let jobs = lock(&self.jobs);
+        let jobs = self.jobs.lock();
         self.ring(0);
         drop(jobs);
+    }
+
+    /// Waits for the threads, those included that they start while they end.
+    pub fn join(&self) {
+        loop {
+            let threads = std::mem::take(&mut self.jobs.lock().threads);
+            if threads.is_empty() {
+                return;
+            }
+            join_all(threads);
+        }
+    }
+}
+
+/// Joins threads, but not the one that runs this: the last clone of a node may go on a queue's thread.
+pub(super) fn join_all(threads: Vec<JoinHandle<()>>) {
+    let me = std::thread::current().id();
+    for t in threads {
+        if t.thread().id() != me && t.join().is_err() {
+            tracing::error!("an I/O thread panicked");
+        }
     }
 }

@@ -76,10 +76,10 @@ mod tests {
     };
 
     use super::{
-        super::{Engine, IoFile, IoNode, Op, Request, split},
+        super::{Engine, Errors, IoFile, IoNode, Op, Queues, Request, split},
         *,
     };
-    use crate::options::IoConfig;
+    use crate::options::{EngineChoice, IoConfig};
 
     #[test]
     fn lanes_take_turns_and_one_that_is_full_holds_up_no_other() {
@@ -107,16 +107,37 @@ mod tests {
         assert_eq!([share(64, 0), share(64, 1), share(64, 3), share(2, 5)], [64, 64, 21, 1]);
     }
 
+    fn submit_read(
+        node: &IoNode,
+        queue: usize,
+        file: &Arc<IoFile>,
+        finish: impl FnOnce(Errors) + Send + 'static,
+    ) {
+        let window = split(node.buffer(4096), std::iter::once(0..4096)).1.remove(0);
+        let request = Request { file: Arc::clone(file), op: Op::Read(window), offset: 0, tag: 0 };
+        node.submit_queues(vec![(queue, request)], finish);
+    }
+
     /// A read of 4 KiB; whether it was done.
     fn read(node: &IoNode, queue: usize, file: &Arc<IoFile>) -> mpsc::Receiver<bool> {
         let (tx, rx) = mpsc::channel();
-        let window = split(node.buffer(4096), std::iter::once(0..4096)).1.remove(0);
-        let request = Request { file: Arc::clone(file), op: Op::Read(window), offset: 0, tag: 0 };
-        node.submit_queues(vec![(queue, request)], move |errors| {
+        submit_read(node, queue, file, move |errors| {
             // Who asked has gone where the test has failed.
             let _ = tx.send(errors.is_empty());
         });
         rx
+    }
+
+    /// A pdisk of one file, with its share of one queue.
+    fn pdisk(node: &IoNode, file: File) -> (Arc<IoFile>, Queues) {
+        let queues = node.assign(1, Path::new("/"));
+        (Arc::new(node.file(node.lane(), file, Path::new("data"))), queues)
+    }
+
+    fn readable() -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        file
     }
 
     /// Reads of a pipe that nobody writes to stand for those of a disk that does not answer.
@@ -127,18 +148,9 @@ mod tests {
         if node.engine() != Engine::IoUring {
             return; // psync cannot read pipes
         }
-        let dir = tempfile::tempdir().unwrap();
         let (end, mut start) = std::io::pipe().unwrap();
-        let file = |file, path: &str| {
-            let lane = node.lane();
-            let queues = node.assign(1, dir.path());
-            (Arc::new(IoFile::new(file, Path::new(path), Some((&node, lane)))), queues)
-        };
-        let (hung, hung_queues) = file(File::from(OwnedFd::from(end)), "hung");
-        let whole = File::options().read(true).write(true).create_new(true).open(dir.path().join("well"));
-        let whole = whole.unwrap();
-        whole.write_all_at(&[7; 4096], 0).unwrap();
-        let (well, well_queues) = file(whole, "well");
+        let (hung, hung_queues) = pdisk(&node, File::from(OwnedFd::from(end)));
+        let (well, well_queues) = pdisk(&node, readable());
         let hanging: Vec<_> = (0..20).map(|_| read(&node, hung_queues[0], &hung)).collect();
         for _ in 0..10 {
             let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(30));
@@ -150,5 +162,38 @@ mod tests {
         for read in hanging {
             assert_eq!(read.recv_timeout(Duration::from_secs(30)), Ok(true));
         }
+    }
+
+    /// Pdisks whose requests do not end: the answers of their reads are never taken, which keeps a thread each.
+    #[test]
+    fn disks_that_do_not_answer_leave_threads_to_the_others() {
+        let config = IoConfig { num_io_queues: 1, engine: EngineChoice::Psync, ..IoConfig::default() };
+        let node = IoNode::start(config).unwrap();
+        let (_answer, answers) = mpsc::channel::<()>();
+        let answers = Arc::new(std::sync::Mutex::new(answers));
+        let (begun, begins) = mpsc::channel();
+        let hang = |(file, queues): &(Arc<IoFile>, Queues)| {
+            let (answers, begun) = (Arc::clone(&answers), begun.clone());
+            submit_read(&node, queues[0], file, move |_| {
+                let _ = begun.send(());
+                // Ends when the test does.
+                let _ = answers.lock().map(|answers| answers.recv());
+            });
+        };
+        let begin = || begins.recv_timeout(Duration::from_secs(30)).expect("nobody begins it");
+        let (well, well_queues) = pdisk(&node, readable());
+        // Alone with the one that is well a disk may take half of the threads; with more each takes its share.
+        let (mut hung, mut at_work) = (Vec::new(), 1);
+        for _ in 0..40 {
+            hung.push(pdisk(&node, readable()));
+            let share = share(8, hung.len() + 1);
+            (0..2 * share).for_each(|_| hang(&hung[hung.len() - 1]));
+            (0..share).for_each(|_| begin());
+            at_work += share as u64;
+            let done = read(&node, well_queues[0], &well).recv_timeout(Duration::from_secs(30));
+            assert_eq!(done, Ok(true), "it waits for {} other disks", hung.len());
+        }
+        assert!(begins.try_recv().is_err(), "more than its share");
+        assert!(node.queue_stats()[0].deepest <= at_work, "the shares are the bound");
     }
 }

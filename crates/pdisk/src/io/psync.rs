@@ -1,78 +1,98 @@
-//! The psync engine: pread, pwrite and fdatasync on a few threads a queue, for kernels and containers
-//! that forbid io_uring.
+//! The psync engine: pread, pwrite and fdatasync on threads, for kernels and containers that forbid io_uring.
+//!
+//! A disk that hangs keeps the threads that are in it. So no queue has a fixed number: whoever takes a request and leaves no
+//! thread idle starts another first, and a pdisk within its share (`lanes`) never waits for the disks of others. The shares
+//! are the bound: [`THREADS`] requests for a pdisk alone, one for each of many; and one thread that is idle.
 
 use std::{
     io,
-    os::unix::fs::FileExt,
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{Inbox, IoFile, Job, Op, Queue, Settings, inbox::Jobs, lock};
-use crate::options::IoConfig;
+use super::{
+    inbox::{Inbox, Jobs, Queue},
+    request::Job,
+    settings::Settings,
+};
 
-/// Threads a queue; with a smaller depth some of them rest.
-const THREADS: u32 = 8;
+/// What the pdisks of a queue share, whatever its depth. So many threads, and one, stay while they are idle.
+const THREADS: usize = 8;
 
-pub(super) fn start(config: &IoConfig, settings: &Arc<Settings>) -> io::Result<Vec<Queue>> {
-    (0..config.num_io_queues)
-        .map(|q| {
-            let inbox = Inbox::new(None);
-            let threads = (0..THREADS)
-                .map(|t| {
-                    let (inbox, settings) = (Arc::clone(&inbox), Arc::clone(settings));
-                    let builder = std::thread::Builder::new().name(format!("io{q}.{t}"));
-                    builder.spawn(move || run(&inbox, &settings))
-                })
-                .collect::<io::Result<_>>()?;
-            Ok(Queue { inbox, threads, tid: 0 })
-        })
-        .collect()
+pub(super) fn start(queues: u32, settings: &Arc<Settings>) -> io::Result<Vec<Queue>> {
+    let start = |number| {
+        let crew = Crew { number, inbox: Inbox::new(None), settings: Arc::clone(settings) };
+        crew.start_thread(&mut crew.inbox.jobs.lock())?;
+        Ok(Queue { inbox: crew.inbox, tid: 0 })
+    };
+    (0..queues).map(start).collect()
 }
 
-fn run(inbox: &Inbox, settings: &Settings) {
-    while let Some(job) = next(inbox, settings) {
-        let lane = job.lane();
-        serve(job, inbox);
-        lock(&inbox.jobs).lanes.end(lane);
-        // Who waits for its share alone.
-        inbox.wake.notify_one();
+/// The threads of one queue.
+#[derive(Clone)]
+struct Crew {
+    number: u32,
+    inbox: Arc<Inbox>,
+    settings: Arc<Settings>,
+}
+
+impl Crew {
+    /// One more; it is idle until it has found a job.
+    fn start_thread(&self, jobs: &mut Jobs) -> io::Result<()> {
+        let crew = self.clone();
+        let builder = std::thread::Builder::new().name(format!("io{}", self.number));
+        let thread = builder.spawn(move || crew.run())?;
+        jobs.threads.retain(|thread| !thread.is_finished());
+        jobs.threads.push(thread);
+        jobs.idle += 1;
+        Ok(())
     }
-}
 
-fn next(inbox: &Inbox, settings: &Settings) -> Option<Job> {
-    let mut jobs = lock(&inbox.jobs);
-    loop {
-        let Jobs { list, lanes } = &mut *jobs;
-        list.drain(..).for_each(|job| lanes.push(job.lane(), job));
-        let job = lanes.next(inbox.share(settings.depth().min(THREADS as usize)));
-        inbox.queued.store(lanes.waiting(), Ordering::Relaxed);
-        if let Some(job) = job {
-            inbox.deepest.fetch_max(lanes.active(), Ordering::Relaxed);
-            return Some(job);
+    fn run(self) {
+        while let Some(job) = self.next() {
+            let lane = job.lane();
+            self.serve(job);
+            let mut jobs = self.inbox.jobs.lock();
+            jobs.lanes.end(lane);
+            jobs.idle += 1;
+            // Who waits for its share alone.
+            self.inbox.wake.notify_one();
         }
-        if inbox.stop.load(Ordering::SeqCst) && lanes.waiting() == 0 {
-            // Those that wait for their share end as well.
-            inbox.wake.notify_all();
-            return None;
-        }
-        jobs = inbox.wake.wait(jobs).unwrap_or_else(|e| e.into_inner());
     }
-}
 
-fn serve(mut job: Job, inbox: &Inbox) {
-    let Job { request, .. } = &mut job;
-    let result = perform(&request.file, &mut request.op, request.offset);
-    // Counted before it is answered: who has the answer finds it counted.
-    inbox.done.fetch_add(1, Ordering::Relaxed);
-    inbox.rounds.fetch_add(1, Ordering::Relaxed);
-    job.complete(result);
-}
+    /// The next request that may begin. `None`: the thread ends.
+    fn next(&self) -> Option<Job> {
+        let inbox = &self.inbox;
+        let mut jobs = inbox.jobs.lock();
+        loop {
+            let Jobs { list, lanes, idle, .. } = &mut *jobs;
+            list.drain(..).for_each(|job| lanes.push(job.lane(), job));
+            let job = lanes.next(inbox.share(self.settings.depth().min(THREADS)));
+            inbox.queued.store(lanes.waiting(), Ordering::Relaxed);
+            if let Some(job) = job {
+                inbox.deepest.fetch_max(lanes.active(), Ordering::Relaxed);
+                *idle -= 1;
+                if *idle == 0
+                    && let Err(error) = self.start_thread(&mut jobs)
+                {
+                    tracing::warn!(%error, "no thread for requests that come: they wait for those at work");
+                }
+                return Some(job);
+            }
+            if *idle > THREADS + 1 || inbox.stop.load(Ordering::SeqCst) && lanes.waiting() == 0 {
+                *idle -= 1;
+                // Those that wait for their share end as well.
+                inbox.wake.notify_all();
+                return None;
+            }
+            inbox.wake.wait(&mut jobs);
+        }
+    }
 
-/// Does one operation and waits for it.
-pub(super) fn perform(file: &IoFile, op: &mut Op, offset: u64) -> io::Result<()> {
-    match op {
-        Op::Read(window) => file.file.read_exact_at(window.as_mut(), offset),
-        Op::Write(bytes) => file.file.write_all_at(bytes, offset),
-        Op::Flush => file.file.sync_data(),
+    fn serve(&self, mut job: Job) {
+        let result = job.request.perform();
+        // Counted before it is answered: who has the answer finds it counted.
+        self.inbox.done.fetch_add(1, Ordering::Relaxed);
+        self.inbox.rounds.fetch_add(1, Ordering::Relaxed);
+        job.complete(result);
     }
 }

@@ -18,12 +18,13 @@ use std::{
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use super::{
-    Inbox, IoFile, Job, Op, Queue, Settings,
     again::{AGAIN_MAX, Next, PAUSES, next},
     buffers::{Buffers, Region},
+    file::IoFile,
+    inbox::{Inbox, Queue},
     lanes::Lanes,
-    lock, psync,
-    settings::Pace,
+    request::{Job, Op},
+    settings::{Pace, Settings},
 };
 use crate::options::{IoConfig, QUEUE_DEPTH_MAX};
 
@@ -86,7 +87,8 @@ fn start_queue(
         })?
     };
     let (tid, why) = rx.recv().unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended")))?;
-    Ok((Queue { inbox, threads: vec![thread], tid }, why))
+    inbox.jobs.lock().threads.push(thread);
+    Ok((Queue { inbox, tid }, why))
 }
 
 fn build() -> io::Result<IoUring> {
@@ -230,7 +232,7 @@ impl Loop {
     fn take_jobs(&mut self) -> u32 {
         let mut came = 0;
         if self.inbox.queued.load(Ordering::SeqCst) > 0 {
-            let mut jobs = lock(&self.inbox.jobs);
+            let mut jobs = self.inbox.jobs.lock();
             came = jobs.list.len() as u32;
             jobs.list.drain(..).for_each(|job| self.waiting.push(job.lane(), job));
             self.inbox.queued.store(0, Ordering::SeqCst);
@@ -255,8 +257,7 @@ impl Loop {
     /// Does a request of a file in memory here and now: the ring would hand it to a worker thread of the kernel,
     /// and being woken twice costs more than the copy.
     fn copy(&mut self, mut job: Job) {
-        let request = &mut job.request;
-        let result = psync::perform(&request.file, &mut request.op, request.offset);
+        let result = job.request.perform();
         self.inbox.done.fetch_add(1, Ordering::Relaxed);
         self.waiting.end(job.lane());
         job.complete(result);
@@ -281,7 +282,7 @@ impl Loop {
         // Told to stop it still waits for what is in flight.
         let idle = self.inbox.queued.load(Ordering::SeqCst) == 0
             && (!self.inbox.stop.load(Ordering::SeqCst) || self.in_flight() > 0)
-            && lock(&self.inbox.closed).is_empty();
+            && self.inbox.closed.lock().is_empty();
         let result = if idle { self.wait() } else { self.ring.submit().map(drop) };
         self.inbox.sleeping.store(false, Ordering::SeqCst);
         result
@@ -357,7 +358,7 @@ impl Loop {
 
     /// Closed files leave the table, or the kernel would keep them open.
     fn forget_closed(&mut self) {
-        for number in std::mem::take(&mut *lock(&self.inbox.closed)) {
+        for number in std::mem::take(&mut *self.inbox.closed.lock()) {
             let Some(place) = self.files.places.remove(&number) else { continue };
             match self.ring.submitter().register_files_update(place, &[-1]) {
                 Ok(_) => self.files.free.push(place),
@@ -410,11 +411,7 @@ impl Loop {
 
     fn finish(&mut self, index: usize, result: i32) {
         let Some(slot) = &mut self.slots.0[index] else { return };
-        let len = match &slot.job.request.op {
-            Op::Read(window) => window.len(),
-            Op::Write(bytes) => bytes.len(),
-            Op::Flush => 0,
-        };
+        let len = slot.job.request.op.len();
         match next(result, slot.done, len, slot.again) {
             Next::End(outcome) => self.end(index, outcome),
             Next::Rest => {

@@ -4,7 +4,7 @@
 
 use std::{cell::UnsafeCell, ops::Range as Span, sync::Arc};
 
-use super::IoBuf;
+use super::buffers::IoBuf;
 
 struct Shared(UnsafeCell<IoBuf>);
 

@@ -12,7 +12,7 @@ use crate::{
     error::PdiskError,
     files::{Label, open_direct, read_label, take_lock},
     io::IoFile,
-    log::ReadAt,
+    log::{LOG_RING, ReadAt},
     recover::Image,
 };
 
@@ -70,7 +70,7 @@ impl Offline {
         [
             (&self.data, label.units * base::units::UNIT as u64),
             (&self.crc, label.crc_bytes()),
-            (&self.log, crate::files::LOG_RING + label.log_bytes),
+            (&self.log, LOG_RING + label.log_bytes),
         ]
     }
 }

@@ -7,18 +7,16 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     os::unix::fs::FileExt,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
 use super::plan::Volatile;
-use crate::{
-    io::{IoFile, lock},
-    random::Random,
-};
+use crate::{io::file::IoFile, random::Random};
 
 /// Bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR: usize = 512;
@@ -123,25 +121,25 @@ impl Held {
             return Err(io::Error::other("the fault engine holds whole 4096 byte units only"));
         }
         take_room(file, offset, bytes.len())?;
-        lock(&self.cache).put(file, offset / UNIT as u64, bytes);
-        let mut way_out = lock(&self.way_out);
+        self.cache.lock().put(file, offset / UNIT as u64, bytes);
+        let mut way_out = self.way_out.lock();
         let leak = self.volatile.leak_per_million;
         if leak > 0 {
             write_sectors(file, offset, bytes, || way_out.chance(leak))?;
         }
         loop {
-            let Some((file, unit, (number, bytes))) = lock(&self.cache).oldest(self.volatile.max) else {
+            let Some((file, unit, (number, bytes))) = self.cache.lock().oldest(self.volatile.max) else {
                 return Ok(());
             };
             write_run(&file, unit, &[bytes])?;
-            lock(&self.cache).forget(&file, std::iter::once((unit, number)));
+            self.cache.lock().forget(&file, std::iter::once((unit, number)));
         }
     }
 
     pub fn flush(&self, file: &IoFile) -> io::Result<()> {
-        let _way_out = lock(&self.way_out);
+        let _way_out = self.way_out.lock();
         let units: Vec<(u64, Unit)> = {
-            let cache = lock(&self.cache);
+            let cache = self.cache.lock();
             let all = |u: &BTreeMap<u64, Unit>| u.iter().map(|(i, unit)| (*i, unit.clone())).collect();
             cache.units(file).map(all).unwrap_or_default()
         };
@@ -153,14 +151,14 @@ impl Held {
             rest = &rest[run..];
         }
         file.file.sync_data()?;
-        lock(&self.cache).forget(file, units.iter().map(|(i, (number, _))| (*i, *number)));
+        self.cache.lock().forget(file, units.iter().map(|(i, (number, _))| (*i, *number)));
         Ok(())
     }
 
     /// What is held now for this part of the file. Taken before the disk is read: what goes out meanwhile
     /// is on the disk, or here.
     pub fn seen(&self, file: &IoFile, offset: u64, len: usize) -> Vec<(u64, Bytes)> {
-        let cache = lock(&self.cache);
+        let cache = self.cache.lock();
         let Some(units) = cache.units(file) else { return Vec::new() };
         let span = offset / UNIT as u64..(offset + len as u64).div_ceil(UNIT as u64);
         units.range(span).map(|(i, (_, bytes))| (i * UNIT as u64, bytes.clone())).collect()
@@ -168,7 +166,7 @@ impl Held {
 
     /// One past the last byte held.
     pub fn end(&self, file: &IoFile) -> u64 {
-        let cache = lock(&self.cache);
+        let cache = self.cache.lock();
         let last = cache.units(file).and_then(|u| u.last_key_value().map(|(i, _)| *i + 1));
         last.unwrap_or(0) * UNIT as u64
     }

@@ -13,19 +13,25 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::Path,
-    sync::{Arc, Condvar, Mutex},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex};
+
 #[cfg(test)]
 pub(crate) use held::SECTOR;
 use held::{Held, overlay, write_sectors};
+pub use plan::FaultPlan;
 use plan::{Action, On, Rule};
-pub use plan::{FaultPlan, FileKind};
 pub use trace::{Trace, TraceEvent};
 
-use super::{IoFile, Job, Op, inbox::Inbox, lock, psync};
+use super::{
+    file::IoFile,
+    inbox::{Inbox, join_all},
+    request::{Job, Op},
+};
 use crate::random::Random;
 
 /// Threads that do what the engine below does not.
@@ -137,7 +143,7 @@ impl Layer {
 
     /// New rules from now on. What is held, traced or not flushed stays so.
     pub fn change_rules(&self, plan: &FaultPlan) {
-        *lock(&self.shared.rules) = Rules::new(plan);
+        *self.shared.rules.lock() = Rules::new(plan);
     }
 
     /// Takes the job, or gives it back for the engine `below`.
@@ -148,7 +154,7 @@ impl Layer {
             Op::Write(_) => On::Write,
             Op::Flush => On::Flush,
         };
-        let verdict = lock(&shared.rules).judge(on, &job.request.file.path);
+        let verdict = shared.rules.lock().judge(on, &job.request.file.path);
         let spoiled = verdict.error.is_some() || verdict.torn.is_some() || verdict.delay > Duration::ZERO;
         let trace_id = shared.trace.as_ref().and_then(|t| t.submitted(&job.request));
         let ours =
@@ -156,7 +162,7 @@ impl Layer {
         if !ours {
             return Some(job);
         }
-        let mut waiting = lock(&shared.waiting);
+        let mut waiting = shared.waiting.lock();
         waiting.submitted += 1;
         let due = Due {
             at: Instant::now() + verdict.delay,
@@ -174,7 +180,7 @@ impl Layer {
 
     /// Reads at once, for recovery.
     pub fn read_now(&self, file: &IoFile, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let verdict = lock(&self.shared.rules).judge(On::Read, &file.path);
+        let verdict = self.shared.rules.lock().judge(On::Read, &file.path);
         std::thread::sleep(verdict.delay);
         if let Some(number) = verdict.error {
             return Err(io::Error::from_raw_os_error(number));
@@ -190,9 +196,9 @@ impl Layer {
 
     /// Ends the threads, when all that was submitted is done.
     pub fn stop(&mut self) {
-        lock(&self.shared.waiting).stop = true;
+        self.shared.waiting.lock().stop = true;
         self.shared.wake.notify_all();
-        super::join_all(&mut self.threads);
+        join_all(std::mem::take(&mut self.threads));
     }
 }
 
@@ -222,7 +228,7 @@ fn run(shared: &Shared) {
 
 /// The next request whose time has come. `None`: the end.
 fn next(shared: &Shared) -> Option<Due> {
-    let mut waiting = lock(&shared.waiting);
+    let mut waiting = shared.waiting.lock();
     loop {
         let now = Instant::now();
         let wait = match waiting.due.peek() {
@@ -231,10 +237,12 @@ fn next(shared: &Shared) -> Option<Due> {
             None if waiting.stop => return None,
             None => None,
         };
-        waiting = match wait {
-            Some(time) => shared.wake.wait_timeout(waiting, time).unwrap_or_else(|e| e.into_inner()).0,
-            None => shared.wake.wait(waiting).unwrap_or_else(|e| e.into_inner()),
-        };
+        match wait {
+            Some(time) => {
+                shared.wake.wait_for(&mut waiting, time);
+            }
+            None => shared.wake.wait(&mut waiting),
+        }
     }
 }
 
@@ -255,7 +263,7 @@ impl Shared {
             (Op::Read(window), _) => self.read(file, window.as_mut(), offset),
             (Op::Write(bytes), Some(held)) => held.write(file, offset, bytes),
             (Op::Flush, Some(held)) => held.flush(file),
-            (op, None) => psync::perform(file, op, offset),
+            (_, None) => request.perform(),
         }
     }
 

@@ -19,35 +19,7 @@ use std::{path::Path, str::FromStr, time::Duration};
 use base::ByteSize;
 
 use super::trace::Trace;
-use crate::error::PdiskError;
-
-/// Which file of a pdisk a request goes to.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum FileKind {
-    /// `data`
-    Data,
-    /// `crc`
-    Crc,
-    /// `log`, wherever it is
-    Log,
-    /// `index.0`
-    Index0,
-    /// `index.1`
-    Index1,
-}
-
-impl FileKind {
-    /// By the file's name; the log may have any.
-    pub(crate) fn of(path: &Path) -> FileKind {
-        match path.file_name().and_then(|n| n.to_str()) {
-            Some("data") => FileKind::Data,
-            Some("crc") => FileKind::Crc,
-            Some("index.0") => FileKind::Index0,
-            Some("index.1") => FileKind::Index1,
-            _ => FileKind::Log,
-        }
-    }
-}
+use crate::{error::PdiskError, io::file::FileKind};
 
 /// What kind of request a rule is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,5 +260,14 @@ mod tests {
         }
         let missing = FaultPlan::load("@/nowhere/plan").unwrap_err().to_string();
         assert!(missing.contains("/nowhere/plan"), "{missing}");
+    }
+
+    #[test]
+    fn changed_plans_are_refused_or_mean_something() {
+        let text = "seed 7; volatile max=1m leak=0.25\nnoflush # x\neio on=read file=data path=n2/ p=0.5 after=3 times=2\n\
+                    torn on=write; enospc on=write; delay 5ms on=any";
+        crate::mutate::mutated(&[text.into()], 20_000, |bytes| {
+            let _ = String::from_utf8_lossy(bytes).parse::<FaultPlan>();
+        });
     }
 }

@@ -2,12 +2,15 @@
 //! answered, with marks of the caller's own in between. Crash states are made from it.
 //! It grows without bound: it is for tests, not for servers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
-use super::plan::FileKind;
-use crate::io::{Op, Request, lock};
+use crate::io::{
+    file::FileKind,
+    request::{Op, Request},
+};
 
 /// One event. Numbers name a write or flush from submission to answer.
 #[derive(Clone, Debug)]
@@ -55,17 +58,17 @@ struct Events {
 impl Trace {
     /// Adds a mark.
     pub fn mark(&self, mark: u64) {
-        lock(&self.0).list.push(TraceEvent::Mark(mark));
+        self.0.lock().list.push(TraceEvent::Mark(mark));
     }
     /// Takes the events out.
     pub fn take(&self) -> Vec<TraceEvent> {
-        std::mem::take(&mut lock(&self.0).list)
+        std::mem::take(&mut self.0.lock().list)
     }
 
     /// Notes a submission; reads are not noted.
     pub(super) fn submitted(&self, request: &Request) -> Option<u64> {
         let file = FileKind::of(&request.file.path);
-        let mut events = lock(&self.0);
+        let mut events = self.0.lock();
         let id = events.last_id + 1;
         let event = match &request.op {
             Op::Read(_) => return None,
@@ -78,6 +81,6 @@ impl Trace {
     }
 
     pub(super) fn done(&self, id: u64, ok: bool) {
-        lock(&self.0).list.push(TraceEvent::Done { id, ok });
+        self.0.lock().list.push(TraceEvent::Done { id, ok });
     }
 }

@@ -1,0 +1,164 @@
+//! A run worked out: each series with its bounds, its verdict and a second witness of its payload.
+
+use serde::Serialize;
+
+use super::numbers::show;
+use crate::{
+    cell::Record,
+    engine,
+    expect::{self, Analysis},
+    plan::{Figure, Series},
+    results::{PlannedRun, Run},
+    verdict::{self, Verdict},
+};
+
+/// A run, held against what its parts promise.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// What was run, where.
+    pub run: Run,
+    /// Each plan.
+    pub plans: Vec<PlanReport>,
+}
+
+/// One plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlanReport {
+    /// The plan and its targets.
+    pub planned: PlannedRun,
+    /// Each series that has points.
+    pub series: Vec<SeriesReport>,
+    /// What was not measured, and why.
+    pub missing: Vec<String>,
+}
+
+/// One series.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct SeriesReport {
+    /// The series.
+    pub series: Series,
+    /// Its points and bounds.
+    pub analysis: Analysis,
+    /// What limits it; absent without points.
+    pub verdict: Option<Verdict>,
+    /// Payload against the counters of links and disks, a second witness.
+    pub cross_check: Vec<String>,
+    /// The records of its points, in their order; a record with seconds in it stands for several points.
+    pub records: Vec<Record>,
+}
+
+/// Works a run out. `records` are as [`crate::results::read`] gives them.
+pub fn build(run: &Run, records: &[Record]) -> Report {
+    let plans = run.plans.iter().map(|planned| plan(planned, run, records)).collect();
+    Report { run: run.clone(), plans }
+}
+
+fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
+    let own: Vec<Record> = records.iter().filter(|r| r.cell.plan == planned.plan.name).cloned().collect();
+    // Bounds from other series need their best point first; those have no bounds from others.
+    let best = |begins: &str| {
+        let named = planned.plan.series.iter().filter(|s| s.name.starts_with(begins));
+        let values = named.flat_map(|series| {
+            own.iter().filter(|r| r.cell.series == series.name).filter_map(|r| r.value(series.figure))
+        });
+        values.reduce(f64::max)
+    };
+    let mut missing = Vec::new();
+    let mut series = Vec::new();
+    for one in &planned.plan.series {
+        let analysis = expect::analyse(planned, one, &own, &run.machine, &best);
+        for record in own.iter().filter(|r| r.cell.series == one.name) {
+            missing.extend(record.error.as_ref().map(|error| format!("{}: {error}", record.id)));
+        }
+        if analysis.points.is_empty() {
+            missing.push(format!("{}: not measured: no target for it, or the run was stopped", one.name));
+            continue;
+        }
+        let of_series: Vec<Record> = own.iter().filter(|r| r.cell.series == one.name).cloned().collect();
+        let evidence = verdict::evidence(
+            planned.plan.step,
+            &analysis,
+            &of_series,
+            &run.machine,
+            &bundle(planned, &of_series),
+            &|link, record| capacity(planned, run, link, record),
+        );
+        let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
+        let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
+        let cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
+        let records = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
+        let verdict = evidence.as_ref().map(verdict::judge);
+        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, records });
+    }
+    PlanReport { planned: planned.clone(), series, missing }
+}
+
+/// What links and disks moved for the payload of a cell. Less than the payload on all of them means that caches
+/// took part, or that the counters do not see the traffic; more is headers, redundancy, journals.
+fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
+    let Some(figures) = &record.figures else { return Vec::new() };
+    let payload = match figures.timeline.is_empty() {
+        true => figures.bytes,
+        // Counters are medians over the last periods, so the payload is one as well.
+        false => {
+            let last = figures.timeline.iter().rev().take(engine::patience(&record.cell));
+            let rates: Vec<f64> = last.map(|s| s.operations as f64 / seconds).collect();
+            crate::observe::median(&rates) * figures.bytes / figures.operations.max(f64::MIN_POSITIVE)
+        }
+    };
+    if payload <= 0.0 {
+        return Vec::new();
+    }
+    let links = record.usage.links.iter().map(|link| (link.name.as_str(), link.rx.max(link.tx)));
+    let devices = record.usage.devices.iter().map(|device| (device.name.as_str(), device.bytes));
+    let line = |(name, moved): (&str, f64)| {
+        let (moved_text, payload_text) = (show(Figure::Bytes, moved), show(Figure::Bytes, payload));
+        format!("{name} moved {moved_text}, {:.2} times the payload of {payload_text}", moved / payload)
+    };
+    let busy = |(_, moved): &(&str, f64)| *moved > 0.05 * payload;
+    let (mut links, devices): (Vec<_>, Vec<_>) =
+        (links.filter(busy).collect(), devices.filter(busy).collect());
+    let mut lines = Vec::new();
+    if links.len() > 1 {
+        // Each byte on a wire is sent once, whatever passes it on.
+        let sent = record.usage.links.iter().map(|link| link.tx).sum();
+        lines.push(line(("all links together", sent)));
+        links.sort_by(|a, b| b.1.total_cmp(&a.1));
+    }
+    let shown = links.len().min(2);
+    lines.extend(links[..shown].iter().chain(devices.iter().take(4)).copied().map(line));
+    if links.len() > shown {
+        let (more, least) = (links.len() - shown, links.last().map_or(0.0, |link| link.1));
+        lines.push(format!("{more} more links moved less, the least {}", show(Figure::Bytes, least)));
+    }
+    if lines.is_empty() && record.usage.intervals > 0 {
+        let payload = show(Figure::Bytes, payload);
+        return vec![format!(
+            "no link and no disk moved a twentieth of the payload of {payload}: it came from caches"
+        )];
+    }
+    lines
+}
+
+/// Bytes a second that a link can carry, where that is known: what a stand-in was set to, else what its driver tells.
+fn capacity(planned: &PlannedRun, run: &Run, link: &str, record: &Record) -> Option<f64> {
+    let targets = &planned.targets;
+    let own = targets.pairs_stand_in || (targets.dirs.is_empty() && targets.agents.addrs.is_empty());
+    let mbit: f64 = match link.split_once('/') {
+        Some((namespace, _)) if own && namespace.starts_with("ropewalk-") => {
+            record.cell.params.get("speed")?.parse().ok()?
+        }
+        Some(_) => return None,
+        None => run.environment.links.get(link)?.split_once(" Mbit/s")?.0.parse().ok()?,
+    };
+    Some(mbit * 1e6 / 8.0)
+}
+
+/// The links that a series' connections should spread over: those of its own testbed, else those named.
+fn bundle(planned: &PlannedRun, records: &[Record]) -> Vec<String> {
+    let own: Vec<String> = records.iter().flat_map(|r| r.bundle.iter().cloned()).collect();
+    let mut links = if own.is_empty() { planned.targets.links.clone() } else { own };
+    links.sort();
+    links.dedup();
+    links
+}
