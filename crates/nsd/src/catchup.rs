@@ -10,13 +10,14 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use parking_lot::Mutex;
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership, StripeIo};
 use tokio::{
@@ -101,11 +102,11 @@ impl<S: Strips> CatchUp<S> {
 
     /// How far it is, if it ever began.
     pub fn status(&self) -> Option<CatchUpStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.lock().clone()
     }
 
     fn note(&self, change: impl FnOnce(&mut CatchUpStatus)) {
-        change(self.status.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default());
+        change(self.status.lock().get_or_insert_default());
     }
 
     /// Runs for the life of the server: catches up whenever the map says that the pdisk is returning.
@@ -115,12 +116,12 @@ impl<S: Strips> CatchUp<S> {
             let view = Arc::clone(&views.borrow_and_update());
             let returning = view.pdisk(self.served.id).filter(|p| p.state == PdiskState::Returning);
             let epoch = returning.map(|p| p.changed);
-            let done = *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = *self.made.caught_up.lock();
             if let Some(epoch) = epoch.filter(|e| done.is_none_or(|d| d < *e)) {
                 // Given up when the pdisk's state changes; what was installed stays and is not wrong.
                 tokio::select! {
                     () = self.catch_up(epoch) => {
-                        *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+                        *self.made.caught_up.lock() = Some(epoch);
                         self.note(|s| s.done = true);
                         self.membership.renew_now().await;
                     }
@@ -163,8 +164,7 @@ impl<S: Strips> CatchUp<S> {
             }
         }
         let total = groups.len();
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
+        *self.status.lock() = Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
         let revisit = Arc::new(Mutex::new(Revisit::default()));
         let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
@@ -184,7 +184,7 @@ impl<S: Strips> CatchUp<S> {
             if self.look_again(&revisit, &parallel).await {
                 break;
             }
-            let again = std::mem::take(&mut revisit.lock().unwrap_or_else(PoisonError::into_inner).groups);
+            let again = std::mem::take(&mut revisit.lock().groups);
             let me = |(pool, group)| view.members(pool, group).iter().position(|m| *m == id);
             groups.extend(again.into_iter().filter_map(|of| Some((of.0, of.1, me(of)?))));
             if groups.is_empty() {
@@ -200,8 +200,7 @@ impl<S: Strips> CatchUp<S> {
         revisit: &Arc<Mutex<Revisit>>,
         parallel: &Arc<Semaphore>,
     ) -> bool {
-        let places: Vec<Place> =
-            revisit.lock().unwrap_or_else(PoisonError::into_inner).places.keys().copied().collect();
+        let places: Vec<Place> = revisit.lock().places.keys().copied().collect();
         let mut tasks = JoinSet::new();
         for place in places {
             let Some(permit) = self.permit(place.pool, parallel).await else { return false };
@@ -212,10 +211,10 @@ impl<S: Strips> CatchUp<S> {
             });
         }
         while tasks.join_next().await.is_some() {}
-        let left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = revisit.lock();
         self.note(|s| (s.waiting, s.groups_waiting) = (left.places.len(), left.groups.len()));
         if left.places.is_empty() {
-            self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.made.waits.lock().clear();
         }
         left.places.is_empty() && left.groups.is_empty()
     }
@@ -242,7 +241,7 @@ impl<S: Strips> CatchUp<S> {
             self.pace.take(self.served.id, bytes, deadline).await;
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
-        let mut waiting = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = revisit.lock();
         let before = waiting.places.get(&place).copied().flatten();
         let held = match &outcome {
             Err(Unsettled::Judge(Why::Held(version))) => Some(*version),
@@ -280,7 +279,7 @@ impl<S: Strips> CatchUp<S> {
                     waiting.groups.insert((place.pool, place.group));
                 }
                 let text = format!("{}: {reason}", place.stripe);
-                self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&text);
+                self.made.waits.lock().clone_from(&text);
                 self.note(|s| {
                     s.waiting = waiting.places.len();
                     s.last_reason = text;
@@ -302,7 +301,7 @@ impl<S: Strips> CatchUp<S> {
         let Some(pool_view) = view.pool(pool).cloned() else { return };
         let members = view.members(pool, group).to_vec();
         let again = || {
-            revisit.lock().unwrap_or_else(PoisonError::into_inner).groups.insert((pool, group));
+            revisit.lock().groups.insert((pool, group));
         };
         // A strip that moves: without K members the others cannot even say what there is.
         let moved_from = members.get(me).copied().filter(|m| *m != self.served.id);
@@ -310,8 +309,7 @@ impl<S: Strips> CatchUp<S> {
             members.iter().filter(|m| **m != self.served.id && view.state(**m) == PdiskState::Ok).count();
         let given_up = |m: &PdiskId| view.pdisk(*m).is_some_and(|p| p.given_up());
         if moved_from.is_some() && ok < pool_view.geometry.k() && !members.iter().any(given_up) {
-            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
-                format!("{group}: fewer pdisks count than it takes to read it");
+            *self.made.waits.lock() = format!("{group}: fewer pdisks count than it takes to read it");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }
@@ -320,8 +318,7 @@ impl<S: Strips> CatchUp<S> {
         let vouched = vouched(pool_view.geometry, me, state);
         let absent = |m: &PdiskId| *m != self.served.id && !view.state(*m).written() && !given_up(m);
         if moved_from.is_none() && !vouched && members.iter().any(absent) {
-            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
-                format!("{group}: those who know what there is are away");
+            *self.made.waits.lock() = format!("{group}: those who know what there is are away");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }

@@ -8,11 +8,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use base::PoolId;
+use parking_lot::Mutex;
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership};
 use tokio::{sync::Semaphore, task::JoinHandle};
@@ -66,7 +67,7 @@ impl<S: Strips> Fill<S> {
             let view = Arc::clone(&views.borrow_and_update());
             let wanted = self.wanted(&view);
             under_way.retain(|of, _| wanted.contains(of));
-            self.lock().retain(|of| wanted.contains(of));
+            self.filled.lock().retain(|of| wanted.contains(of));
             for of in wanted {
                 under_way.entry(of).or_insert_with(|| {
                     let work = Work {
@@ -89,10 +90,6 @@ impl<S: Strips> Fill<S> {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<Filled>> {
-        self.filled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The moves to this pdisk.
@@ -131,7 +128,7 @@ impl<S: Strips> Work<S> {
                 .await;
             // Strips that wait are looked at until none does; a group that was not listed to its end, again.
             let again = || {
-                let mut left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut left = revisit.lock();
                 !std::mem::take(&mut left.groups).is_empty()
             };
             let mut listed = !again();
@@ -143,7 +140,7 @@ impl<S: Strips> Work<S> {
                 break;
             }
         }
-        self.filled.lock().unwrap_or_else(PoisonError::into_inner).insert(of);
+        self.filled.lock().insert(of);
         let _ = self.told.try_send(()); // one is on its way already
     }
 }

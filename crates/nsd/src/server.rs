@@ -13,7 +13,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -22,6 +22,7 @@ use std::{
 use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId, presence::boot_time};
 use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Role, Service, Status};
+use parking_lot::Mutex;
 use pdisk::Payload;
 use stripe::{
     LinkError, ManagerLink, Membership, NetTransport, Registered, Registrar, RegistrarError, StripeIo,
@@ -144,7 +145,7 @@ impl Registrar for NodeRegistrar {
         let report = |served: &ServedPdisk| {
             let stats = served.pdisk.stats();
             let told = self.told.get(&served.id).cloned().unwrap_or_default();
-            let filled = told.filled.lock().unwrap_or_else(PoisonError::into_inner);
+            let filled = told.filled.lock();
             PdiskReport {
                 id: served.id,
                 incarnation: stats.incarnation,
@@ -153,10 +154,10 @@ impl Registrar for NodeRegistrar {
                 capacity: stats.capacity,
                 free: stats.room(),
                 failed: stats.failed.is_some(),
-                caught_up: *told.caught_up.lock().unwrap_or_else(PoisonError::into_inner),
+                caught_up: *told.caught_up.lock(),
                 filled: filled.iter().take(FILLED_MAX).copied().collect(),
                 moved: told.moved.load(Ordering::Relaxed),
-                waits: told.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                waits: told.waits.lock().clone(),
                 client_us: self.pace.client_us(),
                 in_force: Epoch(0),
                 oldest_us: 0,

@@ -9,13 +9,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::RangeInclusive,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
 use base::{
     BlockIndex, FsId, InodeNo, OpClass, PdiskId, PoolId, StripId, StripIndex, StripSet, StripeId, Version,
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wire::{
     nsd::{BATCH_MAX, NsdReply, NsdRequest},
@@ -89,18 +90,14 @@ impl Adoption {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is complete and perhaps not adopted on this stripe.
     pub fn complete_of(&self, stripe: StripeId) -> Option<Complete> {
-        self.lock().complete.get(&stripe).cloned()
+        self.table.lock().complete.get(&stripe).cloned()
     }
 
     /// Stripes waiting for adoption.
     pub fn len(&self) -> usize {
-        self.lock().complete.len()
+        self.table.lock().complete.len()
     }
 
     /// A version is complete: `stored` are the strips that hold it, `touched` all it touches. Its
@@ -118,7 +115,7 @@ impl Adoption {
         joined: Vec<(StripIndex, PdiskId)>,
         meta: BlockMeta,
     ) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let entry = table.complete.entry(stripe).or_insert(Complete {
             pool,
             strips: Vec::new(),
@@ -150,7 +147,7 @@ impl Adoption {
         touched: StripSet,
         dead_at: Instant,
     ) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let entry =
             table.abandoned.entry(stripe).or_insert(Abandoned { pool, versions: Vec::new(), dead_at });
         entry.dead_at = entry.dead_at.max(dead_at);
@@ -162,17 +159,17 @@ impl Adoption {
 
     /// No request of the abandoned versions is under way any more.
     pub fn settled(&self, stripe: StripeId) {
-        if let Some(entry) = self.lock().abandoned.get_mut(&stripe) {
+        if let Some(entry) = self.table.lock().abandoned.get_mut(&stripe) {
             entry.dead_at = Instant::now();
         }
     }
 
     pub fn abandoned_of(&self, stripe: StripeId) -> Option<Abandoned> {
-        self.lock().abandoned.get(&stripe).cloned()
+        self.table.lock().abandoned.get(&stripe).cloned()
     }
 
     pub fn discarded(&self, stripe: StripeId) {
-        self.lock().abandoned.remove(&stripe);
+        self.table.lock().abandoned.remove(&stripe);
     }
 
     /// Adopts what waits soon: room on the pdisks comes back with it.
@@ -185,7 +182,7 @@ impl Adoption {
         loop {
             let room = self.room.notified();
             {
-                let table = self.lock();
+                let table = self.table.lock();
                 if table.complete.len() < self.max || table.complete.contains_key(&stripe) {
                     return true;
                 }
@@ -198,17 +195,17 @@ impl Adoption {
     }
 
     fn abandoned_in(&self, fs: FsId, inode: InodeNo) -> Vec<StripeId> {
-        self.lock().abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect()
+        self.table.lock().abandoned.range(stripes_of(fs, inode)).map(|(id, _)| *id).collect()
     }
 
     fn complete_in(&self, fs: FsId, inode: InodeNo) -> usize {
-        self.lock().complete.range(stripes_of(fs, inode)).count()
+        self.table.lock().complete.range(stripes_of(fs, inode)).count()
     }
 
     /// Everything that waits now, by the pdisk that holds it. Strips whose pdisk does not count go.
     fn snapshot(&self, view: &ClusterView) -> HashMap<PdiskId, Vec<(StripId, Version)>> {
         let mut by_pdisk: HashMap<PdiskId, Vec<_>> = HashMap::new();
-        self.lock().complete.retain(|stripe, entry| {
+        self.table.lock().complete.retain(|stripe, entry| {
             let Some(pool) = view.pool(entry.pool) else { return false };
             let group = pool.group_of(*stripe);
             let members = view.members(entry.pool, group);
@@ -235,7 +232,7 @@ impl Adoption {
 
     /// Durably adopted on `pdisk`, which was where the strips stand in `view`.
     fn adopted(&self, view: &ClusterView, pdisk: PdiskId, items: &[(StripId, Version)]) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         for (strip, version) in items {
             if let Some(entry) = table.complete.get_mut(&strip.stripe) {
                 entry.joined.retain(|(i, to, v)| (*i, *to, *v) != (strip.index, pdisk, *version));

@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use std::{
 
 use base::{Epoch, PdiskId, SessionId, presence::boot_time};
 use net::{BoxFuture, Call, CallError, Endpoint, Lane, Service};
+use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::{
     sync::{Notify, watch},
@@ -313,7 +314,7 @@ impl Membership {
     }
     /// The owner says how long the oldest request at each pdisk has been under way.
     pub fn set_oldest(&self, oldest: BTreeMap<PdiskId, Duration>) {
-        *self.inner.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+        *self.inner.oldest.lock() = oldest;
     }
     /// Why membership ended for good, once it has.
     pub fn ended(&self) -> watch::Receiver<Option<String>> {
@@ -355,7 +356,7 @@ impl SilenceReporter for Inner {
     fn silent(&self, pdisk: PdiskId) {
         let now = Instant::now();
         {
-            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut silent = self.silent.lock();
             silent.retain(|_, at| now.duration_since(*at) < Duration::from_secs(1));
             if silent.insert(pdisk, now).is_some() {
                 return;
@@ -399,19 +400,19 @@ impl Inner {
     }
 
     fn lease(&self) -> Lease {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lease.lock()
     }
 
     /// A lease of so long, that was asked for at `sent`.
     fn set_lease(&self, sent: Duration, time: Duration) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lease = self.lease.lock();
         *lease = Lease { time, until: lease.until.max(sent + time) };
     }
 
     /// What a renewal reports.
     fn reports(&self, in_force: &InForce) -> Vec<PdiskReport> {
         let mut reports = self.registrar.reports();
-        let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = self.oldest.lock();
         for report in &mut reports {
             report.in_force = in_force.of(report.id);
             report.oldest_us = oldest.get(&report.id).map_or(0, |time| time.as_micros() as u64);
@@ -453,7 +454,7 @@ impl Inner {
                 }
                 Err(LinkError::Refused(MgrError::NoSession)) => {
                     tracing::warn!(session = %self.session.get(), "the manager ended this session");
-                    self.lease.lock().unwrap_or_else(PoisonError::into_inner).until = Duration::ZERO;
+                    self.lease.lock().until = Duration::ZERO;
                     if !self.register_again().await {
                         return;
                     }

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, Stri
 use bytes::Bytes;
 use net::BoxFuture;
 use nsd::{CatchUp, Fill, Gate, Made, Pace, Records, Repairs, Scrub, ServedPdisk, Tuning};
+use parking_lot::Mutex;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, Registered, Registrar, RegistrarError,
     StripeIo,
@@ -70,7 +71,7 @@ impl Node {
     }
 
     pub fn serving(&self) -> Option<Life> {
-        self.serving.lock().unwrap().clone()
+        self.serving.lock().clone()
     }
 
     /// Whether its server serves, and its disk answers.
@@ -80,11 +81,11 @@ impl Node {
 
     /// The stripes of which its pdisk has something, if that can be said.
     pub fn stripes(&self) -> Vec<StripeId> {
-        if self.hangs() { Vec::new() } else { self.strips.lock().unwrap().stripes().collect() }
+        if self.hangs() { Vec::new() } else { self.strips.lock().stripes().collect() }
     }
 
     pub fn waits(&self) -> String {
-        self.waits.lock().unwrap().lock().unwrap().clone()
+        self.waits.lock().lock().clone()
     }
 
     pub fn hangs(&self) -> bool {
@@ -109,12 +110,12 @@ impl Node {
     }
 
     pub fn begin(&self, number: u64, request: NsdRequest, payload: Bytes) {
-        self.under_way.lock().unwrap().insert(number, (request, payload));
+        self.under_way.lock().insert(number, (request, payload));
     }
 
     /// What was begun under a number; none if the server has been killed since.
     pub fn end(&self, number: u64) -> Option<(NsdRequest, Bytes)> {
-        self.under_way.lock().unwrap().remove(&number)
+        self.under_way.lock().remove(&number)
     }
 }
 
@@ -128,11 +129,11 @@ impl Cluster {
 
     async fn serve_node(self: &Arc<Cluster>, node: &Arc<Node>, process: Process) {
         let life = node.lives.fetch_add(1, SeqCst) + 1;
-        node.strips.lock().unwrap().open();
+        node.strips.lock().open();
         let way = Arc::new(Way { cluster: self.clone(), who: NODE + node.id.0 });
         let told = Told::default();
         if self.without == Without::CatchUp {
-            *told.caught_up.lock().unwrap() = Some(Epoch(u64::MAX));
+            *told.caught_up.lock() = Some(Epoch(u64::MAX));
         }
         let by_length = self.without == Without::LogDigest;
         let server = Arc::new(Server { node: node.clone(), life, told: told.clone(), by_length });
@@ -169,16 +170,16 @@ impl Cluster {
         for queue in queues {
             tokio::spawn(repairs.clone().run(queue, io.clone(), records.clone()));
         }
-        *node.waits.lock().unwrap() = told.waits;
-        *node.serving.lock().unwrap() = Some(Life { membership, gate, repairs, scrub, process });
+        *node.waits.lock() = told.waits;
+        *node.serving.lock() = Some(Life { membership, gate, repairs, scrub, process });
     }
 
     /// SIGKILL. False if it does not serve.
     pub fn kill_server(&self, node: &Node) -> bool {
-        let Some(life) = node.serving.lock().unwrap().take() else { return false };
+        let Some(life) = node.serving.lock().take() else { return false };
         life.process.kill();
-        let mut strips = node.strips.lock().unwrap();
-        for (_, (request, payload)) in std::mem::take(&mut *node.under_way.lock().unwrap()) {
+        let mut strips = node.strips.lock();
+        for (_, (request, payload)) in std::mem::take(&mut *node.under_way.lock()) {
             if self.below(2) == 0 {
                 strips.carry_out(request, &payload);
             }
@@ -224,7 +225,7 @@ impl Registrar for Server {
             };
             pdisks[0].proved = match by_length {
                 true => Some(recorded).filter(|recorded| recorded.position <= pdisks[0].log.position),
-                false => at.strips.lock().unwrap().mark_at(recorded.position),
+                false => at.strips.lock().mark_at(recorded.position),
             };
             let addrs = vec![format!("127.0.0.{id}:1")];
             let request = MgrRequest::RegisterServer { node, process, addrs, pdisks };
@@ -245,11 +246,11 @@ impl Registrar for Server {
         vec![PdiskReport {
             id: PdiskId(self.node.id.0),
             incarnation: Incarnation(self.life),
-            log: self.node.strips.lock().unwrap().mark(),
+            log: self.node.strips.lock().mark(),
             capacity: 1 << 40,
             free: 1 << 40,
-            caught_up: *self.told.caught_up.lock().unwrap(),
-            filled: self.told.filled.lock().unwrap().iter().copied().collect(),
+            caught_up: *self.told.caught_up.lock(),
+            filled: self.told.filled.lock().iter().copied().collect(),
             ..PdiskReport::default()
         }]
     }
@@ -262,8 +263,8 @@ struct Pdisk(Arc<Node>);
 type Refused<T> = Result<T, StripRefusal>;
 
 impl Pdisk {
-    fn strips(&self) -> std::sync::MutexGuard<'_, Strips> {
-        self.0.strips.lock().unwrap()
+    fn strips(&self) -> parking_lot::MutexGuard<'_, Strips> {
+        self.0.strips.lock()
     }
 }
 
