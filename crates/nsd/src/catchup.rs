@@ -9,10 +9,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -34,6 +31,7 @@ use crate::{
     config::{ServedPdisk, Tuning},
     judge::{Seen, Verdict, Why, judge, vouched},
     pace::{PERMITS, Pace},
+    progress::Progress,
     records::Records,
     settle::{Maker, Place, Settled, Unsettled, empty},
     status::CatchUpStatus,
@@ -49,17 +47,7 @@ pub struct CatchUp<S = Pdisk> {
     tuning: Tuning,
     status: Mutex<Option<CatchUpStatus>>,
     pace: Arc<Pace>,
-    made: Made,
-}
-
-/// What is told of the work on a pdisk.
-pub struct Made {
-    /// It has caught up as of this epoch.
-    pub caught_up: Arc<Mutex<Option<Epoch>>>,
-    /// Bytes made anew.
-    pub moved: Arc<AtomicU64>,
-    /// Why a strip waits; empty if none does.
-    pub waits: Arc<Mutex<String>>,
+    progress: Arc<Progress>,
 }
 
 /// Stripes to look at again; bounded.
@@ -72,19 +60,23 @@ pub struct Revisit {
 }
 
 impl<S: Strips> CatchUp<S> {
-    /// For one pdisk. `made` is what the reports to the manager say.
+    /// For one pdisk. `progress` is what the reports to the manager say.
     pub fn new(
         served: ServedPdisk<S>,
         io: StripeIo,
         membership: Membership,
         tuning: Tuning,
         pace: Arc<Pace>,
-        made: Made,
+        progress: Arc<Progress>,
     ) -> CatchUp<S> {
         let records = Records::new(membership.clone());
-        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, made }
+        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, progress }
     }
 
+    /// What the reports to the manager say of it.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
     /// The pdisk it makes strips on.
     pub(crate) fn pdisk(&self) -> PdiskId {
         self.served.id
@@ -116,12 +108,12 @@ impl<S: Strips> CatchUp<S> {
             let view = Arc::clone(&views.borrow_and_update());
             let returning = view.pdisk(self.served.id).filter(|p| p.state == PdiskState::Returning);
             let epoch = returning.map(|p| p.changed);
-            let done = *self.made.caught_up.lock();
+            let done = *self.progress.caught_up.lock();
             if let Some(epoch) = epoch.filter(|e| done.is_none_or(|d| d < *e)) {
                 // Given up when the pdisk's state changes; what was installed stays and is not wrong.
                 tokio::select! {
                     () = self.catch_up(epoch) => {
-                        *self.made.caught_up.lock() = Some(epoch);
+                        *self.progress.caught_up.lock() = Some(epoch);
                         self.note(|s| s.done = true);
                         self.membership.renew_now().await;
                     }
@@ -214,7 +206,7 @@ impl<S: Strips> CatchUp<S> {
         let left = revisit.lock();
         self.note(|s| (s.waiting, s.groups_waiting) = (left.places.len(), left.groups.len()));
         if left.places.is_empty() {
-            self.made.waits.lock().clear();
+            self.progress.waits.lock().clear();
         }
         left.places.is_empty() && left.groups.is_empty()
     }
@@ -237,7 +229,7 @@ impl<S: Strips> CatchUp<S> {
         };
         let outcome = maker.settle(&self.served.pdisk, place).await;
         if let Ok(Settled::Installed(bytes)) = outcome {
-            self.made.moved.fetch_add(bytes, Ordering::Relaxed);
+            self.progress.moved.fetch_add(bytes, Ordering::Relaxed);
             self.pace.take(self.served.id, bytes, deadline).await;
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
@@ -279,7 +271,7 @@ impl<S: Strips> CatchUp<S> {
                     waiting.groups.insert((place.pool, place.group));
                 }
                 let text = format!("{}: {reason}", place.stripe);
-                self.made.waits.lock().clone_from(&text);
+                self.progress.waits.lock().clone_from(&text);
                 self.note(|s| {
                     s.waiting = waiting.places.len();
                     s.last_reason = text;
@@ -309,7 +301,7 @@ impl<S: Strips> CatchUp<S> {
             members.iter().filter(|m| **m != self.served.id && view.state(**m) == PdiskState::Ok).count();
         let given_up = |m: &PdiskId| view.pdisk(*m).is_some_and(|p| p.given_up());
         if moved_from.is_some() && ok < pool_view.geometry.k() && !members.iter().any(given_up) {
-            *self.made.waits.lock() = format!("{group}: fewer pdisks count than it takes to read it");
+            *self.progress.waits.lock() = format!("{group}: fewer pdisks count than it takes to read it");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }
@@ -318,7 +310,7 @@ impl<S: Strips> CatchUp<S> {
         let vouched = vouched(pool_view.geometry, me, state);
         let absent = |m: &PdiskId| *m != self.served.id && !view.state(*m).written() && !given_up(m);
         if moved_from.is_none() && !vouched && members.iter().any(absent) {
-            *self.made.waits.lock() = format!("{group}: those who know what there is are away");
+            *self.progress.waits.lock() = format!("{group}: those who know what there is are away");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }

@@ -32,7 +32,6 @@ const REPORT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Fill<S = Pdisk> {
     maker: Arc<CatchUp<S>>,
     membership: Membership,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
     /// Held while strips that do not belong here are removed: a group begins before or after that.
     sweeping: Arc<tokio::sync::Mutex<()>>,
 }
@@ -47,36 +46,34 @@ impl Drop for UnderWay {
 }
 
 impl<S: Strips> Fill<S> {
-    /// `maker` compares and makes strips; `filled` is what the reports to the manager say.
+    /// `maker` compares and makes strips.
     pub fn new(
         maker: Arc<CatchUp<S>>,
         membership: Membership,
-        filled: Arc<Mutex<BTreeSet<Filled>>>,
         sweeping: Arc<tokio::sync::Mutex<()>>,
     ) -> Fill<S> {
-        Fill { maker, membership, filled, sweeping }
+        Fill { maker, membership, sweeping }
     }
 
     /// Runs for the life of the server.
     pub async fn run(self) {
         let mut views = self.membership.views();
         let mut under_way: BTreeMap<Filled, UnderWay> = BTreeMap::new();
-        let (told, mut done) = tokio::sync::mpsc::channel::<()>(1);
+        let (report, mut due) = tokio::sync::mpsc::channel::<()>(1);
         let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
             let view = Arc::clone(&views.borrow_and_update());
             let wanted = self.wanted(&view);
             under_way.retain(|of, _| wanted.contains(of));
-            self.filled.lock().retain(|of| wanted.contains(of));
+            self.maker.progress().filled.lock().retain(|of| wanted.contains(of));
             for of in wanted {
                 under_way.entry(of).or_insert_with(|| {
                     let work = Work {
                         maker: Arc::clone(&self.maker),
                         membership: self.membership.clone(),
-                        filled: Arc::clone(&self.filled),
                         sweeping: Arc::clone(&self.sweeping),
                         parallel: Arc::clone(&parallel),
-                        told: told.clone(),
+                        report: report.clone(),
                     };
                     UnderWay(tokio::spawn(async move { work.fill(of).await }))
                 });
@@ -84,7 +81,7 @@ impl<S: Strips> Fill<S> {
             // Both arms only wait; what is filled stays filled.
             tokio::select! {
                 changed = views.changed() => if changed.is_err() { return },
-                Some(()) = done.recv() => {
+                Some(()) = due.recv() => {
                     tokio::time::sleep(REPORT_PAUSE).await;
                     self.membership.renew_now().await;
                 }
@@ -106,10 +103,10 @@ impl<S: Strips> Fill<S> {
 struct Work<S> {
     maker: Arc<CatchUp<S>>,
     membership: Membership,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
     sweeping: Arc<tokio::sync::Mutex<()>>,
     parallel: Arc<Semaphore>,
-    told: tokio::sync::mpsc::Sender<()>,
+    /// The manager is to be told.
+    report: tokio::sync::mpsc::Sender<()>,
 }
 
 impl<S: Strips> Work<S> {
@@ -140,7 +137,7 @@ impl<S: Strips> Work<S> {
                 break;
             }
         }
-        self.filled.lock().insert(of);
-        let _ = self.told.try_send(()); // one is on its way already
+        self.maker.progress().filled.lock().insert(of);
+        let _ = self.report.try_send(()); // one is on its way already
     }
 }

@@ -2,7 +2,7 @@
 //! and the shipped catch-up. Who is killed carries out some of what it had begun, without an answer, and nothing more.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -13,7 +13,7 @@ use std::{
 use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripId, StripeId, Version};
 use bytes::Bytes;
 use net::BoxFuture;
-use nsd::{CatchUp, Fill, Gate, Made, Pace, Records, Repairs, Scrub, ServedPdisk, Tuning};
+use nsd::{CatchUp, Fill, Gate, Pace, Progress, Records, Repairs, Scrub, ServedPdisk, Tuning};
 use parking_lot::Mutex;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, Registered, Registrar, RegistrarError,
@@ -21,7 +21,7 @@ use stripe::{
 };
 use tokio::sync::watch;
 use wire::{
-    mgr::{Filled, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::NsdRequest,
     strip::{DeleteStrips, PrepareStrip, StripRefusal, StripState},
 };
@@ -43,8 +43,8 @@ pub struct Node {
     hangs: watch::Sender<bool>,
     /// What is being carried out: lost, or done, if the server is killed now.
     under_way: Mutex<BTreeMap<u64, (NsdRequest, Bytes)>>,
-    /// Why a strip of its pdisk waits.
-    waits: Mutex<Arc<Mutex<String>>>,
+    /// Of the work on its pdisk's strips.
+    progress: Mutex<Arc<Progress>>,
 }
 
 /// A server that serves.
@@ -66,7 +66,7 @@ impl Node {
             serving: Mutex::default(),
             hangs: watch::Sender::new(false),
             under_way: Mutex::default(),
-            waits: Mutex::default(),
+            progress: Mutex::default(),
         })
     }
 
@@ -85,7 +85,7 @@ impl Node {
     }
 
     pub fn waits(&self) -> String {
-        self.waits.lock().lock().clone()
+        self.progress.lock().waits.lock().clone()
     }
 
     pub fn hangs(&self) -> bool {
@@ -131,12 +131,12 @@ impl Cluster {
         let life = node.lives.fetch_add(1, SeqCst) + 1;
         node.strips.lock().open();
         let way = Arc::new(Way { cluster: self.clone(), who: NODE + node.id.0 });
-        let told = Told::default();
+        let progress = Arc::<Progress>::default();
         if self.without == Without::CatchUp {
-            *told.caught_up.lock() = Some(Epoch(u64::MAX));
+            *progress.caught_up.lock() = Some(Epoch(u64::MAX));
         }
         let by_length = self.without == Without::LogDigest;
-        let server = Arc::new(Server { node: node.clone(), life, told: told.clone(), by_length });
+        let server = Arc::new(Server { node: node.clone(), life, progress: progress.clone(), by_length });
         let membership = loop {
             let config = MembershipConfig { in_force_by_owner: true, ..MembershipConfig::default() };
             match Membership::start(way.clone(), server.clone(), config).await {
@@ -155,13 +155,11 @@ impl Cluster {
         let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()), damaged: Vec::new() };
         let pace = Arc::new(Pace::new());
         let maker = || {
-            let Told { caught_up, moved, waits, .. } = told.clone();
-            let made = Made { caught_up, moved, waits };
-            let (io, of, pace) = (io.clone(), membership.clone(), pace.clone());
-            Arc::new(CatchUp::new(served.clone(), io, of, Tuning::default(), pace, made))
+            let (io, of, pace, progress) = (io.clone(), membership.clone(), pace.clone(), progress.clone());
+            Arc::new(CatchUp::new(served.clone(), io, of, Tuning::default(), pace, progress))
         };
         tokio::spawn(maker().run());
-        tokio::spawn(Fill::new(maker(), membership.clone(), told.filled.clone(), Arc::default()).run());
+        tokio::spawn(Fill::new(maker(), membership.clone(), Arc::default()).run());
         let (following, of) = (gate.clone(), membership.clone());
         tokio::spawn(async move { following.follow(of).await });
         let records = Arc::new(Records::new(membership.clone()));
@@ -170,7 +168,7 @@ impl Cluster {
         for queue in queues {
             tokio::spawn(repairs.clone().run(queue, io.clone(), records.clone()));
         }
-        *node.waits.lock() = told.waits;
+        *node.progress.lock() = progress;
         *node.serving.lock() = Some(Life { membership, gate, repairs, scrub, process });
     }
 
@@ -189,20 +187,11 @@ impl Cluster {
     }
 }
 
-/// What a server tells the manager of its pdisk.
-#[derive(Clone, Default)]
-struct Told {
-    caught_up: Arc<Mutex<Option<Epoch>>>,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
-    moved: Arc<AtomicU64>,
-    waits: Arc<Mutex<String>>,
-}
-
 /// How a node becomes part of the cluster, and what it reports.
 struct Server {
     node: Arc<Node>,
     life: u64,
-    told: Told,
+    progress: Arc<Progress>,
     /// See [`Without::LogDigest`].
     by_length: bool,
 }
@@ -249,8 +238,8 @@ impl Registrar for Server {
             log: self.node.strips.lock().mark(),
             capacity: 1 << 40,
             free: 1 << 40,
-            caught_up: *self.told.caught_up.lock(),
-            filled: self.told.filled.lock().iter().copied().collect(),
+            caught_up: *self.progress.caught_up.lock(),
+            filled: self.progress.filled.lock().iter().copied().collect(),
             ..PdiskReport::default()
         }]
     }
