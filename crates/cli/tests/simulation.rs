@@ -113,7 +113,7 @@ impl Mishaps {
                         "mishap: the log of {} is damaged from {from} of {told} on",
                         node.id
                     ));
-                    node.strips.lock().unwrap().lose_from(from);
+                    node.strips.lock().lose_from(from);
                 }
                 cluster.start_server(&node).await;
                 cluster.mishap(&format!("mishap: the server {} is back", node.id));
@@ -135,7 +135,7 @@ impl Mishaps {
     /// Bytes of a strip change on a disk. One at a time, as with whole pdisks.
     fn rot(&mut self, cluster: &Arc<Cluster>) {
         let (node, nth) = (self.node(cluster), self.random.next());
-        if cluster.away() < cluster.shape.spare && node.strips.lock().unwrap().rot(nth) {
+        if cluster.away() < cluster.shape.spare && node.strips.lock().rot(nth) {
             cluster.mishap(&format!("mishap: a strip on {} rots", node.id));
         }
     }

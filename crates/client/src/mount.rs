@@ -353,11 +353,7 @@ impl Blocks for StripeBlocks {
     }
 
     fn write(&self, write: WriteStripe) -> BoxFuture<'_, Result<BlockMeta, BlockError>> {
-        Box::pin(async move {
-            let WriteStripe { stripe, pool, version, len, dirty, pieces, previous, .. } = write;
-            let write = stripe::WriteStripe { stripe, pool, version, len, dirty, pieces, previous };
-            self.io.write(write).await.map_err(block_error)
-        })
+        Box::pin(async move { self.io.write(write).await.map_err(block_error) })
     }
 
     fn read(

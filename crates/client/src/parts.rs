@@ -3,9 +3,8 @@
 
 use std::{future::Future, pin::Pin, time::Instant};
 
-use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId, Version};
-use bytes::Bytes;
-use stripe::{BlockMeta, BlockRead};
+use base::{FsId, Grant, InodeNo, OpClass, PoolId, StripeId};
+use stripe::{BlockMeta, BlockRead, WriteStripe};
 use wire::{
     mgr::{MgrReply, MgrRequest},
     strip::Range,
@@ -37,28 +36,6 @@ pub struct Geometry {
     pub width: u8,
     /// Bytes of a block of new files.
     pub block_size: u32,
-}
-
-/// A new version of a block.
-#[derive(Clone, Debug)]
-pub struct WriteStripe {
-    /// Which block.
-    pub stripe: StripeId,
-    /// Its file's pool.
-    pub pool: PoolId,
-    /// Bytes of a block of its file.
-    pub block_size: u32,
-    /// The new version.
-    pub version: Version,
-    /// Stored bytes of the block after it, a multiple of 4 KiB.
-    pub len: u32,
-    /// What of the block is new: rising, 4 KiB aligned.
-    pub dirty: Vec<Range>,
-    /// Bytes by offset in the block: all of `dirty`, and what [`Blocks::parity_ranges`] asks for beside
-    /// it (absent there means zeros). Rising, multiples of 4 KiB, none crosses a strip boundary.
-    pub pieces: Vec<(u32, Bytes)>,
-    /// The block's current version; `None` if it has none, or if all of it is replaced.
-    pub previous: Option<BlockMeta>,
 }
 
 /// Blocks of files.

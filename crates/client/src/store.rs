@@ -9,7 +9,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use base::{OpClass, units::UNIT};
 use bytes::Bytes;
-use stripe::BlockMeta;
+use stripe::{BlockMeta, WriteStripe};
 use tokio::sync::OwnedSemaphorePermit;
 use wire::strip::Range;
 
@@ -19,7 +19,6 @@ use crate::{
     error::Errno,
     inode::Inode,
     load::{UnitRange, Unread},
-    parts::WriteStripe,
     waits,
 };
 
@@ -47,7 +46,6 @@ struct Job {
     meta: Option<BlockMeta>,
     data_strips: u8,
     pool: base::PoolId,
-    block_size: u32,
 }
 
 impl Core {
@@ -244,7 +242,6 @@ impl Core {
                 meta,
                 data_strips,
                 pool,
-                block_size,
                 may_be_left,
                 strip_units,
             })
@@ -292,7 +289,6 @@ impl Core {
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),
             pool: job.pool,
-            block_size: job.block_size,
             version: self.next_version(inode),
             // Never shorter than before: strips that this version does not touch keep their length.
             len: dirty_end.max(previous.as_ref().map_or(0, |m| m.len)),

@@ -9,13 +9,11 @@
 //! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
 //! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::is_again`]).
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, HashMap};
 
 use base::{PdiskId, StripId, units::UNIT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::Serialize;
 use wire::strip::{Range, ReadStrip, ReadVersion, StripRead, StripState, VersionInfo};
 
@@ -74,20 +72,16 @@ struct State {
 pub struct Cache(Mutex<State>);
 
 impl Cache {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes its bound; what is above it goes. 0 turns it off.
     pub fn resize(&self, bytes_max: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.bytes_max = bytes_max;
         state.shrink();
     }
 
     /// What is in it.
     pub fn usage(&self) -> CacheUse {
-        let state = self.lock();
+        let state = self.0.lock();
         CacheUse {
             bytes_max: state.bytes_max,
             used: state.used,
@@ -99,7 +93,7 @@ impl Cache {
 
     /// Whether it holds anything of a strip: if not, its state need not be asked for.
     pub fn has(&self, pdisk: PdiskId, strip: StripId) -> bool {
-        self.lock().entries.contains_key(&(pdisk, strip))
+        self.0.lock().entries.contains_key(&(pdisk, strip))
     }
 
     /// The answer to a read, if all of it is here; `now` is what the pdisk says of the strip.
@@ -108,7 +102,7 @@ impl Cache {
         if matches!(read.version, ReadVersion::Exactly(version) if version != info.version) {
             return None;
         }
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let State { entries, order, time, hits, .. } = &mut *state;
         let entry = entries.get_mut(&(pdisk, read.strip)).filter(|e| e.info.version == info.version)?;
         let mut ranges = Vec::with_capacity(read.ranges.len());
@@ -138,7 +132,7 @@ impl Cache {
         let key = (pdisk, strip);
         let offset = read.ranges.first().map_or(0, |range| range.offset);
         {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             state.misses += payload.len() as u64;
             if payload.is_empty()
                 || payload.len() as u64 > state.bytes_max / 4
@@ -148,7 +142,7 @@ impl Cache {
             }
         }
         let payload = Bytes::copy_from_slice(payload);
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.entries.get(&key).is_some_and(|e| e.info.version != read.info.version) {
             state.remove(key);
         }
@@ -187,7 +181,7 @@ impl Cache {
 
     /// Somebody got wrong bytes of a strip: what is kept of it goes.
     pub fn forget(&self, pdisk: PdiskId, strip: StripId) {
-        self.lock().remove((pdisk, strip));
+        self.0.lock().remove((pdisk, strip));
     }
 }
 

@@ -9,14 +9,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use base::{Epoch, GroupId, OpClass, PdiskId, PoolId, StripId, StripIndex, StripeId, Version};
+use parking_lot::Mutex;
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership, StripeIo};
 use tokio::{
@@ -33,6 +31,7 @@ use crate::{
     config::{ServedPdisk, Tuning},
     judge::{Seen, Verdict, Why, judge, vouched},
     pace::{PERMITS, Pace},
+    progress::Progress,
     records::Records,
     settle::{Maker, Place, Settled, Unsettled, empty},
     status::CatchUpStatus,
@@ -48,17 +47,7 @@ pub struct CatchUp<S = Pdisk> {
     tuning: Tuning,
     status: Mutex<Option<CatchUpStatus>>,
     pace: Arc<Pace>,
-    made: Made,
-}
-
-/// What is told of the work on a pdisk.
-pub struct Made {
-    /// It has caught up as of this epoch.
-    pub caught_up: Arc<Mutex<Option<Epoch>>>,
-    /// Bytes made anew.
-    pub moved: Arc<AtomicU64>,
-    /// Why a strip waits; empty if none does.
-    pub waits: Arc<Mutex<String>>,
+    progress: Arc<Progress>,
 }
 
 /// Stripes to look at again; bounded.
@@ -71,19 +60,23 @@ pub struct Revisit {
 }
 
 impl<S: Strips> CatchUp<S> {
-    /// For one pdisk. `made` is what the reports to the manager say.
+    /// For one pdisk. `progress` is what the reports to the manager say.
     pub fn new(
         served: ServedPdisk<S>,
         io: StripeIo,
         membership: Membership,
         tuning: Tuning,
         pace: Arc<Pace>,
-        made: Made,
+        progress: Arc<Progress>,
     ) -> CatchUp<S> {
         let records = Records::new(membership.clone());
-        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, made }
+        CatchUp { served, io, membership, records, tuning, status: Mutex::default(), pace, progress }
     }
 
+    /// What the reports to the manager say of it.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
     /// The pdisk it makes strips on.
     pub(crate) fn pdisk(&self) -> PdiskId {
         self.served.id
@@ -101,11 +94,11 @@ impl<S: Strips> CatchUp<S> {
 
     /// How far it is, if it ever began.
     pub fn status(&self) -> Option<CatchUpStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.lock().clone()
     }
 
     fn note(&self, change: impl FnOnce(&mut CatchUpStatus)) {
-        change(self.status.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default());
+        change(self.status.lock().get_or_insert_default());
     }
 
     /// Runs for the life of the server: catches up whenever the map says that the pdisk is returning.
@@ -115,12 +108,12 @@ impl<S: Strips> CatchUp<S> {
             let view = Arc::clone(&views.borrow_and_update());
             let returning = view.pdisk(self.served.id).filter(|p| p.state == PdiskState::Returning);
             let epoch = returning.map(|p| p.changed);
-            let done = *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = *self.progress.caught_up.lock();
             if let Some(epoch) = epoch.filter(|e| done.is_none_or(|d| d < *e)) {
                 // Given up when the pdisk's state changes; what was installed stays and is not wrong.
                 tokio::select! {
                     () = self.catch_up(epoch) => {
-                        *self.made.caught_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+                        *self.progress.caught_up.lock() = Some(epoch);
                         self.note(|s| s.done = true);
                         self.membership.renew_now().await;
                     }
@@ -163,8 +156,7 @@ impl<S: Strips> CatchUp<S> {
             }
         }
         let total = groups.len();
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
+        *self.status.lock() = Some(CatchUpStatus { epoch, groups: total, ..CatchUpStatus::default() });
         let revisit = Arc::new(Mutex::new(Revisit::default()));
         let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
@@ -184,7 +176,7 @@ impl<S: Strips> CatchUp<S> {
             if self.look_again(&revisit, &parallel).await {
                 break;
             }
-            let again = std::mem::take(&mut revisit.lock().unwrap_or_else(PoisonError::into_inner).groups);
+            let again = std::mem::take(&mut revisit.lock().groups);
             let me = |(pool, group)| view.members(pool, group).iter().position(|m| *m == id);
             groups.extend(again.into_iter().filter_map(|of| Some((of.0, of.1, me(of)?))));
             if groups.is_empty() {
@@ -200,8 +192,7 @@ impl<S: Strips> CatchUp<S> {
         revisit: &Arc<Mutex<Revisit>>,
         parallel: &Arc<Semaphore>,
     ) -> bool {
-        let places: Vec<Place> =
-            revisit.lock().unwrap_or_else(PoisonError::into_inner).places.keys().copied().collect();
+        let places: Vec<Place> = revisit.lock().places.keys().copied().collect();
         let mut tasks = JoinSet::new();
         for place in places {
             let Some(permit) = self.permit(place.pool, parallel).await else { return false };
@@ -212,10 +203,10 @@ impl<S: Strips> CatchUp<S> {
             });
         }
         while tasks.join_next().await.is_some() {}
-        let left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = revisit.lock();
         self.note(|s| (s.waiting, s.groups_waiting) = (left.places.len(), left.groups.len()));
         if left.places.is_empty() {
-            self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.progress.waits.lock().clear();
         }
         left.places.is_empty() && left.groups.is_empty()
     }
@@ -238,11 +229,11 @@ impl<S: Strips> CatchUp<S> {
         };
         let outcome = maker.settle(&self.served.pdisk, place).await;
         if let Ok(Settled::Installed(bytes)) = outcome {
-            self.made.moved.fetch_add(bytes, Ordering::Relaxed);
+            self.progress.moved.fetch_add(bytes, Ordering::Relaxed);
             self.pace.take(self.served.id, bytes, deadline).await;
             self.pace.yield_to_clients(begun.elapsed()).await;
         }
-        let mut waiting = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = revisit.lock();
         let before = waiting.places.get(&place).copied().flatten();
         let held = match &outcome {
             Err(Unsettled::Judge(Why::Held(version))) => Some(*version),
@@ -280,7 +271,7 @@ impl<S: Strips> CatchUp<S> {
                     waiting.groups.insert((place.pool, place.group));
                 }
                 let text = format!("{}: {reason}", place.stripe);
-                self.made.waits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&text);
+                self.progress.waits.lock().clone_from(&text);
                 self.note(|s| {
                     s.waiting = waiting.places.len();
                     s.last_reason = text;
@@ -302,7 +293,7 @@ impl<S: Strips> CatchUp<S> {
         let Some(pool_view) = view.pool(pool).cloned() else { return };
         let members = view.members(pool, group).to_vec();
         let again = || {
-            revisit.lock().unwrap_or_else(PoisonError::into_inner).groups.insert((pool, group));
+            revisit.lock().groups.insert((pool, group));
         };
         // A strip that moves: without K members the others cannot even say what there is.
         let moved_from = members.get(me).copied().filter(|m| *m != self.served.id);
@@ -310,8 +301,7 @@ impl<S: Strips> CatchUp<S> {
             members.iter().filter(|m| **m != self.served.id && view.state(**m) == PdiskState::Ok).count();
         let given_up = |m: &PdiskId| view.pdisk(*m).is_some_and(|p| p.given_up());
         if moved_from.is_some() && ok < pool_view.geometry.k() && !members.iter().any(given_up) {
-            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
-                format!("{group}: fewer pdisks count than it takes to read it");
+            *self.progress.waits.lock() = format!("{group}: fewer pdisks count than it takes to read it");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }
@@ -320,8 +310,7 @@ impl<S: Strips> CatchUp<S> {
         let vouched = vouched(pool_view.geometry, me, state);
         let absent = |m: &PdiskId| *m != self.served.id && !view.state(*m).written() && !given_up(m);
         if moved_from.is_none() && !vouched && members.iter().any(absent) {
-            *self.made.waits.lock().unwrap_or_else(PoisonError::into_inner) =
-                format!("{group}: those who know what there is are away");
+            *self.progress.waits.lock() = format!("{group}: those who know what there is are away");
             tokio::time::sleep(self.tuning.revisit_pause).await;
             return again();
         }

@@ -8,11 +8,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use base::PoolId;
+use parking_lot::Mutex;
 use pdisk::Pdisk;
 use stripe::{ClusterView, Membership};
 use tokio::{sync::Semaphore, task::JoinHandle};
@@ -31,7 +32,6 @@ const REPORT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Fill<S = Pdisk> {
     maker: Arc<CatchUp<S>>,
     membership: Membership,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
     /// Held while strips that do not belong here are removed: a group begins before or after that.
     sweeping: Arc<tokio::sync::Mutex<()>>,
 }
@@ -46,36 +46,34 @@ impl Drop for UnderWay {
 }
 
 impl<S: Strips> Fill<S> {
-    /// `maker` compares and makes strips; `filled` is what the reports to the manager say.
+    /// `maker` compares and makes strips.
     pub fn new(
         maker: Arc<CatchUp<S>>,
         membership: Membership,
-        filled: Arc<Mutex<BTreeSet<Filled>>>,
         sweeping: Arc<tokio::sync::Mutex<()>>,
     ) -> Fill<S> {
-        Fill { maker, membership, filled, sweeping }
+        Fill { maker, membership, sweeping }
     }
 
     /// Runs for the life of the server.
     pub async fn run(self) {
         let mut views = self.membership.views();
         let mut under_way: BTreeMap<Filled, UnderWay> = BTreeMap::new();
-        let (told, mut done) = tokio::sync::mpsc::channel::<()>(1);
+        let (report, mut due) = tokio::sync::mpsc::channel::<()>(1);
         let parallel = Arc::new(Semaphore::new(PERMITS as usize));
         loop {
             let view = Arc::clone(&views.borrow_and_update());
             let wanted = self.wanted(&view);
             under_way.retain(|of, _| wanted.contains(of));
-            self.lock().retain(|of| wanted.contains(of));
+            self.maker.progress().filled.lock().retain(|of| wanted.contains(of));
             for of in wanted {
                 under_way.entry(of).or_insert_with(|| {
                     let work = Work {
                         maker: Arc::clone(&self.maker),
                         membership: self.membership.clone(),
-                        filled: Arc::clone(&self.filled),
                         sweeping: Arc::clone(&self.sweeping),
                         parallel: Arc::clone(&parallel),
-                        told: told.clone(),
+                        report: report.clone(),
                     };
                     UnderWay(tokio::spawn(async move { work.fill(of).await }))
                 });
@@ -83,16 +81,12 @@ impl<S: Strips> Fill<S> {
             // Both arms only wait; what is filled stays filled.
             tokio::select! {
                 changed = views.changed() => if changed.is_err() { return },
-                Some(()) = done.recv() => {
+                Some(()) = due.recv() => {
                     tokio::time::sleep(REPORT_PAUSE).await;
                     self.membership.renew_now().await;
                 }
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<Filled>> {
-        self.filled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The moves to this pdisk.
@@ -109,10 +103,10 @@ impl<S: Strips> Fill<S> {
 struct Work<S> {
     maker: Arc<CatchUp<S>>,
     membership: Membership,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
     sweeping: Arc<tokio::sync::Mutex<()>>,
     parallel: Arc<Semaphore>,
-    told: tokio::sync::mpsc::Sender<()>,
+    /// The manager is to be told.
+    report: tokio::sync::mpsc::Sender<()>,
 }
 
 impl<S: Strips> Work<S> {
@@ -131,7 +125,7 @@ impl<S: Strips> Work<S> {
                 .await;
             // Strips that wait are looked at until none does; a group that was not listed to its end, again.
             let again = || {
-                let mut left = revisit.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut left = revisit.lock();
                 !std::mem::take(&mut left.groups).is_empty()
             };
             let mut listed = !again();
@@ -143,7 +137,7 @@ impl<S: Strips> Work<S> {
                 break;
             }
         }
-        self.filled.lock().unwrap_or_else(PoisonError::into_inner).insert(of);
-        let _ = self.told.try_send(()); // one is on its way already
+        self.maker.progress().filled.lock().insert(of);
+        let _ = self.report.try_send(()); // one is on its way already
     }
 }

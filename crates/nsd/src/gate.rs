@@ -8,7 +8,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,6 +17,7 @@ use base::{
     fence::{Passes, Permit},
     presence::{Presence, boot_time},
 };
+use parking_lot::Mutex;
 use stripe::{ClusterView, InForce, Membership};
 use tokio::sync::watch;
 use wire::{
@@ -38,7 +39,7 @@ pub struct Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut present = self.shared.lock();
+        let mut present = self.shared.present.lock();
         let (at, permit) = (present.pdisks.get_mut(&self.pdisk), self.permit.take());
         if at.zip(permit).is_some_and(|(at, permit)| at.passes.end(permit)) {
             self.shared.tell(&present);
@@ -74,10 +75,6 @@ pub struct Gate {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Present> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tell(&self, present: &Present) {
         self.in_force.send_replace(present.in_force());
     }
@@ -105,7 +102,7 @@ impl Gate {
 
     /// Admits under a newer map from now on.
     fn replace(&self, view: Arc<ClusterView>) {
-        let mut present = self.shared.lock();
+        let mut present = self.shared.present.lock();
         let before = present.view.epoch();
         for (&id, at) in &mut present.pdisks {
             // It was away: what it was asked for before is forgotten, and what those ask who know that it is back comes later.
@@ -121,7 +118,7 @@ impl Gate {
 
     /// How long the oldest request at each pdisk has been under way, this process's own absence not counted.
     fn oldest(&self) -> BTreeMap<PdiskId, Duration> {
-        let mut present = self.shared.lock();
+        let mut present = self.shared.present.lock();
         let now = present.clock.look(self.shared.started.elapsed(), boot_time()).present;
         present.pdisks.iter().map(|(&id, at)| (id, at.passes.oldest(now))).collect()
     }
@@ -157,7 +154,7 @@ impl Gate {
 
     /// The map version that requests are admitted under.
     pub fn epoch(&self) -> Epoch {
-        self.shared.lock().view.epoch()
+        self.shared.present.lock().view.epoch()
     }
 
     /// Checks a request against lease, session and map. `Err` is the answer to its sender.
@@ -186,7 +183,7 @@ impl Gate {
                 return Err(NsdRefusal::NoMap);
             }
         }
-        let mut present = self.shared.lock();
+        let mut present = self.shared.present.lock();
         let present = &mut *present;
         let map = &present.view.map;
         let from_manager = session == SessionId(0) && matches!(request, NsdRequest::Delete { .. });

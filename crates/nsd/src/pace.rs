@@ -6,14 +6,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use base::{PdiskId, tunables::Tunables};
+use parking_lot::Mutex;
 use stripe::Membership;
 use wire::mgr::{MgrReply, MgrRequest};
 
@@ -152,7 +150,7 @@ impl Pace {
         }
         let now = Instant::now();
         let turn = {
-            let mut paid = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paid = self.paid_at.lock();
             let at = paid.entry(pdisk).or_insert(now);
             let turn = (*at).max(now);
             *at = turn + Duration::from_micros(bytes.saturating_mul(1_000_000) / rate);
@@ -177,7 +175,7 @@ mod tests {
             pace.take(PdiskId(2), 5_000_000, far).await;
         }
         assert!(begun.elapsed() >= Duration::from_millis(150), "three times 5 MB at 100 MB/s were paid for");
-        let paid = *pace.paid_at.lock().unwrap().get(&PdiskId(2)).unwrap();
+        let paid = *pace.paid_at.lock().get(&PdiskId(2)).unwrap();
         assert!(paid >= begun + Duration::from_millis(200));
     }
 

@@ -1,11 +1,9 @@
 //! What the manager's record says of blocks. Questions that come while one is on its way go together in the next.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::time::Instant;
 
 use base::StripeId;
+use parking_lot::Mutex;
 use stripe::{LinkError, Membership};
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -36,14 +34,14 @@ impl Records {
     /// What is said of one block at some moment after this call.
     pub async fn of(&self, stripe: StripeId, deadline: Instant) -> Result<Owner, NoRecord> {
         let (answer, mut answered) = oneshot::channel();
-        self.lock().push((stripe, answer));
+        self.waiting.lock().push((stripe, answer));
         let _turn = self.turn.lock().await;
         if let Ok(owner) = answered.try_recv() {
             return Ok(owner);
         }
         // Mine is the first that waits, or was lost with who asked for it.
         let asked: Vec<_> = {
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             let most = waiting.len().min(OWNERS_MAX);
             waiting.drain(..most).filter(|(_, answer)| !answer.is_closed()).collect()
         };
@@ -62,9 +60,5 @@ impl Records {
             MgrReply::Owners(owners) if owners.len() == asked => Ok(owners),
             _ => Err(NoRecord("unexpected answer".into())),
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(StripeId, oneshot::Sender<Owner>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -12,6 +12,7 @@ use base::{
     OpClass, PdiskId, StripId,
     stats::{self, Counter},
 };
+use parking_lot::Mutex;
 use stripe::StripeIo;
 use tokio::sync::mpsc;
 
@@ -67,7 +68,7 @@ impl Repairs {
 
     /// A strip was found damaged.
     pub fn found(&self, pdisk: PdiskId, strip: StripId) {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.queued.lock();
         if queued.insert((pdisk, strip)) {
             self.note(|s| s.found += 1);
             self.counted.found.inc();
@@ -79,12 +80,12 @@ impl Repairs {
 
     /// Counts.
     pub fn status(&self) -> RepairStatus {
-        let queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner).len();
-        RepairStatus { queued, ..self.status.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+        let queued = self.queued.lock().len();
+        RepairStatus { queued, ..self.status.lock().clone() }
     }
 
     fn note(&self, change: impl FnOnce(&mut RepairStatus)) {
-        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.status.lock());
     }
 
     /// Repairs the strips of one pdisk until its queue is closed.
@@ -108,7 +109,7 @@ impl Repairs {
                     self.counted.failed.inc();
                 }
             }
-            self.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&(pdisk, strip));
+            self.queued.lock().remove(&(pdisk, strip));
         }
     }
 }

@@ -11,11 +11,8 @@
 //! itself with its pass ([`crate::gate`]) until the disk has answered.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -29,14 +26,14 @@ use stripe::{
 use tokio::task::JoinHandle;
 use wire::{
     frame,
-    mgr::{FILLED_MAX, Filled, LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{ReadStrip, StripRead},
 };
 
 use crate::{
     cache::{Cache, CacheUse},
-    catchup::{CatchUp, Made},
+    catchup::CatchUp,
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
     fill::Fill,
@@ -45,6 +42,7 @@ use crate::{
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
+    progress::Progress,
     records::Records,
     repair::Repairs,
     scrub::{Page, Scrub},
@@ -90,17 +88,8 @@ struct NodeRegistrar {
     process: ProcessIdent,
     addrs: Vec<String>,
     served: Vec<ServedPdisk>,
-    told: HashMap<PdiskId, Told>,
+    progress: HashMap<PdiskId, Arc<Progress>>,
     pace: Arc<Pace>,
-}
-
-/// What the makers of strips on one pdisk tell the manager.
-#[derive(Clone, Default)]
-struct Told {
-    caught_up: Arc<Mutex<Option<Epoch>>>,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
-    moved: Arc<AtomicU64>,
-    waits: Arc<Mutex<String>>,
 }
 
 /// What the manager has on record of the logs of these pdisks: their registration must show that it is still there.
@@ -143,23 +132,19 @@ impl Registrar for NodeRegistrar {
     fn reports(&self) -> Vec<PdiskReport> {
         let report = |served: &ServedPdisk| {
             let stats = served.pdisk.stats();
-            let told = self.told.get(&served.id).cloned().unwrap_or_default();
-            let filled = told.filled.lock().unwrap_or_else(PoisonError::into_inner);
-            PdiskReport {
+            let report = PdiskReport {
                 id: served.id,
                 incarnation: stats.incarnation,
                 log: served.pdisk.mark(),
-                proved: None,
                 capacity: stats.capacity,
                 free: stats.room(),
                 failed: stats.failed.is_some(),
-                caught_up: *told.caught_up.lock().unwrap_or_else(PoisonError::into_inner),
-                filled: filled.iter().take(FILLED_MAX).copied().collect(),
-                moved: told.moved.load(Ordering::Relaxed),
-                waits: told.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
                 client_us: self.pace.client_us(),
-                in_force: Epoch(0),
-                oldest_us: 0,
+                ..PdiskReport::default()
+            };
+            match self.progress.get(&served.id) {
+                Some(progress) => progress.report(report),
+                None => report,
             }
         };
         self.served.iter().map(report).collect()
@@ -176,14 +161,14 @@ impl Server {
                 return Err(ServerError::Twice { pdisk: pdisk.id });
             }
         }
-        let told: HashMap<_, _> = pdisks.iter().map(|p| (p.id, Told::default())).collect();
+        let progress: HashMap<_, _> = pdisks.iter().map(|p| (p.id, Arc::<Progress>::default())).collect();
         let pace = Arc::new(Pace::new());
         let registrar = Arc::new(NodeRegistrar {
             node,
             process,
             addrs,
             served: pdisks.clone(),
-            told: told.clone(),
+            progress: progress.clone(),
             pace: Arc::clone(&pace),
         });
         membership.in_force_by_owner = true;
@@ -205,7 +190,7 @@ impl Server {
         let mut catch_up = HashMap::new();
         let mut tasks = Vec::new();
         for pdisk in &pdisks {
-            let told = told.get(&pdisk.id).cloned().unwrap_or_default();
+            let progress = progress.get(&pdisk.id).cloned().unwrap_or_default();
             let maker = || {
                 Arc::new(CatchUp::new(
                     pdisk.clone(),
@@ -213,19 +198,14 @@ impl Server {
                     membership.clone(),
                     tuning.clone(),
                     Arc::clone(&pace),
-                    Made {
-                        caught_up: Arc::clone(&told.caught_up),
-                        moved: Arc::clone(&told.moved),
-                        waits: Arc::clone(&told.waits),
-                    },
+                    Arc::clone(&progress),
                 ))
             };
             let one = maker();
             tasks.push(tokio::spawn(Arc::clone(&one).run()));
             catch_up.insert(pdisk.id, one);
             let sweeping = Arc::default();
-            let fill =
-                Fill::new(maker(), membership.clone(), Arc::clone(&told.filled), Arc::clone(&sweeping));
+            let fill = Fill::new(maker(), membership.clone(), Arc::clone(&sweeping));
             tasks.push(tokio::spawn(fill.run()));
             tasks.push(tokio::spawn(Leftovers::new(pdisk.clone(), membership.clone(), sweeping).run()));
         }

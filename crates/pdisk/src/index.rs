@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
+    ops::{Bound, RangeInclusive},
 };
 
 use base::{Grant, GroupId, Incarnation, PoolId, StripId, StripIndex, StripeId, Version, units::UNIT};
@@ -118,17 +118,12 @@ impl Index {
         used
     }
 
-    /// The strips of the blocks that are deleted.
-    fn of_blocks(&self, d: &DeleteStrips) -> impl Iterator<Item = (&StripId, &Strip)> {
-        let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
-        let (first, last) = (stripe(d.first).strip(StripIndex(0)), stripe(d.last).strip(StripIndex(255)));
-        (first <= last).then(|| self.strips.range(first..=last)).into_iter().flatten()
-    }
-
-    /// Those of them with a prepared version that the delete leaves, and the last record of each.
+    /// Strips with a prepared version that a delete leaves, and the last record of each.
     pub fn prepared_above(&self, d: &DeleteStrips) -> impl Iterator<Item = (StripId, u64)> {
+        let prepared = strips_of(d).map(|strips| self.prepared.range(strips)).into_iter().flatten();
+        let strips = prepared.filter_map(|id| Some((*id, self.strips.get(id)?)));
         let above = |s: &Strip| s.prepared.as_ref().is_some_and(|p| p.version > d.highest);
-        self.of_blocks(d).filter(move |(_, s)| above(s)).map(|(id, s)| (*id, s.rsn))
+        strips.filter(move |(_, s)| above(s)).map(|(id, s)| (id, s.rsn))
     }
 
     /// Applies the record with number `rsn`. `payload`: the bytes of its inline units.
@@ -168,7 +163,8 @@ impl Index {
                 mark_damaged(s, *version).then_some(()).ok_or(Misfit("lost version is not here"))
             })?,
             Record::Delete(d) | Record::Remove(d) => {
-                let ids: Vec<StripId> = self.of_blocks(d).map(|(id, _)| *id).collect();
+                let there = strips_of(d).map(|strips| self.strips.range(strips)).into_iter().flatten();
+                let ids: Vec<StripId> = there.map(|(id, _)| *id).collect();
                 for id in ids {
                     let mut deleted = false;
                     self.change(id, rsn, &mut effects, |s| {
@@ -336,6 +332,12 @@ impl Index {
         index.strips = strips.into_iter().collect();
         index
     }
+}
+
+/// The strips of the blocks that are deleted; `None` if there are none.
+fn strips_of(d: &DeleteStrips) -> Option<RangeInclusive<StripId>> {
+    let stripe = |block| StripeId { fs: d.fs, inode: d.inode, block };
+    (d.first <= d.last).then(|| stripe(d.first).strip(StripIndex(0))..=stripe(d.last).strip(StripIndex(255)))
 }
 
 fn prepared_is(s: &Strip, version: Version) -> Result<(), Misfit> {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use base::{BufPool, Epoch, GroupId, NodeId, PdiskId, PoolId, StripIndex, StripeId};
+use base::{Epoch, GroupId, NodeId, PdiskId, PoolId, StripIndex, StripeId};
 use layout::{Code, Codec};
 use wire::map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, StripMove};
 
@@ -131,9 +131,4 @@ impl ClusterView {
         }
         latest
     }
-}
-
-/// Memory for parity and decoded strips, kept warm.
-pub(crate) fn buffer_pool() -> BufPool {
-    BufPool::new(64 << 20)
 }

@@ -236,7 +236,7 @@ impl Cluster {
         let Some(map) = self.map() else { return self.nodes.len() };
         let counts = |node: &Node| {
             let ok = map.pdisk(PdiskId(node.id.0)).is_some_and(|pdisk| pdisk.state == PdiskState::Ok);
-            ok && node.answers_now() && !node.strips.lock().unwrap().is_damaged()
+            ok && node.answers_now() && !node.strips.lock().is_damaged()
         };
         let used = self.nodes.iter().filter(|node| in_use(&map, PdiskId(node.id.0)));
         used.filter(|node| !counts(node)).count()
@@ -252,7 +252,7 @@ impl Cluster {
 
     /// Whether some disk has damaged bytes.
     pub fn rotted(&self) -> bool {
-        self.nodes.iter().any(|node| node.strips.lock().unwrap().is_damaged())
+        self.nodes.iter().any(|node| node.strips.lock().is_damaged())
     }
 
     /// Asks the manager in nobody's name.
@@ -469,11 +469,11 @@ impl Cluster {
         };
         let (reply, bytes) = match self.pretended(session, &request) {
             Some(reply) => (reply, Bytes::new()),
-            None => at.strips.lock().unwrap().carry_out(request, &payload),
+            None => at.strips.lock().carry_out(request, &payload),
         };
         self.note(|| format!("{asked}: {reply:?}"));
         drop(pass);
-        for strip in at.strips.lock().unwrap().found_damaged() {
+        for strip in at.strips.lock().found_damaged() {
             life.repairs.found(PdiskId(node.0), strip);
         }
         if !membership.lease_valid() {

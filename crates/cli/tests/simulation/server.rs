@@ -2,9 +2,9 @@
 //! and the shipped catch-up. Who is killed carries out some of what it had begun, without an answer, and nothing more.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -13,14 +13,15 @@ use std::{
 use base::{Epoch, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripId, StripeId, Version};
 use bytes::Bytes;
 use net::BoxFuture;
-use nsd::{CatchUp, Fill, Gate, Made, Pace, Records, Repairs, Scrub, ServedPdisk, Tuning};
+use nsd::{CatchUp, Fill, Gate, Pace, Progress, Records, Repairs, Scrub, ServedPdisk, Tuning};
+use parking_lot::Mutex;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, Registered, Registrar, RegistrarError,
     StripeIo,
 };
 use tokio::sync::watch;
 use wire::{
-    mgr::{Filled, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
+    mgr::{MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::NsdRequest,
     strip::{DeleteStrips, PrepareStrip, StripRefusal, StripState},
 };
@@ -42,8 +43,8 @@ pub struct Node {
     hangs: watch::Sender<bool>,
     /// What is being carried out: lost, or done, if the server is killed now.
     under_way: Mutex<BTreeMap<u64, (NsdRequest, Bytes)>>,
-    /// Why a strip of its pdisk waits.
-    waits: Mutex<Arc<Mutex<String>>>,
+    /// Of the work on its pdisk's strips.
+    progress: Mutex<Arc<Progress>>,
 }
 
 /// A server that serves.
@@ -65,12 +66,12 @@ impl Node {
             serving: Mutex::default(),
             hangs: watch::Sender::new(false),
             under_way: Mutex::default(),
-            waits: Mutex::default(),
+            progress: Mutex::default(),
         })
     }
 
     pub fn serving(&self) -> Option<Life> {
-        self.serving.lock().unwrap().clone()
+        self.serving.lock().clone()
     }
 
     /// Whether its server serves, and its disk answers.
@@ -80,11 +81,11 @@ impl Node {
 
     /// The stripes of which its pdisk has something, if that can be said.
     pub fn stripes(&self) -> Vec<StripeId> {
-        if self.hangs() { Vec::new() } else { self.strips.lock().unwrap().stripes().collect() }
+        if self.hangs() { Vec::new() } else { self.strips.lock().stripes().collect() }
     }
 
     pub fn waits(&self) -> String {
-        self.waits.lock().unwrap().lock().unwrap().clone()
+        self.progress.lock().waits.lock().clone()
     }
 
     pub fn hangs(&self) -> bool {
@@ -109,12 +110,12 @@ impl Node {
     }
 
     pub fn begin(&self, number: u64, request: NsdRequest, payload: Bytes) {
-        self.under_way.lock().unwrap().insert(number, (request, payload));
+        self.under_way.lock().insert(number, (request, payload));
     }
 
     /// What was begun under a number; none if the server has been killed since.
     pub fn end(&self, number: u64) -> Option<(NsdRequest, Bytes)> {
-        self.under_way.lock().unwrap().remove(&number)
+        self.under_way.lock().remove(&number)
     }
 }
 
@@ -128,14 +129,14 @@ impl Cluster {
 
     async fn serve_node(self: &Arc<Cluster>, node: &Arc<Node>, process: Process) {
         let life = node.lives.fetch_add(1, SeqCst) + 1;
-        node.strips.lock().unwrap().open();
+        node.strips.lock().open();
         let way = Arc::new(Way { cluster: self.clone(), who: NODE + node.id.0 });
-        let told = Told::default();
+        let progress = Arc::<Progress>::default();
         if self.without == Without::CatchUp {
-            *told.caught_up.lock().unwrap() = Some(Epoch(u64::MAX));
+            *progress.caught_up.lock() = Some(Epoch(u64::MAX));
         }
         let by_length = self.without == Without::LogDigest;
-        let server = Arc::new(Server { node: node.clone(), life, told: told.clone(), by_length });
+        let server = Arc::new(Server { node: node.clone(), life, progress: progress.clone(), by_length });
         let membership = loop {
             let config = MembershipConfig { in_force_by_owner: true, ..MembershipConfig::default() };
             match Membership::start(way.clone(), server.clone(), config).await {
@@ -154,13 +155,11 @@ impl Cluster {
         let served = ServedPdisk { id: pdisk, pdisk: Pdisk(node.clone()), damaged: Vec::new() };
         let pace = Arc::new(Pace::new());
         let maker = || {
-            let Told { caught_up, moved, waits, .. } = told.clone();
-            let made = Made { caught_up, moved, waits };
-            let (io, of, pace) = (io.clone(), membership.clone(), pace.clone());
-            Arc::new(CatchUp::new(served.clone(), io, of, Tuning::default(), pace, made))
+            let (io, of, pace, progress) = (io.clone(), membership.clone(), pace.clone(), progress.clone());
+            Arc::new(CatchUp::new(served.clone(), io, of, Tuning::default(), pace, progress))
         };
         tokio::spawn(maker().run());
-        tokio::spawn(Fill::new(maker(), membership.clone(), told.filled.clone(), Arc::default()).run());
+        tokio::spawn(Fill::new(maker(), membership.clone(), Arc::default()).run());
         let (following, of) = (gate.clone(), membership.clone());
         tokio::spawn(async move { following.follow(of).await });
         let records = Arc::new(Records::new(membership.clone()));
@@ -169,16 +168,16 @@ impl Cluster {
         for queue in queues {
             tokio::spawn(repairs.clone().run(queue, io.clone(), records.clone()));
         }
-        *node.waits.lock().unwrap() = told.waits;
-        *node.serving.lock().unwrap() = Some(Life { membership, gate, repairs, scrub, process });
+        *node.progress.lock() = progress;
+        *node.serving.lock() = Some(Life { membership, gate, repairs, scrub, process });
     }
 
     /// SIGKILL. False if it does not serve.
     pub fn kill_server(&self, node: &Node) -> bool {
-        let Some(life) = node.serving.lock().unwrap().take() else { return false };
+        let Some(life) = node.serving.lock().take() else { return false };
         life.process.kill();
-        let mut strips = node.strips.lock().unwrap();
-        for (_, (request, payload)) in std::mem::take(&mut *node.under_way.lock().unwrap()) {
+        let mut strips = node.strips.lock();
+        for (_, (request, payload)) in std::mem::take(&mut *node.under_way.lock()) {
             if self.below(2) == 0 {
                 strips.carry_out(request, &payload);
             }
@@ -188,20 +187,11 @@ impl Cluster {
     }
 }
 
-/// What a server tells the manager of its pdisk.
-#[derive(Clone, Default)]
-struct Told {
-    caught_up: Arc<Mutex<Option<Epoch>>>,
-    filled: Arc<Mutex<BTreeSet<Filled>>>,
-    moved: Arc<AtomicU64>,
-    waits: Arc<Mutex<String>>,
-}
-
 /// How a node becomes part of the cluster, and what it reports.
 struct Server {
     node: Arc<Node>,
     life: u64,
-    told: Told,
+    progress: Arc<Progress>,
     /// See [`Without::LogDigest`].
     by_length: bool,
 }
@@ -224,7 +214,7 @@ impl Registrar for Server {
             };
             pdisks[0].proved = match by_length {
                 true => Some(recorded).filter(|recorded| recorded.position <= pdisks[0].log.position),
-                false => at.strips.lock().unwrap().mark_at(recorded.position),
+                false => at.strips.lock().mark_at(recorded.position),
             };
             let addrs = vec![format!("127.0.0.{id}:1")];
             let request = MgrRequest::RegisterServer { node, process, addrs, pdisks };
@@ -245,11 +235,11 @@ impl Registrar for Server {
         vec![PdiskReport {
             id: PdiskId(self.node.id.0),
             incarnation: Incarnation(self.life),
-            log: self.node.strips.lock().unwrap().mark(),
+            log: self.node.strips.lock().mark(),
             capacity: 1 << 40,
             free: 1 << 40,
-            caught_up: *self.told.caught_up.lock().unwrap(),
-            filled: self.told.filled.lock().unwrap().iter().copied().collect(),
+            caught_up: *self.progress.caught_up.lock(),
+            filled: self.progress.filled.lock().iter().copied().collect(),
             ..PdiskReport::default()
         }]
     }
@@ -262,8 +252,8 @@ struct Pdisk(Arc<Node>);
 type Refused<T> = Result<T, StripRefusal>;
 
 impl Pdisk {
-    fn strips(&self) -> std::sync::MutexGuard<'_, Strips> {
-        self.0.strips.lock().unwrap()
+    fn strips(&self) -> parking_lot::MutexGuard<'_, Strips> {
+        self.0.strips.lock()
     }
 }
 

@@ -423,5 +423,5 @@ impl ReadPlan {
 }
 
 #[cfg(test)]
-#[path = "read_plan_tests.rs"]
+#[path = "plan_tests.rs"]
 mod tests;

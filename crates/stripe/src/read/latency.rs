@@ -1,10 +1,9 @@
 //! How late a read may be before parity replaces it: a bound that follows measured latency, smoothed as
 //! TCP smooths its retransmission timeout (RFC 6298), between a least and a greatest value.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 pub(crate) struct Latency {
     min: Duration,
@@ -26,7 +25,7 @@ impl Latency {
     /// Takes note of one answered read.
     pub fn record(&self, took: Duration) {
         let sample = took.as_secs_f64();
-        let mut smoothed = self.smoothed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut smoothed = self.smoothed.lock();
         *smoothed = Some(match *smoothed {
             None => Smoothed { mean: sample, deviation: sample / 2.0 },
             Some(s) => Smoothed {
@@ -38,7 +37,7 @@ impl Latency {
 
     /// The bound now.
     pub fn bound(&self) -> Duration {
-        let smoothed = *self.smoothed.lock().unwrap_or_else(PoisonError::into_inner);
+        let smoothed = *self.smoothed.lock();
         let measured = smoothed.map_or(0.0, |s| (s.mean + 8.0 * s.deviation).min(3600.0));
         Duration::from_secs_f64(measured).clamp(self.min, self.max)
     }

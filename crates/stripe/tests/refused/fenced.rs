@@ -1,5 +1,4 @@
 //! A resolver whose own session has been declared dead: nothing that it asks again is answered otherwise.
-#![allow(clippy::unwrap_used)] // tests
 
 use std::{
     future::Future,
@@ -7,21 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{
-    FsId, Grant, InodeNo, NodeId, PdiskId, PoolId, SessionId, StripIndex, StripSet, StripeId, Version,
-};
+use base::{FsId, Grant, InodeNo, PoolId, StripIndex, StripSet, StripeId, Version};
 use bytes::Bytes;
 use net::BoxFuture;
 use stripe::{
-    ClusterView, Fault, IoConfig, NsdCall, NsdTransport, SessionCell, StripeError, StripeIo, resolve_fs,
-    resolve_inode, unresolved_inodes,
+    ClusterView, Fault, NsdCall, NsdTransport, StripeError, StripeIo, resolve_fs, resolve_inode,
+    unresolved_inodes,
 };
 use tokio::sync::watch;
 use wire::{
-    map::{ClusterMap, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    map::PdiskState,
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{StripState, VersionInfo},
 };
+
+use super::one_pdisk;
 
 const INODE: InodeNo = InodeNo(7);
 /// What would be waited for, and what is enough on a machine that has other things to do.
@@ -58,21 +57,7 @@ impl NsdTransport for Fences {
 }
 
 fn io(answered: fn(&NsdRequest) -> bool, state: PdiskState) -> (StripeIo, watch::Sender<Arc<ClusterView>>) {
-    let node = NodeEntry { id: NodeId(1), session: Some(SessionId(1)), ..NodeEntry::default() };
-    let pdisk = PdiskEntry { id: PdiskId(1), nodes: vec![NodeId(1)], state, ..PdiskEntry::default() };
-    let pool = PoolEntry {
-        id: PoolId(1),
-        code: "1way".into(),
-        block_size: 256 << 10,
-        width: 1,
-        table: vec![PdiskId(1)],
-        ..PoolEntry::default()
-    };
-    let map =
-        ClusterMap { nodes: vec![node], pdisks: vec![pdisk], pools: vec![pool], ..ClusterMap::default() };
-    let (keep, views) = watch::channel(Arc::new(ClusterView::new(map)));
-    let config = IoConfig { deadline: DEADLINE, ..IoConfig::default() };
-    (StripeIo::new(Arc::new(Fences(answered)), views, SessionCell::default(), Arc::new(()), config), keep)
+    one_pdisk(Fences(answered), state, DEADLINE)
 }
 
 async fn ends<T: std::fmt::Debug>(work: impl Future<Output = Result<T, StripeError>>) {

@@ -4,7 +4,7 @@
 //! that are dirty, and all parity; the parity of a row is computed from that row of all K data strips,
 //! which the caller brings. Untouched strips keep their versions; `covers` in the parity says which.
 
-use base::{BufPool, StripSet, StripeId, Version};
+use base::{BufPool, StripSet, Version};
 use bytes::Bytes;
 use layout::Codec;
 use wire::strip::{Range, VersionInfo};
@@ -33,6 +33,8 @@ pub struct StripWrite {
 /// A whole write.
 #[derive(Clone, Debug)]
 pub struct WritePlan {
+    /// The new version.
+    pub version: Version,
     /// The strips it touches.
     pub touched: StripSet,
     /// For each strip of the stripe what it stores; `None` where it is not touched.
@@ -43,10 +45,8 @@ pub struct WritePlan {
     pub after: BlockMeta,
 }
 
-/// The change to plan.
+/// The write to plan: a [`WriteStripe`](super::WriteStripe) that keeps the rules, with what was there before it.
 pub struct Change<'a> {
-    /// Which stripe.
-    pub stripe: StripeId,
     /// The new version.
     pub version: Version,
     /// Stored bytes of the block after it.
@@ -129,7 +129,7 @@ pub fn plan(geometry: Geometry, codec: &Codec, pool: &BufPool, change: &Change<'
             });
         }
     }
-    WritePlan { touched, strips, dirty, after }
+    WritePlan { version: change.version, touched, strips, dirty, after }
 }
 
 /// Whether a strip of `len` bytes is written whole (no base) or in its dirty ranges.

@@ -14,7 +14,7 @@ use wire::{
     strip::{StripState, VersionInfo},
 };
 
-use crate::{geometry::Geometry, repair::StripeTarget};
+use crate::{geometry::Geometry, target::StripeTarget};
 
 /// One strip as the resolver sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,19 +1,15 @@
 //! A question whose task ends without an answer is not an answer: nothing is taken for resolved by it.
-#![allow(clippy::unwrap_used)] // tests
 
 use std::{sync::Arc, time::Duration};
 
-use base::{FsId, Grant, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId};
+use base::{FsId, Grant, OpClass, PdiskId, PoolId, StripeId};
 use bytes::Bytes;
 use net::BoxFuture;
-use stripe::{
-    ClusterView, Fault, IoConfig, NsdCall, NsdTransport, SessionCell, StripeError, StripeIo, resolve_fs,
-};
+use stripe::{ClusterView, Fault, NsdCall, NsdTransport, StripeError, StripeIo, resolve_fs};
 use tokio::sync::watch;
-use wire::{
-    map::{ClusterMap, NodeEntry, PdiskEntry, PoolEntry},
-    nsd::NsdReply,
-};
+use wire::{map::PdiskState, nsd::NsdReply};
+
+use super::one_pdisk;
 
 struct Panics;
 
@@ -24,21 +20,7 @@ impl NsdTransport for Panics {
 }
 
 fn io() -> (StripeIo, watch::Sender<Arc<ClusterView>>) {
-    let node = NodeEntry { id: NodeId(1), session: Some(SessionId(1)), ..NodeEntry::default() };
-    let pdisk = PdiskEntry { id: PdiskId(1), nodes: vec![NodeId(1)], ..PdiskEntry::default() };
-    let pool = PoolEntry {
-        id: PoolId(1),
-        code: "1way".into(),
-        block_size: 256 << 10,
-        width: 1,
-        table: vec![PdiskId(1)],
-        ..PoolEntry::default()
-    };
-    let map =
-        ClusterMap { nodes: vec![node], pdisks: vec![pdisk], pools: vec![pool], ..ClusterMap::default() };
-    let (keep, views) = watch::channel(Arc::new(ClusterView::new(map)));
-    let config = IoConfig { deadline: Duration::from_millis(100), ..IoConfig::default() };
-    (StripeIo::new(Arc::new(Panics), views, SessionCell::default(), Arc::new(()), config), keep)
+    one_pdisk(Panics, PdiskState::Ok, Duration::from_millis(100))
 }
 
 #[tokio::test]

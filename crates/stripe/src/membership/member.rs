@@ -1,152 +1,31 @@
-//! Being part of the cluster: session, lease and map, kept up against a manager that may be restarted.
-//!
-//! Owns the session, the lease and the current [`ClusterView`]. The lease counts from the sending of the
-//! request that renewed it, and only while the map here is at least the one the manager had then: whoever
-//! was thought dead learns who was fenced before it serves again. Without the manager the lease runs out by
-//! itself; with it back the process renews or registers anew. It is measured by a clock that goes on while the machine
-//! sleeps ([`base::presence`]): who was stopped or asleep finds its lease over, and renews before anything else.
+//! Keeps session, lease and map up.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use base::{Epoch, PdiskId, SessionId, presence::boot_time};
-use net::{BoxFuture, Call, CallError, Endpoint, Lane, Service};
-use thiserror::Error;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
 };
 use wire::{
-    frame,
     map::ClusterMap,
     mgr::{MgrError, MgrReply, MgrRequest, PdiskReport},
 };
 
+use super::{
+    in_force::InForce,
+    link::{LinkError, ManagerLink},
+    registrar::{Registrar, RegistrarError},
+};
 use crate::{ClusterView, SessionCell, SilenceReporter};
-
-/// Why the manager did not answer, or not as wished.
-#[derive(Debug, Error)]
-pub enum LinkError {
-    /// Not reached.
-    #[error("manager not reached: {0}")]
-    Unreachable(String),
-    /// No answer in time.
-    #[error("no answer of the manager in time")]
-    Timeout,
-    /// The manager refused.
-    #[error(transparent)]
-    Refused(#[from] MgrError),
-    /// Not an answer to the question.
-    #[error("the manager's answer does not fit the request")]
-    Protocol,
-}
-
-/// Carries requests to the manager.
-pub trait ManagerLink: Send + Sync + 'static {
-    /// Sends one request; `Ok` is any reply that is not an error.
-    fn call(
-        &self,
-        session: SessionId,
-        epoch: Epoch,
-        request: MgrRequest,
-        deadline: Instant,
-    ) -> BoxFuture<'static, Result<MgrReply, LinkError>>;
-    /// The session and map version now in use.
-    fn identify(&self, _session: SessionId, _epoch: Epoch) {}
-}
-
-/// Over connection groups.
-pub struct NetManager {
-    endpoint: Endpoint,
-    addrs: Vec<std::net::SocketAddr>,
-}
-
-impl NetManager {
-    /// The manager at `addrs`.
-    pub fn new(endpoint: Endpoint, addrs: Vec<std::net::SocketAddr>) -> NetManager {
-        NetManager { endpoint, addrs }
-    }
-}
-
-impl ManagerLink for NetManager {
-    fn call(
-        &self,
-        session: SessionId,
-        epoch: Epoch,
-        request: MgrRequest,
-        deadline: Instant,
-    ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
-        let peer = self.endpoint.peer(&self.addrs);
-        Box::pin(async move {
-            let call = Call {
-                lane: Lane::Control,
-                session,
-                epoch,
-                idempotent: request.is_idempotent(),
-                ..Call::new(Service::Manager, 0, frame::encode(&request), deadline)
-            };
-            let reply = peer.call(call).await.map_err(|error| match error {
-                CallError::Deadline => LinkError::Timeout,
-                other => LinkError::Unreachable(other.to_string()),
-            })?;
-            match frame::decode(&reply.body).map_err(|_| LinkError::Protocol)? {
-                MgrReply::Error(error) => Err(LinkError::Refused(error)),
-                reply => Ok(reply),
-            }
-        })
-    }
-
-    fn identify(&self, session: SessionId, epoch: Epoch) {
-        self.endpoint.set_session(session);
-        self.endpoint.set_epoch(epoch);
-    }
-}
-
-/// What a registration gave.
-#[derive(Clone, Debug)]
-pub struct Registered {
-    /// The session.
-    pub session: SessionId,
-    /// When the request was sent, by [`boot_time`].
-    pub sent: Duration,
-    /// The lease from then on.
-    pub lease: Duration,
-    /// The map that includes the registration.
-    pub map: ClusterMap,
-}
-
-/// Why a registration failed.
-#[derive(Debug, Error)]
-pub enum RegistrarError {
-    /// It is tried again.
-    #[error("{0}")]
-    Retry(LinkError),
-    /// It makes no sense to try again: the process stops.
-    #[error("{0}")]
-    Fatal(LinkError),
-    /// The same, for a reason of the registrar's own.
-    #[error("{reason}")]
-    Ended {
-        /// For a person.
-        reason: String,
-    },
-}
-
-/// How a process becomes part of the cluster: as a server, or as a client.
-pub trait Registrar: Send + Sync + 'static {
-    /// Registers; called at the start, and again when the manager no longer knows the session.
-    fn register(&self, link: Arc<dyn ManagerLink>) -> BoxFuture<'static, Result<Registered, RegistrarError>>;
-    /// What a renewal reports (servers).
-    fn reports(&self) -> Vec<PdiskReport> {
-        Vec::new()
-    }
-}
 
 /// Times of membership.
 #[derive(Clone, Debug)]
@@ -172,26 +51,6 @@ impl Default for MembershipConfig {
             register_deadline: Duration::from_secs(60),
             in_force_by_owner: false,
         }
-    }
-}
-
-/// Which map versions are in force here: at a server, at each of its pdisks.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct InForce {
-    /// Requests are admitted under this version.
-    pub admitting: Epoch,
-    /// Servers: nothing admitted under a version older than this one is under way at the pdisk.
-    pub pdisks: BTreeMap<PdiskId, Epoch>,
-}
-
-impl InForce {
-    /// What is in force at a pdisk.
-    pub fn of(&self, pdisk: PdiskId) -> Epoch {
-        self.pdisks.get(&pdisk).copied().unwrap_or(self.admitting)
-    }
-    /// Whether nothing older is under way at any pdisk.
-    pub fn everywhere(&self) -> bool {
-        self.pdisks.values().all(|epoch| *epoch >= self.admitting)
     }
 }
 
@@ -313,7 +172,7 @@ impl Membership {
     }
     /// The owner says how long the oldest request at each pdisk has been under way.
     pub fn set_oldest(&self, oldest: BTreeMap<PdiskId, Duration>) {
-        *self.inner.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+        *self.inner.oldest.lock() = oldest;
     }
     /// Why membership ended for good, once it has.
     pub fn ended(&self) -> watch::Receiver<Option<String>> {
@@ -355,7 +214,7 @@ impl SilenceReporter for Inner {
     fn silent(&self, pdisk: PdiskId) {
         let now = Instant::now();
         {
-            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut silent = self.silent.lock();
             silent.retain(|_, at| now.duration_since(*at) < Duration::from_secs(1));
             if silent.insert(pdisk, now).is_some() {
                 return;
@@ -399,19 +258,19 @@ impl Inner {
     }
 
     fn lease(&self) -> Lease {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lease.lock()
     }
 
     /// A lease of so long, that was asked for at `sent`.
     fn set_lease(&self, sent: Duration, time: Duration) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lease = self.lease.lock();
         *lease = Lease { time, until: lease.until.max(sent + time) };
     }
 
     /// What a renewal reports.
     fn reports(&self, in_force: &InForce) -> Vec<PdiskReport> {
         let mut reports = self.registrar.reports();
-        let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = self.oldest.lock();
         for report in &mut reports {
             report.in_force = in_force.of(report.id);
             report.oldest_us = oldest.get(&report.id).map_or(0, |time| time.as_micros() as u64);
@@ -453,7 +312,7 @@ impl Inner {
                 }
                 Err(LinkError::Refused(MgrError::NoSession)) => {
                     tracing::warn!(session = %self.session.get(), "the manager ended this session");
-                    self.lease.lock().unwrap_or_else(PoisonError::into_inner).until = Duration::ZERO;
+                    self.lease.lock().until = Duration::ZERO;
                     if !self.register_again().await {
                         return;
                     }
