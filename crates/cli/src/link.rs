@@ -14,7 +14,7 @@ use wire::{
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::directory::ClusterDir;
+use crate::cluster_dir::ClusterDir;
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);

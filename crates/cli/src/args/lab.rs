@@ -5,7 +5,7 @@ use std::{ffi::OsString, num::NonZeroU32, path::PathBuf};
 use base::ByteSize;
 use clap::{Args, Subcommand, ValueHint};
 
-use crate::lab_run;
+use crate::commands::lab_run;
 
 #[derive(Subcommand)]
 pub enum Lab {

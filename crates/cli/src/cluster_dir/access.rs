@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::directory::ClusterDir;
+use crate::cluster_dir::ClusterDir;
 
 /// What group and others may do.
 const OTHERS: u32 = 0o077;

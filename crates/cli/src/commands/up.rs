@@ -15,13 +15,13 @@ use base::units::human_size;
 use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
-    access,
     args::Up,
-    directory::ClusterDir,
-    down,
+    cluster_dir::{ClusterDir, access, make},
+    commands::{down, mount},
     interrupt::{self, Interrupted},
     link::{self, Link},
-    make, mount, output, process,
+    output,
+    process::pid_file,
 };
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
@@ -80,12 +80,12 @@ fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
     serve_all(dir, started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
-        if process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
+        if pid_file::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
             mount::wait_dead(mountpoint);
         }
         let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
         if mount::is_mounted(mountpoint)
-            && process::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
+            && pid_file::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
@@ -104,7 +104,7 @@ impl Drop for Started {
     fn drop(&mut self) {
         for child in &mut self.0 {
             if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
-                process::terminate(child.id());
+                pid_file::terminate(child.id());
             }
         }
         for child in &mut self.0 {
@@ -184,7 +184,7 @@ fn make_private(dir: &mut ClusterDir) -> Result<()> {
 
 fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     let Some(wanted) = &args.mount else { return Ok(()) };
-    if process::live_pid(&dir.pid_file(&mount::process_name(wanted))).is_none() {
+    if pid_file::live_pid(&dir.pid_file(&mount::process_name(wanted))).is_none() {
         mount::wait_dead(wanted);
     } else if dir.file.mount.as_ref() == Some(wanted) {
         // A look at it would wait for servers that do not run yet.
@@ -210,7 +210,7 @@ fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -
         .iter()
         .zip(addresses)
         .filter(|(name, _)| logs.iter().all(|(started, ..)| started != *name))
-        .filter(|(name, _)| process::live_pid(&dir.pid_file(name)).is_none())
+        .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addr) in &absent {
         let killed = dir.pid_file(name).exists();
@@ -227,7 +227,7 @@ fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -
         let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
         let args: [&OsStr; 5] =
             ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-        started.0.push(process::spawn_detached(&args, &log)?);
+        started.0.push(pid_file::spawn_detached(&args, &log)?);
         logs.push((name.to_string(), log, from));
     }
     Ok(())
@@ -253,7 +253,7 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             start_servers(dir, started, &mut logs)?;
             for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
                 if let Some(status) = child.try_wait().context("look after a child process")? {
-                    bail!("{name} ended at its start ({status}): {}", process::last_words(log, *from));
+                    bail!("{name} ended at its start ({status}): {}", pid_file::last_words(log, *from));
                 }
             }
             let nodes = match link.manager(&MgrRequest::GetMap).await {
@@ -286,7 +286,7 @@ fn is_refused(error: &anyhow::Error) -> bool {
 /// A node serves if it is registered under the address it has now and its process lives.
 fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
     node.session.is_some()
-        && process::live_pid(&dir.pid_file(&node.name)).is_some()
+        && pid_file::live_pid(&dir.pid_file(&node.name)).is_some()
         && dir.ready_file(&node.name).exists()
 }
 

@@ -12,11 +12,11 @@ use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
 
 use crate::{
-    access,
     args::Up,
-    directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile},
+    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
+    commands::{mount, up},
     interrupt::{self, Interrupted},
-    mount, output, up,
+    output,
 };
 
 /// Smaller pdisks would be all log and reserve.

@@ -24,10 +24,10 @@ use lab::{
 };
 
 use crate::{
-    config,
-    directory::ClusterDir,
+    cluster_dir::ClusterDir,
+    commands::{config, mount},
     link::{self, Link},
-    mount, output,
+    output,
 };
 
 /// Set by Ctrl-C and SIGTERM.

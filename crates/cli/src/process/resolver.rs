@@ -7,8 +7,8 @@ use anyhow::Result;
 use net::Endpoint;
 
 use crate::{
-    directory::ClusterDir,
-    server::{client_config, start_client_endpoint},
+    cluster_dir::ClusterDir,
+    process::server::{client_config, start_client_endpoint},
 };
 
 /// How often it is looked for such file systems. One that was there twice is resolved: who mounts again at once

@@ -13,9 +13,10 @@ use wire::{
 
 use crate::{
     args::Listing,
-    directory::ClusterDir,
+    cluster_dir::ClusterDir,
     link::{self, Link},
-    output, process,
+    output,
+    process::pid_file,
 };
 
 /// How long a process may take to tell of itself.
@@ -394,7 +395,7 @@ async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> 
             AdminReply::Done => None,
         });
         let client = report.clients.iter().find(|c| role == "client" && c.mount == name);
-        let pid = client.map(|c| c.process.pid).or_else(|| process::live_pid(&dir.pid_file(&name)));
+        let pid = client.map(|c| c.process.pid).or_else(|| pid_file::live_pid(&dir.pid_file(&name)));
         processes.push(ProcessRow { name, role, address, pid, status });
     }
 

@@ -12,18 +12,18 @@ use manager::store::{self, Damaged, Look};
 use serde::Serialize;
 
 use crate::{
-    access,
     args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
-    directory::ClusterDir,
+    cluster_dir::{ClusterDir, access},
     interrupt::{self, Interrupted},
-    output, process,
+    output,
+    process::pid_file,
 };
 
 /// Memory for the store's pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
 fn stopped(dir: &ClusterDir) -> Result<()> {
-    match process::live_pid(&dir.pid_file("manager")) {
+    match pid_file::live_pid(&dir.pid_file("manager")) {
         Some(pid) => bail!(
             "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
             dir.path.display()

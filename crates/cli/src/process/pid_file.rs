@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use wire::mgr::ProcessIdent;
 
-use crate::{access, interrupt, output};
+use crate::{cluster_dir::access, interrupt, output};
 
 /// Identity of a process of this boot, if it lives.
 pub fn start_ticks(pid: u32) -> Option<u64> {

@@ -12,7 +12,13 @@ use anyhow::{Context, Result, bail};
 use lab::perf::{CLIENT, Direct, Mounted, Process, Report, SERVER, Spec, Style, Surroundings, Target};
 use serde::Serialize;
 
-use crate::{args::Perf, directory::ClusterDir, link, mount, output, process, server, tuning};
+use crate::{
+    args::Perf,
+    cluster_dir::ClusterDir,
+    commands::mount,
+    link, output,
+    process::{pid_file, server, tunables},
+};
 
 /// How long the end of the direct client may take to write what is dirty.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
@@ -52,7 +58,7 @@ fn processes(dir: Option<&ClusterDir>, mountpoint: Option<&Path>) -> Vec<Process
         found.push(Process { role: CLIENT, pid });
     }
     if let Some(dir) = dir {
-        let pids = dir.servers().into_iter().filter_map(|name| process::live_pid(&dir.pid_file(&name)));
+        let pids = dir.servers().into_iter().filter_map(|name| pid_file::live_pid(&dir.pid_file(&name)));
         found.extend(pids.map(|pid| Process { role: SERVER, pid }));
     }
     found
@@ -67,7 +73,7 @@ fn direct(
     let client = runtime.block_on(async {
         let endpoint = server::start_client_endpoint(dir)?;
         server::serve_admin(&endpoint, "client", "perf");
-        tuning::begin(&endpoint, dir.file.manager).await;
+        tunables::begin(&endpoint, dir.file.manager).await;
         let config = server::client_config(dir, &args.fs, "(ropewalk perf)".into(), &endpoint);
         server::mount_client(dir, &endpoint, config).await
     })?;

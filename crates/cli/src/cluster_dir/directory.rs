@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, NodeId, PdiskId};
 use serde::{Deserialize, Serialize};
 
-use crate::access;
+use crate::cluster_dir::access;
 
 const FORMAT: u32 = 1;
 const MARKER: &str = ".making-cluster";

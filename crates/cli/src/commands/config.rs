@@ -11,7 +11,7 @@ use wire::{
 
 use crate::{
     args::{Dir, Listing},
-    directory::ClusterDir,
+    cluster_dir::ClusterDir,
     link::{self, Link},
     output,
 };

@@ -14,10 +14,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    access, args,
-    directory::ClusterDir,
+    args,
+    cluster_dir::{ClusterDir, access},
     interrupt::{self, Interrupted},
-    output, process, server,
+    output,
+    process::{pid_file, server},
 };
 
 /// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
@@ -82,22 +83,22 @@ pub fn start(
     }
     args.extend([fs_name.into(), mountpoint.into()]);
     let args: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
-    let mut child = process::spawn_detached(&args, &log)?;
+    let mut child = pid_file::spawn_detached(&args, &log)?;
     let end = Instant::now() + MOUNT_PATIENCE;
     let bar = output::spinner("mounting");
     let ready = dir.ready_file(&process_name(mountpoint));
     while !(is_mounted(mountpoint) && ready.exists()) {
         if let Some(status) = child.try_wait().context("look after the mount process")? {
-            let why = process::last_words(&log, from);
+            let why = pid_file::last_words(&log, from);
             bail!("{fs_name} is not mounted on {} ({status}): {why}", mountpoint.display());
         }
         if interrupt::asked() {
-            process::terminate(child.id());
+            pid_file::terminate(child.id());
             child.wait().context("end the mount process")?;
             bail!(Interrupted(format!("{fs_name} is not mounted on {}", mountpoint.display())));
         }
         if Instant::now() > end {
-            process::terminate(child.id());
+            pid_file::terminate(child.id());
             bail!(
                 "mounting {fs_name} on {} took longer than {MOUNT_PATIENCE:?}; the log is {}",
                 mountpoint.display(),
@@ -113,7 +114,7 @@ pub fn start(
 /// The name of a mount's process in `run/` and `log/`. Containers may mount on the same path, with one directory.
 pub fn process_name(mountpoint: &Path) -> String {
     let name = format!("mount{}", mountpoint.to_string_lossy().replace('/', "-"));
-    process::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
+    pid_file::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
 }
 
 /// A directory that can be mounted on, as an absolute path.
@@ -165,7 +166,7 @@ pub fn wait_dead(mountpoint: &Path) {
 pub fn wait_predecessor(pid_file: &Path, mountpoint: &Path) {
     let bar = output::spinner("the mount before writes what is left");
     let end = Instant::now() + UMOUNT_PATIENCE;
-    while process::live_pid(pid_file).is_some() && !is_mounted(mountpoint) && Instant::now() < end {
+    while pid_file::live_pid(pid_file).is_some() && !is_mounted(mountpoint) && Instant::now() < end {
         if interrupt::asked() {
             return;
         }
@@ -234,14 +235,14 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
 /// kernel, so that nobody waits for it any more, and is killed if it does not end then.
 fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
     let hangs = process.filter(|&process| {
-        process::terminate(process.0);
+        pid_file::terminate(process.0);
         !ended(process, FORCE_PATIENCE)
     });
     if is_mounted(mountpoint) {
         fuse::unmount(mountpoint, true)?;
     }
     if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
-        process::kill(pid);
+        pid_file::kill(pid);
         output::note(&format!(
             "{}: process {pid} did not end and was killed; what it had not yet written is lost",
             mountpoint.display()
@@ -254,7 +255,7 @@ fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()
 fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
     let end = Instant::now() + patience;
-    while process::start_ticks(pid) == Some(start) {
+    while pid_file::start_ticks(pid) == Some(start) {
         if Instant::now() > end || interrupt::asked() {
             return false;
         }
@@ -279,14 +280,14 @@ pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
         let ours = words.get(1) == Some(&b"mount".as_slice())
             && words.contains(&b"--foreground".as_slice())
             && words.last() == Some(&mountpoint.as_os_str().as_bytes());
-        if ours { Some((pid, process::start_ticks(pid)?)) } else { None }
+        if ours { Some((pid, pid_file::start_ticks(pid)?)) } else { None }
     })
 }
 
 /// The mount point that a file (or the directory where it will be) lies under, and the cluster behind it
 /// as its process's command line names it.
 pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
-    let path = crate::perf::resolved(file)?;
+    let path = crate::commands::perf::resolved(file)?;
     let mountpoint = mounts().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
     let cluster = mount_pid(&mountpoint).and_then(|(pid, _)| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

@@ -15,12 +15,12 @@ use wire::{
 };
 
 use crate::{
-    access,
     args::{Events, Listing, PdiskAdd, PdiskName, RebuildStatus},
-    directory::{ClusterDir, PdiskFile},
+    cluster_dir::{ClusterDir, PdiskFile, access},
     interrupt::Interrupted,
     link::{self, Link},
-    output, process,
+    output,
+    process::pid_file,
 };
 
 /// How long a node may take to stop and to serve again.
@@ -124,19 +124,19 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
 /// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
 fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     let pid_file = dir.pid_file(name);
-    let Some(pid) = process::live_pid(&pid_file) else {
+    let Some(pid) = pid_file::live_pid(&pid_file) else {
         output::line(format!("{name} does not run; it knows its pdisks when it is started"));
         return Ok(());
     };
     let before = link::run(async { Link::new(dir)?.cluster().await })?;
     let session = before.map.node(id).and_then(|n| n.session);
-    process::terminate(pid);
-    if !process::wait_gone(&pid_file, RESTART_PATIENCE) {
+    pid_file::terminate(pid);
+    if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
         bail!("{name} (process {pid}) does not end; start it again when it has");
     }
     let args: [&OsStr; 5] =
         ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-    let mut child = process::spawn_detached(&args, &dir.log_file(name))?;
+    let mut child = pid_file::spawn_detached(&args, &dir.log_file(name))?;
     let end = Instant::now() + RESTART_PATIENCE;
     loop {
         if let Some(status) = child.try_wait().context("look after a child process")? {
@@ -159,7 +159,7 @@ pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
     let mut dir = args.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let old = find_pdisk(&report.map, &args.pdisk)?;
-    let place = |n: &crate::directory::NodeFile| n.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
+    let place = |n: &crate::cluster_dir::NodeFile| n.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
     let (node, size) = dir
         .file
         .nodes

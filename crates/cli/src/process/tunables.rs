@@ -13,7 +13,7 @@ use wire::{
     mgr::{MgrReply, MgrRequest},
 };
 
-use crate::server::Running;
+use crate::process::server::Running;
 
 /// Time between questions: a change is in force everywhere after this.
 const EVERY: Duration = Duration::from_secs(2);

@@ -15,7 +15,7 @@ use pdisk::{
 };
 use serde::Serialize;
 
-use crate::{args::PdiskBench, output, pdisk_commands};
+use crate::{args::PdiskBench, commands::pdisk_tools, output};
 
 /// Operations and bytes a second, CPU microseconds an operation.
 #[derive(Clone, Copy, Default, Serialize)]
@@ -105,7 +105,7 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
     args.dirs.iter().try_for_each(|dir| nothing_left(dir))?;
     clean_on_interrupt(args.dirs.clone())?;
     if args.load.is_some() {
-        return args.dirs.iter().try_for_each(|dir| pdisk_commands::bench_one(dir, args));
+        return args.dirs.iter().try_for_each(|dir| pdisk_tools::bench_one(dir, args));
     }
     if args.seconds == 0 || args.rounds == 0 {
         bail!("--seconds and --rounds must be at least 1");

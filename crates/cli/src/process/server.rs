@@ -18,12 +18,11 @@ use wire::{
 };
 
 use crate::{
-    access,
     args::{self, Serve},
-    config,
-    directory::{ClusterDir, NodeFile},
+    cluster_dir::{ClusterDir, NodeFile, access},
+    commands::{config, mount, pdisk_tools},
     link::{self, Stop},
-    metrics, mount, pdisk_commands, process, resolver, tuning,
+    process::{metrics, pid_file, resolver, tunables},
 };
 
 /// `ropewalk serve`.
@@ -59,10 +58,10 @@ impl Presence {
     fn claim(dir: &ClusterDir, name: &str) -> Result<Presence> {
         let pid_file = dir.pid_file(name);
         // Before there is a Presence: its end would remove the files of the one that lives.
-        if let Some(pid) = process::live_pid(&pid_file) {
+        if let Some(pid) = pid_file::live_pid(&pid_file) {
             bail!("{name} runs already (process {pid})");
         }
-        let Some(held) = process::claim_pid_file(&pid_file, process::HELD_PATIENCE)? else {
+        let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE)? else {
             bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
         };
         let presence = Presence { pid: pid_file, ready: dir.ready_file(name), _held: held };
@@ -265,7 +264,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         }
                     }
                     Ok(AdminRequest::Shutdown) => {
-                        process::terminate(std::process::id());
+                        pid_file::terminate(std::process::id());
                         Response::ok(frame::encode(&AdminReply::Done))
                     }
                     Err(error) => Response::error(Status::BadRequest, error),
@@ -306,7 +305,7 @@ async fn run_manager(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Re
     let endpoint = start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
     let about = serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
-    tuning::follow(&endpoint, dir.file.manager, about);
+    tunables::follow(&endpoint, dir.file.manager, about);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {
@@ -329,7 +328,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut sto
     };
     let (tunables, map) = found?;
     tracing::info!("{} opens its pdisks", node.name);
-    let io = pdisk::IoNode::start(pdisk_commands::io_config(&tunables)?).context("start the I/O queues")?;
+    let io = pdisk::IoNode::start(pdisk_tools::io_config(&tunables)?).context("start the I/O queues")?;
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
@@ -339,7 +338,7 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut sto
             continue;
         }
         let path = dir.path.join(&p.dir);
-        let options = pdisk_commands::open_options(&tunables, cluster, p.id);
+        let options = pdisk_tools::open_options(&tunables, cluster, p.id);
         let what = || format!("open {} in {}", p.id, path.display());
         let (at, queues) = (path.clone(), io.clone());
         let opening = tokio::task::spawn_blocking(move || pdisk::Pdisk::open(&at, options, &queues));
@@ -365,12 +364,12 @@ async fn run_node(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut sto
     }
     let endpoint = start_endpoint(dir, Role::Server, node.id, node.addr)?;
     let running = serve_admin(&endpoint, "nsd", &node.name);
-    tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
+    tunables::follow(&endpoint, dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
         node: node.id,
-        process: process::own_ident(),
+        process: pid_file::own_ident(),
         addrs: vec![node.addr.to_string()],
         pdisks: pdisks.clone(),
         manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),
@@ -447,7 +446,7 @@ pub fn client_config(
         manager: vec![dir.file.manager],
         fs: fs_name.to_owned(),
         mount: name,
-        process: process::own_ident(),
+        process: pid_file::own_ident(),
         admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
         tunables: client::Tunables::default(),
     }
@@ -462,7 +461,7 @@ async fn follow_tunables(dir: &ClusterDir, io: &pdisk::IoNode) -> Result<()> {
     let mut last = None;
     loop {
         if let Ok(tunables) = config::read(&link).await {
-            let config = pdisk_commands::io_config(&tunables)?;
+            let config = pdisk_tools::io_config(&tunables)?;
             let live =
                 [config.io_coalesce_count, config.io_coalesce_us, config.queue_depth, config.io_spin_us];
             if last.replace(live).is_some_and(|before| before != live) {
@@ -506,8 +505,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
 pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
     access::close_what_is_made();
     let fs_name = &args.fs;
-    let name = crate::mount::process_name(mountpoint);
-    crate::mount::wait_predecessor(&dir.pid_file(&name), mountpoint);
+    let name = crate::commands::mount::process_name(mountpoint);
+    crate::commands::mount::wait_predecessor(&dir.pid_file(&name), mountpoint);
     let runtime = runtime()?;
     // As with `serve`.
     let mut stop = {
@@ -522,7 +521,7 @@ pub fn run_mount(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Res
         }
         let endpoint = start_client_endpoint(dir)?;
         let running = serve_admin(&endpoint, "client", &mountpoint.display().to_string());
-        tuning::follow(&endpoint, dir.file.manager, Arc::clone(&running));
+        tunables::follow(&endpoint, dir.file.manager, Arc::clone(&running));
         let config = client_config(dir, fs_name, mountpoint.display().to_string(), &endpoint);
         // A session that has begun ends like that of a mount that is killed.
         let Some(client) = stop.before(mount_client(dir, &endpoint, config)).await else {

@@ -12,7 +12,7 @@ use wire::admin::AdminRequest;
 
 use crate::{
     args::NetStatus,
-    net_commands::{Answer, ask_all, list, size, text},
+    commands::waiters::{Answer, ask_all, list, size, text},
     output,
 };
 

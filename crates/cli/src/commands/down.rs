@@ -7,9 +7,11 @@ use anyhow::{Result, bail};
 
 use crate::{
     args::Down,
-    directory::ClusterDir,
+    cluster_dir::ClusterDir,
+    commands::mount,
     interrupt::{self, Interrupted},
-    mount, output, process,
+    output,
+    process::pid_file,
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +35,7 @@ pub fn down(args: &Down) -> Result<()> {
 /// What still runs, for a command that was interrupted.
 pub fn left_running(dir: &ClusterDir) -> String {
     let mounts = mount::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
-    let servers = dir.servers().into_iter().filter(|name| process::live_pid(&dir.pid_file(name)).is_some());
+    let servers = dir.servers().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
     let names: Vec<String> = servers.chain(mounts).collect();
     match names.is_empty() {
         true => format!("nothing of the cluster in {} runs", dir.path.display()),
@@ -49,9 +51,9 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
     }
     for name in dir.servers() {
         let file = dir.pid_file(&name);
-        let Some(pid) = process::live_pid(&file) else { continue };
-        process::terminate(pid);
-        if !process::wait_gone(&file, END_PATIENCE) {
+        let Some(pid) = pid_file::live_pid(&file) else { continue };
+        pid_file::terminate(pid);
+        if !pid_file::wait_gone(&file, END_PATIENCE) {
             interrupt::check()?;
             if !force {
                 bail!(
@@ -59,7 +61,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
                     dir.log_file(&name).display()
                 );
             }
-            process::kill(pid);
+            pid_file::kill(pid);
         }
     }
     Ok(())

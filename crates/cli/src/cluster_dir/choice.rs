@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{args::Dir, directory::ClusterDir, process};
+use crate::{args::Dir, cluster_dir::ClusterDir, process::pid_file};
 
 impl Dir {
     /// Opens the cluster that is meant.
@@ -69,7 +69,7 @@ fn cluster_of(process: &Path, pid: u32) -> Option<PathBuf> {
     files.filter_map(|file| fs::read_link(file.path()).ok()).find_map(|file| {
         let dir = file.parent().filter(|run| run.ends_with("run"))?.parent()?;
         let is = file.extension().is_some_and(|e| e == "pid")
-            && process::live_pid(&file) == Some(pid)
+            && pid_file::live_pid(&file) == Some(pid)
             && dir.join("cluster.toml").exists();
         is.then(|| dir.to_owned())
     })
@@ -94,7 +94,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let (own, pid) = (Path::new("/proc/self"), std::process::id());
-        let held = process::claim_pid_file(&dir.join("run/n1.pid"), process::HELD_PATIENCE).unwrap();
+        let held = pid_file::claim_pid_file(&dir.join("run/n1.pid"), pid_file::HELD_PATIENCE).unwrap();
         let found = || clusters_here().unwrap().contains(&dir);
         assert!(!found(), "no cluster.toml");
         fs::write(dir.join("cluster.toml"), "").unwrap();

@@ -7,7 +7,7 @@ use wire::mgr::{MgrRequest, POOL_XATTR};
 
 use crate::{
     args::{Dir, PoolCreate, Removal},
-    array_commands::find_pdisk,
+    commands::pdisks::find_pdisk,
     link::{self, Link},
     output,
 };
