@@ -10,8 +10,6 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::cluster_dir::ClusterDir;
-
 /// What group and others may do.
 const OTHERS: u32 = 0o077;
 
@@ -53,7 +51,7 @@ pub fn close(path: &Path) -> Result<bool> {
 
 /// The same of everything below a directory, links not followed; the directory first, which closes the way. How
 /// many were open.
-fn close_all(path: &Path) -> Result<u64> {
+pub fn close_all(path: &Path) -> Result<u64> {
     let mut count = u64::from(close(path)?);
     if fs::symlink_metadata(path)?.is_dir() {
         for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
@@ -70,26 +68,6 @@ fn close_all(path: &Path) -> Result<u64> {
 
 fn gone(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
-}
-
-/// Closes a whole cluster: its directory, and pdisks and logs elsewhere. A disk that is away is left out. How many files
-/// and directories were open to others.
-pub fn close_cluster(dir: &ClusterDir) -> Result<u64> {
-    let mut count = u64::from(close(&dir.path)?) + u64::from(close(&dir.path.join("cluster.toml"))?);
-    for part in ["run", "log", "manager", "nodes"].map(|part| dir.path.join(part)) {
-        if part.exists() {
-            count += close_all(&part)?;
-        }
-    }
-    for pdisk in dir.file.nodes.iter().flat_map(|node| &node.pdisks) {
-        // It may be a link to another disk: what it leads to.
-        let Ok(path) = dir.path.join(&pdisk.dir).canonicalize() else { continue };
-        count += close_all(&path)?;
-        if let Some(log) = pdisk::Pdisk::log_path(&path).ok().filter(|log| log.exists()) {
-            count += u64::from(close(&log)?);
-        }
-    }
-    Ok(count)
 }
 
 #[cfg(test)]

@@ -224,6 +224,27 @@ impl ClusterDir {
         write().with_context(|| format!("write {}", target.display()))
     }
 
+    /// Takes the whole cluster away from other users: its directory, and pdisks and logs elsewhere. A disk that is away is left out. How many files
+    /// and directories were open to others.
+    pub fn close_to_others(&self) -> Result<u64> {
+        let mut count = u64::from(access::close(&self.path)?)
+            + u64::from(access::close(&self.path.join("cluster.toml"))?);
+        for part in ["run", "log", "manager", "nodes"].map(|part| self.path.join(part)) {
+            if part.exists() {
+                count += access::close_all(&part)?;
+            }
+        }
+        for pdisk in self.file.nodes.iter().flat_map(|node| &node.pdisks) {
+            // It may be a link to another disk: what it leads to.
+            let Ok(path) = self.path.join(&pdisk.dir).canonicalize() else { continue };
+            count += access::close_all(&path)?;
+            if let Some(log) = pdisk::Pdisk::log_path(&path).ok().filter(|log| log.exists()) {
+                count += u64::from(access::close(&log)?);
+            }
+        }
+        Ok(count)
+    }
+
     /// The format number for a new `cluster.toml`.
     pub fn format() -> u32 {
         FORMAT

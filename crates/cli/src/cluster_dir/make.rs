@@ -14,9 +14,9 @@ use layout::{Code, LayoutTable, PdiskDesc};
 use crate::{
     args::Up,
     cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
-    commands::{mount, up},
     interrupt::{self, Interrupted},
     output,
+    process::mounts,
 };
 
 /// Smaller pdisks would be all log and reserve.
@@ -75,7 +75,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     if !block_size.0.is_power_of_two() || !(256 * units::KIB..=16 * units::MIB).contains(&block_size.0) {
         bail!("--block-size {block_size}: must be a power of two from 256k to 16m");
     }
-    let mount = args.mount.as_deref().map(|m| mount::check_mountpoint(m, dir)).transpose()?;
+    let mount = args.mount.as_deref().map(|m| mounts::check_mountpoint(m, dir)).transpose()?;
     let size = pdisk_size(dir, args, nodes * per_node)?;
 
     let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
@@ -140,7 +140,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
 fn pdisk_size(dir: &Path, args: &Up, count: u32) -> Result<ByteSize> {
-    let free = up::free_space(dir)?;
+    let free = free_space(dir)?;
     let smallest = PDISK_SIZE_MIN;
     if let Some(size) = args.pdisk_size {
         if size.0 < smallest {
@@ -167,6 +167,14 @@ fn pdisk_size(dir: &Path, args: &Up, count: u32) -> Result<ByteSize> {
         );
     }
     Ok(ByteSize(fits.min(16 * units::GIB)))
+}
+
+/// Free space of the file system that a path is (or will be) on.
+fn free_space(path: &Path) -> Result<u64> {
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(existing)
+        .with_context(|| format!("ask for the free space under {}", existing.display()))?;
+    Ok(stat.f_bavail * stat.f_frsize)
 }
 
 /// Where ports are looked for: below those that the system gives to connections, which could take a port

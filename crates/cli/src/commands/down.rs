@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::pid_file,
+    process::{mounts, pid_file},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ pub fn down(args: &Down) -> Result<()> {
 
 /// What still runs, for a command that was interrupted.
 pub fn left_running(dir: &ClusterDir) -> String {
-    let mounts = mount::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
+    let mounts = mounts::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
     let servers = dir.servers().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
     let names: Vec<String> = servers.chain(mounts).collect();
     match names.is_empty() {
@@ -45,7 +45,7 @@ pub fn left_running(dir: &ClusterDir) -> String {
 
 /// Ends every process of the cluster in order.
 pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
-    for mountpoint in mount::mounts_of(dir) {
+    for mountpoint in mounts::mounts_of(dir) {
         mount::unmount(&mountpoint, force)?;
         output::line(format!("unmounted {}", mountpoint.display()));
     }

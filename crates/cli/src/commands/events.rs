@@ -1,21 +1,62 @@
-//! `ropewalk pdisk events`: what happened in the processes of a cluster. Each keeps its newest events until it ends.
+//! `ropewalk events` and `pdisk events`: what happened in the cluster, as the manager keeps it, and in its processes, each of
+//! which keeps its newest until it ends.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use base::events::Event;
 use serde::{Deserialize, Serialize};
-use wire::admin::{AdminReply, AdminRequest};
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    mgr::{ClusterEvent, MgrReply, MgrRequest},
+};
 
 use crate::{
-    args::Listing,
+    args::{Events, Listing},
     link::{self, Link},
     output,
 };
 
+#[derive(Serialize)]
+struct ClusterEventRow {
+    number: u64,
+    at_us: i64,
+    text: String,
+}
+
+/// `ropewalk events`.
+pub fn events(args: &Events) -> Result<()> {
+    let dir = args.listing.dir.open()?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let MgrReply::Events(events) = link.manager(&MgrRequest::Events { after: args.after }).await? else {
+            bail!("unexpected answer from the manager to Events");
+        };
+        let row = |e: ClusterEvent| ClusterEventRow {
+            number: e.number,
+            at_us: e.at.secs * 1_000_000 + i64::from(e.at.nanos) / 1000,
+            text: e.text,
+        };
+        let rows: Vec<ClusterEventRow> = events.into_iter().map(row).collect();
+        if args.listing.json {
+            return output::json(&rows);
+        }
+        for row in rows {
+            output::line(format!("{:>6} {} {}", row.number, utc(row.at_us / 1_000_000), row.text));
+        }
+        Ok(())
+    })
+}
+
+/// A time of day for people, UTC.
+fn utc(seconds: i64) -> String {
+    let of_day = seconds.rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
 /// An event with the process it happened in.
 #[derive(Serialize)]
-struct EventRow {
+struct ProcessEventRow {
     process: String,
     #[serde(flatten)]
     event: Event,
@@ -28,7 +69,7 @@ struct Status {
 }
 
 /// `ropewalk pdisk events`.
-pub fn list(listing: &Listing) -> Result<()> {
+pub fn pdisk_events(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
     let mut rows = link::run(async {
         let link = Link::new(&dir)?;
@@ -47,7 +88,7 @@ pub fn list(listing: &Listing) -> Result<()> {
                 continue;
             };
             let Status { events } = serde_json::from_str(&text)?;
-            rows.extend(events.into_iter().map(|event| EventRow { process: process.clone(), event }));
+            rows.extend(events.into_iter().map(|event| ProcessEventRow { process: process.clone(), event }));
         }
         Ok(rows)
     })?;
@@ -55,7 +96,7 @@ pub fn list(listing: &Listing) -> Result<()> {
     if listing.json {
         return output::json(&rows);
     }
-    let cells = |r: &EventRow| {
+    let cells = |r: &ProcessEventRow| {
         let e = &r.event;
         let severity = format!("{:?}", e.severity).to_lowercase();
         vec![ago(e.at_us), severity, r.process.clone(), e.name.clone(), e.text.clone()]

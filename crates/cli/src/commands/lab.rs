@@ -1,4 +1,4 @@
-//! `ropewalk lab` and `ropewalk advise`.
+//! `ropewalk lab ceilings` and `lab array`.
 
 use std::{
     num::NonZeroU64,
@@ -11,10 +11,7 @@ use base::ByteSize;
 use lab::ceiling;
 use serde::Serialize;
 
-use crate::{
-    args::{Advise, Array},
-    output,
-};
+use crate::{args::Array, output};
 
 #[derive(Serialize)]
 struct Ceilings {
@@ -121,26 +118,5 @@ pub fn array(args: &Array) -> Result<()> {
         return output::json(&report);
     }
     output::line(report.to_string().trim_end());
-    Ok(())
-}
-
-/// `ropewalk advise`.
-pub fn advise(args: &Advise) -> Result<()> {
-    let facts = advisor::host_facts(&args.root);
-    let findings = advisor::advise(&facts, &advisor::Context::default());
-    if args.json {
-        return output::json(&serde_json::json!({ "facts": facts, "findings": findings }));
-    }
-    if findings.is_empty() {
-        output::line("nothing to change: no rule applies to what this machine shows");
-    }
-    for finding in findings {
-        output::line(format!("{} ({:?}): {}", finding.rule, finding.severity, finding.trigger));
-        finding.evidence.iter().for_each(|e| output::line(format!("  evidence: {e}")));
-        output::line(format!("  advice:   {}", finding.advice.trim_end()));
-        if let Some(command) = finding.command {
-            output::line(format!("  command:  {command}"));
-        }
-    }
     Ok(())
 }

@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use base::tunables::Mark;
-use clap::{Args, ValueEnum, ValueHint};
 use lab::{
     agent::{Agent, Offer},
     builtin,
@@ -24,10 +23,11 @@ use lab::{
 };
 
 use crate::{
+    args::{AgentArgs, CompareArgs, Format, ListArgs, ReportArgs, Resume, RunArgs},
     cluster_dir::ClusterDir,
-    commands::{config, mount},
     link::{self, Link},
     output,
+    process::{mounts, stop::stop_signal, tunables},
 };
 
 /// Set by Ctrl-C and SIGTERM.
@@ -35,113 +35,6 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Time between two lines of progress where there is no terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-
-#[derive(Args)]
-pub struct ListArgs {
-    /// For scripts
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct RunArgs {
-    /// Built-in plans (`ropewalk lab list`) or files with plans of your own
-    #[arg(required_unless_present = "all", value_hint = ValueHint::FilePath)]
-    pub plans: Vec<String>,
-    /// All built-in plans
-    #[arg(long, conflicts_with = "plans")]
-    pub all: bool,
-    /// The short form: each plan within two minutes or so
-    #[arg(long)]
-    pub short: bool,
-    /// Only list what would be measured, on what, and about how long it takes
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Results directory, made new [default: ropewalk-lab-DATE here]
-    #[arg(long, value_hint = ValueHint::DirPath)]
-    pub out: Option<PathBuf>,
-    /// A block device or file to read; may be given several times
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub device: Vec<String>,
-    /// A block device, file or directory that may be written; what is on a device is lost
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub writable: Vec<String>,
-    /// Addresses of a client's and a server's port, CLIENT=SERVER, each with NAMESPACE@ before it or without
-    #[arg(long)]
-    pub pair: Vec<String>,
-    /// A link that connections should spread over: NAME, or NAMESPACE/NAME
-    #[arg(long)]
-    pub link: Vec<String>,
-    /// A node where `ropewalk lab agent` runs, HOST or HOST:PORT; each is one client node
-    #[arg(long)]
-    pub agent: Vec<String>,
-    /// Directory of a cluster: each node that runs `ropewalk serve` is one client node, and what is named as
-    /// --writable is a directory on a mount of that cluster on each of them
-    #[arg(long, value_hint = ValueHint::DirPath, conflicts_with = "agent", requires = "writable")]
-    pub cluster: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub struct AgentArgs {
-    /// HOST or HOST:PORT to listen on
-    #[arg(long, default_value = "127.0.0.1:6669")]
-    pub listen: std::net::SocketAddr,
-    /// A block device, file or directory that may be written, such as a mount
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub writable: Vec<String>,
-    /// A block device or file to read
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub device: Vec<String>,
-    /// Addresses of this node and of a server, CLIENT=SERVER
-    #[arg(long)]
-    pub pair: Vec<String>,
-}
-
-#[derive(Args)]
-pub struct Resume {
-    /// Results directory
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub dir: PathBuf,
-}
-
-/// How a report is written.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// One page that needs nothing else
-    Html,
-    /// Markdown
-    Md,
-    /// JSON, for scripts
-    Json,
-    /// The points, one a line
-    Csv,
-}
-
-#[derive(Args)]
-pub struct ReportArgs {
-    /// Results directory
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub dir: PathBuf,
-    /// How it is written
-    #[arg(long, value_enum, default_value = "html")]
-    pub format: Format,
-    /// Where to [default: DIR/report.html for html, else standard output]
-    #[arg(long, value_hint = ValueHint::FilePath)]
-    pub out: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub struct CompareArgs {
-    /// Results directory of the run before
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub before: PathBuf,
-    /// Results directory of the run after
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub after: PathBuf,
-    /// For scripts
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// `ropewalk lab list`.
 pub fn list(args: &ListArgs) -> Result<()> {
@@ -205,7 +98,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if args.dry_run {
         return outline(plans, &targets);
     }
-    clusters.extend(targets.dirs.iter().filter_map(|dir| mount::of_file(dir)?.1));
+    clusters.extend(targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1));
     let out = args.out.clone().unwrap_or_else(|| {
         let ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
@@ -253,7 +146,7 @@ fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
 fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for cluster in clusters {
-        let tunables = link::run(async { config::read(&Link::new(cluster)?).await })
+        let tunables = link::run(async { tunables::read(&Link::new(cluster)?).await })
             .with_context(|| format!("read the tunables of {}", cluster.path.display()))?;
         let changed = tunables.show().into_iter().filter(|row| row.mark != Mark::Default);
         all.extend(
@@ -272,7 +165,7 @@ pub fn resume(args: &Resume) -> Result<()> {
 fn execute(results: &mut Results) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {
-        if link::stop_signal().await.is_ok() {
+        if stop_signal().await.is_ok() {
             STOP.store(true, Relaxed);
         }
     });
@@ -425,7 +318,7 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
         let endpoint = agent.listen(vec![args.listen])?;
         let addrs: Vec<String> = endpoint.local_addrs().iter().map(ToString::to_string).collect();
         output::line(format!("lab agent listens on {}", addrs.join(", ")));
-        let stopped = link::stop_signal().await;
+        let stopped = stop_signal().await;
         agent.end().await;
         stopped
     })

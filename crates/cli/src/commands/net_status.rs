@@ -12,7 +12,7 @@ use wire::admin::AdminRequest;
 
 use crate::{
     args::NetStatus,
-    commands::waiters::{Answer, ask_all, list, size, text},
+    commands::ask::{Answer, ask_all, list, size, text},
     output,
 };
 

@@ -5,13 +5,13 @@ use base::units::human_size;
 use serde_json::{Value, json};
 use wire::admin::AdminRequest;
 
-use crate::{args::Listing, commands::waiters, output};
+use crate::{args::Listing, commands::ask, output};
 
 /// `ropewalk pagepool`.
 pub fn pagepool(listing: &Listing) -> Result<()> {
     let mut all = Vec::new();
     let mut silent = Vec::new();
-    for answer in waiters::ask_all(listing, &AdminRequest::Status)? {
+    for answer in ask::ask_all(listing, &AdminRequest::Status)? {
         match answer.answer {
             Some(status) => {
                 let memory = &status["memory"];

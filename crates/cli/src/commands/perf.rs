@@ -2,8 +2,7 @@
 //! the lab run the job.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant, SystemTime},
 };
@@ -15,9 +14,8 @@ use serde::Serialize;
 use crate::{
     args::Perf,
     cluster_dir::ClusterDir,
-    commands::mount,
-    link, output,
-    process::{pid_file, server, tunables},
+    output,
+    process::{admin, endpoint, mounts, pid_file, stop::stop_signal, tunables},
 };
 
 /// How long the end of the direct client may take to write what is dirty.
@@ -28,9 +26,9 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// `ropewalk perf`.
 pub fn perf(args: &Perf) -> Result<()> {
-    let runtime = server::runtime()?;
+    let runtime = endpoint::runtime()?;
     runtime.spawn(async {
-        if link::stop_signal().await.is_ok() {
+        if stop_signal().await.is_ok() {
             STOP.store(true, Relaxed);
         }
     });
@@ -38,7 +36,7 @@ pub fn perf(args: &Perf) -> Result<()> {
         (Some(args.dir.open()?), None)
     } else {
         let named = args.dir.dir.as_deref().map(ClusterDir::open).transpose()?;
-        match mount::of_file(&args.file) {
+        match mounts::of_file(&args.file) {
             Some((mountpoint, cluster)) => (named.or(cluster), Some(mountpoint)),
             None => (named, None),
         }
@@ -54,7 +52,7 @@ pub fn perf(args: &Perf) -> Result<()> {
 /// The processes on this machine that serve the file, besides this one.
 fn processes(dir: Option<&ClusterDir>, mountpoint: Option<&Path>) -> Vec<Process> {
     let mut found = Vec::new();
-    if let Some((pid, _)) = mountpoint.and_then(mount::mount_pid) {
+    if let Some((pid, _)) = mountpoint.and_then(mounts::mount_pid) {
         found.push(Process { role: CLIENT, pid });
     }
     if let Some(dir) = dir {
@@ -71,11 +69,11 @@ fn direct(
     runtime: &tokio::runtime::Runtime,
 ) -> Result<Vec<Report>> {
     let client = runtime.block_on(async {
-        let endpoint = server::start_client_endpoint(dir)?;
-        server::serve_admin(&endpoint, "client", "perf");
-        tunables::begin(&endpoint, dir.file.manager).await;
-        let config = server::client_config(dir, &args.fs, "(ropewalk perf)".into(), &endpoint);
-        server::mount_client(dir, &endpoint, config).await
+        let own = endpoint::start_client_endpoint(dir)?;
+        admin::serve_admin(&own, "client", "perf");
+        tunables::begin(&own, dir.file.manager).await;
+        let config = endpoint::client_config(dir, &args.fs, "(ropewalk perf)".into(), &own);
+        endpoint::mount_client(dir, &own, config).await
     })?;
     let fs = client::blocking::FileSystem::new(client.clone(), runtime.handle().clone());
     let reports = repeat(args, &Direct::new(fs), processes);
@@ -175,12 +173,4 @@ fn show(args: &Perf, reports: &[Report]) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// The directory a new file would lie in, or the file itself, without symbolic links.
-pub fn resolved(file: &Path) -> Option<PathBuf> {
-    fs::canonicalize(file).ok().or_else(|| {
-        let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::canonicalize(parent).ok()
-    })
 }

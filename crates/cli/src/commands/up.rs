@@ -5,7 +5,6 @@
 use std::{
     ffi::OsStr,
     net::{SocketAddr, TcpListener},
-    path::Path,
     process::Child,
     time::{Duration, Instant},
 };
@@ -16,12 +15,12 @@ use wire::mgr::{MgrReply, MgrRequest};
 
 use crate::{
     args::Up,
-    cluster_dir::{ClusterDir, access, make},
+    cluster_dir::{ClusterDir, make},
     commands::{down, mount},
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
-    process::pid_file,
+    process::{mounts, pid_file},
 };
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
@@ -80,12 +79,12 @@ fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
     serve_all(dir, started)?;
     let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
     if let Some(mountpoint) = &mount {
-        if pid_file::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_none() {
-            mount::wait_dead(mountpoint);
+        if pid_file::live_pid(&dir.pid_file(&mounts::process_name(mountpoint))).is_none() {
+            mounts::wait_dead(mountpoint);
         }
-        let mountpoint = &mount::check_mountpoint(mountpoint, &dir.path)?;
-        if mount::is_mounted(mountpoint)
-            && pid_file::live_pid(&dir.pid_file(&mount::process_name(mountpoint))).is_some()
+        let mountpoint = &mounts::check_mountpoint(mountpoint, &dir.path)?;
+        if mounts::is_mounted(mountpoint)
+            && pid_file::live_pid(&dir.pid_file(&mounts::process_name(mountpoint))).is_some()
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
@@ -166,7 +165,7 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
 
 /// A cluster that an older version made is its owner's only from now on, and gets a secret.
 fn make_private(dir: &mut ClusterDir) -> Result<()> {
-    let open = access::close_cluster(dir)?;
+    let open = dir.close_to_others()?;
     if open > 0 {
         output::line(format!(
             "{open} files and directories of the cluster were open to other users; now they are not"
@@ -184,13 +183,13 @@ fn make_private(dir: &mut ClusterDir) -> Result<()> {
 
 fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     let Some(wanted) = &args.mount else { return Ok(()) };
-    if pid_file::live_pid(&dir.pid_file(&mount::process_name(wanted))).is_none() {
-        mount::wait_dead(wanted);
+    if pid_file::live_pid(&dir.pid_file(&mounts::process_name(wanted))).is_none() {
+        mounts::wait_dead(wanted);
     } else if dir.file.mount.as_ref() == Some(wanted) {
         // A look at it would wait for servers that do not run yet.
         return Ok(());
     }
-    let wanted = mount::check_mountpoint(wanted, &dir.path)?;
+    let wanted = mounts::check_mountpoint(wanted, &dir.path)?;
     if dir.file.mount.as_ref() != Some(&wanted) {
         dir.file.mount = Some(wanted);
         ClusterDir::save(&dir.path, &dir.file)?;
@@ -288,12 +287,4 @@ fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
     node.session.is_some()
         && pid_file::live_pid(&dir.pid_file(&node.name)).is_some()
         && dir.ready_file(&node.name).exists()
-}
-
-/// Free space of the file system that a path is (or will be) on.
-pub fn free_space(path: &Path) -> Result<u64> {
-    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    let stat = rustix::fs::statvfs(existing)
-        .with_context(|| format!("ask for the free space under {}", existing.display()))?;
-    Ok(stat.f_bavail * stat.f_frsize)
 }

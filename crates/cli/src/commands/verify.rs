@@ -22,6 +22,7 @@ use crate::{
     interrupt::Interrupted,
     link::{self, Link},
     output,
+    process::stop::stop_signal,
 };
 
 /// How long a page of stripes may take to prove.
@@ -128,7 +129,7 @@ pub fn pool_verify(args: &PoolVerify) -> Result<()> {
             for g in (0..group_count(pool)).map(GroupId) {
                 // Interrupting it changes nothing: it only reads, and what is repaired is repaired.
                 tokio::select! {
-                    signal = link::stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
+                    signal = stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
                     outcome = verify_group(&link, &map, pool.id, g, args.repair, &mut verified, &mut compared) => {
                         if let Err(error) = outcome {
                             compared.unproved.insert((pool.id, g));
@@ -142,7 +143,7 @@ pub fn pool_verify(args: &PoolVerify) -> Result<()> {
         }
         bar.finish_and_clear();
         tokio::select! {
-            signal = link::stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
+            signal = stop_signal() => { signal?; bail!(Interrupted("what was repaired stays so".into())); }
             outcome = compare(&link, compared, &mut verified) => outcome?,
         }
         Ok(verified)

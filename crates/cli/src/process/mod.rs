@@ -1,7 +1,17 @@
-//! The long-running processes of a cluster, and how they are found, started and ended on this machine.
+//! The long-running processes of a cluster (manager, NSD servers, mounts), put together here and only here; and how they are
+//! found, started and ended on this machine.
 
-pub mod metrics;
+pub mod admin;
+pub mod endpoint;
+mod manager;
+mod metrics;
+pub mod mount;
+pub mod mounts;
+mod node;
+mod pdisks;
 pub mod pid_file;
-pub mod resolver;
-pub mod server;
+mod presence;
+mod resolver;
+pub mod serve;
+pub mod stop;
 pub mod tunables;

@@ -6,10 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use net::Endpoint;
 
-use crate::{
-    cluster_dir::ClusterDir,
-    process::server::{client_config, start_client_endpoint},
-};
+use super::endpoint::{client_config, start_client_endpoint};
+use crate::cluster_dir::ClusterDir;
 
 /// How often it is looked for such file systems. One that was there twice is resolved: who mounts again at once
 /// does it itself.
