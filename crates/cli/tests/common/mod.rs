@@ -7,10 +7,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output},
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 /// The program under test.
@@ -117,14 +117,14 @@ impl Cluster {
 
     /// What is started from now on gets this variable as well.
     pub fn set_env(&self, name: &str, value: &str) {
-        let mut env = self.env.lock().unwrap();
+        let mut env = self.env.lock();
         env.retain(|(n, _)| n != name);
         env.push((name.to_owned(), value.to_owned()));
     }
 
     /// What everything that is started gets.
     pub fn env(&self) -> Vec<(String, String)> {
-        self.env.lock().unwrap().clone()
+        self.env.lock().clone()
     }
 
     /// `ropewalk down`.
@@ -212,7 +212,7 @@ impl Cluster {
             .stderr(log)
             .spawn()
             .expect("start a server");
-        self.children.lock().unwrap().push(child);
+        self.children.lock().push(child);
     }
 
     /// Waits until every pdisk is `ok`.
@@ -285,7 +285,7 @@ impl Drop for Cluster {
         }
         let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
         self.kill(|_| true);
-        for child in self.children.get_mut().unwrap_or_else(|e| e.into_inner()) {
+        for child in self.children.get_mut() {
             let _ = child.wait();
         }
     }
