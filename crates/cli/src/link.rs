@@ -45,7 +45,7 @@ impl Link {
                 format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
             })?;
         match frame::decode(&body).context("decode the manager's answer")? {
-            MgrReply::Error(error) => bail!("the manager refused: {error}"),
+            MgrReply::Error(error) => Err(error).context("the manager refused"),
             reply => Ok(reply),
         }
     }

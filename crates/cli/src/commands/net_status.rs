@@ -13,7 +13,7 @@ use wire::admin::AdminRequest;
 use crate::{
     args::NetStatus,
     commands::ask::{Answer, ask_all, list, size, text},
-    output,
+    output::{self, end_of},
 };
 
 /// Columns of a name; of a longer one its end is shown.
@@ -101,14 +101,6 @@ fn shown(answers: &[Answer], peer: &Value) -> bool {
     }
 }
 
-/// The end of a long name.
-fn short(name: &str) -> String {
-    match name.chars().count().checked_sub(NAME_MAX) {
-        None | Some(0) => name.to_owned(),
-        Some(over) => std::iter::once('…').chain(name.chars().skip(over + 1)).collect(),
-    }
-}
-
 fn peer_row(process: &str, peer: &Value) -> Vec<String> {
     let connections = list(&peer["connections"]);
     let sum = |field: &str| connections.iter().filter_map(|c| c[field].as_u64()).sum::<u64>();
@@ -119,8 +111,8 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
         n => format!("{} ({n} not in use)", connections.len()),
     };
     vec![
-        short(process),
-        short(&text(&peer["name"])),
+        end_of(process, NAME_MAX),
+        end_of(&text(&peer["name"]), NAME_MAX),
         count,
         human_size(sum("sent_bytes")),
         human_size(sum("received_bytes")),
@@ -216,6 +208,6 @@ mod tests {
         let of_manager = [("n1", false), ("node0 process 8", false), ("node0 process 9", true)];
         assert_eq!(names(&all[0]), of_manager.map(|(name, shown)| (name.to_owned(), shown)));
         assert_eq!(names(&all[1]), [("manager".to_owned(), true)]);
-        assert_eq!(short(&format!("/tmp/{}", "x".repeat(40))).chars().count(), NAME_MAX);
+        assert_eq!(end_of(&format!("/tmp/{}", "x".repeat(40)), NAME_MAX).chars().count(), NAME_MAX);
     }
 }
