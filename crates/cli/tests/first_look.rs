@@ -41,6 +41,9 @@ fn the_readmes_session_and_the_first_mistakes() {
     drop(file);
     assert!(cluster.json(&["fs", "df"])[0]["free_bytes"].as_u64().unwrap() > 0);
     connections_are_named(&cluster);
+    for command in ["waiters", "pagepool"] {
+        narrow(command, &ok(&[command, "--dir", dir]));
+    }
 
     // Mounting what is not there, where nothing is, and what is mounted already.
     let other = cluster.mnt().with_file_name("other");

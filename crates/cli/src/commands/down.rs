@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::{mounts, pid_file},
+    process::{control, mounts, pid_file},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
     for name in dir.servers() {
         let file = dir.pid_file(&name);
         let Some(pid) = pid_file::live_pid(&file) else { continue };
-        pid_file::terminate(pid);
+        control::terminate(pid);
         if !pid_file::wait_gone(&file, END_PATIENCE) {
             interrupt::check()?;
             if !force {
@@ -61,7 +61,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
                     dir.log_file(&name).display()
                 );
             }
-            pid_file::kill(pid);
+            control::kill(pid);
         }
     }
     Ok(())

@@ -18,12 +18,11 @@ use crate::{
     interrupt::{self, Interrupted},
     output,
     process::{
-        self,
+        self, control, ident,
         mounts::{
             UMOUNT_PATIENCE, check_mountpoint, is_mounted, mount_pid, mounts_of, process_name,
             wait_predecessor,
         },
-        pid_file,
     },
 };
 
@@ -89,22 +88,22 @@ pub fn start(
     }
     args.extend([fs_name.into(), mountpoint.into()]);
     let args: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
-    let mut child = pid_file::spawn_detached(&args, &log)?;
+    let mut child = control::spawn_detached(&args, &log)?;
     let end = Instant::now() + MOUNT_PATIENCE;
     let bar = output::spinner("mounting");
     let ready = dir.ready_file(&process_name(mountpoint));
     while !(is_mounted(mountpoint) && ready.exists()) {
         if let Some(status) = child.try_wait().context("look after the mount process")? {
-            let why = pid_file::last_words(&log, from);
+            let why = control::last_words(&log, from);
             bail!("{fs_name} is not mounted on {} ({status}): {why}", mountpoint.display());
         }
         if interrupt::asked() {
-            pid_file::terminate(child.id());
+            control::terminate(child.id());
             child.wait().context("end the mount process")?;
             bail!(Interrupted(format!("{fs_name} is not mounted on {}", mountpoint.display())));
         }
         if Instant::now() > end {
-            pid_file::terminate(child.id());
+            control::terminate(child.id());
             bail!(
                 "mounting {fs_name} on {} took longer than {MOUNT_PATIENCE:?}; the log is {}",
                 mountpoint.display(),
@@ -167,14 +166,14 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
 /// kernel, so that nobody waits for it any more, and is killed if it does not end then.
 fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
     let hangs = process.filter(|&process| {
-        pid_file::terminate(process.0);
+        control::terminate(process.0);
         !ended(process, FORCE_PATIENCE)
     });
     if is_mounted(mountpoint) {
         fuse::unmount(mountpoint, true)?;
     }
     if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
-        pid_file::kill(pid);
+        control::kill(pid);
         output::note(&format!(
             "{}: process {pid} did not end and was killed; what it had not yet written is lost",
             mountpoint.display()
@@ -187,7 +186,7 @@ fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()
 fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
     let bar = output::spinner("writing what is left");
     let end = Instant::now() + patience;
-    while pid_file::start_ticks(pid) == Some(start) {
+    while ident::start_ticks(pid) == Some(start) {
         if Instant::now() > end || interrupt::asked() {
             return false;
         }

@@ -5,13 +5,20 @@ use base::units::human_size;
 use serde_json::{Value, json};
 use wire::admin::AdminRequest;
 
-use crate::{args::Listing, commands::ask, output};
+use super::ask::{ask_all, size};
+use crate::{
+    args::Listing,
+    output::{self, end_of},
+};
+
+/// Columns of a name.
+const NAME_MAX: usize = 24;
 
 /// `ropewalk pagepool`.
 pub fn pagepool(listing: &Listing) -> Result<()> {
     let mut all = Vec::new();
     let mut silent = Vec::new();
-    for answer in ask::ask_all(listing, &AdminRequest::Status)? {
+    for answer in ask_all(listing, &AdminRequest::Status)? {
         match answer.answer {
             Some(status) => {
                 let memory = &status["memory"];
@@ -32,28 +39,14 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
     }
     let rows = |part: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
         let with = all.iter().filter(|one| one[part].is_object());
-        let name = |one: &Value| one["process"].as_str().unwrap_or_default().to_owned();
         with.map(|one| [vec![name(one)], row(&one[part])].concat()).collect()
     };
-    output::table(
-        &[
-            "MOUNT",
-            "PAGEPOOL",
-            "USED",
-            "DIRTY",
-            "REUSED",
-            "READ",
-            "HIT",
-            "AHEAD HIT",
-            "MISS",
-            "READ AHEAD",
-            "UNUSED",
-        ],
-        rows("pagepool", pool_row),
-    );
+    output::table(&["MOUNT", "PAGEPOOL", "USED", "DIRTY", "REUSED"], rows("pagepool", pool_row));
+    let reads = ["MOUNT", "READ", "HIT", "AHEAD HIT", "MISS", "READ AHEAD", "UNUSED"];
+    output::table(&reads, rows("pagepool", reads_row));
     let mounts = all.iter().filter(|one| one["pagepool"].is_object());
     output::table(
-        &["MOUNT", "RESIDENT", "AT MOST", "PAGEPOOL", "FREE BUFFERS", "REST", "BLOCKS", "BOUND"],
+        &["MOUNT", "RESIDENT", "AT MOST", "PAGEPOOL", "FREE", "REST", "BLOCKS", "BOUND"],
         mounts.map(process_row).collect(),
     );
     output::table(&["SERVER", "CACHE", "USED", "STRIPS", "READ", "HIT"], rows("strip_cache", cache_row));
@@ -61,22 +54,23 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
-fn size(value: &Value) -> String {
-    human_size(value.as_u64().unwrap_or(0))
-}
-
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
 }
 
+fn name(one: &Value) -> String {
+    end_of(one["process"].as_str().unwrap_or_default(), NAME_MAX)
+}
+
 fn pool_row(pool: &Value) -> Vec<String> {
+    ["max_bytes", "used_bytes", "dirty_bytes", "reused_bytes"].map(|field| size(&pool[field])).into()
+}
+
+/// What was read, and what share of it the pool had.
+fn reads_row(pool: &Value) -> Vec<String> {
     let bytes = |field: &str| pool[field].as_u64().unwrap_or(0);
     let read = bytes("hit_bytes") + bytes("coming_bytes") + bytes("miss_bytes");
     vec![
-        size(&pool["max_bytes"]),
-        size(&pool["used_bytes"]),
-        size(&pool["dirty_bytes"]),
-        size(&pool["reused_bytes"]),
         human_size(read),
         share(bytes("hit_bytes"), read),
         share(bytes("coming_bytes"), read),
@@ -92,7 +86,7 @@ fn process_row(one: &Value) -> Vec<String> {
     let known = ["used_bytes", "idle_bytes"].map(|field| pool[field].as_u64().unwrap_or(0));
     let resident = memory["resident_bytes"].as_u64().unwrap_or(0);
     vec![
-        one["process"].as_str().unwrap_or_default().to_owned(),
+        name(one),
         human_size(resident),
         size(&memory["resident_most_bytes"]),
         human_size(known[0]),

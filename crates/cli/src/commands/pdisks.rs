@@ -18,7 +18,7 @@ use crate::{
     cluster_dir::{ClusterDir, NodeFile, PdiskFile, access},
     link::{self, Link},
     output,
-    process::pid_file,
+    process::{control, pid_file},
 };
 
 /// How long a node may take to stop and to serve again.
@@ -128,13 +128,13 @@ fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     };
     let before = link::run(async { Link::new(dir)?.cluster().await })?;
     let session = before.map.node(id).and_then(|n| n.session);
-    pid_file::terminate(pid);
+    control::terminate(pid);
     if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
         bail!("{name} (process {pid}) does not end; start it again when it has");
     }
     let args: [&OsStr; 5] =
         ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-    let mut child = pid_file::spawn_detached(&args, &dir.log_file(name))?;
+    let mut child = control::spawn_detached(&args, &dir.log_file(name))?;
     let end = Instant::now() + RESTART_PATIENCE;
     loop {
         if let Some(status) = child.try_wait().context("look after a child process")? {

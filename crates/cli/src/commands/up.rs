@@ -20,7 +20,7 @@ use crate::{
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
-    process::{mounts, pid_file},
+    process::{control, mounts, pid_file},
 };
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
@@ -103,7 +103,7 @@ impl Drop for Started {
     fn drop(&mut self) {
         for child in &mut self.0 {
             if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
-                pid_file::terminate(child.id());
+                control::terminate(child.id());
             }
         }
         for child in &mut self.0 {
@@ -226,7 +226,7 @@ fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -
         let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
         let args: [&OsStr; 5] =
             ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-        started.0.push(pid_file::spawn_detached(&args, &log)?);
+        started.0.push(control::spawn_detached(&args, &log)?);
         logs.push((name.to_string(), log, from));
     }
     Ok(())
@@ -252,7 +252,7 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             start_servers(dir, started, &mut logs)?;
             for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
                 if let Some(status) = child.try_wait().context("look after a child process")? {
-                    bail!("{name} ended at its start ({status}): {}", pid_file::last_words(log, *from));
+                    bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from));
                 }
             }
             let nodes = match link.manager(&MgrRequest::GetMap).await {

@@ -9,7 +9,7 @@ use wire::{
     frame,
 };
 
-use super::{pdisks::Queues, pid_file};
+use super::{control, pdisks::Queues};
 use crate::logging;
 
 /// What of a process is known only once it runs.
@@ -149,7 +149,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         }
                     }
                     Ok(AdminRequest::Shutdown) => {
-                        pid_file::terminate(std::process::id());
+                        control::terminate(std::process::id());
                         Response::ok(frame::encode(&AdminReply::Done))
                     }
                     Err(error) => Response::error(Status::BadRequest, error),

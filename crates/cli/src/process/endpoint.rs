@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use net::{Endpoint, EndpointConfig, Role};
 use wire::mgr::MgrError;
 
-use super::pid_file;
+use super::ident;
 use crate::{cluster_dir::ClusterDir, link::Link};
 
 /// A runtime for a process of the cluster.
@@ -53,7 +53,7 @@ pub fn client_config(
         manager: vec![dir.file.manager],
         fs: fs_name.to_owned(),
         mount: name,
-        process: pid_file::own_ident(),
+        process: ident::own_ident(),
         admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
         tunables: client::Tunables::default(),
     }

@@ -34,7 +34,7 @@ async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
 
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
-    let Some(manager) = stop.before(open_manager(dir)).await else { presence.leave(Ok(())) };
+    let Some(manager) = stop.before(open_manager(dir)).await else { presence.end_process(Ok(())) };
     let manager = manager?;
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");

@@ -2,7 +2,9 @@
 //! found, started and ended on this machine.
 
 pub mod admin;
+pub mod control;
 pub mod endpoint;
+pub mod ident;
 mod manager;
 mod metrics;
 pub mod mount;

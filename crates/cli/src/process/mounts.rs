@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::pid_file;
+use super::{ident, pid_file};
 use crate::{cluster_dir::ClusterDir, interrupt, output};
 
 /// Long enough to write a whole page pool of dirty data to slow disks.
@@ -19,7 +19,7 @@ pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(300);
 /// The name of a mount's process in `run/` and `log/`. Containers may mount on the same path, with one directory.
 pub fn process_name(mountpoint: &Path) -> String {
     let name = format!("mount{}", mountpoint.to_string_lossy().replace('/', "-"));
-    pid_file::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
+    ident::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
 }
 
 /// A directory that can be mounted on, as an absolute path.
@@ -105,7 +105,7 @@ pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
         let ours = words.get(1) == Some(&b"mount".as_slice())
             && words.contains(&b"--foreground".as_slice())
             && words.last() == Some(&mountpoint.as_os_str().as_bytes());
-        if ours { Some((pid, pid_file::start_ticks(pid)?)) } else { None }
+        if ours { Some((pid, ident::start_ticks(pid)?)) } else { None }
     })
 }
 

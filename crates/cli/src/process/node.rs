@@ -6,9 +6,8 @@ use anyhow::{Context, Result};
 use net::{Role, Service};
 
 use super::{
-    admin, endpoint, mounts,
+    admin, endpoint, ident, mounts,
     pdisks::{Queues, open_options},
-    pid_file,
     presence::{Presence, told_early},
     stop::Stop,
     tunables,
@@ -39,7 +38,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         let what = || format!("open {} in {}", p.id, path.display());
         let (at, io) = (path.clone(), queues.io.clone());
         let opening = tokio::task::spawn_blocking(move || pdisk::Pdisk::open(&at, options, &io));
-        let Some(opened) = stop.before(opening).await else { presence.leave(close_all(pdisks).await) };
+        let Some(opened) = stop.before(opening).await else { presence.end_process(close_all(pdisks).await) };
         match opened.with_context(what)? {
             Ok((pdisk, report)) => {
                 tracing::info!("{}: {report:?}", p.id);
@@ -67,7 +66,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
         node: node.id,
-        process: pid_file::own_ident(),
+        process: ident::own_ident(),
         addrs: vec![node.addr.to_string()],
         pdisks: pdisks.clone(),
         manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),

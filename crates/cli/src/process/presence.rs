@@ -36,7 +36,7 @@ impl Presence {
 
     /// Ends the process that is told to stop while a thread of it is at a step of its start: that cannot be ended and would be
     /// waited for. What it is at is left as after a crash. `closed`: what came of closing the rest.
-    pub fn leave(&self, closed: Result<()>) -> ! {
+    pub fn end_process(&self, closed: Result<()>) -> ! {
         told_early();
         if let Err(error) = &closed {
             tracing::error!("{error:#}");

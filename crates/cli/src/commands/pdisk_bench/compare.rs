@@ -17,7 +17,7 @@ use crate::{args::PdiskBench, output};
 #[derive(Clone, Copy, Default, Serialize)]
 pub struct Rate {
     pub iops: f64,
-    pub mb: f64,
+    pub bytes_per_second: f64,
     pub cpu_us: f64,
 }
 
@@ -175,7 +175,7 @@ fn compared_of(case: &Case, rounds: &[Round]) -> Compared {
     };
     Compared {
         load: format!("{}{against}", row.load),
-        store: Rate { iops: row.iops(), mb: row.mb_per_second(), cpu_us: row.cpu_us() },
+        store: Rate { iops: row.iops(), bytes_per_second: row.mb_per_second() * 1e6, cpu_us: row.cpu_us() },
         p50_us: row.p50_us,
         p99_us: row.p99_us,
         fio: theirs.get(theirs.len() / 2).copied(),
@@ -250,7 +250,7 @@ impl Fio {
         let number = |v: &serde_json::Value| v.as_f64().unwrap_or(0.0);
         let iops = number(&side["iops"]);
         let cpu = (number(&job["usr_cpu"]) + number(&job["sys_cpu"])) / 100.0;
-        Ok(Rate { iops, mb: number(&side["bw_bytes"]) / 1e6, cpu_us: cpu * 1e6 / iops.max(1.0) })
+        Ok(Rate { iops, bytes_per_second: number(&side["bw_bytes"]), cpu_us: cpu * 1e6 / iops.max(1.0) })
     }
 }
 

@@ -52,13 +52,13 @@ pub fn show(report: &Report) {
         vec![
             c.load.clone(),
             format!("{:.0}", c.store.iops),
-            format!("{:.0}", c.store.mb),
+            format!("{:.0}", c.store.bytes_per_second / 1e6),
             format!("{:.1}", c.store.cpu_us),
             format!("{:.0}", c.p50_us),
             format!("{:.0}", c.p99_us),
             if c.writes_a_flush > 0.0 { format!("{:.1}", c.writes_a_flush) } else { dash() },
             of(&|f| format!("{:.0}", f.iops)),
-            of(&|f| format!("{:.0}", f.mb)),
+            of(&|f| format!("{:.0}", f.bytes_per_second / 1e6)),
             of(&|f| format!("{:.1}", f.cpu_us)),
             c.ratio.map_or_else(dash, |r| {
                 let (least, most) = (c.ratios.first().unwrap_or(&r), c.ratios.last().unwrap_or(&r));
