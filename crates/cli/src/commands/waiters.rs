@@ -58,8 +58,10 @@ fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
             row(w, "asked", by, text(&w["operation"]))
         }));
         rows.extend(list(&answer["inside"]).iter().map(|w| {
-            let operation = w["operation"].as_str().unwrap_or("background");
-            row(w, "waits", "itself".to_owned(), format!("{operation}: {}", text(&w["what"])))
+            // Work in the background is no program's.
+            let operation =
+                w["operation"].as_str().map(|operation| format!("{operation}: ")).unwrap_or_default();
+            row(w, "waits", "itself".to_owned(), operation + &text(&w["what"]))
         }));
         for (field, kind) in [("waiters", "waits"), ("serving", "serves")] {
             rows.extend(list(&answer[field]).iter().map(|w| {
