@@ -9,7 +9,7 @@ use std::sync::{
 use anyhow::{Context, Result, bail};
 use thiserror::Error;
 
-use crate::link;
+use crate::{link, process::stop::Stop};
 
 /// The exit status of a command that was stopped by a signal, as shells have it.
 pub const EXIT: u8 = 130;
@@ -26,7 +26,7 @@ pub fn catch() -> Result<()> {
     let (ready, caught) = mpsc::channel();
     let watch = move || {
         let watched = link::run(async {
-            let mut stop = link::Stop::listen()?;
+            let mut stop = Stop::listen()?;
             let _ = ready.send(()); // who waits for it is gone only with the process
             loop {
                 stop.wait().await;

@@ -7,14 +7,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::directory::ClusterDir;
+use crate::cluster_dir::ClusterDir;
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +31,11 @@ impl Link {
         Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
     }
 
+    /// The same over a process's own end of the network.
+    pub fn over(endpoint: &Endpoint, manager: SocketAddr) -> Link {
+        Link { endpoint: endpoint.clone(), manager }
+    }
+
     /// Asks the manager.
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
         let body = self
@@ -41,7 +45,7 @@ impl Link {
                 format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
             })?;
         match frame::decode(&body).context("decode the manager's answer")? {
-            MgrReply::Error(error) => bail!("the manager refused: {error}"),
+            MgrReply::Error(error) => Err(error).context("the manager refused"),
             reply => Ok(reply),
         }
     }
@@ -89,43 +93,4 @@ pub fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .build()
         .context("start the runtime")?
         .block_on(future)
-}
-
-/// SIGTERM and Ctrl-C, which then do not end the process by themselves.
-pub struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    /// From now on.
-    pub fn listen() -> Result<Stop> {
-        let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        Ok(Stop { terminate, interrupt })
-    }
-
-    /// Waits for the next one.
-    pub async fn wait(&mut self) {
-        tokio::select! {
-            // Both only wait for the same thing: to stop.
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    /// What a step comes to; none if a signal comes before. The step is dropped then.
-    pub async fn before<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            () = self.wait() => None,
-            done = step => Some(done),
-        }
-    }
-}
-
-/// Waits for SIGTERM or Ctrl-C.
-pub async fn stop_signal() -> Result<()> {
-    Stop::listen()?.wait().await;
-    Ok(())
 }

@@ -201,10 +201,9 @@ pub fn flush() {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Mutex, mpsc},
-    };
+    use std::{io, sync::mpsc};
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -223,7 +222,7 @@ mod tests {
             if self.full.load(SeqCst) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            self.written.lock().unwrap().extend_from_slice(bytes);
+            self.written.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -253,7 +252,7 @@ mod tests {
         full.store(false, SeqCst);
         writeln!(log.make_writer(), "{}", "long ".repeat(LINE_BYTES_MAX)).unwrap();
         settled(&log);
-        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(written.lock().clone()).unwrap();
         let (told, line) = text.split_once('\n').unwrap();
         assert_eq!(told, "3 lines of this log could not be written");
         assert!(line.ends_with("...\n") && line.len() <= LINE_BYTES_MAX, "{}", line.len());
@@ -274,7 +273,7 @@ mod tests {
         assert!((many - LINES_MAX - 1..=many - LINES_MAX).contains(&(lost as usize)), "{lost}");
         drop(open);
         settled(&log);
-        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(written.lock().clone()).unwrap();
         // In one go, or in two if the thread took its first line late.
         let told = text.lines().filter_map(|l| l.strip_suffix(" lines of this log could not be written"));
         assert_eq!(told.map(|n| n.parse::<u64>().unwrap()).sum::<u64>(), lost);

@@ -9,8 +9,13 @@ use serde::Serialize;
 
 use crate::logging;
 
-/// Prints rows under a header; columns whose every cell starts with a digit are set to the right.
+/// Prints rows under a header.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
+    line(table_text(header, rows));
+}
+
+/// Rows under a header; columns whose every cell starts with a digit are set to the right.
+pub fn table_text(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let numeric: Vec<bool> = (0..header.len())
         .map(|c| {
             rows.iter().filter_map(|r| r.get(c)).all(|cell| cell.starts_with(|ch: char| ch.is_ascii_digit()))
@@ -24,7 +29,23 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    line(table.trim_fmt());
+    table.trim_fmt()
+}
+
+/// The end of a name that is longer than `max` columns.
+pub fn end_of(name: &str, max: usize) -> String {
+    match name.chars().count().checked_sub(max) {
+        None | Some(0) => name.to_owned(),
+        Some(over) => std::iter::once('…').chain(name.chars().skip(over + 1)).collect(),
+    }
+}
+
+/// The beginning of a text that is longer than `max` columns.
+pub fn begin_of(text: &str, max: usize) -> String {
+    match text.chars().count() > max {
+        false => text.to_owned(),
+        true => text.chars().take(max - 1).chain(['…']).collect(),
+    }
 }
 
 /// Prints a value as JSON.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, refused, seed};
+use common::{Cluster, Random, copy_tree, refused, seed};
 use load::{Load, same, survived};
 use story::{PATIENCE, command, proved, set, small, soak, state, whole};
 
@@ -191,11 +191,6 @@ fn flip_bits(data: &Path, random: &mut Random, times: u64) {
     file.sync_all().unwrap();
 }
 
-fn copy_dir(from: &Path, to: &Path) {
-    let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
-    assert!(status.success());
-}
-
 /// Flipped bits, a pdisk's file cut off, a pdisk's directory from an old copy: found, never returned, made
 /// good.
 #[test]
@@ -238,7 +233,7 @@ fn damage_is_found_never_returned_and_made_good() {
     // An old copy.
     cluster.kill(|name| name == "n4");
     let copy = tempfile::tempdir().unwrap();
-    copy_dir(&pdisk_dir(&cluster, 4, 1), &copy.path().join("old"));
+    copy_tree(&pdisk_dir(&cluster, 4, 1), &copy.path().join("old"));
     cluster.start_server("n4");
     cluster.wait_all_but(PATIENCE, &["n3p1"]);
     let load = Load::start(&cluster.mnt().join("more"), 2, random.next(), false);
@@ -247,7 +242,7 @@ fn damage_is_found_never_returned_and_made_good() {
     models.extend(load.end());
     cluster.kill(|name| name == "n4");
     fs::remove_dir_all(pdisk_dir(&cluster, 4, 1)).unwrap();
-    copy_dir(&copy.path().join("old"), &pdisk_dir(&cluster, 4, 1));
+    copy_tree(&copy.path().join("old"), &pdisk_dir(&cluster, 4, 1));
     cluster.start_server("n4");
     same(&models);
     let behind = |e: &serde_json::Value| e["text"].as_str().unwrap().contains("behind its record");

@@ -59,7 +59,7 @@ fn a_directory_with_other_things_stays_as_it_is() {
 
 #[test]
 fn an_existing_cluster_is_not_bent_to_other_options() {
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "256m"]);
+    let cluster = Cluster::three(&["--pdisk-size", "256m"]);
     let dir = cluster.dir();
     let dir = dir.to_str().unwrap();
     for (option, value) in [

@@ -46,11 +46,12 @@ mod why;
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use apart::{Ports, Reaper};
+use parking_lot::Mutex;
 use plan::Kind;
 use run::{Campaign, Outcome, Runner};
 use summary::Summary;
@@ -83,7 +84,7 @@ fn campaign() {
     let (at_last, reaper) = (summary.clone(), runner.reaper.clone());
     apart::on_interrupt(move || {
         reaper.begin();
-        at_last.lock().unwrap_or_else(PoisonError::into_inner).text()
+        at_last.lock().text()
     });
     let mut campaign: Option<Campaign> = None;
     for at in first..first + rounds {
@@ -96,7 +97,7 @@ fn campaign() {
         let round = plan::round(seed, at, &kinds);
         if campaign.is_none() {
             println!("a new cluster: {shape:?}");
-            summary.lock().unwrap().a_new_cluster();
+            summary.lock().a_new_cluster();
         }
         let faults: Vec<String> = round.faults.iter().map(plan::Fault::say).collect();
         println!("round {at}: {}", faults.join(", "));
@@ -117,7 +118,7 @@ fn campaign() {
                 format!("; {} VIOLATIONS", outcome.wrong.len())
             },
         );
-        summary.lock().unwrap().add(&round, shape, &outcome);
+        summary.lock().add(&round, shape, &outcome);
         if !outcome.wrong.is_empty() {
             campaign.take().iter().for_each(|campaign| keep(campaign, seed, at));
             let classes: Vec<_> = outcome.wrong.iter().map(|v| v.class).collect();
@@ -127,15 +128,15 @@ fn campaign() {
                 let outcome = unbroken(|| Campaign::new(shape, &kinds, &runner).round(fewer));
                 outcome.wrong.iter().any(|v| classes.contains(&v.class))
             });
-            summary.lock().unwrap().shrunk(&round, smallest.as_ref(), runs);
+            summary.lock().shrunk(&round, smallest.as_ref(), runs);
         }
         if (at + 1).is_multiple_of(plan::ROUNDS_OF_A_CLUSTER) || round.has(Kind::Beyond) {
             campaign = None;
-            println!("{}", summary.lock().unwrap().figures());
+            println!("{}", summary.lock().figures());
         }
     }
     drop(campaign);
-    let summary = summary.lock().unwrap();
+    let summary = summary.lock();
     println!("{}", summary.text());
     assert!(summary.is_clean(), "violations: see above; ROPEWALK_CHAOS_SEED={seed}");
 }

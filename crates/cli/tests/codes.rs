@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, io::Write};
 
-use common::{Cluster, Random, same_tree, write_tree};
+use common::{Cluster, Random, copy_tree, same_tree, write_tree};
 
 fn works(nodes: u32, pdisks: u32, code: &str, block: &str) {
     println!("{code} on {nodes} x {pdisks}, blocks of {block}");
@@ -27,8 +27,7 @@ fn works(nodes: u32, pdisks: u32, code: &str, block: &str) {
     let local = tempfile::tempdir().unwrap();
     write_tree(local.path(), 15, &mut random);
     let tree = cluster.mnt().join("tree");
-    let copy = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(&tree).status().unwrap();
-    assert!(copy.success());
+    copy_tree(local.path(), &tree);
     cluster.down();
     cluster.start();
     same_tree(local.path(), &tree);
@@ -66,18 +65,7 @@ fn wide_erasure_codes() {
 
 #[test]
 fn a_full_file_system_says_so_and_stays_usable() {
-    let cluster = Cluster::up(&[
-        "--nodes",
-        "3",
-        "--pdisks",
-        "1",
-        "--code",
-        "2+1p",
-        "--pdisk-size",
-        "256m",
-        "--block-size",
-        "1m",
-    ]);
+    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m"]);
     let mnt = cluster.mnt();
     fs::write(mnt.join("before"), vec![1; 3 << 20]).unwrap();
     let mut written = 0u64;

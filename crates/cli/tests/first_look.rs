@@ -41,6 +41,9 @@ fn the_readmes_session_and_the_first_mistakes() {
     drop(file);
     assert!(cluster.json(&["fs", "df"])[0]["free_bytes"].as_u64().unwrap() > 0);
     connections_are_named(&cluster);
+    for command in ["waiters", "pagepool"] {
+        narrow(command, &ok(&[command, "--dir", dir]));
+    }
 
     // Mounting what is not there, where nothing is, and what is mounted already.
     let other = cluster.mnt().with_file_name("other");
@@ -220,18 +223,7 @@ fn ctrl_c_leaves_nothing_half_made() {
 
 #[test]
 fn a_returning_pdisk_says_what_it_waits_for() {
-    let cluster = Cluster::up(&[
-        "--nodes",
-        "3",
-        "--pdisks",
-        "1",
-        "--code",
-        "2+1p",
-        "--pdisk-size",
-        "128m",
-        "--block-size",
-        "1m",
-    ]);
+    let cluster = Cluster::three(&["--pdisk-size", "128m", "--block-size", "1m"]);
     cluster.kill(|name| name == "n1");
     let file = fs::File::create(cluster.mnt().join("missed")).unwrap();
     file.write_all_at(&vec![1; 4 << 20], 0).unwrap();

@@ -1,12 +1,15 @@
-//! `--json` of every command that a cluster answers: it parses, and the names of durations, times and bytes follow the rule of
+//! `--json` of every command, of a cluster and of the lab: it parses, and the names of durations, times and bytes follow the rule of
 //! docs/json.md.
 #![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
 
+#[path = "common/beds.rs"]
+mod beds;
 mod common;
 
-use std::fs;
+use std::{fs, process::Command};
 
-use common::{Cluster, ok, ropewalk};
+use beds::{Bed, serve};
+use common::{Cluster, ROPEWALK, ok, ropewalk};
 use serde_json::Value;
 
 /// Names that say nothing of their unit, or not in the way of the others.
@@ -20,8 +23,12 @@ fn broken(at: &str, key: &str, value: &Value) -> bool {
     let seconds = key.ends_with("seconds");
     let bytes =
         key.split('_').any(|word| word == "bytes") && !key.ends_with("bytes") && !key.contains("_per_");
-    // Latencies of `perf`, as gpfsperf prints them; the keys of a plan.
-    if key.ends_with("_ms") && at.starts_with("perf") || key == "seconds" && at.starts_with("lab list") {
+    // Latencies, as gpfsperf and nsdperf print them; what the lab keeps in files, by the names it has there.
+    let kept = ["seconds", "wall_seconds", "started_ms", "size", "rate"];
+    let of = |commands: &[&str]| commands.iter().any(|command| at.starts_with(command));
+    if key.ends_with("_ms") && of(&["perf", "netperf"])
+        || kept.contains(&key) && of(&["lab list", "lab report", "lab testbed"])
+    {
         return false;
     }
     value.is_number()
@@ -41,6 +48,32 @@ fn walk(at: &str, value: &Value, found: &mut Vec<String>) {
         }
         Value::Array(all) => all.iter().for_each(|value| walk(&format!("{at}[]"), value, found)),
         _ => {}
+    }
+}
+
+/// Runs commands for scripts, and gathers the names that break the rule.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn look(&mut self, words: &[&str]) {
+        self.look_at(&[words, &["--json"]].concat());
+    }
+
+    /// For a command that says otherwise that it is for scripts.
+    fn look_at(&mut self, words: &[&str]) {
+        let output = ropewalk(words);
+        // `health` and `pool verify` may say by their status that something is on its way.
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+        let values = values.unwrap_or_else(|e| panic!("{words:?}: {e}: {text}{said}"));
+        assert!(!values.is_empty(), "{words:?}: nothing is said: {said}");
+        values.iter().for_each(|value| walk(&words[..words.len().min(2)].join(" "), value, &mut self.0));
+    }
+
+    fn all_say_their_unit(&self) {
+        assert!(self.0.is_empty(), "{:#?}", self.0);
     }
 }
 
@@ -72,15 +105,8 @@ fn names_say_their_unit() {
         "rebuild status",
         "net status",
     ];
-    let mut found = Vec::new();
-    let mut look = |words: &[&str]| {
-        let output = ropewalk(&[words, &["--json"]].concat());
-        // `health` and `pool verify` may say by their status that something is on its way.
-        let text = String::from_utf8(output.stdout).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{words:?}: {e}: {text}{said}"));
-        walk(&words[..words.len().min(2)].join(" "), &value, &mut found);
-    };
+    let mut names = Names::default();
+    let mut look = |words: &[&str]| names.look(words);
     for command in of_cluster {
         let words: Vec<&str> = command.split(' ').chain(["--dir", dir]).collect();
         look(&words);
@@ -89,12 +115,68 @@ fn names_say_their_unit() {
     look(&["perf", "create", "seq", &file, "-r", "1m", "-n", "2m"]);
     look(&["net", "sizing", "--nodes", "3"]);
     look(&["advise"]);
-    look(&["lab", "list"]);
-    look(&["lab", "array", "--nodes", "4", "--pdisks", "2", "--code", "4+2p"]);
-    look(&["lab", "ceilings", "--dir", cluster.dir().to_str().unwrap(), "--size", "16m"]);
     ok(&["umount", mnt]);
     cluster.down();
     look(&["manager", "check", "--dir", dir]);
     look(&["pdisk", "verify", &format!("{dir}/nodes/n1/pdisk1")]);
-    assert!(found.is_empty(), "{found:#?}");
+    look(&["pdisk", "dump", &format!("{dir}/nodes/n1/pdisk1")]);
+    names.all_say_their_unit();
+}
+
+/// Short of everything: what is measured does not matter here.
+const PLAN: &str = "\
+name = 'short'
+title = 'a small plan'
+step = 'devices'
+steps = [1]
+seconds = 0.5
+repeats = 2
+[[series]]
+name = 'r'
+engine = 'fio'
+figure = 'operations'
+set = { rw = 'randread', bs = '4k', ioengine = 'psync', direct = false }
+";
+
+#[test]
+fn the_labs_names_say_their_unit() {
+    let place = tempfile::Builder::new().prefix("ropewalk-json-").tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let here = place.path().to_str().unwrap();
+    let mut names = Names::default();
+    names.look(&["lab", "list"]);
+    names.look(&["lab", "array", "--nodes", "4", "--pdisks", "2", "--code", "4+2p"]);
+    names.look(&["lab", "ceilings", "--dir", here, "--size", "16m"]);
+    names.look(&["lab", "net-figures", "sizing"]);
+    let (plan, device, out) = (path("plan.toml"), path("device"), path("out"));
+    fs::write(&plan, PLAN).unwrap();
+    fs::write(&device, vec![9; 4 << 20]).unwrap();
+    ok(&["lab", "run", &plan, "--device", &device, "--out", &out]);
+    names.look_at(&["lab", "report", &out, "--format", "json"]);
+    names.look(&["lab", "compare", &out, &out]);
+    let short = ["--no-fio", "--size", "256m", "--seconds", "1", "--rounds", "1"];
+    names.look(&[&["pdisk", "bench", here, "--strips", "1000"], &short[..]].concat());
+    names.look(&[&["pdisk", "bench", here, "--load", "read"], &short[..]].concat());
+    names.all_say_their_unit();
+}
+
+#[test]
+fn the_networks_names_say_their_unit() {
+    let mut names = Names::default();
+    let bed = Bed::up("json", &[]);
+    names.look(&["lab", "testbed", "status"]);
+    drop(bed);
+    let mut command = Command::new(ROPEWALK);
+    command.args(["netperf", "server", "--listen", "127.0.0.1:0"]);
+    let (mut server, addr) = serve(command);
+    for test in [
+        &["test", "write"][..],
+        &["stream", "--connections", "1", "--sizes", "4k"],
+        &["rr", "--connections", "1", "--sizes", "1"],
+    ] {
+        names.look(&[&["netperf"], test, &["--server", &addr, "--ttime", "0.5"]].concat());
+    }
+    ok(&["netperf", "quit", "--server", &addr]);
+    assert!(server.0.wait().unwrap().success());
+    names.all_say_their_unit();
 }

@@ -7,12 +7,11 @@ mod common;
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::FileExt,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use common::{Cluster, Random};
 
@@ -122,7 +121,7 @@ fn nothing_fsynced_is_lost_when_everything_is_killed() {
                 let seed = random.next();
                 let (stop, path) = (&stop, path(writer));
                 scope.spawn(move || {
-                    let mut record = record.lock().unwrap();
+                    let mut record = record.lock();
                     let file = OpenOptions::new()
                         .read(true)
                         .write(true)
@@ -139,11 +138,11 @@ fn nothing_fsynced_is_lost_when_everything_is_killed() {
             stop.store(true, Ordering::Relaxed);
         });
         cluster.start();
-        acked_writes = records.iter().map(|r| r.lock().unwrap().next).sum();
+        acked_writes = records.iter().map(|r| r.lock().next).sum();
     }
     for (writer, record) in records.iter().enumerate() {
         let file = File::open(path(writer)).expect("open");
-        check(&file, writer, &mut record.lock().unwrap(), rounds);
+        check(&file, writer, &mut record.lock(), rounds);
     }
     println!("{rounds} times everything killed, {acked_writes} writes, nothing fsynced lost");
     assert!(acked_writes > 0, "the load wrote nothing");

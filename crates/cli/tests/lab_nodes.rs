@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use common::{Cluster, ROPEWALK, ok, refused};
+use common::{Cluster, ROPEWALK, ok, refused, until};
 use serde_json::Value;
 
 /// A plan over client nodes.
@@ -98,8 +98,7 @@ fn agents_take_part_and_what_they_were_not_given_is_refused() {
 
 #[test]
 fn every_node_that_serves_takes_part_on_mounts_only() {
-    let size = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p"];
-    let cluster = Cluster::up(&[&size[..], &["--block-size", "256k"]].concat());
+    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "256k"]);
     let (dir, mnt) = (cluster.dir(), cluster.mnt());
     let (dir, mnt) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
     ok(&["config", "set", "--dir", dir, "io_coalesce_us=77"]);
@@ -178,20 +177,12 @@ fn step_load(plan_file: &str, out: &str, (dir, mnt): (&str, &str), agents: &[&st
         .unwrap();
     let writes =
         || fs::read_dir(mnt).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().contains("writer"));
-    wait_until("files of writers", &writes);
+    until("files of writers", &writes);
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(child.id() as i32).unwrap(),
         rustix::process::Signal::INT,
     )
     .unwrap();
     assert!(!child.wait().unwrap().success(), "a stopped run is not done");
-    wait_until("the nodes to have removed their files", || !writes());
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !done() {
-        assert!(std::time::Instant::now() < end, "waited in vain for {what}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    until("the nodes to have removed their files", || !writes());
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, io::Write, time::Duration};
 
-use common::{Cluster, Random, same_tree, write_tree};
+use common::{Cluster, Random, copy_tree, same_tree, write_tree};
 
 #[test]
 fn data_is_there_again_after_down_and_up() {
@@ -13,13 +13,7 @@ fn data_is_there_again_after_down_and_up() {
     let cluster = Cluster::up(&["--pdisk-size", "512m"]);
     let local = tempfile::tempdir().unwrap();
     let bytes = write_tree(local.path(), 120, &mut random);
-    let copy = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(local.path())
-        .arg(cluster.mnt().join("tree"))
-        .status()
-        .unwrap();
-    assert!(copy.success());
+    copy_tree(local.path(), &cluster.mnt().join("tree"));
     same_tree(local.path(), &cluster.mnt().join("tree"));
 
     let fs_list = cluster.json(&["fs", "list"]);
@@ -86,15 +80,7 @@ fn a_server_dies_and_returns_under_load() {
     let local = tempfile::tempdir().unwrap();
     write_tree(local.path(), 60, &mut random);
     let tree = cluster.mnt().join("tree");
-    let copy = |to: &str| {
-        let status = std::process::Command::new("cp")
-            .arg("-a")
-            .arg(local.path())
-            .arg(cluster.mnt().join(to))
-            .status()
-            .unwrap();
-        assert!(status.success(), "cp to {to}");
-    };
+    let copy = |to: &str| copy_tree(local.path(), &cluster.mnt().join(to));
     copy("tree");
     for victim in ["n2", "n4"] {
         cluster.kill(|name| name == victim);
@@ -123,8 +109,7 @@ fn pdisks_that_cannot_be_opened_are_left_out() {
     let local = tempfile::tempdir().unwrap();
     write_tree(local.path(), 20, &mut Random(3));
     let tree = cluster.mnt().join("tree");
-    let copied = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(&tree).status().unwrap();
-    assert!(copied.success());
+    copy_tree(local.path(), &tree);
     cluster.down();
     let place = |pdisk: &str| cluster.dir().join("nodes").join(pdisk);
     let data = fs::OpenOptions::new().write(true).open(place("n1/pdisk1/data")).unwrap();

@@ -1,63 +1,13 @@
 //! `ropewalk lab testbed`, `ropewalk netperf` and `ropewalk lab net-figures` as people call them. Needs root.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+#[path = "common/beds.rs"]
+mod beds;
 mod common;
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-};
-
-use common::{ROPEWALK, ok, refused};
+use beds::{Bed, serve};
+use common::{ROPEWALK, refused};
 use serde_json::Value;
-
-/// A testbed that goes also when the test fails.
-struct Bed(String);
-
-impl Bed {
-    fn up(name: &str, args: &[&str]) -> Bed {
-        let name = format!("{name}{}", std::process::id());
-        ok(&[&["lab", "testbed", "up", "--name", &name][..], args].concat());
-        Bed(name)
-    }
-
-    fn addr(&self, host: usize) -> String {
-        let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
-        let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == self.0.as_str()).unwrap();
-        mine["hosts"][host]["addrs"][0].as_str().unwrap().to_owned()
-    }
-
-    fn exec(&self, host: &str, command: &[&str]) -> Command {
-        let mut ropewalk = Command::new(ROPEWALK);
-        ropewalk.args(["lab", "testbed", "exec", "--name", &self.0, host]).args(command);
-        ropewalk
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = Command::new(ROPEWALK).args(["lab", "testbed", "down", &self.0]).output();
-    }
-}
-
-/// Reaped also when the test fails.
-struct Kid(Child);
-
-impl Drop for Kid {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts a netperf server and waits until it listens.
-fn serve(mut command: Command) -> (Kid, String) {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let addr = line.trim().rsplit(' ').next().unwrap().to_owned();
-    (Kid(child), addr)
-}
 
 #[test]
 fn netperf_between_two_hosts_of_a_testbed() {

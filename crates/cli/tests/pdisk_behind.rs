@@ -9,11 +9,10 @@ use std::{
     io::{Seek, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random};
+use common::{Cluster, Random, copy_tree};
 use pdisk::tools::{DumpItem, dump};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -61,16 +60,13 @@ fn log_of(dir: &Path) -> fs::File {
 
 /// Three servers with a pdisk each. `n1` dies, `spoil` does something to its pdisk, it is back at once.
 fn back_within_the_lease(spoil: impl Fn(&Path), must_be_told: bool) {
-    let code = ["--code", "2+1p", "--block-size", "256k"];
-    let cluster =
-        Cluster::up(&[&["--nodes", "3", "--pdisks", "1", "--pdisk-size", "64m"], &code[..]].concat());
+    let cluster = Cluster::three(&["--pdisk-size", "64m", "--block-size", "256k"]);
     let path = cluster.mnt().join("f");
     let old: PathBuf = cluster.dir().join("old");
     let pdisk = cluster.dir().join("nodes/n1/pdisk1");
     store(&path, 1);
     // What an administrator might put back.
-    let copied = Command::new("cp").arg("-a").arg(&pdisk).arg(&old).status().unwrap();
-    assert!(copied.success());
+    copy_tree(&pdisk, &old);
     store(&path, 2);
     // Its renewals tell the manager how far it is.
     cluster.wait_reported(PATIENCE);

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ok, refused, same_tree, seed, write_tree};
+use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, until, write_tree};
 use serde_json::Value;
 
 const FAULT: &str = "ROPEWALK_PDISK_FAULT";
@@ -28,19 +28,10 @@ fn pdisks(cluster: &Cluster) -> Vec<Value> {
     cluster.json(&["pdisk", "list"]).as_array().unwrap().clone()
 }
 
-fn until(what: &str, cluster: &Cluster, done: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < end, "{what}\n{}", cluster.logs());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// Copies a tree onto the mount, durably.
 fn copy(cluster: &Cluster, from: &Path, to: &str) {
     let to = cluster.mnt().join(to);
-    let status = Command::new("cp").arg("-a").arg(from).arg(&to).status().unwrap();
-    assert!(status.success(), "cp to {}\n{}", to.display(), cluster.logs());
+    copy_tree(from, &to);
     for file in walk(&to) {
         fs::File::open(&file).unwrap().sync_all().unwrap();
     }
@@ -119,7 +110,7 @@ fn reads_fail_here_and_a_flush_fails_there() {
         same_tree(local.path(), &cluster.mnt().join(tree));
     }
     let bad = || -> Vec<Value> { pdisks(&cluster).into_iter().filter(|p| p["state"] != "ok").collect() };
-    until("that one counts no more, the one with bad reads does", &cluster, || {
+    until("that one counts no more, the one with bad reads does", || {
         let bad = bad();
         bad.len() == 1 && bad[0]["name"] == "n3p1"
     });
@@ -145,7 +136,7 @@ fn holds(path: &Path, n: u64, len: usize) -> bool {
 #[test]
 fn full_pdisks_refuse_lose_nothing_and_tell() {
     const FILE: usize = 4 << 20;
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "64m"]);
+    let cluster = Cluster::three(&["--pdisk-size", "64m"]);
     let path = |n: u64| cluster.mnt().join(format!("f{n}"));
     // What was written of late may count twice until the servers' next report: full is what stays full.
     let (mut stored, mut since) = (0, Instant::now());
@@ -156,12 +147,12 @@ fn full_pdisks_refuse_lose_nothing_and_tell() {
         }
     }
     assert!((20..32).contains(&stored), "{stored} files of 4 MiB fit into 128 MiB");
-    until("the full pdisks are told", &cluster, || !events(&cluster, "pdisk_full").is_empty());
+    until("the full pdisks are told", || !events(&cluster, "pdisk_full").is_empty());
     let told = events(&cluster, "pdisk_full");
     assert!(told.len() <= 3, "once each: {told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("delete files"), "{told:?}");
     let nearly = |p: &&Value| p["free_bytes"].as_u64().unwrap() * 16 < p["size_bytes"].as_u64().unwrap();
-    until("the list shows it", &cluster, || pdisks(&cluster).iter().filter(nearly).count() > 0);
+    until("the list shows it", || pdisks(&cluster).iter().filter(nearly).count() > 0);
     assert!(pdisks(&cluster).iter().all(|p| p["state"] == "ok"), "full is not failed");
 
     // What is there is there, also after everything was down.
@@ -174,7 +165,7 @@ fn full_pdisks_refuse_lose_nothing_and_tell() {
     for n in 0..4 {
         fs::remove_file(path(n)).unwrap();
     }
-    until("room comes back", &cluster, || store(&path(stored), stored, FILE).is_ok());
+    until("room comes back", || store(&path(stored), stored, FILE).is_ok());
     assert!(holds(&path(stored), stored, FILE));
 }
 
@@ -221,7 +212,7 @@ impl Drop for Device {
 fn a_host_file_system_that_is_full_for_a_while_fails_no_pdisk() {
     const FILE: usize = 50_000;
     let device = Device::new(160 << 20);
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "64m"]);
+    let cluster = Cluster::three(&["--pdisk-size", "64m"]);
     cluster.kill(|name| name == "n1");
     let (place, there) = (cluster.dir().join("nodes/n1/pdisk1"), device.path().join("pdisk1"));
     let copied = Command::new("cp").args(["-a", "--sparse=never"]).arg(&place).arg(&there).status().unwrap();
@@ -255,7 +246,7 @@ fn a_host_file_system_that_is_full_for_a_while_fails_no_pdisk() {
     store(&path(stored), stored, FILE).unwrap();
     assert!(pdisks(&cluster).iter().all(|p| p["state"] == "ok"), "short of room is not failed");
     fs::remove_file(&filler).unwrap();
-    until("it goes on by itself", &cluster, || !events(&cluster, "pdisk_short_no_more").is_empty());
+    until("it goes on by itself", || !events(&cluster, "pdisk_short_no_more").is_empty());
     assert!(events(&cluster, "pdisk_failed").is_empty());
     cluster.down();
     ok(&["pdisk", "verify", place.to_str().unwrap()]);
@@ -274,18 +265,7 @@ fn device_of(path: &Path) -> u64 {
 fn logs_elsewhere_and_a_second_process() {
     let logs = Device::new(640 << 20);
     let log_dir = logs.path().to_str().unwrap();
-    let cluster = Cluster::up(&[
-        "--nodes",
-        "3",
-        "--pdisks",
-        "1",
-        "--code",
-        "2+1p",
-        "--pdisk-size",
-        "128m",
-        "--log-dir",
-        log_dir,
-    ]);
+    let cluster = Cluster::three(&["--pdisk-size", "128m", "--log-dir", log_dir]);
     store(&cluster.mnt().join("f"), 1, 3_000_000).unwrap();
     let made = walk(logs.path());
     assert_eq!(made.len(), 3, "{made:?}");
@@ -309,7 +289,7 @@ fn logs_elsewhere_and_a_second_process() {
     assert!(words.contains(log.to_str().unwrap()), "{words}");
     cluster.start_server("n1");
     let said = || fs::read_to_string(cluster.dir().join("log/n1.log")).unwrap();
-    until("the server names what it misses", &cluster, || said().contains(log.to_str().unwrap()));
+    until("the server names what it misses", || said().contains(log.to_str().unwrap()));
     assert!(holds(&cluster.mnt().join("f"), 1, 3_000_000));
     fs::rename(&away, &log).unwrap();
     cluster.start_server("n1");
@@ -334,7 +314,7 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     let log = |text: &str| fs::read_to_string(dir.join("log/n1.log")).unwrap().contains(text);
     fs::write(cluster.mnt().join("f"), vec![7; 3_000_000]).unwrap();
     set(&["io_coalesce_count=4", "io_coalesce_us=50", "queue_depth_max=2"]);
-    until("the queues take the change", &cluster, || log("coalesce 4/50 us, depth 2"));
+    until("the queues take the change", || log("coalesce 4/50 us, depth 2"));
     fs::write(cluster.mnt().join("g"), vec![8; 3_000_000]).unwrap();
     assert_eq!(fs::read(cluster.mnt().join("g")).unwrap(), vec![8; 3_000_000]);
 
@@ -344,7 +324,7 @@ fn queues_are_changed_live_and_too_little_memory_is_told() {
     cluster.start_server("n1");
     cluster.wait_all_ok(PATIENCE);
     // It counts all the while: its lease is not over before it is back.
-    until("one queue is told", &cluster, || !events(&cluster, "io_one_queue").is_empty());
+    until("one queue is told", || !events(&cluster, "io_one_queue").is_empty());
     let told = events(&cluster, "io_one_queue");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0]["text"].as_str().unwrap().contains("io_dma_mib=128"), "{told:?}");

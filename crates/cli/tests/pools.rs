@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ok, refused, seed};
+use common::{Cluster, Random, ok, refused, seed, until};
 use load::{Load, same};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -159,15 +159,6 @@ fn directories_go_to_pools_and_one_without_redundancy_holds_up_nobody() {
         verified["stripes"].as_u64().unwrap() > 0 && verified["pools"].as_array().unwrap().len() == 3,
         "{verified:#}"
     );
-}
-
-/// Waits until something holds.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Cluster, Random, ok, ropewalk, same_tree, write_tree};
+use common::{Cluster, Random, copy_tree, ok, ropewalk, same_tree, write_tree};
 
 /// Two pdisks on different nodes: 4+2p bears the loss of any two strips of a stripe.
 const ROTTEN: [&str; 2] = ["nodes/n1/pdisk1", "nodes/n3/pdisk2"];
@@ -83,8 +83,7 @@ fn rotten_bytes_are_never_read_and_are_made_good() {
     let local = tempfile::tempdir().unwrap();
     let bytes = write_tree(local.path(), 60, &mut random);
     let tree = cluster.mnt().join("tree");
-    let copied = std::process::Command::new("cp").arg("-a").arg(local.path()).arg(&tree).status().unwrap();
-    assert!(copied.success());
+    copy_tree(local.path(), &tree);
 
     // While nothing runs.
     cluster.down();

@@ -124,7 +124,7 @@ fn pid_of(cluster: &Cluster, wanted: &str) -> Pid {
 #[test]
 fn who_is_told_to_stop_while_it_starts_stops() {
     let mut random = Random(seed());
-    let cluster = Cluster::up(&["--nodes", "3", "--pdisks", "1", "--pdisk-size", "96m", "--code", "2+1p"]);
+    let cluster = Cluster::three(&["--pdisk-size", "96m"]);
     let other = cluster.dir().with_file_name("other");
     fs::create_dir(&other).unwrap();
     let other = other.canonicalize().unwrap();

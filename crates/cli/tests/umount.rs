@@ -15,20 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::ok;
+use common::{ok, until};
 use mounts::Mounts;
 use rustix::process::{Signal, kill_process};
-
-/// `umount --force` gives a hanging process half a minute.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// Ends it, and says what it did if that takes too long.
 fn by_force(mounts: &Mounts, mount: usize) {

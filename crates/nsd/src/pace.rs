@@ -12,8 +12,6 @@ use std::{
 
 use base::{PdiskId, tunables::Tunables};
 use parking_lot::Mutex;
-use stripe::Membership;
-use wire::mgr::{MgrReply, MgrRequest};
 
 /// A client counts as active for this long after a request of it.
 const BUSY: Duration = Duration::from_millis(100);
@@ -21,8 +19,6 @@ const BUSY: Duration = Duration::from_millis(100);
 const RECENT: Duration = Duration::from_secs(5);
 /// Longest pause in favour of clients after one strip.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often the tunables are read.
-const READ_EVERY: Duration = Duration::from_secs(2);
 /// Weight of one request in the mean of client latency: 1/16.
 const MEAN_SHIFT: u32 = 4;
 
@@ -69,26 +65,11 @@ impl Pace {
         pace
     }
 
-    fn set(&self, tunables: &Tunables) {
+    /// Keeps to these tunables of the cluster from now on.
+    pub fn set(&self, tunables: &Tunables) {
         self.aggressiveness.store(tunables.rebuild_aggressiveness().into(), Ordering::Relaxed);
         self.scrub.store(tunables.scrub_interval().as_secs(), Ordering::Relaxed);
         self.rate.store(u64::from(tunables.rebuild_rate()) * 1_000_000, Ordering::Relaxed);
-    }
-
-    /// Keeps to the cluster's tunables as they change.
-    pub async fn follow(&self, membership: Membership) {
-        loop {
-            let deadline = Instant::now() + READ_EVERY;
-            if let Ok(MgrReply::Config(pairs)) = membership.call(MgrRequest::ConfigGet, deadline).await {
-                let mut tunables = Tunables::default();
-                let all = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-                match tunables.apply(all) {
-                    Ok(()) => self.set(&tunables),
-                    Err(error) => tracing::warn!(%error, "tunables of the cluster do not fit"),
-                }
-            }
-            tokio::time::sleep(READ_EVERY).await;
-        }
     }
 
     /// How long scrub takes to go over everything once; none if it is not to.

@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId, presence::boot_time};
+use base::{
+    Epoch, GroupId, NodeId, OpClass, PdiskId, PoolId, SessionId, StripeId, presence::boot_time,
+    tunables::Tunables,
+};
 use bytes::Bytes;
 use net::{BoxFuture, Endpoint, Handler, Request, Response, Role, Service, Status};
 use pdisk::Payload;
@@ -209,8 +212,6 @@ impl Server {
             tasks.push(tokio::spawn(fill.run()));
             tasks.push(tokio::spawn(Leftovers::new(pdisk.clone(), membership.clone(), sweeping).run()));
         }
-        let (yielding, of) = (Arc::clone(&pace), membership.clone());
-        tasks.push(tokio::spawn(async move { yielding.follow(of).await }));
         let records = Arc::new(Records::new(membership.clone()));
         let ids = served.keys().copied().collect();
         let scrub = Arc::new(Scrub::new(stripes.clone(), Arc::clone(&records), Arc::clone(&pace), ids));
@@ -251,6 +252,11 @@ impl Server {
     /// Changes the memory that strips are cached in, bytes; 0 turns it off.
     pub fn resize_cache(&self, bytes: u64) {
         self.inner.cache.resize(bytes);
+    }
+
+    /// How fast rebuild and scrub go from now on.
+    pub fn set_pace(&self, tunables: &Tunables) {
+        self.inner.pace.set(tunables);
     }
 
     /// What is cached of strips.

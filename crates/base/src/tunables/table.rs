@@ -311,7 +311,8 @@ tunables! {
     io_dma_mib = "io_dma_mib": u32 {
         default: 32, range: 8..=4096, unit: "MiB", scope: Node, change: Reopen, status: Used
     }
-    /// I/Os in flight on one ring; more wait.
+    /// I/Os in flight on one ring, in equal shares for the pdisks that use it; more wait. The memory for payloads of
+    /// requests (`inbound_bytes_max`, 512 MiB a server, no tunable) is shared by its pdisks in the same way.
     queue_depth_max = "queue_depth_max": u32 {
         default: 64, range: 1..=1024, unit: "I/Os", scope: Node, change: Live, status: Used
     }

@@ -7,12 +7,11 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicI32, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicI32, Ordering::SeqCst},
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use super::plan::SERVERS;
 
@@ -83,7 +82,7 @@ impl Reaper {
 
     /// Told of before anything runs or is mounted in it.
     pub fn watch(&self, dir: &Path) {
-        let mut child = self.0.lock().unwrap();
+        let mut child = self.0.lock();
         if let Some(stdin) = child.stdin.as_mut() {
             writeln!(stdin, "{}", dir.display()).unwrap();
         }
@@ -91,14 +90,14 @@ impl Reaper {
 
     /// It begins now. Our own end can take a while: threads that wait for a mount whose network we were.
     pub fn begin(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).stdin.take());
+        drop(self.0.lock().stdin.take());
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.begin();
-        let _ = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
+        let _ = self.0.get_mut().wait();
     }
 }
 

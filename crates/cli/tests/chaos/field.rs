@@ -6,12 +6,11 @@ use std::{
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::PathBuf,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{
     cells::{CELL, Seen, read},
@@ -105,7 +104,7 @@ impl Field {
     }
 
     pub fn wrong(&self, violations: impl IntoIterator<Item = Violation>) {
-        let mut wrong = self.wrong.lock().unwrap();
+        let mut wrong = self.wrong.lock();
         for violation in violations {
             if wrong.len() < 50 {
                 println!("  !! {:6} ms {:?}: {}", self.now().as_millis(), violation.class, violation.text);
@@ -114,15 +113,15 @@ impl Field {
         }
     }
     pub fn take_wrong(&self) -> Vec<Violation> {
-        std::mem::take(&mut *self.wrong.lock().unwrap())
+        std::mem::take(&mut *self.wrong.lock())
     }
     /// The longest call.
     pub fn longest(&self) -> (Duration, String) {
-        self.longest.lock().unwrap().clone()
+        self.longest.lock().clone()
     }
     /// Calls that are under way, and since when.
     pub fn under_way(&self) -> Vec<String> {
-        let open = self.open.lock().unwrap();
+        let open = self.open.lock();
         open.iter().map(|(_, what, since)| format!("{what} since {:?}", since.elapsed())).collect()
     }
 
@@ -136,16 +135,16 @@ impl Field {
     ) -> io::Result<T> {
         let (what, since) = (what.into(), Instant::now());
         let number = {
-            let mut open = self.open.lock().unwrap();
+            let mut open = self.open.lock();
             let number = open.iter().map(|(n, ..)| n + 1).max().unwrap_or(0);
             open.push((number, format!("mount {mount}: {what}"), since));
             number
         };
         let result = call();
         let took = since.elapsed();
-        self.open.lock().unwrap().retain(|(n, ..)| *n != number);
+        self.open.lock().retain(|(n, ..)| *n != number);
         if !self.is_disturbed(mount) {
-            let mut longest = self.longest.lock().unwrap();
+            let mut longest = self.longest.lock();
             if took > longest.0 {
                 *longest = (took, format!("mount {mount}: {what}"));
             }

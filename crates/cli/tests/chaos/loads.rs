@@ -6,10 +6,10 @@ use std::{
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
-    sync::Mutex,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::{
@@ -72,7 +72,7 @@ pub struct Shared {
 impl Shared {
     /// At rest: the appended file, the locks, the counters.
     pub fn inspect(&self, field: &Field) {
-        let mut appended = self.appended.lock().unwrap();
+        let mut appended = self.appended.lock();
         let mut last = None;
         for mount in 0..field.mounts.len() {
             let len = fs::metadata(field.path(mount, SHARED)).map_or(0, |m| m.len() as usize);
@@ -84,11 +84,11 @@ impl Shared {
         if let Some(seen) = last {
             appended.saw(&seen);
         }
-        for holds in self.holds.lock().unwrap().iter_mut() {
+        for holds in self.holds.lock().iter_mut() {
             field.wrong(held_twice(holds));
             holds.clear();
         }
-        for (kind, (done, perhaps)) in self.counted.lock().unwrap().iter_mut().enumerate() {
+        for (kind, (done, perhaps)) in self.counted.lock().iter_mut().enumerate() {
             let name = lock_name(kind);
             let read = || -> io::Result<u64> {
                 let mut number = [0; 8];
@@ -253,7 +253,7 @@ impl Work for Appender {
         let fsync = |this: &Appender| {
             let result = field.call(this.mount, "fsync shared", &[], || file.sync_all());
             if result.is_ok() {
-                this.shared.appended.lock().unwrap().synced(this.id);
+                this.shared.appended.lock().synced(this.id);
             }
             result
         };
@@ -267,7 +267,7 @@ impl Work for Appender {
                     n => Err(io::Error::other(format!("{n} of {} bytes", bytes.len()))),
                 }
             });
-            self.shared.appended.lock().unwrap().appended(self.id, tag, parts, result.is_ok());
+            self.shared.appended.lock().appended(self.id, tag, parts, result.is_ok());
             if result.is_err() || random.below(4) == 0 && fsync(self).is_err() {
                 break;
             }
@@ -437,10 +437,10 @@ impl Locker {
             let mut number = [0; 8];
             let _ = file.read_at(&mut number, 0)?;
             // Noted before: when it fails it may have happened.
-            self.shared.counted.lock().unwrap()[kind].1 += 1;
+            self.shared.counted.lock()[kind].1 += 1;
             file.write_all_at(&(u64::from_le_bytes(number) + 1).to_le_bytes(), 0)?;
             file.sync_all()?;
-            let mut counted = self.shared.counted.lock().unwrap();
+            let mut counted = self.shared.counted.lock();
             counted[kind] = (counted[kind].0 + 1, counted[kind].1 - 1);
             Ok(())
         });
@@ -449,7 +449,7 @@ impl Locker {
         let to = field.disturbed_from(self.mount).map_or(field.now(), |fault| fault.min(field.now()));
         if from < to {
             let hold = Hold { worker: self.id, from: micros(from), to: micros(to) };
-            self.shared.holds.lock().unwrap()[kind].push(hold);
+            self.shared.holds.lock()[kind].push(hold);
         }
         field.call(self.mount, format!("unlock {name}"), &[], || lock(FlockOperation::Unlock))?;
         result

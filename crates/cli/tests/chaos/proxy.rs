@@ -7,13 +7,15 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     process::Command,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc,
     },
     thread::JoinHandle,
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use super::plan::Kind;
 use crate::common::Random;
@@ -76,7 +78,7 @@ impl Proxy {
 
     /// From now on.
     pub fn spoil(&self, kind: Kind, seed: u64) {
-        *self.state.spoil.lock().unwrap() = Some((kind, seed));
+        *self.state.spoil.lock() = Some((kind, seed));
         self.state.change.fetch_add(1, SeqCst);
         if kind == Kind::NetCut {
             self.cut();
@@ -84,12 +86,12 @@ impl Proxy {
     }
 
     pub fn heal(&self) {
-        *self.state.spoil.lock().unwrap() = None;
+        *self.state.spoil.lock() = None;
         self.state.change.fetch_add(1, SeqCst);
     }
 
     fn cut(&self) {
-        for stream in self.state.open.lock().unwrap().drain(..) {
+        for stream in self.state.open.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -112,7 +114,7 @@ fn accept(socket: &TcpListener, addr: SocketAddr, state: &Arc<State>) {
             std::thread::sleep(Duration::from_millis(5));
             continue;
         };
-        let refuse = matches!(*state.spoil.lock().unwrap(), Some((Kind::NetCut, _)));
+        let refuse = matches!(*state.spoil.lock(), Some((Kind::NetCut, _)));
         let far = TcpStream::connect_timeout(&addr, Duration::from_secs(1));
         let (false, Ok(far)) = (refuse, far) else {
             continue; // closed at once
@@ -123,7 +125,7 @@ fn accept(socket: &TcpListener, addr: SocketAddr, state: &Arc<State>) {
             let state = state.clone();
             std::thread::spawn(move || pass_on(from, to, &state));
         }
-        let mut open = state.open.lock().unwrap();
+        let mut open = state.open.lock();
         open.retain(|stream| stream.peer_addr().is_ok());
         open.extend([near, far]);
     }
@@ -138,7 +140,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &State) {
         }
         let change = state.change.load(SeqCst);
         if change != seen {
-            (seen, spoil) = (change, *state.spoil.lock().unwrap());
+            (seen, spoil) = (change, *state.spoil.lock());
             random = Random(spoil.map_or(0, |(_, seed)| seed));
         }
         match spoil {

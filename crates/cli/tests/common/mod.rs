@@ -7,10 +7,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output},
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 /// The program under test.
@@ -56,7 +56,18 @@ pub struct Cluster {
     children: Mutex<Vec<Child>>,
 }
 
+/// Options for three nodes with a pdisk each, any of which may be away.
+pub const THREE: [&str; 6] = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p"];
+
+/// How long a process that is started may take to be there: one before it may still end.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
+
 impl Cluster {
+    /// Brings up [`THREE`] with further options of `up`.
+    pub fn three(options: &[&str]) -> Cluster {
+        Cluster::up(&[&THREE, options].concat())
+    }
+
     /// Brings up a new cluster with further options of `up`.
     pub fn up(options: &[&str]) -> Cluster {
         let cluster = Cluster::prepare(options);
@@ -117,14 +128,14 @@ impl Cluster {
 
     /// What is started from now on gets this variable as well.
     pub fn set_env(&self, name: &str, value: &str) {
-        let mut env = self.env.lock().unwrap();
+        let mut env = self.env.lock();
         env.retain(|(n, _)| n != name);
         env.push((name.to_owned(), value.to_owned()));
     }
 
     /// What everything that is started gets.
     pub fn env(&self) -> Vec<(String, String)> {
-        self.env.lock().unwrap().clone()
+        self.env.lock().clone()
     }
 
     /// `ropewalk down`.
@@ -191,7 +202,8 @@ impl Cluster {
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// Starts one server process again, as an administrator would.
+    /// Starts one server process again, as an administrator would, and waits until it can be found, or has ended: one that cannot be
+    /// found cannot be killed.
     pub fn start_server(&self, name: &str) {
         self.start_server_with(name, &[]);
     }
@@ -203,7 +215,7 @@ impl Cluster {
             .create(true)
             .open(self.dir().join("log").join(format!("{name}.log")))
             .unwrap();
-        let child = Command::new(ROPEWALK)
+        let mut child = Command::new(ROPEWALK)
             .args(["serve", "--dir", self.dir().to_str().unwrap(), "--name", name])
             .envs(self.env())
             .envs(variables.iter().copied())
@@ -212,7 +224,24 @@ impl Cluster {
             .stderr(log)
             .spawn()
             .expect("start a server");
-        self.children.lock().unwrap().push(child);
+        let pid = child.id() as i32;
+        let end = Instant::now() + BEGIN_PATIENCE;
+        // Its pid, not any: the file may still name the one before.
+        while !self.processes().iter().any(|(other, found)| other == name && *found == pid) {
+            if let Some(status) = child.try_wait().unwrap() {
+                eprintln!("{name} ended at its start: {status}"); // it may be meant to
+                return;
+            }
+            if Instant::now() > end {
+                self.children.lock().push(child);
+                panic!(
+                    "{name} (process {pid}) has no pid file {BEGIN_PATIENCE:?} after its start\n{}",
+                    self.logs()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.children.lock().push(child);
     }
 
     /// Waits until every pdisk is `ok`.
@@ -285,7 +314,7 @@ impl Drop for Cluster {
         }
         let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
         self.kill(|_| true);
-        for child in self.children.get_mut().unwrap_or_else(|e| e.into_inner()) {
+        for child in self.children.get_mut() {
             let _ = child.wait();
         }
     }
@@ -355,6 +384,21 @@ pub fn write_tree(root: &Path, count: u64, random: &mut Random) -> u64 {
         total += size;
     }
     total
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Copies a file or a tree, with all that belongs to it.
+pub fn copy_tree(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("run cp");
+    assert!(status.success(), "cp -a {} {}: {status}", from.display(), to.display());
 }
 
 /// Byte-for-byte comparison of two trees.

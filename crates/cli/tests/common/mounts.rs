@@ -9,9 +9,7 @@ use std::{
 
 use rustix::process::Pid;
 
-use crate::common::{Cluster, ok};
-
-const OPTIONS: [&str; 8] = ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "1g", "--code", "2+1p"];
+use crate::common::{Cluster, THREE, ok};
 
 /// A cluster and more mounts of its file system beside its own.
 pub struct Mounts {
@@ -22,7 +20,10 @@ pub struct Mounts {
 
 impl Mounts {
     pub fn new(count: usize) -> Mounts {
-        Mounts::over(Cluster::prepare(&[OPTIONS.as_slice(), &["--block-size", "1m"]].concat()), count)
+        Mounts::over(
+            Cluster::prepare(&[&THREE[..], &["--pdisk-size", "1g", "--block-size", "1m"]].concat()),
+            count,
+        )
     }
 
     /// With everything on a file system in memory where it has room: for what is not about disks, and would wait for
@@ -36,9 +37,7 @@ impl Mounts {
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 4 << 30);
         let base = if room { memory.to_path_buf() } else { std::env::temp_dir() };
-        let options =
-            ["--nodes", "3", "--pdisks", "1", "--pdisk-size", "256m", "--code", "2+1p", "--block-size", "1m"];
-        Cluster::prepare_in(&base, &options)
+        Cluster::prepare_in(&base, &[&THREE[..], &["--pdisk-size", "256m", "--block-size", "1m"]].concat())
     }
 
     /// Brings up a cluster that is prepared.

@@ -1,0 +1,215 @@
+//! What a cluster holds and who uses it: file systems, pools, the manager's store, clients, tokens, locks, events, tunables.
+
+use std::path::PathBuf;
+
+use base::ByteSize;
+use clap::{Args, Subcommand, ValueHint};
+
+use super::common::{Dir, Listing, Removal};
+
+#[derive(Subcommand)]
+pub enum Fs {
+    /// File systems with pool, code and block size
+    #[command(after_help = "Example:\n  ropewalk fs list --dir /data/rope")]
+    List(Listing),
+    /// Capacity and use, redundancy taken off
+    #[command(
+        after_help = "Examples:\n  ropewalk fs df --dir /data/rope\n  ropewalk fs df --dir /data/rope --json | jq '.[0].free_bytes'"
+    )]
+    Df(Listing),
+    /// A new, empty file system
+    #[command(after_help = "Example:\n  ropewalk fs create --dir /data/rope fs2 --pool work")]
+    Create {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name
+        name: String,
+        /// The pool of its root directory
+        #[arg(long)]
+        pool: String,
+    },
+    /// Remove a file system that nobody has mounted, with everything in it
+    #[command(after_help = "Example:\n  ropewalk fs delete --dir /data/rope fs2 --yes")]
+    Delete(Removal),
+    /// Direct what is made in a mounted directory, and below, to a pool; what exists stays where it is
+    #[command(after_help = "Examples:
+  ropewalk fs set-pool /mnt/rope/work work
+  getfattr -n ropewalk.pool /mnt/rope/work           the same attribute tells the pool of any file")]
+    SetPool {
+        #[command(flatten)]
+        dir: Dir,
+        /// A directory of a mounted file system
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// The pool
+        pool: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Pool {
+    /// Pools with code, block size and groups
+    #[command(after_help = "Example:\n  ropewalk pool list --dir /data/rope")]
+    List(Listing),
+    /// A new pool over pdisks of the cluster; several may share pdisks and their room
+    #[command(after_help = "Examples:
+  ropewalk pool create --dir /data/rope work --code 1way --block-size 1m
+  ropewalk pool create --dir /data/rope data --code 8+2p --block-size 8m")]
+    Create(PoolCreate),
+    /// Remove a pool that no file is in and no directory directs to
+    #[command(after_help = "Example:\n  ropewalk pool delete --dir /data/rope work --yes")]
+    Delete(Removal),
+    /// Name the files that cannot be read as a whole now, because more strips are gone than the code can bear
+    #[command(after_help = "Example:\n  ropewalk pool lost --dir /data/rope --json")]
+    Lost(Listing),
+    /// How many groups lack how many strips, spare space, what is to move
+    #[command(after_help = "Example:\n  ropewalk pool status --dir /data/rope")]
+    Status(Listing),
+    /// Read everything and prove every stripe: data against CRCs, parity against data, versions, and what is
+    /// there against what files name; exit status 0 only if all is proved
+    #[command(after_help = "Examples:
+  ropewalk pool verify --dir /data/rope
+  ropewalk pool verify --dir /data/rope pool1 --repair --json")]
+    Verify(PoolVerify),
+}
+
+#[derive(Args)]
+pub struct PoolCreate {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
+    /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p
+    #[arg(long)]
+    pub code: String,
+    /// Block size, a power of two from 256k to 16m
+    #[arg(long)]
+    pub block_size: ByteSize,
+    /// A pdisk it is laid out over; may be given several times [default: all]
+    #[arg(long = "pdisk")]
+    pub pdisks: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct PoolVerify {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only this pool
+    pub pool: Option<String>,
+    /// Make damaged and absent strips anew
+    #[arg(long)]
+    pub repair: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Manager {
+    /// Write everything the manager stores into a file; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager dump --dir /data/rope rope.dump")]
+    Dump(ManagerDump),
+    /// Make the manager's store from such a file, for pdisks that are at least as new as it
+    #[command(
+        after_help = "Example:\n  mv /data/rope/manager /data/rope/manager.old\n  ropewalk manager restore --dir /data/rope rope.dump"
+    )]
+    Restore(ManagerFile),
+    /// Check all that the manager stores, changing nothing; the cluster is down meanwhile
+    #[command(after_help = "Example:\n  ropewalk manager check --dir /data/rope")]
+    Check(Listing),
+    /// Make a store that is refused one that starts, without what is lost; says what that is
+    #[command(
+        after_help = "Example:\n  ropewalk manager check --dir /data/rope\n  ropewalk manager accept-loss --dir /data/rope --yes"
+    )]
+    AcceptLoss(AcceptLoss),
+}
+
+#[derive(Args)]
+pub struct AcceptLoss {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Names, sizes and contents that were acknowledged may be gone, for good
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct ManagerDump {
+    #[command(flatten)]
+    pub file: ManagerFile,
+    /// Leave out what is damaged, and say what that is
+    #[arg(long)]
+    pub damaged: bool,
+}
+
+#[derive(Args)]
+pub struct ManagerFile {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The dump
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub enum Clients {
+    /// Sessions with mount point, process and tokens
+    #[command(after_help = "Example:\n  ropewalk clients list --dir /data/rope --json")]
+    List(Listing),
+    /// End a session by force: its mount fails from then on, its tokens go to whoever waits for them
+    #[command(after_help = "Example:\n  ropewalk clients detach --dir /data/rope 12")]
+    Detach {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its number, as `ropewalk clients list` shows it
+        session: u64,
+    },
+}
+
+#[derive(Args)]
+pub struct Tokens {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only of files whose tokens somebody waits for
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Args)]
+pub struct Locks {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only those that are waited for, and who waits
+    #[arg(long)]
+    pub waiting: bool,
+}
+
+#[derive(Args)]
+pub struct Events {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Only events after this number
+    #[arg(long, default_value_t = 0)]
+    pub after: u64,
+}
+
+#[derive(Subcommand)]
+pub enum Config {
+    /// All tunables with their values ("!" changed, "." derived)
+    #[command(after_help = "Example:\n  ropewalk config show --dir /data/rope")]
+    Show(Listing),
+    /// One tunable: meaning, unit, range, what changing it does
+    #[command(after_help = "Example:\n  ropewalk config explain pagepool")]
+    Explain {
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name
+        name: String,
+    },
+    /// Change tunables: NAME=VALUE ...
+    #[command(after_help = "Example:\n  ropewalk config set --dir /data/rope pagepool=4g prefetchThreads=16")]
+    Set {
+        #[command(flatten)]
+        dir: Dir,
+        /// NAME=VALUE
+        #[arg(required = true)]
+        pairs: Vec<String>,
+    },
+}

@@ -1,0 +1,110 @@
+//! A cluster, its processes and its mounts: bringing up, taking down.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use base::ByteSize;
+use clap::{Args, ValueHint};
+
+use super::common::Dir;
+
+#[derive(Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Server nodes, each a process of its own [default for a new cluster: 4]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nodes: Option<u32>,
+    /// Pdisks of each node [default for a new cluster: 2]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pdisks: Option<u32>,
+    /// Size of each pdisk, preallocated [default for a new cluster: 16g, or what fits half of the free space]
+    #[arg(long)]
+    pub pdisk_size: Option<ByteSize>,
+    /// Put the pdisks' logs here, on a faster device [default: beside their data]. Losing it loses all of them
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
+    /// Redundancy code: 1way..4way, 2+1p, 4+2p, 4+3p, 8+2p, 8+3p, 16+2p, 16+3p [default for a new cluster: 4+2p]
+    #[arg(long)]
+    pub code: Option<String>,
+    /// Block size, a power of two from 256k to 16m [default for a new cluster: 4m]
+    #[arg(long)]
+    pub block_size: Option<ByteSize>,
+    /// Where to mount fs1; remembered for the next `up`
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub mount: Option<PathBuf>,
+    /// Address of this machine at which manager and nodes are reached [default for a new cluster: 127.0.0.1].
+    /// Whoever has the cluster.toml can use the file system from there. Nothing is encrypted: keep it to a network of your own
+    #[arg(long)]
+    pub listen: Option<IpAddr>,
+    /// Clients reach it through a relay or an address translation (NAT): connections do not prove their addresses
+    #[arg(long)]
+    pub relays: bool,
+    /// First TCP port; one for the manager and one for each node follow [default: free ones]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Come back when everything serves, instead of staying until Ctrl-C
+    #[arg(long)]
+    pub detach: bool,
+    /// Do not mount, even if a mount point is remembered
+    #[arg(long, conflicts_with = "mount")]
+    pub no_mount: bool,
+}
+
+#[derive(Args)]
+pub struct Down {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Also when files are open on the mount: what was not yet written by programs is lost to them
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Which process of the cluster: `manager`, `n1`, `n2`, ...
+    #[arg(long)]
+    pub name: String,
+    /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
+    #[arg(long)]
+    pub metrics: Option<SocketAddr>,
+}
+
+#[derive(Args)]
+pub struct Mount {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Name of the file system
+    pub fs: String,
+    /// An empty directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground until it is unmounted
+    #[arg(long)]
+    pub foreground: bool,
+    /// Only reading
+    #[arg(long)]
+    pub read_only: bool,
+    /// How requests come from the kernel: auto (io_uring where it can be had), classic, uring
+    #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
+    pub fuse_transport: fuse::Transport,
+    /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
+    #[arg(long)]
+    pub metrics: Option<SocketAddr>,
+}
+
+#[derive(Args)]
+pub struct Umount {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The mount point
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Also when files are open
+    #[arg(long)]
+    pub force: bool,
+}

@@ -1,0 +1,448 @@
+//! A cluster's directory: `cluster.toml` says what the cluster is; `run/` holds process ids,
+//! `log/` what the processes say, `manager/` and `nodes/` the data.
+//!
+//! `cluster.toml` is written last when a cluster is made: a directory without it is not a cluster, and
+//! what an interrupted `up` left there (it is marked) is removed by the next one.
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::SocketAddr,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use base::{ByteSize, ClusterId, NodeId, PdiskId};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster_dir::access;
+
+const FORMAT: u32 = 1;
+const MARKER: &str = ".making-cluster";
+
+/// `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct ClusterFile {
+    /// Version of this file.
+    pub format: u32,
+    /// The cluster's name.
+    pub name: String,
+    /// The cluster's identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Redundancy code of the first pool.
+    pub code: String,
+    /// Block size of the first pool.
+    pub block_size: ByteSize,
+    /// What its processes prove to each other to know: 64 hexadecimal digits. Whoever has it owns the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Connections may pass a relay or an address translation (NAT), see [`net::EndpointConfig::relays`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relays: bool,
+    /// Address of the manager.
+    pub manager: SocketAddr,
+    /// Where `up` mounts fs1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<PathBuf>,
+    /// The server nodes.
+    pub nodes: Vec<NodeFile>,
+}
+
+/// One server node in `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct NodeFile {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Its pdisks.
+    pub pdisks: Vec<PdiskFile>,
+}
+
+/// One pdisk in `cluster.toml`.
+#[derive(Serialize, Deserialize)]
+pub struct PdiskFile {
+    /// Its id.
+    pub id: PdiskId,
+    /// Its directory; relative to the cluster's directory, or absolute (another disk).
+    pub dir: PathBuf,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+impl ClusterFile {
+    /// The identity as a number.
+    pub fn cluster_id(&self) -> Result<ClusterId> {
+        u128::from_str_radix(&self.id, 16)
+            .map(ClusterId)
+            .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
+    }
+
+    /// How a process of the cluster speaks to the others.
+    pub fn endpoint(&self, role: net::Role) -> Result<net::EndpointConfig> {
+        let secret = self.secret.as_deref().context(
+            "cluster.toml holds no secret: the cluster was made by an older version. `ropewalk up` makes one; copy \
+             cluster.toml to its other machines again then",
+        )?;
+        // Not shown, whatever it is.
+        let secret = net::Secret::from_hex(secret)
+            .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")?;
+        Ok(net::EndpointConfig {
+            cluster: self.cluster_id()?,
+            secret: Some(secret),
+            relays: self.relays,
+            role,
+            ..net::EndpointConfig::default()
+        })
+    }
+}
+
+/// An opened cluster directory.
+pub struct ClusterDir {
+    /// The directory, absolute.
+    pub path: PathBuf,
+    /// Its `cluster.toml`.
+    pub file: ClusterFile,
+}
+
+impl ClusterDir {
+    /// Opens the directory of an existing cluster.
+    pub fn open(path: &Path) -> Result<ClusterDir> {
+        let Some(dir) = ClusterDir::open_if_made(path)? else {
+            bail!(
+                "{} holds no cluster (no cluster.toml); make one with `ropewalk up --dir {}`",
+                path.display(),
+                path.display()
+            );
+        };
+        Ok(dir)
+    }
+
+    /// Opens the directory if a cluster was made there.
+    pub fn open_if_made(path: &Path) -> Result<Option<ClusterDir>> {
+        let file = path.join("cluster.toml");
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                bail!(
+                    "read {}: permission denied; a cluster belongs to the user who made it: run this as that user, \
+                     or as root (sudo)",
+                    file.display()
+                );
+            }
+            Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
+        };
+        check_sum(&text).with_context(|| format!("{} is damaged; restore it from a copy", file.display()))?;
+        // Where it is damaged is said without the text there: it may be the secret.
+        let parsed: ClusterFile = toml::from_str(&text).map_err(|e: toml::de::Error| {
+            let line = e.span().map_or(0, |at| text[..at.start.min(text.len())].lines().count());
+            anyhow::anyhow!(
+                "{} is damaged near line {line}: {}; restore it from a copy",
+                file.display(),
+                e.message()
+            )
+        })?;
+        if parsed.format != FORMAT {
+            bail!(
+                "{} has format {}, this program knows {FORMAT}; use the matching version of ropewalk",
+                file.display(),
+                parsed.format
+            );
+        }
+        let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
+        // An `up` that ended just before it would have taken it away. While it is there, a cluster that loses its
+        // cluster.toml would be taken for a half made one.
+        let _ = fs::remove_file(path.join(MARKER)); // where nothing may be removed, nothing is made either
+        Ok(Some(ClusterDir { path, file: parsed }))
+    }
+
+    /// Claims an absent or empty directory for a new cluster, as long as the claim lives. What an interrupted
+    /// `up` left is removed.
+    pub fn claim(path: &Path) -> Result<Claim> {
+        match fs::read_dir(path) {
+            Ok(mut entries) => {
+                if !path.join(MARKER).exists() && entries.next().is_some() {
+                    bail!(
+                        "{} is not empty and holds no cluster; name an empty or new directory",
+                        path.display()
+                    );
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // What is above it is as everywhere.
+                if let Some(parent) = path.parent() {
+                    access::make_parents(parent).with_context(|| format!("create {}", parent.display()))?;
+                }
+                access::make_dir(path).with_context(|| format!("create {}", path.display()))?;
+            }
+            Err(e) => {
+                return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display()));
+            }
+        }
+        access::close(path)?;
+        let claim = Claim::take(path)?;
+        clear(&claim.path)?;
+        Ok(claim)
+    }
+
+    /// Undoes [`ClusterDir::claim`] after a failure: everything below is removed.
+    pub fn abandon(path: &Path) {
+        if path.join(MARKER).exists() && !path.join("cluster.toml").exists() {
+            let _ = clear(path);
+            let _ = fs::remove_file(path.join(MARKER));
+            let _ = fs::remove_dir(path);
+        }
+    }
+
+    /// Writes `cluster.toml`, durably, and thereby makes it a cluster.
+    pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
+        let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
+        let temporary = path.join("cluster.toml.new");
+        let target = path.join("cluster.toml");
+        let write = || -> io::Result<()> {
+            // One that an older version left may be anybody's to read.
+            match fs::remove_file(&temporary) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut new = access::options().write(true).create_new(true).open(&temporary)?;
+            new.write_all(text.as_bytes())?;
+            new.sync_all()?;
+            fs::rename(&temporary, &target)?;
+            fs::File::open(path)?.sync_all()?;
+            match fs::remove_file(path.join(MARKER)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        };
+        write().with_context(|| format!("write {}", target.display()))
+    }
+
+    /// Takes the whole cluster away from other users: its directory, and pdisks and logs elsewhere. A disk that is away is left out. How many files
+    /// and directories were open to others.
+    pub fn close_to_others(&self) -> Result<u64> {
+        let mut count = u64::from(access::close(&self.path)?)
+            + u64::from(access::close(&self.path.join("cluster.toml"))?);
+        for part in ["run", "log", "manager", "nodes"].map(|part| self.path.join(part)) {
+            if part.exists() {
+                count += access::close_all(&part)?;
+            }
+        }
+        for pdisk in self.file.nodes.iter().flat_map(|node| &node.pdisks) {
+            // It may be a link to another disk: what it leads to.
+            let Ok(path) = self.path.join(&pdisk.dir).canonicalize() else { continue };
+            count += access::close_all(&path)?;
+            if let Some(log) = pdisk::Pdisk::log_path(&path).ok().filter(|log| log.exists()) {
+                count += u64::from(access::close(&log)?);
+            }
+        }
+        Ok(count)
+    }
+
+    /// The format number for a new `cluster.toml`.
+    pub fn format() -> u32 {
+        FORMAT
+    }
+
+    /// Where a process keeps its id.
+    pub fn pid_file(&self, name: &str) -> PathBuf {
+        self.path.join("run").join(format!("{name}.pid"))
+    }
+
+    /// Exists while a process serves.
+    pub fn ready_file(&self, name: &str) -> PathBuf {
+        self.path.join("run").join(format!("{name}.ready"))
+    }
+
+    /// Where a process's output goes.
+    pub fn log_file(&self, name: &str) -> PathBuf {
+        self.path.join("log").join(format!("{name}.log"))
+    }
+
+    /// The manager's data.
+    pub fn manager_dir(&self) -> PathBuf {
+        self.path.join("manager")
+    }
+
+    /// The names of the server processes, the manager first.
+    pub fn servers(&self) -> Vec<String> {
+        std::iter::once("manager".to_owned()).chain(self.file.nodes.iter().map(|n| n.name.clone())).collect()
+    }
+}
+
+/// The right to make a cluster in a directory: its marker file, locked. One process at a time has it.
+pub struct Claim {
+    /// The directory, absolute.
+    pub path: PathBuf,
+    _marker: fs::File,
+}
+
+impl Claim {
+    fn take(path: &Path) -> Result<Claim> {
+        let place = path.join(MARKER);
+        let busy = || {
+            format!(
+                "another `ropewalk up` is making a cluster in {}; wait for it, then try again",
+                path.display()
+            )
+        };
+        let mut marker = access::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&place)
+            .with_context(|| format!("write into {}", path.display()))?;
+        marker.try_lock().with_context(busy)?;
+        // The one before may have ended just now, and taken the marker away.
+        let same =
+            fs::metadata(&place).is_ok_and(|m| marker.metadata().is_ok_and(|own| own.ino() == m.ino()));
+        if !same {
+            bail!(busy());
+        }
+        marker
+            .write_all(b"an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
+            .with_context(|| format!("write into {}", path.display()))?;
+        let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
+        Ok(Claim { path, _marker: marker })
+    }
+}
+
+/// How the first line of `cluster.toml` begins; the CRC-32C of all that follows it comes next, in hexadecimal.
+const SUM: &str = "# Take this line away when you edit the file. Sum: ";
+
+fn with_sum(text: &str) -> String {
+    format!("{SUM}{:08x}\n{text}", wire::crc::crc32c(text.as_bytes()))
+}
+
+/// Refuses a file that was cut or changed by something else than an editor. One without a sum is taken as it is.
+fn check_sum(text: &str) -> Result<()> {
+    let Some((sum, rest)) = text.strip_prefix(SUM).and_then(|rest| rest.split_once('\n')) else {
+        return Ok(());
+    };
+    let is = format!("{:08x}", wire::crc::crc32c(rest.as_bytes()));
+    if sum != is {
+        bail!(
+            "its content has the sum {is}, and the first line says {sum:?}: take that line away if you edited it yourself"
+        );
+    }
+    Ok(())
+}
+
+/// Removes everything in a claimed directory but the marker.
+fn clear(path: &Path) -> Result<()> {
+    for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
+        let entry = entry?;
+        if entry.file_name() == MARKER {
+            continue;
+        }
+        let removed = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        };
+        removed.with_context(|| format!("remove {}", entry.path().display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_other_things_is_refused_and_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("not empty"), "{error}");
+        ClusterDir::abandon(dir.path());
+        assert_eq!(fs::read_to_string(dir.path().join("thesis.txt")).unwrap(), "years of work");
+    }
+
+    #[test]
+    fn a_cluster_file_that_was_cut_or_changed_is_refused() {
+        let text = with_sum("a = 1\nb = 2\n");
+        check_sum(&text).unwrap();
+        check_sum("a = 1\n").unwrap();
+        let first = text.find('\n').unwrap() + 1;
+        for len in first..text.len() {
+            assert!(check_sum(&text[..len]).is_err(), "cut at {len}");
+        }
+        assert!(check_sum(&text.replace("b = 2", "b = 3")).is_err());
+    }
+
+    /// Edited by hand, by mistake: an error, or a cluster.
+    #[test]
+    fn a_changed_cluster_file_is_refused_or_means_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = ClusterFile {
+            format: FORMAT,
+            name: "c".into(),
+            id: "0123456789abcdef0123456789abcdef".into(),
+            code: "4+2p".into(),
+            block_size: ByteSize(1 << 20),
+            manager: "127.0.0.1:1".parse().unwrap(),
+            mount: Some("/mnt/c".into()),
+            nodes: vec![NodeFile {
+                id: NodeId(1),
+                name: "n1".into(),
+                addr: "127.0.0.1:2".parse().unwrap(),
+                pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
+            }],
+            secret: Some("01".repeat(32)),
+            relays: true,
+        };
+        let text = toml::to_string(&file).unwrap().into_bytes();
+        crate::mutate::mutated(&[text], 2_000, |bytes| {
+            fs::write(dir.path().join("cluster.toml"), bytes).unwrap();
+            if let Ok(Some(opened)) = ClusterDir::open_if_made(dir.path()) {
+                let _ = opened.file.endpoint(net::Role::Manager);
+            }
+        });
+    }
+
+    #[test]
+    fn a_made_cluster_is_never_cleared_as_a_half_made_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let claim = ClusterDir::claim(dir.path()).unwrap();
+        let file = ClusterFile {
+            format: FORMAT,
+            name: "c".into(),
+            id: "7".into(),
+            code: "1way".into(),
+            block_size: ByteSize(1 << 20),
+            manager: "127.0.0.1:1".parse().unwrap(),
+            mount: None,
+            nodes: Vec::new(),
+            secret: None,
+            relays: false,
+        };
+        ClusterDir::save(&claim.path, &file).unwrap();
+        // As if it had ended before the last step.
+        fs::write(dir.path().join(MARKER), "").unwrap();
+        fs::write(dir.path().join("data"), "years of work").unwrap();
+        ClusterDir::open(dir.path()).unwrap();
+        fs::remove_file(dir.path().join("cluster.toml")).unwrap();
+        assert!(ClusterDir::claim(dir.path()).is_err());
+        assert!(dir.path().join("data").exists());
+    }
+
+    #[test]
+    fn an_interrupted_claim_is_cleared_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = ClusterDir::claim(dir.path()).unwrap();
+        fs::create_dir_all(dir.path().join("nodes/n1")).unwrap();
+        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("another `ropewalk up`"), "{error}");
+        assert!(dir.path().join("nodes/n1").exists(), "the one at work keeps what it made");
+        drop(first);
+        ClusterDir::claim(dir.path()).unwrap();
+        assert!(!dir.path().join("nodes").exists());
+    }
+}

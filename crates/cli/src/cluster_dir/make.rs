@@ -1,0 +1,318 @@
+//! Making a new cluster: everything is checked first, then pdisks and the manager's store are made, and
+//! `cluster.toml` last.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
+use layout::{Code, LayoutTable, PdiskDesc};
+
+use crate::{
+    args::Up,
+    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
+    interrupt::{self, Interrupted},
+    output,
+    process::mounts,
+};
+
+/// Smaller pdisks would be all log and reserve.
+const PDISK_SIZE_MIN: u64 = 64 * units::MIB;
+
+/// What a new cluster will be, every value checked.
+struct Plan {
+    code: Code,
+    block_size: u32,
+    table: LayoutTable,
+    file: ClusterFile,
+    /// Where the pdisks' logs go, if not beside their data: a directory of this cluster's own.
+    log_dir: Option<PathBuf>,
+    listeners: Vec<TcpListener>,
+}
+
+/// Makes the cluster that the options describe, in `dir`.
+pub fn make(dir: &Path, args: &Up) -> Result<ClusterDir> {
+    let plan = plan(dir, args)?;
+    let claim = ClusterDir::claim(dir)?;
+    let path = claim.path.clone();
+    match build(&path, &plan) {
+        Ok(()) => {
+            drop(plan.listeners);
+            output::line(format!(
+                "made cluster {} in {}: {} nodes, {} pdisks of {}, {} with blocks of {}",
+                plan.file.name,
+                path.display(),
+                plan.file.nodes.len(),
+                plan.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
+                plan.file.nodes[0].pdisks[0].size,
+                plan.code,
+                ByteSize(plan.block_size.into()),
+            ));
+            ClusterDir::open(&path)
+        }
+        Err(error) => {
+            let error = match error.is::<Interrupted>() {
+                true => Interrupted(format!("no cluster was made in {}", path.display())).into(),
+                false => error,
+            };
+            ClusterDir::abandon(&path);
+            if let Some(log_dir) = &plan.log_dir {
+                let _ = fs::remove_dir_all(log_dir);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn plan(dir: &Path, args: &Up) -> Result<Plan> {
+    let nodes = args.nodes.unwrap_or(4);
+    let per_node = args.pdisks.unwrap_or(2);
+    let code: Code = args.code.as_deref().unwrap_or("4+2p").parse()?;
+    let block_size = args.block_size.unwrap_or(ByteSize(4 * units::MIB));
+    if !block_size.0.is_power_of_two() || !(256 * units::KIB..=16 * units::MIB).contains(&block_size.0) {
+        bail!("--block-size {block_size}: must be a power of two from 256k to 16m");
+    }
+    let mount = args.mount.as_deref().map(|m| mounts::check_mountpoint(m, dir)).transpose()?;
+    let size = pdisk_size(dir, args, nodes * per_node)?;
+
+    let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
+        .map(|i| PdiskDesc {
+            id: PdiskId(i + 1),
+            node: NodeId(i / per_node + 1),
+            enclosure: None,
+            weight: size.0,
+        })
+        .collect();
+    let seed = random_u64()?;
+    let table = LayoutTable::build(
+        code,
+        &descriptions,
+        0,
+        layout::default_groups(code, descriptions.len() as u32),
+        seed,
+    )
+    .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
+
+    let listen = args.listen.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    if listen.is_unspecified() {
+        bail!("--listen {listen}: clients need the address that they are to connect to");
+    }
+    drop(TcpListener::bind((listen, 0)).with_context(|| {
+        format!("--listen {listen}: must be an address of this machine (`ip address` shows them)")
+    })?);
+    let listeners = reserve_ports(listen, args.port, nodes)?;
+    let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
+    let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
+    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
+    let node = |n: u32| -> Result<NodeFile> {
+        Ok(NodeFile {
+            id: NodeId(n + 1),
+            name: format!("n{}", n + 1),
+            addr: addr(n as usize + 1)?,
+            pdisks: (0..per_node)
+                .map(|p| PdiskFile {
+                    id: PdiskId(n * per_node + p + 1),
+                    dir: PathBuf::from(format!("nodes/n{}/pdisk{}", n + 1, p + 1)),
+                    size,
+                })
+                .collect(),
+        })
+    };
+    let file = ClusterFile {
+        format: ClusterDir::format(),
+        name,
+        id: id.to_string(),
+        secret: Some(new_secret()?),
+        relays: args.relays,
+        code: code.to_string(),
+        block_size,
+        manager: addr(0)?,
+        mount,
+        nodes: (0..nodes).map(node).collect::<Result<_>>()?,
+    };
+    // Others may have their logs there as well.
+    let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
+    Ok(Plan { code, block_size: block_size.0 as u32, table, file, log_dir, listeners })
+}
+
+/// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
+fn pdisk_size(dir: &Path, args: &Up, count: u32) -> Result<ByteSize> {
+    let free = free_space(dir)?;
+    let smallest = PDISK_SIZE_MIN;
+    if let Some(size) = args.pdisk_size {
+        if size.0 < smallest {
+            bail!("--pdisk-size {size}: at least {} is needed", ByteSize(smallest));
+        }
+        if size.0.saturating_mul(count.into()) > free {
+            bail!(
+                "--pdisk-size {size}: {count} pdisks need {}, and {} has {} free; choose at most {}m",
+                units::human_size(size.0.saturating_mul(count.into())),
+                dir.display(),
+                units::human_size(free),
+                free / u64::from(count) / units::MIB,
+            );
+        }
+        return Ok(size);
+    }
+    let fits = free / 2 / u64::from(count) / (64 * units::MIB) * (64 * units::MIB);
+    if fits < smallest {
+        bail!(
+            "{} has only {} free: too little for {count} pdisks of {}",
+            dir.display(),
+            units::human_size(free),
+            ByteSize(smallest)
+        );
+    }
+    Ok(ByteSize(fits.min(16 * units::GIB)))
+}
+
+/// Free space of the file system that a path is (or will be) on.
+fn free_space(path: &Path) -> Result<u64> {
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(existing)
+        .with_context(|| format!("ask for the free space under {}", existing.display()))?;
+    Ok(stat.f_bavail * stat.f_frsize)
+}
+
+/// Where ports are looked for: below those that the system gives to connections, which could take a port
+/// while its server is down.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+/// Places tried before giving up.
+const PLACES_MAX: u32 = 200;
+
+/// One port for the manager and one for each node, in a row. Held until the cluster is made.
+fn reserve_ports(listen: IpAddr, first: Option<u16>, nodes: u32) -> Result<Vec<TcpListener>> {
+    if let Some(first) = first {
+        return ports_from(listen, first, nodes);
+    }
+    let mut refused = None;
+    for _ in 0..PLACES_MAX {
+        let place = random_u64()? % u64::from(PORTS.end - PORTS.start);
+        match ports_from(listen, PORTS.start + place as u16, nodes) {
+            Ok(listeners) => return Ok(listeners),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.unwrap_or_else(|| anyhow::anyhow!("no free ports")))
+        .context("find free ports; name some with --port")
+}
+
+fn ports_from(listen: IpAddr, first: u16, nodes: u32) -> Result<Vec<TcpListener>> {
+    (0..=nodes)
+        .map(|i| {
+            let port = u16::try_from(u32::from(first) + i)
+                .ok()
+                .with_context(|| format!("--port {first}: {nodes} nodes need ports beyond 65535"))?;
+            TcpListener::bind((listen, port)).with_context(|| {
+                format!("port {port} is taken; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
+            })
+        })
+        .collect()
+}
+
+fn build(path: &Path, plan: &Plan) -> Result<()> {
+    for sub in ["run", "log", "nodes"] {
+        access::make_dir(&path.join(sub)).with_context(|| format!("create {}", path.join(sub).display()))?;
+    }
+    let cluster = plan.file.cluster_id()?;
+    let all: Vec<&PdiskFile> = plan.file.nodes.iter().flat_map(|n| &n.pdisks).collect();
+    let bar = output::progress("preallocating pdisks", all.len() as u64);
+    std::thread::scope(|scope| -> Result<()> {
+        let makers: Vec<_> = all
+            .iter()
+            .map(|p| {
+                let dir = path.join(&p.dir);
+                let (bar, log_dir) = (&bar, plan.log_dir.clone());
+                scope.spawn(move || -> Result<()> {
+                    let options = pdisk::CreateOptions {
+                        log_dir,
+                        ..pdisk::CreateOptions::new(cluster, p.id, p.size.0)
+                    };
+                    pdisk::Pdisk::create(&dir, options)
+                        .with_context(|| format!("make {} in {}", p.id, dir.display()))?;
+                    bar.inc(1);
+                    interrupt::check()
+                })
+            })
+            .collect();
+        makers.into_iter().try_for_each(|m| m.join().unwrap_or_else(|_| bail!("making a pdisk panicked")))
+    })?;
+    bar.finish_and_clear();
+
+    let pool = PoolId(1);
+    let spec = manager::Spec {
+        cluster,
+        name: plan.file.name.clone(),
+        nodes: plan
+            .file
+            .nodes
+            .iter()
+            .map(|n| wire::map::NodeEntry {
+                id: n.id,
+                name: n.name.clone(),
+                addrs: vec![n.addr.to_string()],
+                session: None,
+            })
+            .collect(),
+        pdisks: plan
+            .file
+            .nodes
+            .iter()
+            .flat_map(|n| n.pdisks.iter().enumerate().map(move |(i, p)| (n, i, p)))
+            .map(|(n, i, p)| wire::map::PdiskEntry {
+                id: p.id,
+                name: format!("{}p{}", n.name, i + 1),
+                nodes: vec![n.id],
+                capacity: p.size.0,
+                ..Default::default()
+            })
+            .collect(),
+        pools: vec![wire::map::PoolEntry {
+            id: pool,
+            name: "pool1".to_owned(),
+            code: plan.code.to_string(),
+            block_size: plan.block_size,
+            width: plan.code.width(),
+            spare: 0,
+            seed: plan.table.seed(),
+            table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
+            pdisks: plan
+                .table
+                .pdisks()
+                .iter()
+                .map(|p| wire::map::PoolPdisk {
+                    id: p.id,
+                    array: plan.table.array_of(p.id),
+                    weight: p.weight,
+                    enclosure: p.enclosure,
+                })
+                .collect(),
+            ..Default::default()
+        }],
+        filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],
+    };
+    manager::format(&path.join("manager"), spec).context("make the manager's store")?;
+    ClusterDir::save(path, &plan.file)
+}
+
+/// A new secret, as `cluster.toml` holds it.
+pub fn new_secret() -> Result<String> {
+    Ok(net::Secret::new(random()?).to_hex())
+}
+
+fn random_u64() -> Result<u64> {
+    random().map(u64::from_le_bytes)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0u8; N];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("draw random bytes")?;
+    if got != bytes.len() {
+        bail!("the system gave too few random bytes");
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,8 @@
+//! A cluster's directory: what is in it, who may look into it, which one is meant, and how a new one is made.
+
+pub mod access;
+mod choice;
+mod directory;
+pub mod make;
+
+pub use self::directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile};

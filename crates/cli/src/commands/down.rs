@@ -1,0 +1,68 @@
+//! `ropewalk down`: unmount (everything is written), then the manager, then the servers. The manager goes
+//! first so that it does not take the servers' end for a failure.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::{
+    args::Down,
+    cluster_dir::ClusterDir,
+    commands::mount,
+    interrupt::{self, Interrupted},
+    output,
+    process::{control, mounts, pid_file},
+};
+
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Does it.
+pub fn down(args: &Down) -> Result<()> {
+    let dir = args.dir.open()?;
+    interrupt::catch()?;
+    stop(&dir, args.force).map_err(|error| match error.is::<Interrupted>() {
+        true => Interrupted(left_running(&dir)).into(),
+        false => error,
+    })?;
+    output::line(format!(
+        "cluster {} is down; `ropewalk up --dir {}` brings it back",
+        dir.file.name,
+        dir.path.display()
+    ));
+    Ok(())
+}
+
+/// What still runs, for a command that was interrupted.
+pub fn left_running(dir: &ClusterDir) -> String {
+    let mounts = mounts::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
+    let servers = dir.servers().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
+    let names: Vec<String> = servers.chain(mounts).collect();
+    match names.is_empty() {
+        true => format!("nothing of the cluster in {} runs", dir.path.display()),
+        false => format!("of the cluster in {} still run: {}", dir.path.display(), names.join(", ")),
+    }
+}
+
+/// Ends every process of the cluster in order.
+pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
+    for mountpoint in mounts::mounts_of(dir) {
+        mount::unmount(&mountpoint, force)?;
+        output::line(format!("unmounted {}", mountpoint.display()));
+    }
+    for name in dir.servers() {
+        let file = dir.pid_file(&name);
+        let Some(pid) = pid_file::live_pid(&file) else { continue };
+        control::terminate(pid);
+        if !pid_file::wait_gone(&file, END_PATIENCE) {
+            interrupt::check()?;
+            if !force {
+                bail!(
+                    "{name} (process {pid}) has not ended after {END_PATIENCE:?}; look at {}, or use --force",
+                    dir.log_file(&name).display()
+                );
+            }
+            control::kill(pid);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! `ropewalk events` and `pdisk events`: what happened in the cluster, as the manager keeps it, and in its processes, each of
+//! which keeps its newest until it ends.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use base::events::Event;
+use serde::{Deserialize, Serialize};
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    mgr::{ClusterEvent, MgrReply, MgrRequest},
+};
+
+use crate::{
+    args::{Events, Listing},
+    link::{self, Link},
+    output,
+};
+
+#[derive(Serialize)]
+struct ClusterEventRow {
+    number: u64,
+    at_us: i64,
+    text: String,
+}
+
+/// `ropewalk events`.
+pub fn events(args: &Events) -> Result<()> {
+    let dir = args.listing.dir.open()?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let MgrReply::Events(events) = link.manager(&MgrRequest::Events { after: args.after }).await? else {
+            bail!("unexpected answer from the manager to Events");
+        };
+        let row = |e: ClusterEvent| ClusterEventRow {
+            number: e.number,
+            at_us: e.at.secs * 1_000_000 + i64::from(e.at.nanos) / 1000,
+            text: e.text,
+        };
+        let rows: Vec<ClusterEventRow> = events.into_iter().map(row).collect();
+        if args.listing.json {
+            return output::json(&rows);
+        }
+        for row in rows {
+            output::line(format!("{:>6} {} {}", row.number, utc(row.at_us / 1_000_000), row.text));
+        }
+        Ok(())
+    })
+}
+
+/// A time of day for people, UTC.
+fn utc(seconds: i64) -> String {
+    let of_day = seconds.rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// An event with the process it happened in.
+#[derive(Serialize)]
+struct ProcessEventRow {
+    process: String,
+    #[serde(flatten)]
+    event: Event,
+}
+
+/// What of a process's status is used here.
+#[derive(Deserialize)]
+struct Status {
+    events: Vec<Event>,
+}
+
+/// `ropewalk pdisk events`.
+pub fn pdisk_events(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let mut rows = link::run(async {
+        let link = Link::new(&dir)?;
+        let mut targets = vec![("manager".to_owned(), dir.file.manager)];
+        targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), n.addr)));
+        // Without a manager the mounts are not known.
+        if let Ok(report) = link.cluster().await {
+            let mounts = report.clients.iter();
+            targets.extend(mounts.filter_map(|c| Some((c.mount.clone(), c.admin_addr.parse().ok()?))));
+        }
+        let mut rows = Vec::new();
+        for (process, addr) in targets {
+            let answer = link.admin(addr, &AdminRequest::Status, Duration::from_secs(2)).await;
+            let Ok(AdminReply::Json(text)) = answer else {
+                output::note(&format!("{process} does not answer at {addr}: its events are not shown"));
+                continue;
+            };
+            let Status { events } = serde_json::from_str(&text)?;
+            rows.extend(events.into_iter().map(|event| ProcessEventRow { process: process.clone(), event }));
+        }
+        Ok(rows)
+    })?;
+    rows.sort_by_key(|r| r.event.at_us);
+    if listing.json {
+        return output::json(&rows);
+    }
+    let cells = |r: &ProcessEventRow| {
+        let e = &r.event;
+        let severity = format!("{:?}", e.severity).to_lowercase();
+        vec![ago(e.at_us), severity, r.process.clone(), e.name.clone(), e.text.clone()]
+    };
+    output::table(&["WHEN", "SEVERITY", "PROCESS", "EVENT", "WHAT"], rows.iter().map(cells).collect());
+    Ok(())
+}
+
+fn ago(at_us: u64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.saturating_sub(Duration::from_micros(at_us)).as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        _ => format!("{} h ago", seconds / 3600),
+    }
+}

@@ -1,0 +1,174 @@
+//! `ropewalk health`, and `pool status`: what lacks where.
+
+use anyhow::{Result, bail};
+use base::PdiskId;
+use serde::Serialize;
+use wire::{
+    map::{PdiskState, PoolEntry},
+    mgr::ClusterReport,
+};
+
+use super::rebuild::{rebuild_rows, waiting};
+use crate::{
+    args::Listing,
+    link::{self, Link},
+    output,
+};
+
+#[derive(Serialize)]
+struct PoolStatusRow {
+    name: String,
+    code: String,
+    groups: u32,
+    /// Groups by the number of strips that do not count: all there, one missing, ...
+    by_missing: Vec<u32>,
+    unreadable: u32,
+    spare_pdisks: u32,
+    pdisks_counting: u32,
+    moving: u32,
+}
+
+fn pool_rows(report: &ClusterReport) -> Vec<PoolStatusRow> {
+    let row = |(i, pool): (usize, &PoolEntry)| {
+        let width = usize::from(pool.width.max(1));
+        let data = pool.code.parse::<layout::Code>().map_or(width, |c| c.data().into());
+        // The last copies stay `ok` in the map when their server is gone: what is not served cannot be read.
+        let counts =
+            |id: &PdiskId| report.pdisks.iter().any(|p| p.id == *id && p.served && p.state == PdiskState::Ok);
+        let mut by_missing = vec![0u32; width - data + 1];
+        let mut unreadable = 0;
+        for group in pool.table.chunks_exact(width) {
+            let missing = group.iter().filter(|id| !counts(id)).count();
+            match by_missing.get_mut(missing) {
+                Some(count) => *count += 1,
+                None => unreadable += 1,
+            }
+        }
+        PoolStatusRow {
+            name: pool.name.clone(),
+            code: pool.code.clone(),
+            groups: (pool.table.len() / width) as u32,
+            by_missing,
+            unreadable,
+            spare_pdisks: pool.spare,
+            pdisks_counting: pool.pdisks.iter().filter(|p| counts(&p.id)).count() as u32,
+            moving: report.moving.get(i).map_or(0, |m| m.left),
+        }
+    };
+    report.map.pools.iter().enumerate().map(row).collect()
+}
+
+/// `ropewalk pool status`.
+pub fn pool_status(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let report = link::run(async { Link::new(&dir)?.cluster().await })?;
+    let rows = pool_rows(&report);
+    if listing.json {
+        return output::json(&rows);
+    }
+    let cells = |r: PoolStatusRow| {
+        let missing = r.by_missing.iter().map(u32::to_string).collect::<Vec<_>>().join(" / ");
+        vec![
+            r.name,
+            r.code,
+            r.groups.to_string(),
+            missing,
+            r.unreadable.to_string(),
+            r.pdisks_counting.to_string(),
+            r.spare_pdisks.to_string(),
+            r.moving.to_string(),
+        ]
+    };
+    output::table(
+        &["POOL", "CODE", "GROUPS", "WITH 0 / 1 / .. LOST", "UNREADABLE", "PDISKS", "SPARE", "TO MOVE"],
+        rows.into_iter().map(cells).collect(),
+    );
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Health {
+    healthy: bool,
+    /// What is wrong, what follows from it, what to do.
+    remarks: Vec<String>,
+}
+
+/// `ropewalk health`: exit status 0 only if nothing is wrong.
+pub fn health(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let report = link::run(async { Link::new(&dir)?.cluster().await })?;
+    let map = &report.map;
+    let mut remarks = Vec::new();
+    for damage in &report.store_damage {
+        remarks.push(format!(
+            "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \
+             restore it, or an older one, into a new store"
+        ));
+    }
+    for node in map.nodes.iter().filter(|n| n.session.is_none()) {
+        remarks.push(format!(
+            "node {} does not serve; start it: ropewalk serve --name {}",
+            node.name, node.name
+        ));
+    }
+    for node in map.nodes.iter().filter(|n| n.session.is_some()) {
+        let of = |id| map.pdisk(id).is_some_and(|pdisk| pdisk.nodes.contains(&node.id));
+        let mut reports = report.pdisks.iter().filter(|used| of(used.id)).map(|used| used.age_ms).peekable();
+        if reports.peek().is_some() && reports.all(|age| age.is_none()) {
+            remarks.push(format!(
+                "node {} has not been heard of since the manager started; if it is gone, calls wait for it until its lease \
+                 has run out (after `manager restore` or `accept-loss` 300 s, see `ropewalk events`)",
+                node.name
+            ));
+        }
+    }
+    for pdisk in &map.pdisks {
+        let (name, word) = (&pdisk.name, map.pdisk_word(pdisk.id));
+        match word {
+            "ok" => {}
+            "replace" => remarks.push(format!(
+                "pdisk {name} holds nothing any more; take it out (`ropewalk pdisk remove`) or keep it (`pdisk keep`)"
+            )),
+            "missing" => remarks.push(format!(
+                "pdisk {name} is missing; it catches up when it is back, and is rebuilt on the others after \
+                 missingRebuildDelay or `ropewalk pdisk fail {name}`"
+            )),
+            "failed" => remarks.push(format!("pdisk {name} has failed; its strips are rebuilt on the others")),
+            other => remarks.push(format!("pdisk {name} is {other}")),
+        }
+    }
+    for row in pool_rows(&report) {
+        let degraded: u32 = row.by_missing.iter().skip(1).sum();
+        if row.unreadable > 0 {
+            remarks.push(format!(
+                "pool {}: {} of {} groups cannot be read; `ropewalk pool lost` names the files",
+                row.name, row.unreadable, row.groups
+            ));
+        }
+        if degraded > 0 {
+            let worst = row.by_missing.iter().rposition(|n| *n > 0).unwrap_or(0);
+            remarks.push(format!(
+                "pool {}: {degraded} of {} groups are degraded, the worst by {worst}",
+                row.name, row.groups
+            ));
+        }
+    }
+    for row in rebuild_rows(&report) {
+        if !row.hindered.is_empty() {
+            remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));
+        }
+        if row.waiting > 0 {
+            remarks.push(format!("pool {}: {}", row.pool, waiting(&row)));
+        }
+        remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
+    }
+    let health = Health { healthy: remarks.is_empty(), remarks };
+    if listing.json {
+        output::json(&health)?;
+    } else if health.healthy {
+        output::line("healthy");
+    } else {
+        health.remarks.iter().for_each(output::line);
+    }
+    if health.healthy { Ok(()) } else { bail!("{} things need attention", health.remarks.len()) }
+}

@@ -1,0 +1,171 @@
+//! `ropewalk manager dump|restore|check|accept-loss`: the manager's whole store as one file, independent of its
+//! engine; what is wrong with it, and going on without that. The manager does not run meanwhile.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+use manager::store::{self, Damaged, Look};
+use serde::Serialize;
+
+use crate::{
+    args::{AcceptLoss, Listing, ManagerDump, ManagerFile},
+    cluster_dir::{ClusterDir, access},
+    interrupt::{self, Interrupted},
+    output,
+    process::pid_file,
+};
+
+/// Memory for the store's pages, bytes.
+const CACHE_BYTES: usize = 64 << 20;
+
+fn stopped(dir: &ClusterDir) -> Result<()> {
+    match pid_file::live_pid(&dir.pid_file("manager")) {
+        Some(pid) => bail!(
+            "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
+            dir.path.display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// `ropewalk manager dump`.
+pub fn dump(args: &ManagerDump) -> Result<()> {
+    let ManagerDump { file: args, damaged } = args;
+    let dir = args.dir.open()?;
+    stopped(&dir)?;
+    let path = manager::format::store_path(&dir.manager_dir());
+    if !path.exists() {
+        bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
+    }
+    let look = Look::open(&path, CACHE_BYTES).with_context(|| format!("open {}", path.display()))?;
+    if let Some(problem) = look.problems.first().filter(|_| !damaged) {
+        bail!("{problem}; --damaged writes a dump without it");
+    }
+    interrupt::catch()?;
+    // Every name and every attribute is in it.
+    let file = access::options()
+        .write(true)
+        .create_new(true)
+        .open(&args.file)
+        .with_context(|| format!("make the dump {}, which must not be there yet", args.file.display()))?;
+    let damaged = if *damaged { Damaged::LeaveOut } else { Damaged::Refuse };
+    let (count, left_out) = write_dump(&look, file, &args.file, damaged).map_err(|error| {
+        // Half a dump is of no use, and would be refused.
+        let _ = std::fs::remove_file(&args.file);
+        if interrupt::asked() { Interrupted("no dump was written".into()).into() } else { error }
+    })?;
+    for what in look.problems.iter().chain(&left_out) {
+        output::line(format!("left out: {what}"));
+    }
+    output::line(format!("{count} records are in {}", args.file.display()));
+    Ok(())
+}
+
+/// A file that takes nothing more once the command is told to stop.
+#[derive(Debug)]
+struct Stoppable(File);
+
+impl Write for Stoppable {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        interrupt::check().map_err(io::Error::other)?;
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn write_dump(from: &Look, file: File, path: &Path, damaged: Damaged) -> Result<(u64, Vec<String>)> {
+    let mut to = BufWriter::new(Stoppable(file));
+    let written = store::dump(&*from.snapshot()?, &mut to, damaged)?;
+    let Stoppable(file) = to.into_inner().context("write the dump")?;
+    file.sync_all().context("make the dump durable")?;
+    // Its name too.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|dir| dir.sync_all()).context("make the dump's name durable")?;
+    Ok(written)
+}
+
+#[derive(Serialize)]
+struct Checked {
+    whole: bool,
+    records: u64,
+    last_commit: u64,
+    problems: Vec<String>,
+    more: u64,
+}
+
+/// `ropewalk manager check`.
+pub fn check(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    stopped(&dir)?;
+    let found = manager::check::check(&dir.manager_dir())?;
+    let count = found.problems.len() as u64 + found.more;
+    if listing.json {
+        output::json(&Checked {
+            whole: count == 0,
+            records: found.records,
+            last_commit: found.last,
+            problems: found.problems,
+            more: found.more,
+        })?;
+    } else {
+        found.problems.iter().for_each(output::line);
+        output::line(format!("{} records, the last commit is {}", found.records, found.last));
+    }
+    if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", dir.manager_dir().display()) }
+}
+
+/// `ropewalk manager accept-loss`.
+pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
+    let dir = args.dir.open()?;
+    stopped(&dir)?;
+    if !args.yes {
+        bail!(
+            "what is lost stays lost: names, sizes and contents that programs were told are safe. A dump is the better way \
+             back (`ropewalk manager restore`). `ropewalk manager check` says what is wrong; --yes gives it up"
+        );
+    }
+    let accepted = manager::accept_loss(&dir.manager_dir())?;
+    accepted.lost.iter().for_each(|what| output::line(format!("given up: {what}")));
+    output::line(format!(
+        "{} records are left; the former files are beside them (.given-up). Look at it before it is used: \
+         ropewalk manager check --dir {}",
+        accepted.records,
+        dir.path.display()
+    ));
+    Ok(())
+}
+
+/// `ropewalk manager restore`.
+pub fn restore(args: &ManagerFile) -> Result<()> {
+    let dir = args.dir.open()?;
+    stopped(&dir)?;
+    let store = dir.manager_dir();
+    if has_entries(&store) {
+        bail!(
+            "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",
+            store.display(),
+            store.display(),
+            store.display()
+        );
+    }
+    let file = File::open(&args.file).with_context(|| format!("open {}", args.file.display()))?;
+    let count = manager::restore(&store, &mut BufReader::new(file)).with_context(|| {
+        format!("restore from {}; no store was made, take another dump", args.file.display())
+    })?;
+    output::line(format!(
+        "{count} records are in {}; start it: ropewalk up --dir {}",
+        store.display(),
+        dir.path.display()
+    ));
+    Ok(())
+}
+
+fn has_entries(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}

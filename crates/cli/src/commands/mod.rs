@@ -1,0 +1,116 @@
+//! What the commands do, a file for a group of them; what they are asked by is in `args`.
+
+mod advise;
+mod ask;
+mod clients;
+mod config;
+mod down;
+mod events;
+mod health;
+mod lab;
+mod lab_run;
+mod listing;
+mod locks;
+mod manager;
+mod mount;
+mod net_figures;
+mod net_sizing;
+mod net_status;
+mod netperf;
+mod pagepool;
+mod pdisk_bench;
+mod pdisk_tools;
+mod pdisks;
+mod perf;
+mod pools;
+mod rebuild;
+mod testbed;
+mod up;
+mod verify;
+mod waiters;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use wire::mgr::PdiskWish;
+
+use crate::{
+    args::{self, Cli, Command},
+    output, process,
+};
+
+/// Does what was asked.
+pub fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Up(args) => up::up(args),
+        Command::Down(args) => down::down(args),
+        Command::Serve(args) => process::serve::serve(args),
+        Command::Mount(args) => mount::mount(args),
+        Command::Umount(args) => mount::umount(args),
+        Command::Status(listing) => listing::status(listing),
+        Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
+        Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
+        Command::Fs(args::Fs::Create { dir, name, pool }) => pools::fs_create(dir, name, pool),
+        Command::Fs(args::Fs::Delete(args)) => pools::fs_delete(args),
+        Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
+        Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
+        Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_tools::verify(dir),
+        Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_tools::dump(dir),
+        Command::Pdisk(args::Pdisk::Bench(bench)) => pdisk_bench::bench(bench),
+        Command::Pdisk(args::Pdisk::Fail(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Fail),
+        Command::Pdisk(args::Pdisk::Drain(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Drain),
+        Command::Pdisk(args::Pdisk::Keep(pdisk)) => pdisks::pdisk_wish(pdisk, PdiskWish::Keep),
+        Command::Pdisk(args::Pdisk::Add(args)) => pdisks::pdisk_add(args),
+        Command::Pdisk(args::Pdisk::Replace(pdisk)) => pdisks::pdisk_replace(pdisk),
+        Command::Pdisk(args::Pdisk::Remove(pdisk)) => pdisks::pdisk_remove(pdisk),
+        Command::Pdisk(args::Pdisk::Events(listing)) => events::pdisk_events(listing),
+        Command::Pool(args::Pool::List(listing)) => listing::pool_list(listing),
+        Command::Pool(args::Pool::Create(args)) => pools::pool_create(args),
+        Command::Pool(args::Pool::Delete(args)) => pools::pool_delete(args),
+        Command::Manager(args::Manager::Dump(args)) => manager::dump(args),
+        Command::Manager(args::Manager::Restore(args)) => manager::restore(args),
+        Command::Manager(args::Manager::Check(listing)) => manager::check(listing),
+        Command::Manager(args::Manager::AcceptLoss(args)) => manager::accept_loss(args),
+        Command::Clients(args::Clients::List(listing)) => clients::clients(listing),
+        Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
+        Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),
+        Command::Locks(args) => locks::locks(&args.listing, args.waiting),
+        Command::Pool(args::Pool::Lost(listing)) => verify::pool_lost(listing),
+        Command::Pool(args::Pool::Status(listing)) => health::pool_status(listing),
+        Command::Pool(args::Pool::Verify(args)) => verify::pool_verify(args),
+        Command::Rebuild(args::Rebuild::Status(args)) => rebuild::rebuild_status(args),
+        Command::Health(listing) => health::health(listing),
+        Command::Events(args) => events::events(args),
+        Command::Config(args::Config::Show(listing)) => config::show(listing),
+        Command::Config(args::Config::Explain { name, .. }) => config::explain(name),
+        Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
+        Command::Net(args::Net::Status(args)) => net_status::status(args),
+        Command::Net(args::Net::Sizing(args)) => net_sizing::sizing(args),
+        Command::Waiters(listing) => waiters::waiters(listing),
+        Command::Pagepool(listing) => pagepool::pagepool(listing),
+        Command::Perf(args) => perf::perf(args),
+        Command::Lab(args::Lab::Ceilings { dir, size, json }) => lab::ceilings(dir, *size, *json),
+        Command::Lab(args::Lab::List(args)) => lab_run::list(args),
+        Command::Lab(args::Lab::Plan { name }) => lab_run::plan(name),
+        Command::Lab(args::Lab::Run(args)) => lab_run::run(args),
+        Command::Lab(args::Lab::Resume(args)) => lab_run::resume(args),
+        Command::Lab(args::Lab::Report(args)) => lab_run::report(args),
+        Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
+        Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
+        Command::Lab(args::Lab::Array(args)) => lab::array(args),
+        Command::Lab(args::Lab::NetFigures(args)) => net_figures::figures(args),
+        Command::Lab(args::Lab::Testbed(command)) => testbed::run(command),
+        Command::Netperf(command) => netperf::run(command),
+        Command::Advise(args) => advise::advise(args),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "ropewalk", &mut script);
+            output::line(String::from_utf8_lossy(&script).trim_end());
+            Ok(())
+        }
+        Command::Man { dir } => {
+            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+            clap_mangen::generate_to(Cli::command(), dir)
+                .with_context(|| format!("write manual pages into {}", dir.display()))
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `ropewalk mount` and `umount`. A mount is a process of its own (`ropewalk mount --foreground`); the
+//! command without that option starts it and comes back when the file system is there.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    net::SocketAddr,
+    path::Path,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    args,
+    cluster_dir::{ClusterDir, access},
+    interrupt::{self, Interrupted},
+    output,
+    process::{
+        self, control, ident,
+        mounts::{
+            UMOUNT_PATIENCE, check_mountpoint, is_mounted, mount_pid, mounts_of, process_name,
+            wait_predecessor,
+        },
+    },
+};
+
+/// Long enough to wait out the lease of a client that vanished, and to resolve what it left.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a mount that is told to go by force has to take itself away, with what the kernel holds for it.
+const FORCE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// And then to write what it holds itself.
+const KILL_PATIENCE: Duration = Duration::from_secs(25);
+
+/// `ropewalk mount`.
+pub fn mount(args: &args::Mount) -> Result<()> {
+    let dir = args.dir.open()?;
+    // On a client's machine it is a copy, made with whatever mode.
+    if let Err(error) = access::close(&dir.path.join("cluster.toml")) {
+        output::note(&format!("whoever reads the cluster's secret owns its data: {error:#}"));
+    }
+    let mountpoint = check_mountpoint(&args.mountpoint, &dir.path)?;
+    if args.foreground {
+        return process::mount::run(&dir, &mountpoint, args);
+    }
+    interrupt::catch()?;
+    // The mount goes on when its parent ends.
+    let transport = Some(args.fuse_transport);
+    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, transport, args.metrics)?;
+    output::line(format!("{} is mounted on {}", args.fs, mountpoint.display()));
+    Ok(())
+}
+
+/// Starts the mount's process and waits until the file system is there. No transport: what the
+/// environment says, or the default.
+pub fn start(
+    dir: &ClusterDir,
+    fs_name: &str,
+    mountpoint: &Path,
+    read_only: bool,
+    transport: Option<fuse::Transport>,
+    metrics: Option<SocketAddr>,
+) -> Result<Child> {
+    if is_mounted(mountpoint) {
+        bail!(
+            "{} is a mount point already; unmount it first: ropewalk umount {}",
+            mountpoint.display(),
+            mountpoint.display()
+        );
+    }
+    wait_predecessor(&dir.pid_file(&process_name(mountpoint)), mountpoint);
+    interrupt::check()?;
+    let log = dir.log_file(&process_name(mountpoint));
+    let from = fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
+    let mut args: Vec<OsString> = ["mount", "--foreground", "--dir"].map(OsString::from).into();
+    args.push(dir.path.clone().into());
+    if read_only {
+        args.push("--read-only".into());
+    }
+    if let Some(transport) = transport {
+        args.extend(["--fuse-transport".into(), transport.to_string().into()]);
+    }
+    if let Some(metrics) = metrics {
+        args.extend(["--metrics".into(), metrics.to_string().into()]);
+    }
+    args.extend([fs_name.into(), mountpoint.into()]);
+    let args: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
+    let mut child = control::spawn_detached(&args, &log)?;
+    let end = Instant::now() + MOUNT_PATIENCE;
+    let bar = output::spinner("mounting");
+    let ready = dir.ready_file(&process_name(mountpoint));
+    while !(is_mounted(mountpoint) && ready.exists()) {
+        if let Some(status) = child.try_wait().context("look after the mount process")? {
+            let why = control::last_words(&log, from);
+            bail!("{fs_name} is not mounted on {} ({status}): {why}", mountpoint.display());
+        }
+        if interrupt::asked() {
+            control::terminate(child.id());
+            child.wait().context("end the mount process")?;
+            bail!(Interrupted(format!("{fs_name} is not mounted on {}", mountpoint.display())));
+        }
+        if Instant::now() > end {
+            control::terminate(child.id());
+            bail!(
+                "mounting {fs_name} on {} took longer than {MOUNT_PATIENCE:?}; the log is {}",
+                mountpoint.display(),
+                log.display()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bar.finish_and_clear();
+    Ok(child)
+}
+
+/// `ropewalk umount`.
+pub fn umount(args: &args::Umount) -> Result<()> {
+    // The path of a dead mount cannot be resolved; it is taken as it is.
+    let mountpoint = args.mountpoint.canonicalize().unwrap_or_else(|_| args.mountpoint.clone());
+    if !is_mounted(&mountpoint) {
+        let of =
+            |dir: &ClusterDir| mounts_of(dir).iter().map(|m| format!(" {}", m.display())).collect::<String>();
+        let there = args.dir.open().ok().map(|dir| of(&dir)).filter(|there| !there.is_empty());
+        let there = there.map(|there| format!("; mounted are{there}")).unwrap_or_default();
+        bail!("{} is not a ropewalk mount{there}", args.mountpoint.display());
+    }
+    interrupt::catch()?;
+    unmount(&mountpoint, args.force)
+}
+
+/// Unmounts, and waits until the mount's process has written everything and ended. By force it always returns, and the
+/// mount is gone.
+pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
+    let process = mount_pid(mountpoint);
+    if force {
+        return unmount_by_force(mountpoint, process);
+    }
+    match fuse::unmount(mountpoint, false) {
+        Err(fuse::MountError::Busy { .. }) => bail!(
+            "{} is in use; close what is open there (`fuser -vm {}` shows who), or use --force",
+            mountpoint.display(),
+            mountpoint.display()
+        ),
+        outcome => outcome?,
+    }
+    if let Some(process) = process.filter(|process| !ended(*process, UMOUNT_PATIENCE)) {
+        if interrupt::asked() {
+            bail!(Interrupted(format!(
+                "{} is unmounted, and its process {} still writes what is left",
+                mountpoint.display(),
+                process.0
+            )));
+        }
+        bail!(
+            "{} is unmounted, but its process still writes after {UMOUNT_PATIENCE:?}; see its log",
+            mountpoint.display()
+        );
+    }
+    Ok(())
+}
+
+/// Told to end, a mount's process takes its mount away itself and writes everything. One that hangs is cut off from the
+/// kernel, so that nobody waits for it any more, and is killed if it does not end then.
+fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
+    let hangs = process.filter(|&process| {
+        control::terminate(process.0);
+        !ended(process, FORCE_PATIENCE)
+    });
+    if is_mounted(mountpoint) {
+        fuse::unmount(mountpoint, true)?;
+    }
+    if let Some((pid, _)) = hangs.filter(|&process| !ended(process, KILL_PATIENCE)) {
+        control::kill(pid);
+        output::note(&format!(
+            "{}: process {pid} did not end and was killed; what it had not yet written is lost",
+            mountpoint.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Waits for the end of a process; false if it lives on.
+fn ended((pid, start): (u32, u64), patience: Duration) -> bool {
+    let bar = output::spinner("writing what is left");
+    let end = Instant::now() + patience;
+    while ident::start_ticks(pid) == Some(start) {
+        if Instant::now() > end || interrupt::asked() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bar.finish_and_clear();
+    true
+}

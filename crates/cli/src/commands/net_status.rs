@@ -1,0 +1,213 @@
+//! `ropewalk net status`: who is connected to whom, a line a peer; each connection with `--details`.
+//!
+//! A process knows a peer that connected to it by a number only. It is named here by its other end: the process that says
+//! it has the same connection, seen from its side. Commands come and go and are left out.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use base::units::human_size;
+use serde_json::Value;
+use wire::admin::AdminRequest;
+
+use crate::{
+    args::NetStatus,
+    commands::ask::{Answer, ask_all, list, size, text},
+    output::{self, end_of},
+};
+
+/// Columns of a name; of a longer one its end is shown.
+const NAME_MAX: usize = 24;
+
+/// Does it.
+pub fn status(args: &NetStatus) -> Result<()> {
+    let mut answers = ask_all(&args.listing, &AdminRequest::Net)?;
+    name_peers(&mut answers);
+    if args.listing.json {
+        return output::json(&answers);
+    }
+    let mut rows = Vec::new();
+    let mut remarks = Vec::new();
+    for a in &answers {
+        let Some(peers) = &a.answer else {
+            remarks.push(format!("{} does not answer at {}", a.process, a.address));
+            continue;
+        };
+        for peer in list(peers) {
+            remarks.extend(peer_remarks(&a.process, peer));
+            if args.details {
+                rows.extend(list(&peer["connections"]).iter().map(|c| connection_row(&a.process, peer, c)));
+            } else if shown(&answers, peer) {
+                rows.push(peer_row(&a.process, peer));
+            }
+        }
+    }
+    let head: &[&str] = match args.details {
+        true => &[
+            "PROCESS",
+            "PEER",
+            "LANE",
+            "RAIL",
+            "LOCAL",
+            "REMOTE",
+            "STATE",
+            "LINK OUT",
+            "BACK",
+            "SENT",
+            "RECEIVED",
+            "FRAMES",
+            "MB/s",
+            "RTT us",
+            "RETR",
+            "UNANSWERED",
+            "BYTES",
+        ],
+        false => &["PROCESS", "PEER", "CONNECTIONS", "SENT", "RECEIVED", "RTT us", "WAITING"],
+    };
+    output::table(head, rows);
+    remarks.iter().for_each(output::line);
+    Ok(())
+}
+
+/// Gives each peer the name that the cluster has for it.
+fn name_peers(answers: &mut [Answer]) {
+    let mut of_address = HashMap::new();
+    let mut of_ends = HashMap::new();
+    for a in answers.iter() {
+        of_address.insert(a.address.clone(), a.process.clone());
+        for c in a.answer.iter().flat_map(list).flat_map(|peer| list(&peer["connections"])) {
+            of_ends.insert((text(&c["remote"]), text(&c["local"])), a.process.clone());
+        }
+    }
+    for peer in answers.iter_mut().filter_map(|a| a.answer.as_mut()?.as_array_mut()).flatten() {
+        let dialed = list(&peer["addrs"]).iter().find_map(|addr| of_address.get(&text(addr)));
+        let met = || {
+            let ends = list(&peer["connections"]).iter().map(|c| (text(&c["local"]), text(&c["remote"])));
+            ends.into_iter().find_map(|ends| of_ends.get(&ends))
+        };
+        if let Some(name) = dialed.or_else(met) {
+            peer["name"] = name.clone().into();
+        }
+    }
+}
+
+/// A peer has a line at the process that connected to the other, or, if that does not answer, at the other. Commands have
+/// none.
+fn shown(answers: &[Answer], peer: &Value) -> bool {
+    let answers_itself = || answers.iter().any(|a| a.answer.is_some() && peer["name"] == a.process);
+    match list(&peer["addrs"]).is_empty() {
+        false => true,
+        true => peer["role"] != "admin" && !answers_itself(),
+    }
+}
+
+fn peer_row(process: &str, peer: &Value) -> Vec<String> {
+    let connections = list(&peer["connections"]);
+    let sum = |field: &str| connections.iter().filter_map(|c| c[field].as_u64()).sum::<u64>();
+    let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();
+    let not_active = connections.iter().filter(|c| c["state"] != "active").count();
+    let count = match not_active {
+        0 => connections.len().to_string(),
+        n => format!("{} ({n} not in use)", connections.len()),
+    };
+    vec![
+        end_of(process, NAME_MAX),
+        end_of(&text(&peer["name"]), NAME_MAX),
+        count,
+        human_size(sum("sent_bytes")),
+        human_size(sum("received_bytes")),
+        slowest.map_or("-".to_owned(), |us| us.to_string()),
+        sum("requests_unanswered").to_string(),
+    ]
+}
+
+fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
+    let tcp = |field: &str| c["tcp"][field].as_u64().map_or("-".to_owned(), |n| n.to_string());
+    let path = |side: &str| c["path"][side].as_str().filter(|s| !s.is_empty()).unwrap_or("-").to_owned();
+    let frames = c["frames_sent"].as_u64().unwrap_or(0) + c["frames_received"].as_u64().unwrap_or(0);
+    let rate = c["bytes_per_second"].as_f64().unwrap_or(0.0) / 1e6;
+    vec![
+        process.to_owned(),
+        text(&peer["name"]),
+        text(&c["lane"]),
+        text(&c["rail"]),
+        text(&c["local"]),
+        text(&c["remote"]),
+        text(&c["state"]),
+        path("out"),
+        path("back"),
+        size(&c["sent_bytes"]),
+        size(&c["received_bytes"]),
+        frames.to_string(),
+        if rate > 0.0 { format!("{rate:.0}") } else { "-".to_owned() },
+        tcp("rtt_us"),
+        tcp("retransmits"),
+        text(&c["requests_unanswered"]),
+        size(&c["unanswered_bytes"]),
+    ]
+}
+
+fn peer_remarks(process: &str, peer: &Value) -> Vec<String> {
+    let name = text(&peer["name"]);
+    let mut remarks = Vec::new();
+    for rail in list(&peer["rails"]) {
+        let addr = text(&rail["addr"]);
+        if rail["up"] == false {
+            remarks.push(format!("{process}: {name}: rail {addr} is left: {}", text(&rail["last_error"])));
+        }
+        if let Some(reason) = rail["placement"]["reason"].as_str() {
+            let verified = match rail["placement"]["verified"].as_bool() {
+                Some(true) => " (the counters agree)",
+                Some(false) => " (the counters do not agree)",
+                None => "",
+            };
+            remarks.push(format!("{process}: {name}: rail {addr}: {reason}{verified}"));
+        }
+    }
+    if peer["replaced"].as_u64().is_some_and(|n| n > 0) {
+        remarks.push(format!("{process}: {name}: {} connections replaced", peer["replaced"]));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn peers_are_named_by_their_other_end_and_commands_are_left_out() {
+        let ends =
+            |local: &str, remote: &str| json!([{ "local": local, "remote": remote, "state": "active" }]);
+        let answer = |process: &str, address: &str, peers: Value| Answer {
+            process: process.into(),
+            address: address.into(),
+            answer: Some(peers),
+        };
+        let mut all = [
+            answer(
+                "manager",
+                "m:1",
+                json!([
+                    { "name": "node1 process 7", "role": "server", "addrs": [], "connections": ends("m:1", "n:9") },
+                    { "name": "node0 process 8", "role": "admin", "addrs": [], "connections": ends("m:1", "c:3") },
+                    { "name": "node0 process 9", "role": "client", "addrs": [], "connections": ends("m:1", "c:4") },
+                ]),
+            ),
+            answer(
+                "n1",
+                "n:1",
+                json!([{ "name": "node0 at m:1", "role": "manager", "addrs": ["m:1"], "connections": ends("n:9", "m:1") }]),
+            ),
+        ];
+        name_peers(&mut all);
+        let names = |a: &Answer| -> Vec<(String, bool)> {
+            list(a.answer.as_ref().unwrap()).iter().map(|p| (text(&p["name"]), shown(&all, p))).collect()
+        };
+        let of_manager = [("n1", false), ("node0 process 8", false), ("node0 process 9", true)];
+        assert_eq!(names(&all[0]), of_manager.map(|(name, shown)| (name.to_owned(), shown)));
+        assert_eq!(names(&all[1]), [("manager".to_owned(), true)]);
+        assert_eq!(end_of(&format!("/tmp/{}", "x".repeat(40)), NAME_MAX).chars().count(), NAME_MAX);
+    }
+}

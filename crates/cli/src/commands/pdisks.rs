@@ -1,0 +1,208 @@
+//! `ropewalk pdisk fail|drain|keep|add|replace|remove`: which pdisks a cluster has.
+
+use std::{
+    ffi::OsStr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use base::{ByteSize, NodeId, PdiskId, PoolId};
+use wire::{
+    map::{ClusterMap, PdiskState, PoolEntry},
+    mgr::{MgrRequest, PdiskWish},
+};
+
+use crate::{
+    args::{PdiskAdd, PdiskName},
+    cluster_dir::{ClusterDir, NodeFile, PdiskFile, access},
+    link::{self, Link},
+    output,
+    process::{control, pid_file},
+};
+
+/// How long a node may take to stop and to serve again.
+const RESTART_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pdisk by its name or number.
+pub fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
+    let by_name = map.pdisks.iter().find(|p| p.name == name || p.id.0.to_string() == name);
+    by_name.map(|p| p.id).with_context(|| {
+        let names: Vec<&str> = map.pdisks.iter().map(|p| p.name.as_str()).collect();
+        format!("there is no pdisk {name}; there are {}", names.join(", "))
+    })
+}
+
+/// `ropewalk pdisk fail|drain|keep`.
+pub fn pdisk_wish(args: &PdiskName, wish: PdiskWish) -> Result<()> {
+    let dir = args.dir.open()?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let report = link.cluster().await?;
+        let pdisk = find_pdisk(&report.map, &args.pdisk)?;
+        link.manager(&MgrRequest::PdiskSet { pdisk, wish }).await?;
+        let report = link.cluster().await?;
+        let left: u32 = report.moving.iter().map(|m| m.left).sum();
+        output::line(format!(
+            "{} is {}; {left} strips of groups are to move (`ropewalk rebuild status` shows how far it is)",
+            args.pdisk,
+            report.map.pdisk_word(pdisk)
+        ));
+        Ok(())
+    })
+}
+
+/// `ropewalk pdisk add`.
+pub fn pdisk_add(args: &PdiskAdd) -> Result<()> {
+    let mut dir = args.dir.open()?;
+    let place = Place { size: args.size, path: args.path.clone(), log_dir: args.log_dir.clone() };
+    let name = add(&mut dir, &args.node, place, None)?;
+    output::line(format!("{name} is there; groups move to it (`ropewalk rebuild status`)"));
+    Ok(())
+}
+
+/// Where a new pdisk is made, and how large; `None`: as its node's others.
+struct Place {
+    size: Option<ByteSize>,
+    path: Option<PathBuf>,
+    log_dir: Option<PathBuf>,
+}
+
+/// Makes a pdisk on a node, for the pools of `like` or for all; its name.
+fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
+    let report = link::run(async { Link::new(dir)?.cluster().await })?;
+    let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
+    let last = last.max(report.map.pdisks.iter().map(|p| p.id).max()).unwrap_or_default();
+    let id = PdiskId(last.0 + 1);
+    let cluster = dir.file.cluster_id()?;
+    let names = dir.file.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
+    let entry = dir.file.nodes.iter_mut().find(|n| n.name == node);
+    let entry = entry.with_context(|| format!("there is no node {node}; there are {names}"))?;
+    let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
+    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
+    let full = dir.path.join(&path);
+    if let Some(parent) = full.parent() {
+        access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    if full.exists() {
+        access::close(&full)?;
+    }
+    let options =
+        pdisk::CreateOptions { log_dir: place.log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
+    pdisk::Pdisk::create(&full, options)
+        .with_context(|| format!("make a pdisk of {size} in {}", full.display()))?;
+    let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&entry.id)).count() + 1;
+    let taken = |name: &String| report.map.pdisks.iter().any(|p| p.name == *name);
+    let name = (number..).map(|n| format!("{node}p{n}")).find(|n| !taken(n)).unwrap_or_default();
+    let (node_id, node_name) = (entry.id, entry.name.clone());
+    let uses = |pool: &&PoolEntry| like.is_none_or(|like| pool.pdisks.iter().any(|p| p.id == like));
+    let pools: Vec<PoolId> = report.map.pools.iter().filter(uses).map(|p| p.id).collect();
+    entry.pdisks.push(PdiskFile { id, dir: path, size });
+    // First the file, then the manager: groups that move to a pdisk that no server will ever open would wait for it
+    // for ever. A pdisk that only the file names is left out by its server.
+    let undone = || format!("not added; {} can be removed", full.display());
+    ClusterDir::save(&dir.path, &dir.file).with_context(undone)?;
+    let request =
+        MgrRequest::PdiskAdd { pdisk: id, name: name.clone(), node: node_id, capacity: size.0, pools };
+    if let Err(error) = link::run(async { Link::new(dir)?.manager(&request).await }) {
+        // The answer may be lost, and the pdisk be there.
+        let report = link::run(async { Link::new(dir)?.cluster().await }).with_context(|| {
+            format!("{error:#}; `ropewalk pdisk list` shows later whether {name} is there")
+        })?;
+        if report.map.pdisk(id).is_none() {
+            dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
+            ClusterDir::save(&dir.path, &dir.file)?;
+            return Err(error.context(undone()));
+        }
+    }
+    restart_node(dir, &node_name, node_id)?;
+    Ok(name)
+}
+
+/// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
+fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
+    let pid_file = dir.pid_file(name);
+    let Some(pid) = pid_file::live_pid(&pid_file) else {
+        output::line(format!("{name} does not run; it knows its pdisks when it is started"));
+        return Ok(());
+    };
+    let before = link::run(async { Link::new(dir)?.cluster().await })?;
+    let session = before.map.node(id).and_then(|n| n.session);
+    control::terminate(pid);
+    if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
+        bail!("{name} (process {pid}) does not end; start it again when it has");
+    }
+    let args: [&OsStr; 5] =
+        ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
+    let mut child = control::spawn_detached(&args, &dir.log_file(name))?;
+    let end = Instant::now() + RESTART_PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().context("look after a child process")? {
+            bail!("{name} ended at its start ({status}); see {}", dir.log_file(name).display());
+        }
+        let report = link::run(async { Link::new(dir)?.cluster().await })?;
+        let now = report.map.node(id).and_then(|n| n.session);
+        if now.is_some() && now != session && dir.ready_file(name).exists() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("{name} does not serve after {RESTART_PATIENCE:?}; see {}", dir.log_file(name).display());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// `ropewalk pdisk replace`: a new one on the same node takes over what the old one held.
+pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
+    let mut dir = args.dir.open()?;
+    let report = link::run(async { Link::new(&dir)?.cluster().await })?;
+    let old = find_pdisk(&report.map, &args.pdisk)?;
+    let place = |n: &NodeFile| n.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
+    let (node, size) = dir
+        .file
+        .nodes
+        .iter()
+        .find_map(|n| Some((n.name.clone(), place(n)?)))
+        .with_context(|| format!("cluster.toml has no {old}"))?;
+    let state = report.map.pdisk(old).map(|p| p.state);
+    let place = Place { size: Some(size), path: None, log_dir: None };
+    let name = add(&mut dir, &node, place, Some(old))?;
+    let wish = if state == Some(PdiskState::Ok) { PdiskWish::Drain } else { PdiskWish::Fail };
+    link::run(async {
+        let link = Link::new(&dir)?;
+        link.manager(&MgrRequest::PdiskSet { pdisk: old, wish }).await
+    })?;
+    output::line(format!(
+        "{name} takes the place of {}; when that is shown as \"replace\", `ropewalk pdisk remove` takes it out",
+        args.pdisk
+    ));
+    Ok(())
+}
+
+/// `ropewalk pdisk remove`.
+pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
+    let mut dir = args.dir.open()?;
+    let report = link::run(async { Link::new(&dir)?.cluster().await })?;
+    let pdisk = find_pdisk(&report.map, &args.pdisk)?;
+    let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
+    link::run(async { Link::new(&dir)?.manager(&request).await })?;
+    let mut of = None;
+    for node in &mut dir.file.nodes {
+        if let Some(at) = node.pdisks.iter().position(|p| p.id == pdisk) {
+            of = Some((node.name.clone(), node.id, node.pdisks.remove(at).dir));
+        }
+    }
+    ClusterDir::save(&dir.path, &dir.file)?;
+    let Some((node, id, place)) = of else { return Ok(()) };
+    restart_node(&dir, &node, id)?;
+    let place = dir.path.join(place);
+    // A disk that is gone does not say; its log is known by the name.
+    let log = pdisk::Pdisk::log_path(&place).ok().filter(|log| !log.starts_with(&place));
+    let log = log.map(|log| format!(" and its log {}", log.display())).unwrap_or_default();
+    output::line(format!(
+        "{} is out; its files in {}{log} are not used any more and can be removed",
+        args.pdisk,
+        place.display()
+    ));
+    Ok(())
+}

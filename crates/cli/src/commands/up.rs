@@ -1,0 +1,290 @@
+//! `ropewalk up`: a whole cluster on this machine. Makes it if the directory is empty, starts what does
+//! not run yet, mounts, and stays until Ctrl-C unless told to detach.
+//! On failure of a new cluster everything made is removed; of an existing one, what was started is ended.
+
+use std::{
+    ffi::OsStr,
+    net::{SocketAddr, TcpListener},
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use base::units::human_size;
+use wire::mgr::{MgrReply, MgrRequest};
+
+use crate::{
+    args::Up,
+    cluster_dir::{ClusterDir, make},
+    commands::{down, mount},
+    interrupt::{self, Interrupted},
+    link::{self, Link},
+    output,
+    process::{control, mounts, pid_file},
+};
+
+/// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
+const START_PATIENCE: Duration = Duration::from_secs(90);
+/// How long a killed process may keep its port: until the last of its threads has ended.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Does it.
+pub fn up(args: &Up) -> Result<()> {
+    let path = args.dir.path()?;
+    interrupt::catch()?;
+    let dir = match ClusterDir::open_if_made(&path)? {
+        Some(mut dir) => {
+            check_same(&dir, args)?;
+            make_private(&mut dir)?;
+            remember_mount(&mut dir, args)?;
+            dir
+        }
+        None => make::make(&path, args)?,
+    };
+    let mut started = Started(Vec::new());
+    if let Err(error) = bring_up(&dir, args, &mut started) {
+        // Ended here, so that what is said then is true.
+        drop(started);
+        return Err(if error.is::<Interrupted>() {
+            Interrupted(down::left_running(&dir)).into()
+        } else {
+            error
+        });
+    }
+    output::line(format!(
+        "cluster {} is up: 1 manager, {} nodes, {} pdisks of {} in all",
+        dir.file.name,
+        dir.file.nodes.len(),
+        dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
+        human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
+    ));
+    if args.detach {
+        started.0.clear();
+        output::line(format!("stop it with: ropewalk down --dir {}", dir.path.display()));
+        return Ok(());
+    }
+    output::line("Ctrl-C stops it");
+    while !interrupt::asked() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    interrupt::taken();
+    // The children are reaped here, since `down` sees an unreaped one as gone but the system does not.
+    let ended = down::stop(&dir, false);
+    started.0.clear();
+    ended
+}
+
+/// Starts what does not run yet, and mounts.
+fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
+    serve_all(dir, started)?;
+    let mount = dir.file.mount.clone().filter(|_| !args.no_mount);
+    if let Some(mountpoint) = &mount {
+        if pid_file::live_pid(&dir.pid_file(&mounts::process_name(mountpoint))).is_none() {
+            mounts::wait_dead(mountpoint);
+        }
+        let mountpoint = &mounts::check_mountpoint(mountpoint, &dir.path)?;
+        if mounts::is_mounted(mountpoint)
+            && pid_file::live_pid(&dir.pid_file(&mounts::process_name(mountpoint))).is_some()
+        {
+            output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
+        } else {
+            let child = mount::start(dir, "fs1", mountpoint, false, None, None)?;
+            started.0.push(child);
+            output::line(format!("fs1 is mounted on {}", mountpoint.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Children that are ended again if `up` fails half way.
+struct Started(Vec<Child>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
+                control::terminate(child.id());
+            }
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Options that contradict the existing cluster are errors, not silently ignored.
+fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
+    let differs = |what: &str, here: String, asked: String| -> Result<()> {
+        if here == asked {
+            return Ok(());
+        }
+        bail!(
+            "--{what} {asked}: the cluster in {} has {here}; leave the option out, or make another cluster in another directory",
+            dir.path.display()
+        )
+    };
+    let first = dir.file.nodes.first().context("cluster.toml names no nodes")?;
+    if let Some(nodes) = args.nodes {
+        differs("nodes", dir.file.nodes.len().to_string(), nodes.to_string())?;
+    }
+    if let Some(pdisks) = args.pdisks {
+        differs("pdisks", first.pdisks.len().to_string(), pdisks.to_string())?;
+    }
+    if let Some(size) = args.pdisk_size {
+        differs(
+            "pdisk-size",
+            first.pdisks.first().map(|p| p.size).unwrap_or_default().to_string(),
+            size.to_string(),
+        )?;
+    }
+    if let (Some(asked), Some(pdisk)) = (&args.log_dir, first.pdisks.first()) {
+        let log = pdisk::Pdisk::log_path(&dir.path.join(&pdisk.dir))?;
+        if !asked.canonicalize().is_ok_and(|asked| log.starts_with(asked)) {
+            differs("log-dir", log.display().to_string(), asked.display().to_string())?;
+        }
+    }
+    if let Some(listen) = args.listen {
+        differs("listen", dir.file.manager.ip().to_string(), listen.to_string())?;
+    }
+    if args.relays && !dir.file.relays {
+        bail!(
+            "--relays: write `relays = true` below the secret in every cluster.toml of the cluster, and start it again"
+        );
+    }
+    if let Some(port) = args.port {
+        differs("port", dir.file.manager.port().to_string(), port.to_string())?;
+    }
+    if let Some(code) = &args.code {
+        differs("code", dir.file.code.clone(), code.clone())?;
+    }
+    if let Some(size) = args.block_size {
+        differs("block-size", dir.file.block_size.to_string(), size.to_string())?;
+    }
+    Ok(())
+}
+
+/// A cluster that an older version made is its owner's only from now on, and gets a secret.
+fn make_private(dir: &mut ClusterDir) -> Result<()> {
+    let open = dir.close_to_others()?;
+    if open > 0 {
+        output::line(format!(
+            "{open} files and directories of the cluster were open to other users; now they are not"
+        ));
+    }
+    if dir.file.secret.is_none() {
+        dir.file.secret = Some(make::new_secret()?);
+        ClusterDir::save(&dir.path, &dir.file)?;
+        output::line(
+            "cluster.toml has a secret now, without which nothing speaks to the cluster: copy it to client machines again",
+        );
+    }
+    Ok(())
+}
+
+fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
+    let Some(wanted) = &args.mount else { return Ok(()) };
+    if pid_file::live_pid(&dir.pid_file(&mounts::process_name(wanted))).is_none() {
+        mounts::wait_dead(wanted);
+    } else if dir.file.mount.as_ref() == Some(wanted) {
+        // A look at it would wait for servers that do not run yet.
+        return Ok(());
+    }
+    let wanted = mounts::check_mountpoint(wanted, &dir.path)?;
+    if dir.file.mount.as_ref() != Some(&wanted) {
+        dir.file.mount = Some(wanted);
+        ClusterDir::save(&dir.path, &dir.file)?;
+    }
+    Ok(())
+}
+
+/// A server that was started: its name, its log, and where in that its own lines begin.
+type Log = (String, std::path::PathBuf, u64);
+
+/// Starts the servers that do not run, but for those started already.
+fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -> Result<()> {
+    let mut addresses = vec![dir.file.manager];
+    addresses.extend(dir.file.nodes.iter().map(|n| n.addr));
+    let names = dir.servers();
+    let absent: Vec<(&String, SocketAddr)> = names
+        .iter()
+        .zip(addresses)
+        .filter(|(name, _)| logs.iter().all(|(started, ..)| started != *name))
+        .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
+        .collect();
+    for (name, addr) in &absent {
+        let killed = dir.pid_file(name).exists();
+        let until = Instant::now() + if killed { PORT_PATIENCE } else { Duration::ZERO };
+        while let Err(error) = check_port(name, *addr) {
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    for (name, _) in &absent {
+        let log = dir.log_file(name);
+        let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
+        let args: [&OsStr; 5] =
+            ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
+        started.0.push(control::spawn_detached(&args, &log)?);
+        logs.push((name.to_string(), log, from));
+    }
+    Ok(())
+}
+
+/// A taken port is said before anything is started.
+pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
+    TcpListener::bind(addr)
+        .map(drop)
+        .with_context(|| format!("{addr} for {name} is not free; stop the program that has it (`ss -ltnp` shows which), or choose other ports with --port for a new cluster"))
+}
+
+/// Starts what does not run, and waits until all nodes serve.
+fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
+    let mut logs = Vec::new();
+    let end = Instant::now() + START_PATIENCE;
+    let bar = output::spinner("starting");
+    link::run(async {
+        let link = Link::new(dir)?;
+        loop {
+            interrupt::check()?;
+            // Each turn: who was just being killed when it was looked for is gone by now.
+            start_servers(dir, started, &mut logs)?;
+            for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
+                if let Some(status) = child.try_wait().context("look after a child process")? {
+                    bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from));
+                }
+            }
+            let nodes = match link.manager(&MgrRequest::GetMap).await {
+                Ok(MgrReply::Map(map)) => map.nodes.iter().filter(|n| serving(dir, n)).count(),
+                // Another version runs: that does not pass.
+                Err(error) if is_refused(&error) => return Err(error),
+                _ => 0,
+            };
+            bar.set_message(format!("{nodes} of {} nodes serve", dir.file.nodes.len()));
+            if nodes == dir.file.nodes.len() {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            if Instant::now() > end {
+                bail!(
+                    "only {nodes} of {} nodes serve after {START_PATIENCE:?}; the logs are in {}",
+                    dir.file.nodes.len(),
+                    dir.path.join("log").display()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+}
+
+fn is_refused(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(net::CallError::Refused(_))))
+}
+
+/// A node serves if it is registered under the address it has now and its process lives.
+fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
+    node.session.is_some()
+        && pid_file::live_pid(&dir.pid_file(&node.name)).is_some()
+        && dir.ready_file(&node.name).exists()
+}

@@ -1,0 +1,161 @@
+//! What every process says of itself when it is asked, and where changed tunables reach what runs in it.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use base::{stats, tunables::Tunables};
+use net::{Endpoint, Response, Service, Status, handler_fn};
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    frame,
+};
+
+use super::{control, pdisks::Queues};
+use crate::logging;
+
+/// What of a process is known only once it runs.
+#[derive(Default)]
+pub struct Running {
+    /// A server's I/O queues.
+    pub queues: OnceLock<Queues>,
+    /// The server.
+    pub nsd: OnceLock<nsd::Server>,
+    /// The client.
+    pub client: OnceLock<client::Client>,
+    /// Its mount.
+    pub mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
+    /// The most memory that the kernel's requests take.
+    pub requests_memory: OnceLock<u64>,
+}
+
+impl Running {
+    /// Passes on changed tunables.
+    pub fn retune(&self, tunables: &Tunables) {
+        if let Some(client) = self.client.get() {
+            client.retune(tunables);
+        }
+        if let Some(server) = self.nsd.get() {
+            server.resize_cache(cache_bytes(tunables));
+            server.set_pace(tunables);
+        }
+        if let Some(queues) = self.queues.get() {
+            queues.retune(tunables);
+        }
+    }
+
+    /// What programs on its mount wait for, longest first.
+    fn asked(&self) -> Vec<serde_json::Value> {
+        let waiting = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.status().waiting);
+        let row = |r: fuse::InFlight| serde_json::json!({ "operation": r.operation, "inode": r.ino, "pid": r.pid, "age_s": r.age.as_secs_f64() });
+        waiting.unwrap_or_default().into_iter().map(row).collect()
+    }
+
+    /// What its client waits for beside servers and manager: memory, locks, turns.
+    fn waits(&self) -> Vec<client::Wait> {
+        self.client.get().map(client::Client::waits).unwrap_or_default()
+    }
+
+    /// The memory it caches in, and what all of it may come to.
+    fn memory(&self) -> serde_json::Value {
+        let bound = self.client.get().map(client::Client::memory_bound);
+        let requests = self.requests_memory.get().copied().unwrap_or(0);
+        let (resident, resident_most) = resident();
+        serde_json::json!({
+            "process": {
+                "resident_bytes": resident,
+                "resident_most_bytes": resident_most,
+                "requests_max_bytes": requests,
+                "bound": bound,
+                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests)),
+            },
+            "pagepool": self.client.get().map(client::Client::pool_use),
+            "strip_cache": self.nsd.get().map(nsd::Server::cache_use),
+        })
+    }
+}
+
+/// Memory of this process that is backed now, and at most so far, as the system counts it, bytes.
+fn resident() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}
+
+/// Memory in which a server caches strips.
+pub fn cache_bytes(tunables: &Tunables) -> u64 {
+    tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
+}
+
+/// Answers what every process answers.
+pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<Running> {
+    let running: Arc<Running> = Arc::default();
+    let serving = Arc::clone(&running);
+    let name: Arc<str> = name.into();
+    let inner = endpoint.clone();
+    endpoint.serve(
+        Service::Admin,
+        handler_fn(move |request| {
+            let (name, endpoint, running) = (Arc::clone(&name), inner.clone(), Arc::clone(&serving));
+            async move {
+                match frame::decode(&request.body) {
+                    Ok(AdminRequest::Status) => {
+                        let json = serde_json::json!({
+                            "name": &*name,
+                            "role": role,
+                            "pid": std::process::id(),
+                            "version": env!("CARGO_PKG_VERSION"),
+                            "statistics": stats::registry().snapshot(),
+                            "memory": running.memory(),
+                            "nsd": running.nsd.get().map(nsd::Server::status),
+                            "events": base::events::events().after(0),
+                            "log_lost_lines": logging::lost(),
+                        });
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Waiters) => {
+                        let json = serde_json::json!({
+                            "name": &*name,
+                            "waiters": endpoint.waiters(),
+                            "inside": running.waits(),
+                            "serving": endpoint.serving(),
+                            "asked": running.asked(),
+                        });
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Net) => {
+                        let json = serde_json::json!(endpoint.status());
+                        Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
+                    }
+                    Ok(AdminRequest::Prove { pool, group, after, limit, repair }) => {
+                        let Some(server) = running.nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        let page = server.prove(pool, group, after, limit, repair).await;
+                        match serde_json::to_string(&page) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
+                    }
+                    Ok(AdminRequest::Readable { pool, stripes }) => {
+                        let Some(server) = running.nsd.get() else {
+                            return Response::error(Status::BadRequest, "not an NSD server that serves");
+                        };
+                        match serde_json::to_string(&server.readable(pool, &stripes).await) {
+                            Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Err(error) => Response::error(Status::BadRequest, error),
+                        }
+                    }
+                    Ok(AdminRequest::Shutdown) => {
+                        control::terminate(std::process::id());
+                        Response::ok(frame::encode(&AdminReply::Done))
+                    }
+                    Err(error) => Response::error(Status::BadRequest, error),
+                }
+            }
+        }),
+    );
+    running
+}

@@ -1,0 +1,79 @@
+//! A process's end of the network, and the client over it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use anyhow::{Context, Result, bail};
+use net::{Endpoint, EndpointConfig, Role};
+use wire::mgr::MgrError;
+
+use super::ident;
+use crate::{cluster_dir::ClusterDir, link::Link};
+
+/// A runtime for a process of the cluster.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
+}
+
+/// This process's end of the network.
+pub fn start_endpoint(
+    dir: &ClusterDir,
+    role: Role,
+    node: base::NodeId,
+    listen: SocketAddr,
+) -> Result<Endpoint> {
+    let config = EndpointConfig { node, listen: vec![listen], ..dir.file.endpoint(role)? };
+    Ok(Endpoint::start(config)?)
+}
+
+/// The endpoint of a client: others reach it at the address from which this machine reaches the manager.
+pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
+    let manager = dir.file.manager;
+    let any = SocketAddr::new(
+        if manager.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+        0,
+    );
+    // Connecting UDP sends nothing; it asks the routes.
+    let towards = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(manager)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let from = towards().with_context(|| format!("find a way to the manager at {manager}"))?;
+    start_endpoint(dir, Role::Client, base::NodeId(0), (from, 0).into())
+}
+
+/// What a client of this process mounts, shown under `name`.
+pub fn client_config(
+    dir: &ClusterDir,
+    fs_name: &str,
+    name: String,
+    endpoint: &Endpoint,
+) -> client::ClientConfig {
+    client::ClientConfig {
+        manager: vec![dir.file.manager],
+        fs: fs_name.to_owned(),
+        mount: name,
+        process: ident::own_ident(),
+        admin_addr: endpoint.local_addrs().first().map(|a| a.to_string()).unwrap_or_default(),
+        tunables: client::Tunables::default(),
+    }
+}
+
+/// Mounts in this process. A file system that is not there is named beside those that are.
+pub async fn mount_client(
+    dir: &ClusterDir,
+    endpoint: &Endpoint,
+    config: client::ClientConfig,
+) -> Result<client::Client> {
+    let name = config.fs.clone();
+    let error = match client::Client::mount(endpoint, config).await {
+        Ok(client) => return Ok(client),
+        Err(error) => error,
+    };
+    if let client::MountError::Refused { reason: MgrError::Errno(libc::ENOENT), .. } = error {
+        let map = Link::new(dir)?.cluster().await?.map;
+        let names: Vec<&str> = map.filesystems.iter().map(|fs| fs.name.as_str()).collect();
+        bail!("there is no file system {name}; there are {}", names.join(", "));
+    }
+    Err(error.into())
+}

@@ -1,0 +1,19 @@
+//! The long-running processes of a cluster (manager, NSD servers, mounts), put together here and only here; and how they are
+//! found, started and ended on this machine.
+
+pub mod admin;
+pub mod control;
+pub mod endpoint;
+pub mod ident;
+mod manager;
+mod metrics;
+pub mod mount;
+pub mod mounts;
+mod node;
+mod pdisks;
+pub mod pid_file;
+mod presence;
+mod resolver;
+pub mod serve;
+pub mod stop;
+pub mod tunables;

@@ -1,0 +1,82 @@
+//! A mount's process.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    admin, endpoint, metrics, mounts,
+    presence::{Presence, told_early},
+    stop::Stop,
+    tunables,
+};
+use crate::{
+    args,
+    cluster_dir::{ClusterDir, access},
+};
+
+/// How long the end of a mount may take to write what is dirty.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(300);
+
+/// `ropewalk mount --foreground`: until unmounted or told to end.
+pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()> {
+    access::close_what_is_made();
+    let fs_name = &args.fs;
+    let name = mounts::process_name(mountpoint);
+    mounts::wait_predecessor(&dir.pid_file(&name), mountpoint);
+    let runtime = endpoint::runtime()?;
+    // As with `serve`.
+    let mut stop = {
+        let _inside = runtime.enter();
+        Stop::listen()?
+    };
+    let presence = Presence::claim(dir, &name)?;
+    let ended = runtime.block_on(async {
+        tracing::info!("mounts {fs_name} on {}", mountpoint.display());
+        if let Some(addr) = args.metrics {
+            metrics::serve(addr).await?;
+        }
+        let own = endpoint::start_client_endpoint(dir)?;
+        let running = admin::serve_admin(&own, "client", &mountpoint.display().to_string());
+        tunables::follow(&own, dir.file.manager, Arc::clone(&running));
+        let config = endpoint::client_config(dir, fs_name, mountpoint.display().to_string(), &own);
+        // A session that has begun ends like that of a mount that is killed.
+        let Some(client) = stop.before(endpoint::mount_client(dir, &own, config)).await else {
+            told_early();
+            return Ok(());
+        };
+        let client = client?;
+        let _ = running.client.set(client.clone()); // once
+        let options = fuse::MountOptions {
+            read_only: args.read_only,
+            transport: args.fuse_transport,
+            ..fuse::MountOptions::new(mountpoint, fs_name)
+        };
+        let _ = running.requests_memory.set(options.memory_max()); // once
+        let mount = match fuse::Mount::start(Arc::new(client.clone()), options) {
+            Ok(mount) => Arc::new(mount),
+            Err(error) => {
+                let _ = client.shutdown(Instant::now() + Duration::from_secs(10)).await;
+                return Err(error.into());
+            }
+        };
+        let _ = running.mount.set(Arc::downgrade(&mount)); // once
+        presence.ready()?;
+        tracing::info!("{fs_name} is mounted on {}", mountpoint.display());
+        let ended = tokio::select! {
+            // The kernel's side is gone already in the first case; told to end, it is unmounted first.
+            end = mount.unmounted() => end,
+            () = stop.wait() => mount.end_on_signal().await,
+        };
+        tracing::info!("unmounted");
+        client.shutdown(Instant::now() + FLUSH_PATIENCE).await.context("write what is left")?;
+        ended.context("the mount ended")
+    });
+    // All that it runs ends before its pid file goes.
+    drop(runtime);
+    ended
+}

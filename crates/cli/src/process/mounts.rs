@@ -1,0 +1,152 @@
+//! The mounts of this machine, and the processes behind them.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{ident, pid_file};
+use crate::{cluster_dir::ClusterDir, interrupt, output};
+
+/// Long enough to write a whole page pool of dirty data to slow disks.
+pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(300);
+
+/// The name of a mount's process in `run/` and `log/`. Containers may mount on the same path, with one directory.
+pub fn process_name(mountpoint: &Path) -> String {
+    let name = format!("mount{}", mountpoint.to_string_lossy().replace('/', "-"));
+    ident::own_namespace().map_or(name.clone(), |namespace| format!("{name}@{namespace}"))
+}
+
+/// A directory that can be mounted on, as an absolute path.
+pub fn check_mountpoint(mountpoint: &Path, cluster: &Path) -> Result<PathBuf> {
+    // A mount whose process was killed answers nothing any more; it is cleared.
+    if is_dead(mountpoint) {
+        fuse::unmount(mountpoint, true)?;
+    }
+    let path = match mountpoint.canonicalize() {
+        Ok(path) => path,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            bail!(
+                "mount point {} does not exist; create it: mkdir -p {}",
+                mountpoint.display(),
+                mountpoint.display()
+            )
+        }
+        Err(e) => return Err(e).with_context(|| format!("mount point {}", mountpoint.display())),
+    };
+    let found = fs::metadata(&path).with_context(|| format!("mount point {}", path.display()))?;
+    if !found.is_dir() {
+        bail!("mount point {} is not a directory", mountpoint.display());
+    }
+    if let Ok(cluster) = cluster.canonicalize()
+        && path.starts_with(&cluster)
+    {
+        bail!(
+            "mount point {} lies inside the cluster's own directory {}",
+            mountpoint.display(),
+            cluster.display()
+        );
+    }
+    Ok(path)
+}
+
+fn is_dead(mountpoint: &Path) -> bool {
+    fs::metadata(mountpoint).is_err_and(|error| fuse::is_dead(&error))
+}
+
+/// A killed process holds its mount until its last thread has ended: waits for that, but not for long.
+pub fn wait_dead(mountpoint: &Path) {
+    let end = Instant::now() + Duration::from_secs(2);
+    while is_mounted(mountpoint) && !is_dead(mountpoint) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `umount(8)` does not wait for the mount's process, which writes what is left and ends then: waits for that.
+pub fn wait_predecessor(pid_file: &Path, mountpoint: &Path) {
+    let bar = output::spinner("the mount before writes what is left");
+    let end = Instant::now() + UMOUNT_PATIENCE;
+    while pid_file::live_pid(pid_file).is_some() && !is_mounted(mountpoint) && Instant::now() < end {
+        if interrupt::asked() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bar.finish_and_clear();
+}
+
+/// Whether something of ours is mounted there.
+pub fn is_mounted(mountpoint: &Path) -> bool {
+    mounts().any(|m| m == mountpoint)
+}
+
+fn mounts() -> impl Iterator<Item = PathBuf> {
+    let all = fuse::mounts().unwrap_or_default().into_iter();
+    all.filter(|mount| mount.kind == fuse::KIND).map(|mount| mount.path)
+}
+
+/// The process behind a mount, with its start time, found by its command line's mount point.
+pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
+    let entries = fs::read_dir("/proc").ok()?;
+    let named = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
+    let ours = named("self");
+    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find_map(|pid| {
+        // The command line of a program that waits in a page fault, for a mount that hangs, may not be read.
+        if named(&pid.to_string()) != ours {
+            return None;
+        }
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|&b| b == 0).filter(|w| !w.is_empty()).collect();
+        let ours = words.get(1) == Some(&b"mount".as_slice())
+            && words.contains(&b"--foreground".as_slice())
+            && words.last() == Some(&mountpoint.as_os_str().as_bytes());
+        if ours { Some((pid, ident::start_ticks(pid)?)) } else { None }
+    })
+}
+
+/// The mount point that a file (or the directory where it will be) lies under, and the cluster behind it
+/// as its process's command line names it.
+pub fn of_file(file: &Path) -> Option<(PathBuf, Option<ClusterDir>)> {
+    let path = resolved(file)?;
+    let mountpoint = mounts().filter(|m| path.starts_with(m)).max_by_key(|m| m.as_os_str().len())?;
+    let cluster = mount_pid(&mountpoint).and_then(|(pid, _)| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let mut words = line.split(|&b| b == 0).skip_while(|w| *w != b"--dir");
+        ClusterDir::open(Path::new(OsStr::from_bytes(words.nth(1)?))).ok()
+    });
+    Some((mountpoint, cluster))
+}
+
+/// All mounts of a cluster: those whose process has a pid file in its `run/`.
+pub fn mounts_of(dir: &ClusterDir) -> Vec<PathBuf> {
+    mounts().filter(|m| dir.pid_file(&process_name(m)).exists()).collect()
+}
+
+/// The directory a new file would lie in, or the file itself, without symbolic links.
+fn resolved(file: &Path) -> Option<PathBuf> {
+    fs::canonicalize(file).ok().or_else(|| {
+        let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(parent).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_inside_the_cluster_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("mnt");
+        fs::create_dir(&inside).unwrap();
+        assert!(check_mountpoint(&inside, dir.path()).unwrap_err().to_string().contains("inside"));
+        let missing =
+            check_mountpoint(&dir.path().join("no"), Path::new("/nowhere")).unwrap_err().to_string();
+        assert!(missing.contains("mkdir -p"), "{missing}");
+    }
+}

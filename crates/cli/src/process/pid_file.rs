@@ -1,0 +1,103 @@
+//! Pid files: how the cluster's processes on this machine are found. One names a process only while that very process lives: it
+//! holds the start time too, so that a reused id is never mistaken, and the namespaces in which both hold. The process
+//! keeps it locked: nobody takes its place, from wherever.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use super::ident::{own_scope, start_ticks};
+use crate::{cluster_dir::access, interrupt};
+
+/// Makes the directory of a file. A client's copy of a cluster's directory holds `cluster.toml` only, at first.
+pub fn make_parent(file: &Path) -> Result<()> {
+    let Some(dir) = file.parent() else { return Ok(()) };
+    access::make_dir(dir).with_context(|| format!("create {}", dir.display()))
+}
+
+/// How long a pid file may be held by a process that ends, until its last thread has.
+pub const HELD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes this process's pid file and holds it, locked, as long as the returned file is open: that is seen in every
+/// namespace. `None`: another process holds it, which need not be one that is seen from here.
+pub fn claim_pid_file(path: &Path, patience: Duration) -> Result<Option<fs::File>> {
+    make_parent(path)?;
+    let what = || format!("write {}", path.display());
+    let end = Instant::now() + patience;
+    loop {
+        let mut options = access::options();
+        let mut file = options.write(true).create(true).truncate(false).open(path).with_context(what)?;
+        match file.try_lock() {
+            Ok(()) => {
+                // The one before may have taken it away just now.
+                let own = file.metadata().with_context(what)?.ino();
+                if fs::metadata(path).is_ok_and(|there| there.ino() == own) {
+                    file.set_len(0).with_context(what)?;
+                    file.write_all(pid_lines().as_bytes()).with_context(what)?;
+                    return Ok(Some(file));
+                }
+            }
+            Err(fs::TryLockError::WouldBlock) if Instant::now() > end => return Ok(None),
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(error).with_context(what),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn pid_lines() -> String {
+    let pid = std::process::id();
+    format!("{pid}\n{}\n{}\n", start_ticks(pid).unwrap_or(0), own_scope())
+}
+
+/// The live process that a pid file names, if its id means anything here.
+pub fn live_pid(path: &Path) -> Option<u32> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    let pid: u32 = lines.next()?.trim().parse().ok()?;
+    let ticks: u64 = lines.next()?.trim().parse().ok()?;
+    // Files of older versions do not say where their ids mean something.
+    let here = lines.next().is_none_or(|scope| scope == own_scope());
+    (here && start_ticks(pid) == Some(ticks)).then_some(pid)
+}
+
+/// Waits until the process that a pid file names is gone; false if it lives on, or if the command is told to stop.
+pub fn wait_gone(path: &Path, patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    while live_pid(path).is_some() {
+        if Instant::now() > end || interrupt::asked() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_of_a_reused_id_names_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pid");
+        let held = claim_pid_file(&path, Duration::ZERO).unwrap().unwrap();
+        assert_eq!(live_pid(&path), Some(std::process::id()));
+        let elsewhere = pid_lines().replace(&own_scope(), "another boot pid:[1] time:[1]");
+        fs::write(&path, elsewhere).unwrap();
+        assert_eq!(live_pid(&path), None, "its number is somebody else's here");
+        // It lives all the same, and holds the file.
+        assert!(claim_pid_file(&path, Duration::ZERO).unwrap().is_none());
+        drop(held);
+        // A child that another test begins just now has the file open until it runs its own program.
+        assert!(claim_pid_file(&path, HELD_PATIENCE).unwrap().is_some());
+        fs::write(&path, format!("{}\n1\n", std::process::id())).unwrap();
+        assert_eq!(live_pid(&path), None);
+    }
+}

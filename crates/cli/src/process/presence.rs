@@ -1,0 +1,71 @@
+//! One process of a name at a time: its pid file, held, and its ready file.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::pid_file;
+use crate::{
+    cluster_dir::{ClusterDir, access},
+    logging,
+};
+
+/// A process's pid file and ready file; both go when it ends cleanly.
+pub struct Presence {
+    pid: PathBuf,
+    ready: PathBuf,
+    /// Locked as long as this process is the one of its name.
+    _held: fs::File,
+}
+
+impl Presence {
+    /// Takes the name, unless a process has it.
+    pub fn claim(dir: &ClusterDir, name: &str) -> Result<Presence> {
+        let pid_file = dir.pid_file(name);
+        // Before there is a Presence: its end would remove the files of the one that lives.
+        if let Some(pid) = pid_file::live_pid(&pid_file) {
+            bail!("{name} runs already (process {pid})");
+        }
+        let Some(held) = pid_file::claim_pid_file(&pid_file, pid_file::HELD_PATIENCE)? else {
+            bail!("{name} runs already, in another container perhaps: {} is locked", pid_file.display());
+        };
+        let presence = Presence { pid: pid_file, ready: dir.ready_file(name), _held: held };
+        let _ = fs::remove_file(&presence.ready);
+        Ok(presence)
+    }
+
+    /// Ends the process that is told to stop while a thread of it is at a step of its start: that cannot be ended and would be
+    /// waited for. What it is at is left as after a crash. `closed`: what came of closing the rest.
+    pub fn end_process(&self, closed: Result<()>) -> ! {
+        told_early();
+        if let Err(error) = &closed {
+            tracing::error!("{error:#}");
+        }
+        self.clear();
+        logging::flush();
+        std::process::exit(i32::from(closed.is_err()))
+    }
+
+    fn clear(&self) {
+        let _ = fs::remove_file(&self.ready);
+        let _ = fs::remove_file(&self.pid);
+    }
+
+    /// Says that this process serves.
+    pub fn ready(&self) -> Result<()> {
+        let mut options = access::options();
+        let made = options.write(true).create(true).truncate(true).open(&self.ready);
+        made.map(drop).with_context(|| format!("write {}", self.ready.display()))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Says why a process ends that has not served.
+pub fn told_early() {
+    tracing::info!("told to stop before it served");
+}

@@ -1,0 +1,27 @@
+//! `ropewalk serve`: one server process of a cluster in the foreground.
+
+use anyhow::{Result, bail};
+
+use super::{endpoint, manager, metrics, node, presence::Presence, stop::Stop};
+use crate::{args::Serve, cluster_dir::access};
+
+/// `ropewalk serve`.
+pub fn serve(args: &Serve) -> Result<()> {
+    access::close_what_is_made();
+    let dir = args.dir.open()?;
+    endpoint::runtime()?.block_on(async {
+        // From now on, whatever it waits for, and before its pid file is there: a signal that nobody listens for would leave that.
+        let stop = Stop::listen()?;
+        let presence = Presence::claim(&dir, &args.name)?;
+        if let Some(addr) = args.metrics {
+            metrics::serve(addr).await?;
+        }
+        if args.name == "manager" {
+            return manager::run(&dir, presence, stop).await;
+        }
+        match dir.file.nodes.iter().find(|n| n.name == args.name) {
+            Some(node) => node::run(&dir, node, presence, stop).await,
+            None => bail!("--name {}: this cluster has {}", args.name, dir.servers().join(", ")),
+        }
+    })
+}

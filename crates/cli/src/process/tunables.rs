@@ -1,0 +1,88 @@
+//! The cluster's tunables: asked for here and nowhere else, once at the start and then every few seconds.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use base::tunables::{ConnCount, TransferMode, Tunables};
+use net::{Endpoint, Transfer};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrReply, MgrRequest},
+};
+
+use super::admin::Running;
+use crate::{cluster_dir::ClusterDir, link::Link};
+
+/// Time between questions: a change is in force everywhere after this.
+const EVERY: Duration = Duration::from_secs(2);
+/// The same while a server waits for its first answer.
+const EVERY_AT_START: Duration = Duration::from_millis(200);
+
+/// The cluster's tunables.
+pub async fn read(link: &Link) -> Result<Tunables> {
+    let MgrReply::Config(pairs) = link.manager(&MgrRequest::ConfigGet).await? else {
+        bail!("unexpected answer from the manager to ConfigGet");
+    };
+    let mut tunables = Tunables::default();
+    tunables
+        .apply(pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+        .context("the cluster's stored tunables")?;
+    Ok(tunables)
+}
+
+/// The cluster's tunables and map, as soon as the manager answers: a server has nothing to do before.
+pub async fn wait_for(dir: &ClusterDir) -> Result<(Tunables, ClusterMap)> {
+    let link = Link::new(dir)?;
+    let both = async || Ok((read(&link).await?, link.cluster().await?.map));
+    loop {
+        let found: Result<_> = both().await;
+        match found {
+            Ok(found) => return Ok(found),
+            Err(error) => tracing::warn!("waiting for the tunables: {error:#}"),
+        }
+        tokio::time::sleep(EVERY_AT_START).await;
+    }
+}
+
+/// What the tunables say of connections, for an `endpoint` that is about to begin.
+pub async fn begin(endpoint: &Endpoint, manager: SocketAddr) {
+    if let Ok(tunables) = read(&Link::over(endpoint, manager)).await {
+        apply(endpoint, &tunables);
+    }
+}
+
+/// Keeps `endpoint` and what runs in this process as the tunables say. A manager that does not answer changes nothing.
+pub fn follow(endpoint: &Endpoint, manager: SocketAddr, running: Arc<Running>) {
+    let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, manager));
+    tokio::spawn(async move {
+        loop {
+            match read(&link).await {
+                Ok(tunables) => {
+                    apply(&endpoint, &tunables);
+                    running.retune(&tunables);
+                }
+                Err(error) if error.is::<net::CallError>() => {
+                    tracing::debug!("the manager does not tell the tunables now: {error:#}");
+                }
+                Err(error) => tracing::warn!("the tunables stay as they are: {error:#}"),
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    });
+}
+
+fn apply(endpoint: &Endpoint, tunables: &Tunables) {
+    match tunables.max_tcp_conns_per_node_conn() {
+        ConnCount::Auto => endpoint.set_conns_auto(),
+        ConnCount::Count(n) => {
+            if let Err(error) = endpoint.set_conns_max(n) {
+                tracing::warn!("maxTcpConnsPerNodeConn: {error}");
+            }
+        }
+    }
+    let transfer = match tunables.net_transfer() {
+        TransferMode::Push => Transfer::Push,
+        TransferMode::Fetch => Transfer::Fetch,
+    };
+    endpoint.set_transfer(transfer, tunables.nsd_inline_write_max().0 as usize);
+}

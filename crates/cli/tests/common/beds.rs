@@ -1,0 +1,60 @@
+//! Testbeds and netperf servers that go also when the test fails.
+#![allow(dead_code)] // each test file uses a part
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::common::{ROPEWALK, ok};
+
+/// A testbed that goes also when the test fails.
+pub struct Bed(String);
+
+impl Bed {
+    pub fn up(name: &str, args: &[&str]) -> Bed {
+        let name = format!("{name}{}", std::process::id());
+        ok(&[&["lab", "testbed", "up", "--name", &name][..], args].concat());
+        Bed(name)
+    }
+
+    pub fn addr(&self, host: usize) -> String {
+        let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
+        let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == self.0.as_str()).unwrap();
+        mine["hosts"][host]["addrs"][0].as_str().unwrap().to_owned()
+    }
+
+    pub fn exec(&self, host: &str, command: &[&str]) -> Command {
+        let mut ropewalk = Command::new(ROPEWALK);
+        ropewalk.args(["lab", "testbed", "exec", "--name", &self.0, host]).args(command);
+        ropewalk
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = Command::new(ROPEWALK).args(["lab", "testbed", "down", &self.0]).output();
+    }
+}
+
+/// Reaped also when the test fails.
+pub struct Reaped(pub Child);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a netperf server and waits until it listens.
+pub fn serve(mut command: Command) -> (Reaped, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let addr = line.trim().rsplit(' ').next().unwrap().to_owned();
+    (Reaped(child), addr)
+}
