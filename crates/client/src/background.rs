@@ -11,7 +11,7 @@ use base::InodeNo;
 use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
 use wire::{mgr::Change, token::TOKENS_MAX};
 
-use crate::{calls::MANY_MAX, core::Core, error::Errno, inode::Inode};
+use crate::{calls::MANY_MAX, core::Core, error::Errno, files::inode::Inode};
 
 /// Files that may be unsettled at once, however few are kept.
 const UNSETTLED_MIN: u32 = 1024;

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | truncate (`SetAttr` with a size), punch (`Deallocate`) | the file's `io` and `commit` locks are held and no block of it is written; after the deadline reads and fsync wait too ([`FileState::changing`]) | blocks are forgotten with the manager's answer, never kept beside it; writes come after it |
 //! | `CommitWrite` of one file, or of many | the `commit` lock is held; blocks stay `pending`, sizes and times uncommitted | a later commit cannot be overtaken by a late copy; fsync waits for the lock |
-//! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
+//! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::names::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
 //! | `Forget` of an unlinked file | sent again; what is forgotten twice is gone | nothing is known of the inode here; the manager forgets orphans of ended sessions by itself |
 //! | `Reserve` | room may be granted that is not known here | the next question says what is held, and the manager counts that |
 //! | `Acquire` of a token | the token is not used; the manager may think it is held | a recall of it is answered with what is held; the next grant has a higher number |
@@ -34,7 +34,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::{core::Core, error::Errno, inode::Inode};
+use crate::{core::Core, error::Errno, files::inode::Inode};
 
 const UNDER_WAY: u8 = 0;
 const GIVEN_UP: u8 = 1;
@@ -146,7 +146,7 @@ impl Core {
         self.wait_inode(inode, what, done).await?
     }
 
-    /// Waits until what is known of a file's record can be believed: see [`crate::inode::FileState::changing`].
+    /// Waits until what is known of a file's record can be believed: see [`crate::files::inode::FileState::changing`].
     pub async fn wait_settled(&self, inode: &Inode) -> Result<(), Errno> {
         if inode.lock().changing.is_none() {
             return Ok(());

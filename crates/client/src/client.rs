@@ -25,22 +25,23 @@ use wire::{
 
 use crate::{
     background,
-    block::Content,
     calls::{Calls, unexpected},
     config::{MemoryBound, Tunables},
     core::{Core, SessionInfo, now},
-    directory::{Newest, Touched},
     error::Errno,
-    handle::{Handle, OpenFile, OpenFlags, ReadData},
-    inode::{FileState, Inode},
-    names::Hint,
+    files::{
+        handle::{Handle, OpenFile, OpenFlags, ReadData},
+        inode::{FileState, Inode},
+        privileges::Privileges,
+        table::SetAttrs,
+    },
+    names::{
+        directory::{Newest, Touched},
+        made::Hint,
+    },
+    pages::{block::Content, resize::Fallocate, streams::Access, usage::PoolUse},
     parts::{Blocks, Manager},
-    privileges::Privileges,
-    resize::Fallocate,
-    share::{KernelCache, TokenHold},
-    streams::Access,
-    table::SetAttrs,
-    usage::PoolUse,
+    sharing::hold::{KernelCache, TokenHold},
     waits::Wait,
 };
 

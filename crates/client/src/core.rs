@@ -23,15 +23,12 @@ use crate::{
     changes::Late,
     config::Tunables,
     error::Errno,
-    handle::OpenFile,
-    inode::Inode,
+    files::{handle::OpenFile, inode::Inode, table::Table},
     locks::Locks,
-    names::Hints,
+    names::made::Hints,
+    pages::{pool::Pool, prefetch::LoadMeter},
     parts::{Blocks, Geometry},
-    pool::Pool,
-    prefetch::LoadMeter,
-    share::KernelCache,
-    table::Table,
+    sharing::hold::KernelCache,
 };
 
 /// The session under which everything is done.

@@ -6,52 +6,35 @@
 //! decides when. [`Manager`] and [`Blocks`] are what it stands on.
 #![forbid(unsafe_code)]
 
-mod allocate;
 mod background;
-mod block;
 pub mod blocking;
 mod calls;
 mod changes;
 mod client;
-mod commit;
 mod config;
 mod core;
-mod directory;
 mod error;
-mod extents;
-mod handle;
-mod inode;
-mod load;
+mod files;
 mod locks;
 mod mount;
 mod names;
+mod pages;
 mod parts;
-mod pool;
-mod prefetch;
-mod privileges;
-mod read;
-mod resize;
-mod share;
-mod store;
-mod streams;
-mod table;
-pub mod tokens;
-mod usage;
+mod sharing;
 mod waits;
-mod write;
 
 pub use client::{Client, Listing, StatFs};
 pub use config::{MemoryBound, Tunables};
 pub use core::SessionInfo;
 pub use error::{BlockError, CallError, Errno, MountError};
-pub use handle::{Handle, OpenFlags, ReadData};
+pub use files::{
+    handle::{Handle, OpenFlags, ReadData},
+    privileges::Privileges,
+    table::SetAttrs,
+};
 pub use mount::{ClientConfig, resolve_unmounted};
+pub use pages::{resize::Fallocate, streams::Access, usage::PoolUse};
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
-pub use privileges::Privileges;
-pub use resize::Fallocate;
-pub use share::KernelCache;
-pub use streams::Access;
+pub use sharing::{hold::KernelCache, tokens};
 pub use stripe::{BlockMeta, BlockRead};
-pub use table::SetAttrs;
-pub use usage::PoolUse;
 pub use waits::Wait;

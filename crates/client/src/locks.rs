@@ -21,7 +21,7 @@ use wire::{
     mgr::{MgrReply, MgrRequest},
 };
 
-use crate::{calls::unexpected, core::Core, error::Errno, handle::Handle};
+use crate::{calls::unexpected, core::Core, error::Errno, files::handle::Handle};
 
 /// One wait for a lock; then it is asked for again.
 const LOCK_POLL: Duration = Duration::from_secs(20);

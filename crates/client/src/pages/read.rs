@@ -7,11 +7,13 @@ use base::{OpClass, units::UNIT};
 use bytes::Bytes;
 
 use crate::{
-    block::{LoadWait, zeros},
     core::Core,
     error::Errno,
-    handle::{OpenFile, ReadData},
-    inode::{Inode, Locked},
+    files::{
+        handle::{OpenFile, ReadData},
+        inode::{Inode, Locked},
+    },
+    pages::block::{LoadWait, zeros},
 };
 
 /// Longest read in one call, bytes; longer ones come back short of it.

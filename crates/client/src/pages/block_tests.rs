@@ -5,7 +5,7 @@ use std::sync::Weak;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::{PageOwner, Pool};
+use crate::pages::pool::{PageOwner, Pool};
 
 struct Nobody;
 impl PageOwner for Nobody {

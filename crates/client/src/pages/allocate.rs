@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use base::units::UNIT;
 
-use crate::{core::Core, error::Errno, inode::Inode};
+use crate::{core::Core, error::Errno, files::inode::Inode};
 
 /// Bytes stored under one hold of the file's lock.
 const STEP_MAX: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Core {
         let blocks = from / block_size..to.div_ceil(block_size);
         let there = {
             let state = inode.lock();
-            let count = |set: &crate::extents::BlockSet| set.count_in(blocks.start, blocks.end);
+            let count = |set: &crate::pages::extents::BlockSet| set.count_in(blocks.start, blocks.end);
             (count(&state.committed) + count(&state.pending)) * block_size
         };
         let bytes = to.next_multiple_of(UNIT64) - from / UNIT64 * UNIT64;

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{inode::Inode, streams::Streams};
+use crate::{files::inode::Inode, pages::streams::Streams};
 
 /// An open file, as callers name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]

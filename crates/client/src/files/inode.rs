@@ -3,7 +3,7 @@
 //! Owns: the local truth of a file. Attributes here overlay the manager's until they are committed.
 //! Invariants: `pending` are blocks stored on pdisks that the manager does not know of yet; the size
 //! committed never covers bytes that are not stored.
-//! All of it counts only under the inode's token ([`crate::share`]): without one, attributes here mean nothing.
+//! All of it counts only under the inode's token ([`crate::sharing::hold`]): without one, attributes here mean nothing.
 //!
 //! Locks, in the order they are taken: `io`, `commit`, state. `io` is exclusive for what changes the
 //! size or drops data (extending writes, truncate, punch), shared for other writes; reads, loads and
@@ -25,14 +25,15 @@ use wire::{
 };
 
 use crate::{
-    block::Block,
-    directory::Names,
     error::Errno,
-    extents::BlockSet,
-    names::NewNames,
-    pool::{BlockEntry, Charge, PageOwner, Pool, Tag},
-    table::SetAttrs,
-    tokens::Cell,
+    files::table::SetAttrs,
+    names::{directory::Names, made::NewNames},
+    pages::{
+        block::Block,
+        extents::BlockSet,
+        pool::{BlockEntry, Charge, PageOwner, Pool, Tag},
+    },
+    sharing::tokens::Cell,
 };
 
 /// See the file's head.

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use crate::{
     error::Errno,
-    usage::{PoolCounts, PoolUse},
+    pages::usage::{PoolCounts, PoolUse},
     waits::{self, Waits},
 };
 

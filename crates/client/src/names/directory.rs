@@ -31,9 +31,9 @@ use crate::{
     calls::unexpected,
     core::Core,
     error::Errno,
-    inode::{FileState, Inode},
-    names::Hint,
-    share::Asking,
+    files::inode::{FileState, Inode},
+    names::made::Hint,
+    sharing::hold::Asking,
 };
 
 /// Names kept in all directories together, some 100 bytes each.

@@ -16,7 +16,7 @@ use crate::{
     calls::unexpected,
     core::{Core, now},
     error::Errno,
-    inode::Inode,
+    files::inode::Inode,
 };
 
 /// How [`crate::Client::fallocate`] changes a file.

@@ -24,7 +24,7 @@ use wire::strip::Range;
 
 use crate::{
     error::Errno,
-    pool::{BlockEntry, Charge, Tag, charged},
+    pages::pool::{BlockEntry, Charge, Tag, charged},
 };
 
 /// Longest piece of our own, units (2 MiB: a huge page).

@@ -20,9 +20,9 @@ use wire::{
 use crate::{
     calls::unexpected,
     core::{Core, now},
-    directory::{Newest, Touched},
     error::Errno,
-    inode::Inode,
+    files::inode::Inode,
+    names::directory::{Newest, Touched},
 };
 
 /// New values of attributes; `None` leaves as is.

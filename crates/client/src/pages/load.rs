@@ -15,12 +15,14 @@ use wire::{
 };
 
 use crate::{
-    block::LoadWait,
     calls::unexpected,
     core::Core,
     error::{BlockError, Errno},
-    inode::{EXTENT_BYTES, Inode, Locked},
-    pool::{Charge, charged},
+    files::inode::{EXTENT_BYTES, Inode, Locked},
+    pages::{
+        block::LoadWait,
+        pool::{Charge, charged},
+    },
     waits,
 };
 

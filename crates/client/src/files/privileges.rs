@@ -10,9 +10,11 @@ use wire::{mgr::without_privileges, token::Need};
 use crate::{
     core::{Core, now},
     error::Errno,
-    inode::{FileState, Inode},
-    share::TokenHold,
-    table::SetAttrs,
+    files::{
+        inode::{FileState, Inode},
+        table::SetAttrs,
+    },
+    sharing::hold::TokenHold,
 };
 
 /// What becomes of set-user-id and set-group-id bits with a change of content.

@@ -1,6 +1,6 @@
 //! Reading ahead: what the readers of an open file will want next is loaded before they ask.
 //!
-//! [`crate::streams`] finds the streams; here they get their share and their loads. What all streams
+//! [`crate::pages::streams`] finds the streams; here they get their share and their loads. What all streams
 //! together may have ahead is the smallest of `prefetchPct` of the page pool, `prefetchThreads` blocks, and
 //! what `maxMBpS` moves in twice the time that loads take now (twice: a stream asks again when half of
 //! its share is used up). Streams that were read lately have equal shares of it, a block at least.
@@ -14,7 +14,11 @@ use std::{
 use base::{OpClass, units::UNIT};
 use wire::token::{Need, Span, Use};
 
-use crate::{core::Core, handle::OpenFile, inode::Inode, streams::AHEAD_MIN};
+use crate::{
+    core::Core,
+    files::{handle::OpenFile, inode::Inode},
+    pages::streams::AHEAD_MIN,
+};
 
 /// A stream counts as active for one to two of these.
 const EPOCH: Duration = Duration::from_secs(1);

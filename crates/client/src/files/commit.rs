@@ -18,8 +18,10 @@ use crate::{
     calls::{MANY_MAX, unexpected},
     core::Core,
     error::Errno,
-    inode::{Inode, Locked},
-    table::SetAttrs,
+    files::{
+        inode::{Inode, Locked},
+        table::SetAttrs,
+    },
 };
 
 /// Most extents in one commit.
@@ -41,7 +43,7 @@ enum Plan {
     /// The manager knows everything that can be told now.
     Nothing,
     /// Units of the content must be loaded.
-    Load(Vec<Arc<crate::block::LoadWait>>),
+    Load(Vec<Arc<crate::pages::block::LoadWait>>),
     Ready(Box<Commit>),
 }
 

@@ -7,12 +7,16 @@ use base::{OpClass, units::UNIT};
 use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
-    block::{Content, OwnBuf, PIECE_UNITS_MAX},
     core::{Core, RoomHold, now},
     error::Errno,
-    handle::OpenFile,
-    inode::{FileState, Inode, Run},
-    pool::Charge,
+    files::{
+        handle::OpenFile,
+        inode::{FileState, Inode, Run},
+    },
+    pages::{
+        block::{Content, OwnBuf, PIECE_UNITS_MAX},
+        pool::Charge,
+    },
     waits,
 };
 
@@ -36,7 +40,7 @@ enum PartStep {
     /// Done; `complete`: the block was filled in sequence.
     Written { complete: bool },
     /// Units that are written in part come in first.
-    Load(Vec<Arc<crate::block::LoadWait>>),
+    Load(Vec<Arc<crate::pages::block::LoadWait>>),
     /// The file outgrows its inode.
     LeaveInode,
 }
@@ -240,11 +244,11 @@ impl Core {
     fn load_edges(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
-        state: &mut crate::inode::Locked<'_>,
+        state: &mut crate::files::inode::Locked<'_>,
         block: u64,
         from: u32,
         to: u32,
-    ) -> Vec<Arc<crate::block::LoadWait>> {
+    ) -> Vec<Arc<crate::pages::block::LoadWait>> {
         if !state.on_disk(block) {
             return Vec::new();
         }
@@ -317,7 +321,7 @@ impl Core {
                     let pool = self.pool.clone();
                     state.edit(block, |b| {
                         let (first, last) = (from.div_ceil(unit), to / unit);
-                        let mut partial = |b: &mut crate::block::Block, from: u32, to: u32| {
+                        let mut partial = |b: &mut crate::pages::block::Block, from: u32, to: u32| {
                             // Absent here means that it is zeros already, or beyond the end of the file.
                             if from < to && b.missing(from / unit, from / unit + 1).is_empty() {
                                 b.write(
@@ -435,7 +439,7 @@ static ZEROS: [u8; UNIT] = [0; UNIT];
 
 /// Memory for a piece: exactly what is needed from the writer's charge; room for more only if there is
 /// memory to spare.
-fn own_buf(pool: &crate::pool::Pool, charge: &mut Charge, exact: u32, wanted: u32) -> OwnBuf {
+fn own_buf(pool: &crate::pages::pool::Pool, charge: &mut Charge, exact: u32, wanted: u32) -> OwnBuf {
     let wanted_bytes = (wanted as usize).next_power_of_two() * UNIT;
     if wanted > exact
         && let Some(extra) = pool.charge_now(wanted_bytes as u64)

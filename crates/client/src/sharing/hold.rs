@@ -1,5 +1,5 @@
 //! Sharing a file system with other sessions: tokens are got before an inode is used, and given back when
-//! the manager recalls them (docs/tokens.md has the protocol, [`crate::tokens`] the states of one token).
+//! the manager recalls them (docs/tokens.md has the protocol, [`crate::sharing::tokens`] the states of one token).
 //!
 //! While nobody else has the file system mounted the session is whole: every token is held and nothing is
 //! asked. What is given back is clean: written, adopted, known to the manager, and no longer in the kernel's
@@ -21,8 +21,8 @@ use crate::{
     calls::unexpected,
     core::Core,
     error::Errno,
-    inode::{FileState, Inode},
-    tokens::{Cell, Enter, Losing, Recalled},
+    files::inode::{FileState, Inode},
+    sharing::tokens::{Cell, Enter, Losing, Recalled},
 };
 
 /// What the kernel keeps of a mount, as the client takes it away.

@@ -14,11 +14,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use wire::strip::Range;
 
 use crate::{
-    block::Frozen,
     core::Core,
     error::Errno,
-    inode::Inode,
-    load::{UnitRange, Unread},
+    files::inode::Inode,
+    pages::{
+        block::Frozen,
+        load::{UnitRange, Unread},
+    },
     parts::WriteStripe,
     waits,
 };
@@ -321,7 +323,7 @@ fn fill_gaps(pieces: Vec<(u32, Bytes)>, end: u32, strip: u32) -> Vec<(u32, Bytes
         while at < to {
             let stop = to.min((at / strip + 1) * strip);
             let mut slices = Vec::new();
-            crate::block::zeros((stop - at) as usize, &mut slices);
+            crate::pages::block::zeros((stop - at) as usize, &mut slices);
             for slice in slices {
                 let len = slice.len() as u32;
                 filled.push((at, slice));
