@@ -7,9 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::InodeNo;
 use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
-use wire::{mgr::Change, token::TOKENS_MAX};
+use wire::mgr::Change;
 
 use crate::{calls::MANY_MAX, core::Core, error::Errno, files::inode::Inode};
 
@@ -47,7 +46,7 @@ pub(crate) async fn run(core: Weak<Core>) {
         }
         if told == 0 {
             // Either end of the pause leads to the next look.
-            let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
+            let _ = tokio::time::timeout(TICK, core.unsettled.wake.notified()).await;
         }
     }
 }
@@ -57,13 +56,11 @@ impl Core {
     fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
         let mut commits = Vec::new();
         let mut stores = Vec::new();
-        {
-            let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            let crowded = unsettled.len() >= self.unsettled_max();
-            let pressure = self.pool.pressure() || crowded;
-            unsettled.retain(|_, inode| self.look(inode, pressure, crowded, &mut commits, &mut stores));
-        }
-        self.settled.notify_waiters();
+        let pressure = self.pool.pressure();
+        self.unsettled.look(|count, inode| {
+            let crowded = count >= self.unsettled_max();
+            self.look(inode, pressure || crowded, crowded, &mut commits, &mut stores)
+        });
         for (inode, filling, cleaner) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
@@ -78,7 +75,7 @@ impl Core {
                     state.dirty_since = None;
                 }
                 drop(state);
-                core.wake.notify_one();
+                core.unsettled.wake.notify_one();
             });
         }
         commits
@@ -92,19 +89,16 @@ impl Core {
     /// Waits until one more file may have something to write out or to tell: what is kept of such files is bounded by
     /// nothing else.
     pub async fn throttle_files(&self, inode: &Inode) -> Result<(), Errno> {
-        let few = || {
-            let unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            unsettled.len() < self.unsettled_max() || unsettled.contains_key(&inode.ino)
-        };
+        let few = || self.unsettled.has_room(inode.ino, self.unsettled_max());
         let less = async {
             loop {
-                let settled = self.settled.notified();
+                let settled = self.unsettled.looked.notified();
                 tokio::pin!(settled);
                 settled.as_mut().enable();
                 if few() {
                     return;
                 }
-                self.wake.notify_one();
+                self.unsettled.wake.notify_one();
                 settled.await;
             }
         };
@@ -138,7 +132,7 @@ impl Core {
             && data_due
             && !state.storing
             && state.hold == 0
-            && let Ok(cleaner) = self.cleaner_permits.clone().try_acquire_owned()
+            && let Ok(cleaner) = self.permits.cleaner.clone().try_acquire_owned()
         {
             state.storing = true;
             // A block that is being filled goes out when it is full: alone it would cost a second version.
@@ -159,17 +153,8 @@ impl Core {
 
     /// Tells the manager which orphans may be reclaimed; returns how many were told.
     pub async fn send_forgets(self: &Arc<Core>) -> usize {
-        let left = {
-            let mut forgotten = self.forgotten.lock().unwrap_or_else(|e| e.into_inner());
-            let keep = forgotten.len().saturating_sub(TOKENS_MAX);
-            forgotten.split_off(keep)
-        };
-        self.release_soon(left);
-        let inos: Vec<InodeNo> = {
-            let mut forgets = self.forgets.lock().unwrap_or_else(|e| e.into_inner());
-            let keep = forgets.len().saturating_sub(MANY_MAX);
-            forgets.split_off(keep)
-        };
+        self.release_soon(self.orphans.take_tokens());
+        let inos = self.orphans.take(MANY_MAX);
         if inos.is_empty() {
             return 0;
         }
@@ -177,7 +162,7 @@ impl Core {
         let changes = inos.iter().map(|&ino| Change::Forget { ino, highest }).collect();
         if self.calls.mutate_many(changes).await.is_err() && !self.calls.dead() {
             // Not lost, only later; the manager forgets orphans of ended sessions by itself.
-            self.forgets.lock().unwrap_or_else(|e| e.into_inner()).extend(inos);
+            self.orphans.add(inos);
             return 0;
         }
         inos.len()

@@ -28,24 +28,17 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU8, Ordering::SeqCst},
     },
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{core::Core, error::Errno, files::inode::Inode};
 
 const UNDER_WAY: u8 = 0;
 const GIVEN_UP: u8 = 1;
 const DONE: u8 = 2;
-
-/// Changes without an answer that nobody waits for any more.
-#[derive(Default)]
-pub(crate) struct Late {
-    count: AtomicUsize,
-    ended: Notify,
-}
 
 /// One change, between its task and who waits for it.
 struct Fate {
@@ -60,11 +53,10 @@ impl Drop for Carrier {
     fn drop(&mut self) {
         if self.0.state.swap(DONE, SeqCst) == GIVEN_UP {
             let core = &self.0.core;
-            core.late.count.fetch_sub(1, SeqCst);
-            core.late.ended.notify_waiters();
+            core.calls.given_up.ended();
             // After an error the kernel goes on with what it knew before.
             let teller = core.clone();
-            core.runtime.spawn(async move { teller.tell_kernel(|kernel| kernel.drop_names()).await });
+            core.runtime.spawn(async move { teller.kernel.tell(|kernel| kernel.drop_names()).await });
         }
     }
 }
@@ -78,11 +70,10 @@ impl Drop for Waiter {
             return;
         }
         // Counted first: the task may end at once.
-        let late = &self.0.core.late;
-        late.count.fetch_add(1, SeqCst);
+        let given_up = &self.0.core.calls.given_up;
+        given_up.began();
         if self.0.state.compare_exchange(UNDER_WAY, GIVEN_UP, SeqCst, SeqCst).is_err() {
-            late.count.fetch_sub(1, SeqCst);
-            late.ended.notify_waiters();
+            given_up.ended();
         }
     }
 }
@@ -94,7 +85,8 @@ impl Core {
         self: &Arc<Core>,
         work: impl Future<Output = Result<T, Errno>> + Send + 'static,
     ) -> Result<T, Errno> {
-        self.wait_late().await?;
+        let none = self.calls.given_up.none();
+        self.patient("an earlier change that the manager has not answered", None, none).await?;
         let fate = Arc::new(Fate { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
         let (carrier, waiter) = (Carrier(fate.clone()), Waiter(fate));
         let task = self.runtime.spawn(async move {
@@ -107,22 +99,6 @@ impl Core {
         done?.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Waits until no change is unanswered that was given up.
-    async fn wait_late(&self) -> Result<(), Errno> {
-        let none = async {
-            loop {
-                let ended = self.late.ended.notified();
-                tokio::pin!(ended);
-                ended.as_mut().enable();
-                if self.late.count.load(SeqCst) == 0 {
-                    return;
-                }
-                ended.await;
-            }
-        };
-        self.patient("an earlier change that the manager has not answered", None, none).await
-    }
-
     /// Carries out a change of one file's record; `work` holds the locks that it needs. `EIO` after the deadline without
     /// any change of the inode, while `work` goes on.
     pub async fn see_through(
@@ -131,14 +107,14 @@ impl Core {
         what: &'static str,
         work: impl Future<Output = Result<(), Errno>> + Send + 'static,
     ) -> Result<(), Errno> {
-        let (tell, mut told) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let file = inode.clone();
         self.runtime.spawn(async move {
             // Who waited may be gone.
-            let _ = tell.send(work.await);
+            let _ = answer.send(work.await);
             file.changed.notify_waiters();
         });
-        let done = || match told.try_recv() {
+        let done = || match answered.try_recv() {
             Ok(done) => Some(done),
             Err(oneshot::error::TryRecvError::Empty) => None,
             Err(oneshot::error::TryRecvError::Closed) => Some(Err(Errno::EIO)),

@@ -5,10 +5,7 @@
 //! and an event. A change that the manager has not answered by then goes on ([`crate::changes`]).
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Instant,
 };
 
@@ -31,17 +28,15 @@ use crate::{
     error::Errno,
     files::{
         handle::{Handle, OpenFile, OpenFlags, ReadData},
-        inode::{FileState, Inode},
+        inode::FileState,
         privileges::Privileges,
-        table::SetAttrs,
+        set_attrs::SetAttrs,
+        touch::Touched,
     },
-    names::{
-        directory::{Newest, Touched},
-        made::Hint,
-    },
+    names::{changing::Newest, hint::Hint},
     pages::{block::Content, resize::Fallocate, streams::Access, usage::PoolUse},
     parts::{Blocks, Manager},
-    sharing::hold::{KernelCache, TokenHold},
+    sharing::{guards::TokenHold, kernel::KernelCache},
     waits::Wait,
 };
 
@@ -165,17 +160,21 @@ impl Client {
             None => {}
         }
         let question = self.core.question(parent, name);
-        let (gives, since) = (self.core.gives(), self.core.moves.load(SeqCst));
+        let asked = self.core.sharing.now();
         let reply = self.core.calls.ask(MgrRequest::Lookup { parent, name: name.to_vec() }).await;
         match question {
             Some(question) => question.answered(Hint::of(&reply)),
-            None => self.core.note_hint(parent, name, &reply),
+            None if self.core.whole().is_none() => {
+                // While others are there the kernel asks for a name before it changes it.
+                Hint::of(&reply).into_iter().for_each(|hint| self.core.names.hints.note(parent, name, hint));
+            }
+            None => {}
         }
         let ino = match reply? {
-            MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives) => {
+            MgrReply::Attr(attr) if attr.kind == FileKind::File && self.core.is_behind(attr.ino, asked) => {
                 attr.ino
             }
-            MgrReply::Attr(attr) => return Ok(Some(self.core.seen_attr(*attr, since))),
+            MgrReply::Attr(attr) => return Ok(Some(self.core.seen_attr(*attr, asked))),
             MgrReply::Held(attr) => attr.ino,
             other => return Err(unexpected("Lookup", &other)),
         };
@@ -198,7 +197,7 @@ impl Client {
         let (mut inos, mut files) = (Vec::new(), Vec::new());
         for (parent, name) in names {
             let known = self.core.known_name(*parent, name);
-            let hint = match known.or_else(|| self.core.take_hint(*parent, name)) {
+            let hint = match known.or_else(|| self.core.names.hints.take(*parent, name)) {
                 Some(hint) => hint,
                 None => {
                     let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
@@ -268,8 +267,7 @@ impl Client {
         let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
         let name = &name.clone()[..];
         self.core.note_name(parent, name);
-        let (before, before_made) = (self.core.before_directory(), self.core.before_made());
-        let since = self.core.moves.load(SeqCst);
+        let asked = self.core.sharing.now();
         let changing = self.core.change(&[(parent, name)], &[]);
         let hold = kind == FileKind::File && self.core.whole().is_none();
         let reply = self.core.calls.mutate_and_hold(change, hold).await;
@@ -282,16 +280,16 @@ impl Client {
             MgrReply::Created { attr, new: false } if self.core.whole().is_none() => {
                 Ok((self.core.getattr(attr.ino).await?, false))
             }
-            MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr, since), false)),
+            MgrReply::Created { attr, new: false } => Ok((self.core.seen_attr(*attr, asked), false)),
             MgrReply::Created { attr, new: true } => {
                 if kind == FileKind::Directory {
-                    self.core.begin_names(attr.ino, &before);
+                    self.core.begin_names(attr.ino, asked);
                     self.core.made_directory(attr.ino);
                 }
                 Ok((self.made(self.core.changed_attr(*attr, newest)), true))
             }
             MgrReply::CreatedHeld { attr, token, resolve } => {
-                self.core.take_made(Attr::clone(&attr), &token, resolve, before_made);
+                self.core.take_made(Attr::clone(&attr), &token, resolve, asked);
                 Ok((self.made(*attr), true))
             }
             other => Err(unexpected("Create", &other)),
@@ -461,7 +459,7 @@ impl Client {
     /// Entries of a directory after `cookie` (0: from the start), with `plus` their attributes too.
     pub async fn readdir(&self, ino: InodeNo, cookie: u64, limit: u32, plus: bool) -> Result<Listing, Errno> {
         let limit = limit.clamp(1, 4096);
-        let (gives, since) = (self.core.gives(), self.core.moves.load(SeqCst));
+        let asked = self.core.sharing.now();
         let listed = self.core.before_listing(ino, cookie);
         match self.core.calls.ask(MgrRequest::ReadDir { ino, cookie, limit, plus }).await? {
             MgrReply::Entries { mut entries, end, parent } => {
@@ -469,9 +467,9 @@ impl Client {
                 for entry in &mut entries {
                     // What may be behind is asked for when it is wanted.
                     let behind =
-                        |attr: &Attr| attr.kind == FileKind::File && self.core.is_behind(attr.ino, gives);
+                        |attr: &Attr| attr.kind == FileKind::File && self.core.is_behind(attr.ino, asked);
                     if let Some(attr) = entry.attr.take().filter(|attr| !behind(attr)) {
-                        entry.attr = Some(self.core.seen_attr(attr, since));
+                        entry.attr = Some(self.core.seen_attr(attr, asked));
                     }
                 }
                 Ok(Listing { entries, end, parent })
@@ -593,20 +591,16 @@ impl Client {
             self.core.drop_privileges(&file.inode);
         }
         let file = Arc::new(file);
-        let mut handles = self.core.handles.write().unwrap_or_else(|e| e.into_inner());
-        if handles.len() >= self.core.tunables.handles_max as usize {
-            drop(handles);
+        let added = self.core.handles.add(file.clone(), self.core.tunables.handles_max as usize);
+        added.ok_or_else(|| {
             self.closed(&file);
-            return Err(Errno::ENFILE);
-        }
-        let number = self.core.handle_next.fetch_add(1, SeqCst);
-        handles.insert(number, file);
-        Ok(Handle(number))
+            Errno::ENFILE
+        })
     }
 
     /// Closes a handle. Its data goes out in the background.
     pub fn release(&self, handle: Handle) {
-        let file = self.core.handles.write().unwrap_or_else(|e| e.into_inner()).remove(&handle.0);
+        let file = self.core.handles.remove(handle);
         if let Some(file) = file {
             self.core.drop_locks_of_handle(file.inode.ino, handle);
             self.closed(&file);
@@ -651,12 +645,11 @@ impl Client {
         if gone {
             self.core.give_up(inode);
         }
-        self.core.wake.notify_one();
+        self.core.unsettled.wake.notify_one();
     }
 
     fn file(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
-        let handles = self.core.handles.read().unwrap_or_else(|e| e.into_inner());
-        handles.get(&handle.0).cloned().ok_or(Errno::EBADF)
+        self.core.handles.get(handle).ok_or(Errno::EBADF)
     }
 
     fn file_to_write(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
@@ -776,7 +769,7 @@ impl Client {
     /// (posix_fadvise cannot come here by a mount: the kernel keeps it to its own cache.)
     pub fn advise(&self, handle: Handle, access: Access) -> Result<(), Errno> {
         let file = self.file(handle)?;
-        file.reader.lock().unwrap_or_else(|e| e.into_inner()).streams.advise(access);
+        file.reader.lock().streams.advise(access);
         Ok(())
     }
 
@@ -885,10 +878,7 @@ impl Client {
 
     /// sync(2): everything written so far, in all files, is durable when this returns.
     pub async fn sync_all(&self) -> Result<(), Errno> {
-        let inodes: Vec<Arc<Inode>> = {
-            let unsettled = self.core.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            unsettled.values().cloned().collect()
-        };
+        let inodes = self.core.unsettled.all();
         let mut first = Ok(());
         // All data first, so that the blocks of all files are in flight together.
         for batch in inodes.chunks(self.core.live().syncs_max as usize) {

@@ -20,6 +20,7 @@ mod mount;
 mod names;
 mod pages;
 mod parts;
+mod permits;
 mod sharing;
 mod waits;
 
@@ -30,11 +31,11 @@ pub use error::{BlockError, CallError, Errno, MountError};
 pub use files::{
     handle::{Handle, OpenFlags, ReadData},
     privileges::Privileges,
-    table::SetAttrs,
+    set_attrs::SetAttrs,
 };
 pub use mount::{ClientConfig, resolve_unmounted};
 pub use pages::{resize::Fallocate, streams::Access, usage::PoolUse};
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
-pub use sharing::{hold::KernelCache, tokens};
+pub use sharing::{kernel::KernelCache, tokens};
 pub use stripe::{BlockMeta, BlockRead};
 pub use waits::Wait;

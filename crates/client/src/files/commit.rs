@@ -20,7 +20,7 @@ use crate::{
     error::Errno,
     files::{
         inode::{Inode, Locked},
-        table::SetAttrs,
+        set_attrs::SetAttrs,
     },
 };
 

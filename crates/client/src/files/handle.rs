@@ -1,11 +1,16 @@
 //! Open files.
 
 use std::{
+    collections::HashMap,
     ops::Range,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{files::inode::Inode, pages::streams::Streams};
 
@@ -59,6 +64,34 @@ impl OpenFile {
     /// Whether the kernel may change pages before it asks: a mapping, a write through its page cache.
     pub fn is_wide(&self) -> bool {
         self.flags.write && (self.flags.read || !self.shared)
+    }
+}
+
+/// All open files.
+#[derive(Default)]
+pub(crate) struct Handles {
+    open: RwLock<HashMap<u64, Arc<OpenFile>>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    /// Gives a file its handle; `None` if there are `max` already.
+    pub fn add(&self, file: Arc<OpenFile>, max: usize) -> Option<Handle> {
+        let mut open = self.open.write();
+        if open.len() >= max {
+            return None;
+        }
+        let number = self.last.fetch_add(1, SeqCst) + 1;
+        open.insert(number, file);
+        Some(Handle(number))
+    }
+
+    pub fn get(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        self.open.read().get(&handle.0).cloned()
+    }
+
+    pub fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        self.open.write().remove(&handle.0)
     }
 }
 

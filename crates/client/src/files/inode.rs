@@ -13,11 +13,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak, atomic::AtomicBool},
+    sync::{Arc, OnceLock, Weak, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use base::{InodeNo, PoolId, units::UNIT};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use wire::{
     mgr::{Attr, INLINE_LEN_MAX, Timestamp, without_privileges},
@@ -26,8 +27,8 @@ use wire::{
 
 use crate::{
     error::Errno,
-    files::table::SetAttrs,
-    names::{directory::Names, made::NewNames},
+    files::set_attrs::SetAttrs,
+    names::{kept::Names, made::NewNames},
     pages::{
         block::Block,
         extents::BlockSet,
@@ -167,7 +168,7 @@ impl Inode {
     }
 
     pub fn lock(&self) -> Locked<'_> {
-        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let state = self.state.lock();
         Locked { state, pool: &self.pool }
     }
 

@@ -12,9 +12,9 @@ use crate::{
     error::Errno,
     files::{
         inode::{FileState, Inode},
-        table::SetAttrs,
+        set_attrs::SetAttrs,
     },
-    sharing::hold::TokenHold,
+    sharing::guards::TokenHold,
 };
 
 /// What becomes of set-user-id and set-group-id bits with a change of content.

@@ -1,309 +1,71 @@
-//! The table of inodes in memory, and attributes between it and the manager.
+//! The table of inodes in memory.
 //!
 //! An inode's entry is made when it is first named in an answer or used; here its tokens will be asked
 //! for. Idle entries beyond `maxFilesToCache` are dropped, their clean pages with them.
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, MutexGuard,
-        atomic::Ordering::{Relaxed, SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use base::InodeNo;
-use wire::{
-    mgr::{Attr, Change, FileKind, MgrReply, MgrRequest, Timestamp},
-    token::{Need, Token, TokenMode},
-};
+use parking_lot::Mutex;
+use wire::token::TokenMode;
 
-use crate::{
-    calls::unexpected,
-    core::{Core, now},
-    error::Errno,
-    files::inode::Inode,
-    names::directory::{Newest, Touched},
-};
+use super::inode::Inode;
 
-/// New values of attributes; `None` leaves as is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SetAttrs {
-    /// Permission bits, 0..=0o7777.
-    pub mode: Option<u16>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Size: truncate or extend.
-    pub size: Option<u64>,
-    /// Access time.
-    pub atime: Option<Timestamp>,
-    /// Modification time.
-    pub mtime: Option<Timestamp>,
-    /// Change time; now, if not given.
-    pub ctime: Option<Timestamp>,
-    /// Set-user-id and set-group-id bits of a file go, if no mode is given. With a change of its owner they do in any case.
-    pub drop_privileges: bool,
-}
-
-impl SetAttrs {
-    /// Attributes as they are with these set; size and modification time are not looked at.
-    pub(crate) fn overlay(&self, attr: &mut Attr) {
-        attr.mode = self.mode.unwrap_or(attr.mode);
-        attr.uid = self.uid.unwrap_or(attr.uid);
-        attr.gid = self.gid.unwrap_or(attr.gid);
-        attr.atime = self.atime.unwrap_or(attr.atime);
-    }
-}
-
-/// The entries, and when to look for idle ones.
+/// The entries.
 #[derive(Default)]
-pub(crate) struct Table {
-    entries: HashMap<InodeNo, Arc<Inode>>,
+pub(crate) struct Table(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    inodes: HashMap<InodeNo, Arc<Inode>>,
+    /// So many must be there before idle ones are looked for again.
     sweep_at: usize,
 }
 
-impl Core {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.inodes.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
+impl Table {
     /// All entries.
-    pub fn all_inodes(&self) -> Vec<Arc<Inode>> {
-        self.table().entries.values().cloned().collect()
-    }
-
-    /// The entry of an inode, made if it is not there.
-    pub fn inode(self: &Arc<Core>, ino: InodeNo) -> Arc<Inode> {
-        let mut table = self.table();
-        if let Some(inode) = table.entries.get(&ino) {
-            inode.used.store(true, Relaxed);
-            return inode.clone();
-        }
-        let max = self.tunables.files_to_cache_max as usize;
-        if table.entries.len() >= max.max(table.sweep_at) {
-            for inode in table.sweep(max / 8 + 1, self.whole().is_some()) {
-                let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
-                self.runtime.spawn(self.clone().give_back(token));
-            }
-        }
-        let inode = Inode::new(ino, self.pool.clone(), self.first_token());
-        table.entries.insert(ino, inode.clone());
-        inode
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.0.lock().inodes.values().cloned().collect()
     }
 
     /// The entry of an inode, if there is one.
-    pub fn inode_known(&self, ino: InodeNo) -> Option<Arc<Inode>> {
-        self.table().entries.get(&ino).cloned()
+    pub fn get(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.0.lock().inodes.get(&ino).cloned()
     }
 
-    /// Drops the entry of an inode that does not exist any more.
-    pub fn drop_inode(&self, ino: InodeNo) {
-        self.table().entries.remove(&ino);
+    /// Drops the entry of an inode.
+    pub fn remove(&self, ino: InodeNo) {
+        self.0.lock().inodes.remove(&ino);
     }
 
-    /// Takes in attributes that the manager gave as the result of a change: of a file, whose token is held, the newest.
-    pub fn changed_attr(self: &Arc<Core>, attr: Attr, newest: Newest) -> Attr {
-        let inode = self.inode(attr.ino);
-        self.set_geometry(&inode, &attr);
-        let mut state = inode.lock();
-        state.special = attr.kind != FileKind::File;
-        if state.special {
-            state.take_changed(&attr, newest, self);
-            return attr;
+    /// The entry of an inode, made if it is not there. Of `max` some that are idle go; those that hold tokens of their
+    /// own (none does while the session is `whole`) are returned: they go when these are given back.
+    pub fn entry(
+        &self,
+        ino: InodeNo,
+        max: usize,
+        whole: bool,
+        make: impl FnOnce() -> Arc<Inode>,
+    ) -> (Arc<Inode>, Vec<Arc<Inode>>) {
+        let mut entries = self.0.lock();
+        if let Some(inode) = entries.inodes.get(&ino) {
+            inode.used.store(true, Relaxed);
+            return (inode.clone(), Vec::new());
         }
-        if state.token.mode() < TokenMode::Read {
-            state.gone |= attr.nlink == 0;
-            return attr;
+        let mut holding = Vec::new();
+        if entries.inodes.len() >= max.max(entries.sweep_at) {
+            holding = entries.sweep(max / 8 + 1, whole);
         }
-        state.merge(attr);
-        state.visible()
-    }
-
-    /// Takes in attributes that the manager gave as an answer to a question, put when [`Core::moves`] was `since`. What
-    /// is known here is newer.
-    pub fn seen_attr(self: &Arc<Core>, attr: Attr, since: u64) -> Attr {
-        let inode = self.inode(attr.ino);
-        self.set_geometry(&inode, &attr);
-        let mut state = inode.lock();
-        state.special = attr.kind != FileKind::File;
-        if state.token.mode() < TokenMode::Read || state.special && self.whole().is_none() {
-            return attr;
-        }
-        if !state.attr_known {
-            let settled = self.moves.load(SeqCst) == since && state.settled_since(state.attr_generation);
-            if state.special && !(settled && state.keeps_attr(self)) {
-                return attr;
-            }
-            state.merge(attr);
-        }
-        state.visible()
-    }
-
-    pub fn set_geometry(&self, inode: &Inode, attr: &Attr) {
-        let geometry = self.blocks.geometry(attr.pool);
-        if geometry.is_some() {
-            let _ = inode.home.set(attr.pool); // the same each time
-        }
-        let strips = geometry.map_or(1, |g| u32::from(g.data_strips.max(1)));
-        inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
-    }
-
-    /// Attributes, from here or from the manager.
-    pub async fn getattr(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
-        let inode = self.inode(ino);
-        let gives = self.gives();
-        let generation = {
-            let state = inode.lock();
-            let held = match state.special && self.whole().is_none() {
-                true => state.keeps(),
-                false => state.token.mode() >= TokenMode::Read,
-            };
-            if state.attr_known && held && self.calls.lease_valid() {
-                return if state.gone && state.opens == 0 { Err(Errno::ENOENT) } else { Ok(state.visible()) };
-            }
-            state.attr_generation
-        };
-        if let Some(answer) = self.attr_with_token(&inode).await {
-            return answer;
-        }
-        match self.calls.ask(MgrRequest::GetAttr { ino }).await {
-            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && self.is_behind(ino, gives) => {
-                self.attr_under_token(ino).await
-            }
-            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File => {
-                let same = inode.lock().attr_generation == generation;
-                Ok(if same { self.seen_attr(*attr, self.moves.load(SeqCst)) } else { *attr })
-            }
-            Ok(MgrReply::Attr(attr)) => {
-                self.set_geometry(&inode, &attr);
-                let mut state = inode.lock();
-                state.special = true;
-                if state.settled_since(generation) && state.keeps_attr(self) {
-                    state.merge(Attr::clone(&attr));
-                }
-                Ok(*attr)
-            }
-            Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
-            Ok(other) => Err(unexpected("GetAttr", &other)),
-            Err(error) => {
-                if error == Errno::ENOENT && inode.lock().opens == 0 {
-                    self.drop_inode(ino);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Changes attributes; the size first, by itself. Those of files go to the manager with the next commit:
-    /// by age, after the last close, with fsync, or before the token is given up.
-    pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
-        let before = self.getattr(ino).await?;
-        let kind = before.kind;
-        let inode = self.inode(ino);
-        let _hold = match kind {
-            FileKind::File => Some(self.hold(&inode, Need::Write).await?),
-            _ => None,
-        };
-        if let Some(size) = set.size {
-            if kind != FileKind::File {
-                Core::check_file(kind)?;
-            }
-            self.truncate(&inode, size).await?;
-        }
-        let others = SetAttrs { size: None, ctime: None, ..set };
-        if others == SetAttrs::default() {
-            return Ok(if kind == FileKind::File { inode.lock().visible() } else { before });
-        }
-        let ctime = set.ctime.unwrap_or_else(now);
-        if kind == FileKind::File {
-            self.throttle_files(&inode).await?;
-            let attr = inode.lock().set(&others, ctime);
-            self.note_unsettled(&inode);
-            return Ok(attr);
-        }
-        let change = Change::SetAttr {
-            ino,
-            mode: set.mode,
-            uid: set.uid,
-            gid: set.gid,
-            size: None,
-            atime: set.atime,
-            mtime: set.mtime,
-            ctime,
-            highest: self.any_version(),
-        };
-        let core = self.clone();
-        self.carry_out(async move { core.set_special(&inode, change).await }).await
-    }
-
-    /// Attributes of what is no file are the manager's.
-    async fn set_special(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
-        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
-        let changing = self.change(&[], &[inode.ino]);
-        let reply = self.calls.mutate(change).await;
-        let newest = changing.end(&reply, &[], Touched::Unknown);
-        match reply? {
-            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
-            other => Err(unexpected("SetAttr", &other)),
-        }
-    }
-
-    /// Whether it is known here that a file has no extended attribute.
-    pub fn is_plain(&self, ino: InodeNo) -> bool {
-        let Some(inode) = self.inode_known(ino) else { return false };
-        let state = inode.lock();
-        let file = state.attr_known && state.attr.kind == FileKind::File;
-        let held = state.token.mode() >= TokenMode::Read && state.attr.plain;
-        file && held && self.calls.lease_valid()
-    }
-
-    /// What follows when an inode lost a name: without names and handles it is given up.
-    pub async fn name_lost(self: &Arc<Core>, attr: Attr, newest: Newest) {
-        let ino = attr.ino;
-        self.changed_attr(attr, newest);
-        let inode = self.inode(ino);
-        let unused = {
-            let state = inode.lock();
-            state.gone && state.opens == 0
-        };
-        if unused {
-            self.give_up(&inode);
-        }
-    }
-
-    /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,
-    /// and the manager may reclaim it once nothing of it is in flight.
-    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>) {
-        let (core, inode) = (self.clone(), inode.clone());
-        self.runtime.spawn(async move {
-            let Ok(hold) = core.hold_flushes(&inode).await else { return };
-            let room = {
-                let mut state = inode.lock();
-                if state.opens > 0 {
-                    return;
-                }
-                let room = state.drop_blocks(0, u64::MAX);
-                state.pending.remove(0, u64::MAX);
-                (state.times_dirty, state.unsent) = Default::default();
-                state.size_committed = state.attr.size;
-                room
-            };
-            core.return_room(&inode, room);
-            drop(hold);
-            let unused = || (inode.lock().token.users() == 0).then_some(());
-            if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {
-                let left = inode.lock().token.forget(inode.ino);
-                core.forgotten.lock().unwrap_or_else(|e| e.into_inner()).push(left);
-            }
-            core.drop_inode(inode.ino);
-            core.forgets.lock().unwrap_or_else(|e| e.into_inner()).push(inode.ino);
-            core.wake.notify_one();
-        });
+        let inode = make();
+        entries.inodes.insert(ino, inode.clone());
+        (inode, holding)
     }
 }
 
-impl Table {
+impl Entries {
     /// Drops up to `count` idle entries that were not used since the last sweep. Where all are in use the
     /// next sweep comes later, so that a full table does not cost a scan for each new entry. Entries with
     /// tokens of their own stay until these are given back: they are returned.
@@ -313,7 +75,7 @@ impl Table {
             Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
         };
         let victims: Vec<Arc<Inode>> = self
-            .entries
+            .inodes
             .values()
             .filter(|inode| !inode.used.swap(false, Relaxed) && idle(inode))
             .take(count)
@@ -322,10 +84,10 @@ impl Table {
         let held = |inode: &Arc<Inode>| !whole && inode.lock().token.mode() > TokenMode::None;
         let (kept, gone): (Vec<_>, Vec<_>) = victims.into_iter().partition(held);
         for inode in &gone {
-            self.entries.remove(&inode.ino);
+            self.inodes.remove(&inode.ino);
             inode.lock().drop_blocks(0, u64::MAX);
         }
-        self.sweep_at = if gone.len() < count { self.entries.len() + count } else { 0 };
+        self.sweep_at = if gone.len() < count { self.inodes.len() + count } else { 0 };
         kept
     }
 }

@@ -1,4 +1,9 @@
 //! Names: what is known of directories, and changes of names.
 
+mod absent;
+pub(crate) mod cache;
+pub(crate) mod changing;
 pub(crate) mod directory;
+pub(crate) mod hint;
+pub(crate) mod kept;
 pub(crate) mod made;

@@ -202,7 +202,7 @@ impl Core {
             return (None, self.pool.charge_evicting(bytes).ok_or(LOOK_AGAIN));
         }
         // Loads on behalf of writes free memory in the end: they do not wait for their turn.
-        let turn = self.load_permits.clone().acquire_owned();
+        let turn = self.permits.load.clone().acquire_owned();
         let permit = match class {
             OpClass::Read => match self.patient("a turn to read", Some(ino), turn).await {
                 Ok(permit) => permit.ok(),

@@ -18,7 +18,7 @@ use std::{
     collections::VecDeque,
     ops::Deref,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
     },
     time::{Duration, Instant},
@@ -26,6 +26,7 @@ use std::{
 
 use base::{AlignedBuf, BufPool};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
@@ -447,8 +448,8 @@ impl Pool {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queues> {
-        self.0.queues.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.0.queues.lock()
     }
 }
 
@@ -514,7 +515,7 @@ mod tests {
 
     impl PageOwner for Owner {
         fn evict(&self, block: u64, tag: &Arc<Tag>) {
-            let mut pages = self.0.lock().unwrap();
+            let mut pages = self.0.lock();
             if pages.get(&block).is_some_and(|(t, _)| Arc::ptr_eq(t, tag)) {
                 pages.remove(&block);
             }
@@ -525,7 +526,7 @@ mod tests {
         let charge = pool.charge_evicting(4096).unwrap();
         let weak: Weak<dyn PageOwner> = Arc::downgrade(&(owner.clone() as Arc<dyn PageOwner>));
         let tag = Tag::new(weak, block, 0..1, 4096, false);
-        owner.0.lock().unwrap().insert(block, (tag.clone(), charge));
+        owner.0.lock().insert(block, (tag.clone(), charge));
         pool.enter(tag);
     }
 
@@ -535,14 +536,14 @@ mod tests {
         let owner = Arc::new(Owner(Mutex::default()));
         for block in 0..10 {
             add(&pool, &owner, block);
-            let tag = owner.0.lock().unwrap()[&block].0.clone();
+            let tag = owner.0.lock()[&block].0.clone();
             tag.used(0, 4096);
             tag.used(0, 4096);
         }
         for block in 1000..2000 {
             add(&pool, &owner, block);
         }
-        let pages = owner.0.lock().unwrap();
+        let pages = owner.0.lock();
         assert!((0..10).all(|b| pages.contains_key(&b)), "reused pages were pushed out by a scan");
         assert!(pool.usage().used <= 100 * 4096);
     }
@@ -562,14 +563,14 @@ mod tests {
         let pool = Pool::new(100 * 4096, 40);
         let owner = Arc::new(Owner(Mutex::default()));
         (0..100).for_each(|block| add(&pool, &owner, block));
-        let tag = |block| owner.0.lock().unwrap()[&block].0.clone();
+        let tag = |block| owner.0.lock()[&block].0.clone();
         for block in 90..100 {
             tag(block).used(0, 4096);
         }
         tag(95).used(0, 4096);
         pool.give_up_first((90..100).map(tag).collect());
         (200..209).for_each(|block| add(&pool, &owner, block));
-        let left: Vec<u64> = owner.0.lock().unwrap().keys().copied().filter(|b| *b < 100).collect();
+        let left: Vec<u64> = owner.0.lock().keys().copied().filter(|b| *b < 100).collect();
         assert_eq!(left, (0..90).chain([95]).collect::<Vec<_>>());
     }
 
@@ -579,11 +580,11 @@ mod tests {
         let owner = Arc::new(Owner(Mutex::default()));
         for block in 0..60 {
             add(&pool, &owner, block);
-            let tag = owner.0.lock().unwrap()[&block].0.clone();
+            let tag = owner.0.lock()[&block].0.clone();
             pool.give_up_first(vec![tag]);
         }
         add(&pool, &owner, 100);
-        let left: Vec<u64> = owner.0.lock().unwrap().keys().copied().collect();
+        let left: Vec<u64> = owner.0.lock().keys().copied().collect();
         assert_eq!(left, (54..60).chain([100]).collect::<Vec<_>>());
     }
 

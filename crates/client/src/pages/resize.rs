@@ -182,7 +182,7 @@ impl Core {
         if state.is_unsure(self.patience()) {
             // After an error the kernel goes on with the size and the pages that it knew before.
             let (core, ino) = (self.clone(), inode.ino);
-            let forget = async move { core.tell_kernel(move |kernel| kernel.drop_pages(ino, 0, 0)).await };
+            let forget = async move { core.kernel.tell(move |kernel| kernel.drop_pages(ino, 0, 0)).await };
             self.runtime.spawn(forget);
         }
         state.changing = None;

@@ -198,11 +198,11 @@ impl Core {
 
     /// A turn to write. Each of those who have one ends by its deadline; who waits for the block has his own.
     async fn flush_turn(&self, inode: &Inode) -> Option<OwnedSemaphorePermit> {
-        if let Ok(permit) = self.flush_permits.clone().try_acquire_owned() {
+        if let Ok(permit) = self.permits.flush.clone().try_acquire_owned() {
             return Some(permit);
         }
         let _entered = self.pool.waits().enter("a turn to write", Some(inode.ino));
-        self.flush_permits.clone().acquire_owned().await.ok()
+        self.permits.flush.clone().acquire_owned().await.ok()
     }
 
     /// Freezes a block for its next version.

@@ -7,7 +7,7 @@ use base::{OpClass, units::UNIT};
 use wire::mgr::FILE_SIZE_MAX;
 
 use crate::{
-    core::{Core, RoomHold, now},
+    core::{Core, now},
     error::Errno,
     files::{
         handle::OpenFile,
@@ -16,6 +16,7 @@ use crate::{
     pages::{
         block::{Content, OwnBuf, PIECE_UNITS_MAX},
         pool::Charge,
+        room::RoomHold,
     },
     waits,
 };
@@ -104,7 +105,7 @@ impl Core {
         let offset = offset.unwrap_or_else(|| inode.lock().attr.size);
         self.write_held(inode, offset, data, &mut charge).await?;
         if self.pool.pressure() {
-            self.wake.notify_one();
+            self.unsettled.wake.notify_one();
         }
         Ok(offset)
     }

@@ -1,4 +1,10 @@
 //! Sharing a file system with other sessions: the tokens held here, how they are got and given back.
 
-pub(crate) mod hold;
+mod give;
+pub(crate) mod guards;
+mod hold;
+pub(crate) mod kernel;
+mod recall;
+mod resolve;
+pub(crate) mod state;
 pub mod tokens;

@@ -7,20 +7,17 @@
 //! On failure (no manager) a change goes on in the background after its caller has his `EIO`, and what it
 //! got then is given back.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use base::InodeNo;
 use tokio::sync::Notify;
 use wire::{
     lock::{CLAIM_MAX, END, Lock, LockAnswer, LockKind, LockMode, LockRequest},
-    lock_set::{Held, LockSet},
+    lock_set::Held,
     mgr::{MgrReply, MgrRequest},
 };
 
+use super::held::OfInode;
 use crate::{calls::unexpected, core::Core, error::Errno, files::handle::Handle};
 
 /// One wait for a lock; then it is asked for again.
@@ -32,59 +29,12 @@ const FLUSHED_TRIES: u32 = 10;
 /// Pause before a claim that failed is asked for again.
 const RETRY: Duration = Duration::from_millis(300);
 
-/// See the file's head.
-#[derive(Default)]
-pub(crate) struct Locks {
-    /// Number of the last change.
-    seq: u64,
-    /// Counts claims: an answer to what was asked before one may be of a manager that is gone.
-    claims: u64,
-    /// Locks given up with their handles so far.
-    closed: u64,
-    inodes: HashMap<InodeNo, OfInode>,
-}
-
-#[derive(Default)]
-struct OfInode {
-    held: LockSet<()>,
-    /// Who has set a lock through which handle.
-    through: BTreeSet<(Handle, LockKind, u64)>,
-    /// Locks being given up with their handles.
-    closing: u32,
-    /// Handles that have locks and of which a descriptor was closed since: perhaps the last one, which is told later.
-    flushed: BTreeSet<Handle>,
-}
-
-impl Locks {
-    fn number(&mut self) -> u64 {
-        self.seq += 1;
-        self.seq
-    }
-
-    fn change(&mut self, ino: InodeNo, change: impl FnOnce(&mut OfInode)) {
-        let of = self.inodes.entry(ino).or_default();
-        change(of);
-        if of.held.is_empty() && of.through.is_empty() && of.closing == 0 {
-            self.inodes.remove(&ino);
-        }
-    }
-
-    /// Locks of an inode being given up with their handles, and how many of all inodes were.
-    fn closing(&self, ino: InodeNo) -> (u32, u64) {
-        (self.inodes.get(&ino).map_or(0, |of| of.closing), self.closed)
-    }
-}
-
 /// Everything that an owner has of a file.
 fn all_of(kind: LockKind, owner: u64) -> Lock {
     Lock { kind, mode: LockMode::None, owner, pid: 0, start: 0, end: END }
 }
 
 impl Core {
-    fn locks(&self) -> MutexGuard<'_, Locks> {
-        self.locks.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     /// See [`crate::Client::lock`].
     pub async fn lock(
         self: &Arc<Core>,
@@ -132,7 +82,7 @@ impl Core {
         let (mut wait, mut was_interrupted, mut tries) = (interrupted, false, CLOSE_TRIES);
         loop {
             let (seq, claims, closed) = {
-                let mut locks = self.locks();
+                let mut locks = self.locks.lock();
                 if lock.kind == LockKind::Flock {
                     // The manager gives up the old mode first; a claim in between must not bring it back.
                     let other = |held: &Held<()>| {
@@ -152,7 +102,7 @@ impl Core {
             };
             match answer {
                 Ok(LockAnswer::Done) => {
-                    let mut locks = self.locks();
+                    let mut locks = self.locks.lock();
                     if locks.claims != claims {
                         continue;
                     }
@@ -216,7 +166,7 @@ impl Core {
 
     async fn cancel_lock(self: &Arc<Core>, ino: InodeNo, wait: u64) {
         while !self.calls.dead() {
-            let seq = self.locks().number();
+            let seq = self.locks.lock().number();
             if self.ask_lock(LockRequest::Cancel { ino, seq, wait }, self.patience()).await.is_ok() {
                 return;
             }
@@ -236,7 +186,7 @@ impl Core {
     async fn has_closed(&self, ino: InodeNo, before: (u32, u64)) -> bool {
         for tries in 0..50 {
             {
-                let mut locks = self.locks();
+                let mut locks = self.locks.lock();
                 let flushed = locks.inodes.get(&ino).is_some_and(|of| !of.flushed.is_empty());
                 if locks.closing(ino).0 == 0 && !flushed {
                     return tries > 0 || before.0 > 0 || locks.closing(ino) != before;
@@ -253,7 +203,7 @@ impl Core {
 
     /// A descriptor of a handle is closed, not necessarily the last one.
     pub fn note_flush(&self, ino: InodeNo, handle: Handle) {
-        if let Some(of) = self.locks().inodes.get_mut(&ino)
+        if let Some(of) = self.locks.lock().inodes.get_mut(&ino)
             && of.through.iter().any(|by| by.0 == handle)
         {
             of.flushed.insert(handle);
@@ -265,7 +215,7 @@ impl Core {
         let until = tokio::time::Instant::now() + self.patience();
         let mut tries = CLOSE_TRIES;
         while tokio::time::Instant::now() < until {
-            let closed = self.locks().closing(ino);
+            let closed = self.locks.lock().closing(ino);
             match self.ask_lock(LockRequest::Test { ino, lock }, self.patience()).await? {
                 LockAnswer::Held(Some(_)) if tries > 0 && self.has_closed(ino, closed).await => tries -= 1,
                 LockAnswer::Held(held) => return Ok(held),
@@ -281,7 +231,7 @@ impl Core {
     pub async fn drop_locks_of_owner(self: &Arc<Core>, ino: InodeNo, owner: u64) {
         let all = all_of(LockKind::Fcntl, owner);
         {
-            let mut locks = self.locks();
+            let mut locks = self.locks.lock();
             let Some(of) = locks.inodes.get(&ino) else { return };
             if of.held.of((), &all).next().is_none() {
                 return;
@@ -294,7 +244,7 @@ impl Core {
 
     /// The last descriptor of an open file is closed: what was locked through it, and is still, is given up.
     pub fn drop_locks_of_handle(self: &Arc<Core>, ino: InodeNo, handle: Handle) {
-        let mut locks = self.locks();
+        let mut locks = self.locks.lock();
         let Some(of) = locks.inodes.get(&ino) else { return };
         let left: Vec<_> = of.through.iter().copied().filter(|(through, ..)| *through == handle).collect();
         for by in left {
@@ -306,7 +256,7 @@ impl Core {
             let core = self.clone();
             self.runtime.spawn(async move {
                 core.unlock(ino, handle, all_of(by.1, by.2)).await;
-                let mut locks = core.locks();
+                let mut locks = core.locks.lock();
                 locks.closed += 1;
                 locks.change(ino, |of| of.closing -= 1);
             });
@@ -316,7 +266,7 @@ impl Core {
     /// The manager has begun anew: tells it what is held here.
     pub async fn claim_locks(self: &Arc<Core>, life: u64) {
         let mut held: Vec<(InodeNo, Lock)> = {
-            let mut locks = self.locks();
+            let mut locks = self.locks.lock();
             locks.claims += 1;
             let of = |(ino, of): (&InodeNo, &OfInode)| {
                 of.held.all().iter().map(|held| (*ino, held.lock)).collect::<Vec<_>>()
