@@ -21,10 +21,11 @@ mod names;
 mod pages;
 mod parts;
 mod permits;
+mod session_end;
 mod sharing;
 mod waits;
 
-pub use client::{Client, Listing, StatFs};
+pub use client::{Client, StatFs};
 pub use config::{MemoryBound, Tunables};
 pub use core::SessionInfo;
 pub use error::{BlockError, CallError, Errno, MountError};
@@ -34,6 +35,7 @@ pub use files::{
     set_attrs::SetAttrs,
 };
 pub use mount::{ClientConfig, resolve_unmounted};
+pub use names::lookup::Listing;
 pub use pages::{resize::Fallocate, streams::Access, usage::PoolUse};
 pub use parts::{Blocks, BoxFuture, Geometry, Manager, WriteStripe};
 pub use sharing::{kernel::KernelCache, tokens};
