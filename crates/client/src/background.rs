@@ -68,12 +68,8 @@ impl Core {
                 let _ = core.store_but(&inode, 0, u64::MAX, filling).await;
                 drop(cleaner);
                 let mut state = inode.lock();
-                state.storing = false;
-                if !state.dirty.is_empty() {
-                    state.dirty_since = Some(Instant::now());
-                } else {
-                    state.dirty_since = None;
-                }
+                let dirty = !state.dirty.is_empty();
+                state.due.stored(dirty);
                 drop(state);
                 core.unsettled.wake.notify_one();
             });
@@ -115,36 +111,36 @@ impl Core {
         stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
         let mut state = inode.lock();
-        if state.gone && state.opens == 0 || !state.unsettled() {
-            state.soon = false;
+        if state.gone && !state.opens.any() || !state.unsettled() {
+            state.due.soon = false;
             return false;
         }
         let aged = |since: Option<Instant>, age: Duration| since.is_some_and(|since| since.elapsed() >= age);
-        if state.retry_at.is_some_and(|at| Instant::now() < at) {
+        if state.failures.pause() {
             return true;
         }
         let fits = state.fits_inode(self.tunables.inline_data_max);
-        let whole_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon;
+        let whole_due = aged(state.due.data_since, self.tunables.writeback_age) || state.due.soon;
         let data_due = whole_due || pressure;
         // Without a cleaner it stays due: one that ends wakes the loop.
         if !state.dirty.is_empty()
             && !fits
             && data_due
-            && !state.storing
-            && state.hold == 0
+            && !state.due.storing
+            && !state.flushes.are_held()
             && let Ok(cleaner) = self.permits.cleaner.clone().try_acquire_owned()
         {
-            state.storing = true;
+            state.due.storing = true;
             // A block that is being filled goes out when it is full: alone it would cost a second version.
-            let filling = (!whole_due).then(|| state.run.end / state.block_size());
+            let filling = (!whole_due).then(|| state.writes.run_end() / state.block_size());
             stores.push((inode.clone(), filling, cleaner));
         }
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.
-        let meta_due = !state.storing
+        let meta_due = !state.due.storing
             && (crowded
-                || aged(state.meta_since, self.tunables.commit_age)
-                || state.soon && state.flights == 0);
+                || aged(state.due.commit_since, self.tunables.commit_age)
+                || state.due.soon && !state.flushes.in_flight());
         if (content_due || meta_due) && commits.len() < MANY_MAX {
             commits.push(inode.clone());
         }

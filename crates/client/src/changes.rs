@@ -122,7 +122,7 @@ impl Core {
         self.wait_inode(inode, what, done).await?
     }
 
-    /// Waits until what is known of a file's record can be believed: see [`crate::files::inode::FileState::changing`].
+    /// Waits until what is known of a file's record can be believed: see [`crate::files::state::FileState::changing`].
     pub async fn wait_settled(&self, inode: &Inode) -> Result<(), Errno> {
         if inode.lock().changing.is_none() {
             return Ok(());

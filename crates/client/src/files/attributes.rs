@@ -104,7 +104,11 @@ impl Core {
                 false => state.token.mode() >= TokenMode::Read,
             };
             if state.attr_known && held && self.calls.lease_valid() {
-                return if state.gone && state.opens == 0 { Err(Errno::ENOENT) } else { Ok(state.visible()) };
+                return if state.gone && !state.opens.any() {
+                    Err(Errno::ENOENT)
+                } else {
+                    Ok(state.visible())
+                };
             }
             state.attr_generation
         };
@@ -131,7 +135,7 @@ impl Core {
             Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
             Ok(other) => Err(unexpected("GetAttr", &other)),
             Err(error) => {
-                if error == Errno::ENOENT && inode.lock().opens == 0 {
+                if error == Errno::ENOENT && !inode.lock().opens.any() {
                     self.drop_inode(ino);
                 }
                 Err(error)
@@ -209,7 +213,7 @@ impl Core {
         let inode = self.inode(ino);
         let unused = {
             let state = inode.lock();
-            state.gone && state.opens == 0
+            state.gone && !state.opens.any()
         };
         if unused {
             self.give_up(&inode);
@@ -224,12 +228,12 @@ impl Core {
             let Ok(hold) = core.hold_flushes(&inode).await else { return };
             let room = {
                 let mut state = inode.lock();
-                if state.opens > 0 {
+                if state.opens.any() {
                     return;
                 }
                 let room = state.drop_blocks(0, u64::MAX);
                 state.pending.remove(0, u64::MAX);
-                (state.times_dirty, state.unsent) = Default::default();
+                state.unsent.forget();
                 state.size_committed = state.attr.size;
                 room
             };

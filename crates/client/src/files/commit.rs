@@ -5,7 +5,7 @@
 //! stored bytes; a file leaves its inode only when its first block is stored.
 //! On failure nothing is lost: what was not committed stays pending.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
@@ -18,10 +18,7 @@ use crate::{
     calls::{MANY_MAX, unexpected},
     core::Core,
     error::Errno,
-    files::{
-        inode::{Inode, Locked},
-        set_attrs::SetAttrs,
-    },
+    files::inode::{Inode, Locked},
 };
 
 /// Most extents in one commit.
@@ -94,7 +91,7 @@ impl Core {
                     commits.push((*commit, lock));
                 }
                 // Looked at again when it is older, or when the load has ended.
-                Plan::Nothing | Plan::Load(_) => inode.lock().meta_since = Some(Instant::now()),
+                Plan::Nothing | Plan::Load(_) => inode.lock().due.commit_later(),
             }
         }
         if commits.is_empty() {
@@ -114,13 +111,17 @@ impl Core {
 
     fn plan(self: &Arc<Core>, inode: &Arc<Inode>) -> Plan {
         let mut state = inode.lock();
-        if state.gone && state.opens == 0 {
+        if state.gone && !state.opens.any() {
             return Plan::Nothing;
         }
         if state.fits_inode(self.tunables.inline_data_max) {
             let content_new = state.dirty.contains(&0) || state.attr.size != state.size_committed;
-            if content_new && (state.attr.size > 0 || state.inline) {
-                return if state.hold > 0 { Plan::Nothing } else { self.plan_inline(inode, &mut state) };
+            if content_new && (state.attr.size > 0 || state.inline.is_held()) {
+                return if state.flushes.are_held() {
+                    Plan::Nothing
+                } else {
+                    self.plan_inline(inode, &mut state)
+                };
             }
         }
         let allocated = state.pending.extents(EXTENTS_MAX);
@@ -129,7 +130,7 @@ impl Core {
             return Plan::Nothing;
         }
         let size = state.size_stored();
-        if allocated.is_empty() && size == state.size_committed && !state.times_dirty {
+        if allocated.is_empty() && size == state.size_committed && !state.unsent.is_any() {
             return Plan::Nothing;
         }
         Plan::Ready(Box::new(self.make(inode, &state, size, allocated, None, None)))
@@ -151,7 +152,7 @@ impl Core {
             b.flush_starts += 1;
             (parts.concat(), ticket, b.freeze().seq)
         });
-        state.flights += 1;
+        state.flushes.begin();
         Plan::Ready(Box::new(self.make(
             inode,
             state,
@@ -171,7 +172,7 @@ impl Core {
         content: Option<Vec<u8>>,
         inline: Option<(u64, u64)>,
     ) -> Commit {
-        let unsent = state.unsent;
+        let unsent = state.unsent.attrs();
         let change = Change::CommitWrite {
             ino: inode.ino,
             size,
@@ -185,7 +186,7 @@ impl Core {
             atime: unsent.atime,
             shared: state.token.mode() == TokenMode::Part,
         };
-        let times_count = state.times_count;
+        let times_count = state.unsent.changes();
         Commit { inode: inode.clone(), size, allocated, times_count, inline, change: Some(change) }
     }
 
@@ -202,7 +203,7 @@ impl Core {
         let mut room = 0;
         let grown = state.attr.size > u64::from(self.tunables.inline_data_max);
         if let Some((ticket, seq)) = commit.inline {
-            state.flights -= 1;
+            state.flushes.end();
             state.edit_existing(0, |b| {
                 b.end_flush(ticket);
                 match &result {
@@ -216,11 +217,11 @@ impl Core {
                     }
                 }
             });
-            state.leaving = false;
+            state.inline.set_leaving(false);
         }
         match &result {
             Ok(attr) => {
-                state.retry_at = None;
+                state.failures.over();
                 for extent in &commit.allocated {
                     state.pending.remove_extent(*extent);
                     state.committed.insert_extent(*extent);
@@ -228,24 +229,24 @@ impl Core {
                 state.charge_extents(None);
                 state.size_committed = commit.size;
                 if let Some(attr) = attr {
-                    state.set_inline(attr);
+                    state.inline.set(attr);
                     state.attr.ctime = state.attr.ctime.max(attr.ctime);
                 }
-                if state.times_count == commit.times_count {
-                    state.times_dirty = false;
-                    state.unsent = SetAttrs::default();
-                }
+                state.unsent.sent(commit.times_count);
                 if grown && state.must_leave_inode() {
                     state.leave_inode();
                 }
-                state.meta_since = None;
-                if state.times_dirty || !state.pending.is_empty() || state.attr.size != state.size_committed {
-                    state.meta_since = Some(Instant::now());
+                state.due.commit_since = None;
+                if state.unsent.is_any()
+                    || !state.pending.is_empty()
+                    || state.attr.size != state.size_committed
+                {
+                    state.due.commit_later();
                 }
             }
             Err(error) => {
-                state.failed(*error);
-                state.meta_since = Some(Instant::now());
+                state.failures.add(*error);
+                state.due.commit_later();
             }
         }
         drop(state);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     handle::{Handle, OpenFile, ReadData},
-    inode::FileState,
     privileges::Privileges,
+    state::FileState,
 };
 use crate::{core::Core, error::Errno, pages::block::Content};
 

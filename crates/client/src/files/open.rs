@@ -17,18 +17,17 @@ impl Core {
         let mappable = flags.read && flags.write;
         let need = if flags.truncate || mappable { Need::Write } else { Need::Size };
         let _hold = self.hold(&inode, need).await?;
-        let failures_seen = AtomicU64::new(inode.lock().failures);
+        let failures_seen = AtomicU64::new(inode.lock().failures.count());
         let file = OpenFile { inode, flags, shared, failures_seen, reader: Default::default() };
         let inode = file.inode.clone();
         {
             // From here on the inode stays in memory, and unlinked until the handle is released.
             let mut state = inode.lock();
-            if state.gone && state.opens == 0 {
+            if state.gone && !state.opens.any() {
                 // It was removed since it was looked for; whoever did that may forget it any moment.
                 return Err(Errno::ENOENT);
             }
-            state.opens += 1;
-            state.wide_opens += u32::from(file.is_wide());
+            state.opens.add(file.is_wide());
         }
         if flags.truncate
             && let Err(error) = self.truncate(&inode, 0).await
@@ -60,12 +59,11 @@ impl Core {
         let inode = &file.inode;
         let (gone, left) = {
             let mut state = inode.lock();
-            state.opens = state.opens.saturating_sub(1);
-            state.wide_opens = state.wide_opens.saturating_sub(u32::from(file.is_wide()));
-            if state.opens > 0 {
+            state.opens.remove(file.is_wide());
+            if state.opens.any() {
                 return;
             }
-            state.soon = state.unsettled();
+            state.due.soon = state.unsettled();
             (state.gone, state.token.closed(inode.ino))
         };
         self.release_soon(left.into_iter().collect());
@@ -89,7 +87,7 @@ impl Core {
     pub fn forget(self: &Arc<Core>, ino: InodeNo) {
         if let Some(inode) = self.inode_known(ino) {
             let state = inode.lock();
-            let unused = state.gone && state.opens == 0 && !state.unsettled() && state.token.users() == 0;
+            let unused = state.gone && !state.opens.any() && !state.unsettled() && state.token.users() == 0;
             let left = state.token.token(ino).filter(|_| unused);
             drop(state);
             if unused {

@@ -10,10 +10,7 @@ use wire::{mgr::without_privileges, token::Need};
 use crate::{
     core::{Core, now},
     error::Errno,
-    files::{
-        inode::{FileState, Inode},
-        set_attrs::SetAttrs,
-    },
+    files::{inode::Inode, set_attrs::SetAttrs, state::FileState},
     sharing::guards::TokenHold,
 };
 

@@ -72,7 +72,10 @@ impl Entries {
     fn sweep(&mut self, count: usize, whole: bool) -> Vec<Arc<Inode>> {
         let idle = |inode: &Arc<Inode>| {
             let state = inode.lock();
-            Arc::strong_count(inode) == 1 && state.opens == 0 && state.hold == 0 && !state.unsettled()
+            Arc::strong_count(inode) == 1
+                && !state.opens.any()
+                && !state.flushes.are_held()
+                && !state.unsettled()
         };
         let victims: Vec<Arc<Inode>> = self
             .inodes

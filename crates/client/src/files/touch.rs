@@ -6,7 +6,7 @@ use wire::{
     token::TokenMode,
 };
 
-use super::inode::FileState;
+use super::state::FileState;
 #[cfg(doc)]
 use crate::sharing::tokens::Cell;
 
@@ -24,27 +24,27 @@ pub(crate) enum Touched {
 impl FileState {
     /// Whether answers about it may be kept: for what is no file, while others are there.
     pub fn keeps(&self) -> bool {
-        self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names_kept.is_spoiled()
+        self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names.kept.is_spoiled()
     }
 
     /// The same for attributes, also while nobody else is there (`alone`).
     pub fn keeps_attr(&self, alone: bool) -> bool {
-        if alone { !self.names_kept.is_spoiled() } else { self.keeps() }
+        if alone { !self.names.kept.is_spoiled() } else { self.keeps() }
     }
 
     /// Whether its token is worth asking for now, and is: ends as [`Cell::begin_asking`] does. `attr`: the question is for
     /// its attributes.
     pub fn wants_token(&mut self, attr: bool) -> bool {
-        if !self.special || self.token.mode() >= TokenMode::Read || self.names_kept.is_spoiled() {
+        if !self.special || self.token.mode() >= TokenMode::Read || self.names.kept.is_spoiled() {
             return false;
         }
-        self.names_kept.wants_token(attr) && self.token.begin_asking()
+        self.names.kept.wants_token(attr) && self.token.begin_asking()
     }
 
     /// Whether attributes may be kept that were asked for at this generation: no change by this client can have made
     /// them old.
     pub fn settled_since(&self, generation: u64) -> bool {
-        self.attr_generation == generation && self.names_kept.is_still()
+        self.attr_generation == generation && self.names.kept.is_still()
     }
 
     /// A change by this client that was alone has done this to its attributes.
@@ -63,7 +63,7 @@ impl FileState {
     /// Attributes that came with the answer to a change of what is no file. `newest`: no other change was under way.
     pub fn take_changed(&mut self, attr: &Attr, newest: bool, alone: bool) {
         self.outdate_attr();
-        if self.keeps_attr(alone) && self.names_kept.is_still() && newest {
+        if self.keeps_attr(alone) && self.names.kept.is_still() && newest {
             self.merge(attr.clone());
         }
         self.gone |= attr.nlink == 0;

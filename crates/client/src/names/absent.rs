@@ -14,7 +14,7 @@ impl Core {
         let mut state = inode.lock();
         let disturbed = self.sharing.named_elsewhere_since(asked) || self.sharing.claimed_since(asked);
         if !disturbed && self.whole().is_some() {
-            state.names = Some(NewNames::new(asked.claim(), self.names.made.clone()));
+            state.names.made = Some(NewNames::new(asked.claim(), self.names.made.clone()));
         }
     }
 
@@ -22,14 +22,14 @@ impl Core {
     pub fn note_name(&self, dir: InodeNo, name: &[u8]) {
         let inode = self.inode_known(dir);
         let mut state = inode.as_ref().map(|inode| inode.lock());
-        let Some(names) = state.as_mut().and_then(|state| state.names.as_mut()) else {
+        let Some(names) = state.as_mut().and_then(|state| state.names.made.as_mut()) else {
             self.sharing.note_name_elsewhere();
             return;
         };
         if !names.note(name)
             && let Some(state) = &mut state
         {
-            state.names = None;
+            state.names.made = None;
         }
     }
 
@@ -40,7 +40,7 @@ impl Core {
         }
         let Some(inode) = self.inode_known(dir) else { return false };
         let state = inode.lock();
-        let Some(names) = &state.names else { return false };
+        let Some(names) = &state.names.made else { return false };
         let ours = self.whole().is_some() && self.sharing.same_claim(names.claim());
         ours && self.calls.lease_valid() && !names.may_hold(name)
     }

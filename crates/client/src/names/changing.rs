@@ -39,7 +39,7 @@ impl Core {
         let mut inodes: Vec<Arc<Inode>> = names.iter().map(|(dir, _)| self.inode(*dir)).collect();
         let names = names.iter().zip(inodes.clone()).map(|((_, name), inode)| {
             let mut state = inode.lock();
-            let generation = state.names_kept.begin_name_change(&self.names.kept, name);
+            let generation = state.names.kept.begin_name_change(&self.names.kept, name);
             drop(state);
             (inode, name.to_vec(), generation)
         });
@@ -47,7 +47,7 @@ impl Core {
         inodes.extend(others.iter().filter_map(|ino| self.inode_known(*ino)));
         inodes.sort_unstable_by_key(|inode| inode.ino);
         inodes.dedup_by_key(|inode| inode.ino);
-        inodes.iter().for_each(|inode| inode.lock().names_kept.begin_change());
+        inodes.iter().for_each(|inode| inode.lock().names.kept.begin_change());
         Changing { core: self.clone(), names, inodes, begun, ended: false }
     }
 
@@ -55,7 +55,7 @@ impl Core {
     fn spoil(self: &Arc<Core>, inode: &Arc<Inode>) {
         let mut state = inode.lock();
         if state.special {
-            state.names_kept.spoil();
+            state.names.kept.spoil();
             state.outdate_attr();
             let token = Token::new(inode.ino, TokenMode::None, state.token.serial());
             if state.token.mode() > TokenMode::None && self.whole().is_none() {
@@ -87,11 +87,11 @@ impl Changing {
             let mut state = inode.lock();
             let hint = leads.get(at).copied().flatten().filter(|_| reply.is_ok());
             let hint = hint.filter(|_| state.keeps());
-            state.names_kept.end_name_change(name, *generation, hint);
+            state.names.kept.end_name_change(name, *generation, hint);
         }
         for inode in &self.inodes {
             let mut state = inode.lock();
-            let alone = state.names_kept.end_change();
+            let alone = state.names.kept.end_change();
             let named = self.names.iter().any(|(dir, ..)| dir.ino == inode.ino);
             if named && alone && reply.is_ok() {
                 state.touched(touched, self.core.whole().is_some());
@@ -109,7 +109,7 @@ impl Drop for Changing {
             return;
         }
         for inode in &self.inodes {
-            _ = inode.lock().names_kept.end_change();
+            _ = inode.lock().names.kept.end_change();
             self.core.spoil(inode);
         }
         _ = self.core.sharing.end_change(self.begun);

@@ -50,12 +50,12 @@ impl Core {
     pub fn known_name(&self, dir: InodeNo, name: &[u8]) -> Option<Hint> {
         let inode = self.inode_known(dir).filter(|_| self.uses_names())?;
         let state = inode.lock();
-        state.names_kept.known(name).filter(|_| state.keeps())
+        state.names.kept.known(name).filter(|_| state.keeps())
     }
 
     /// A directory was made here: all its names will be known.
     pub fn made_directory(self: &Arc<Core>, dir: InodeNo) {
-        self.inode(dir).lock().names_kept.made_here();
+        self.inode(dir).lock().names.kept.made_here();
     }
 
     /// Somebody is about to ask where a name leads: gets the directory's token, if it is worth it.
@@ -72,7 +72,7 @@ impl Core {
     pub fn question(&self, dir: InodeNo, name: &[u8]) -> Option<Question> {
         let inode = self.inode_known(dir).filter(|_| self.uses_names() && name != b"." && name != b"..")?;
         let mut state = inode.lock();
-        let asked = state.keeps().then(|| state.names_kept.ask(&self.names.kept, name))??;
+        let asked = state.keeps().then(|| state.names.kept.ask(&self.names.kept, name))??;
         drop(state);
         Some(Question { inode, name: name.to_vec(), asked })
     }
@@ -81,7 +81,7 @@ impl Core {
     pub fn before_listing(&self, dir: InodeNo, from: u64) -> Option<Listed> {
         let inode = self.inode_known(dir).filter(|_| self.uses_names())?;
         let state = inode.lock();
-        let (position, keeps) = (state.names_kept.position(), state.keeps());
+        let (position, keeps) = (state.names.kept.position(), state.keeps());
         drop(state);
         keeps.then_some(Listed { inode, from, position })
     }
@@ -89,8 +89,8 @@ impl Core {
     /// What was listed is kept, if there is room. `end`: nothing follows.
     pub fn listed(&self, listed: Listed, entries: &[DirEntry], end: bool) {
         let mut state = listed.inode.lock();
-        if state.names_kept.is_at(listed.position) && state.keeps() {
-            state.names_kept.list(&self.names.kept, listed.from, entries, end);
+        if state.names.kept.is_at(listed.position) && state.keeps() {
+            state.names.kept.list(&self.names.kept, listed.from, entries, end);
         }
     }
 
@@ -108,7 +108,7 @@ impl Core {
         let _asking = Asking(inode);
         let (asked, generation, position) = {
             let state = inode.lock();
-            (self.sharing.now(), state.attr_generation, state.names_kept.position())
+            (self.sharing.now(), state.attr_generation, state.names.kept.position())
         };
         let question = MgrRequest::Acquire { ino: inode.ino, need: Need::Names };
         let (token, attr, empty) = match self.calls.ask(question).await {
@@ -131,12 +131,12 @@ impl Core {
                 state.token.leave();
                 let undisturbed = state.settled_since(generation);
                 state.outdate_attr();
-                state.names_kept.begin(empty, position);
+                state.names.kept.begin(empty, position);
                 match &attr {
                     Some(attr) if undisturbed => state.merge(Attr::clone(attr)),
                     _ => {}
                 }
-                let gone = attr.is_none() || state.names_kept.is_spoiled();
+                let gone = attr.is_none() || state.names.kept.is_spoiled();
                 gone.then(|| state.token.forget(inode.ino))
             }
         };
@@ -150,6 +150,6 @@ impl Question {
     pub fn answered(self, hint: Option<Hint>) {
         let mut state = self.inode.lock();
         let hint = hint.filter(|_| state.keeps());
-        state.names_kept.answered(&self.name, self.asked, hint);
+        state.names.kept.answered(&self.name, self.asked, hint);
     }
 }

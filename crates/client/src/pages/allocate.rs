@@ -34,7 +34,7 @@ impl Core {
         if keep_size && to > size {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if to.max(size) <= u64::from(self.tunables.inline_data_max) && inode.lock().inline {
+        if to.max(size) <= u64::from(self.tunables.inline_data_max) && inode.lock().inline.is_held() {
             // The content is the manager's to keep: it needs no room on the pdisks.
             return self.extend(inode, to).await;
         }

@@ -108,7 +108,7 @@ impl Core {
         let (only_here, size_there) = {
             let state = inode.lock();
             // Content that stays in the inode goes with the next commit as a whole.
-            let inode_only = state.inline && state.committed.is_empty() && state.pending.is_empty();
+            let inode_only = state.inline.is_held() && state.committed.is_empty() && state.pending.is_empty();
             let fits = state.attr.size <= u64::from(self.tunables.inline_data_max);
             (inode_only && fits, state.size_committed)
         };
@@ -152,8 +152,8 @@ impl Core {
             state.committed.remove(first_gone, u64::MAX);
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
-            state.run = Default::default();
-            if told && !state.times_dirty {
+            state.writes.end_run();
+            if told && !state.unsent.is_any() {
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             } else {
@@ -188,7 +188,7 @@ impl Core {
         state.changing = None;
         match reply? {
             MgrReply::Attr(attr) => {
-                state.set_inline(&attr);
+                state.inline.set(&attr);
                 Ok(attr)
             }
             other => Err(unexpected("a change of a file's record", &other)),
@@ -272,11 +272,10 @@ impl Core {
             state.pending.remove(first, end);
             if inline {
                 // The content in the inode goes with the next commit.
-                state.seq += 1;
-                let seq = state.seq;
+                let seq = state.writes.next();
                 let units = state.inode_units().max(1);
                 state.edit(0, |b| b.zero_units(0, units, seq));
-                state.dirty_since.get_or_insert_with(std::time::Instant::now);
+                state.due.note_data();
             }
             room
         };

@@ -98,7 +98,7 @@ impl Core {
         }
         let before = targets.len();
         let mut state = inode.lock();
-        if state.gone && state.opens == 0 {
+        if state.gone && !state.opens.any() {
             targets.clear();
         }
         let mut commit = false;
@@ -111,8 +111,8 @@ impl Core {
                 continue;
             }
             if block.failures > target.failures {
-                failed = Some(state.error.unwrap_or(Errno::EIO));
-            } else if !block.flushing() && state.hold == 0 {
+                failed = Some(state.failures.last());
+            } else if !block.flushing() && !state.flushes.are_held() {
                 if state.fits_inode(self.tunables.inline_data_max) {
                     commit = true;
                 } else {
@@ -139,7 +139,8 @@ impl Core {
     pub fn kick_block(self: &Arc<Core>, inode: &Arc<Inode>, block: u64) {
         let ticket = {
             let mut state = inode.lock();
-            if state.hold > 0 || !state.block(block).is_some_and(|b| b.has_dirty() && !b.flushing()) {
+            if state.flushes.are_held() || !state.block(block).is_some_and(|b| b.has_dirty() && !b.flushing())
+            {
                 return;
             }
             state.edit(block, |b| b.begin_flush())
@@ -161,10 +162,10 @@ impl Core {
         drop(permit);
         let mut tagger = inode.tagger(block, false);
         let mut state = inode.lock();
-        state.flights -= 1;
+        state.flushes.end();
         match result {
             Ok(meta) => {
-                state.retry_at = None;
+                state.failures.over();
                 let mut stored = 0;
                 let known = state.edit_existing(block, |b| {
                     b.end_flush(ticket);
@@ -180,7 +181,7 @@ impl Core {
                 }
                 if known.is_some() && !state.committed.contains(block) {
                     state.pending.insert(block, block + 1);
-                    state.meta_since.get_or_insert_with(std::time::Instant::now);
+                    state.due.note_commit();
                 }
             }
             Err(error) => {
@@ -189,7 +190,7 @@ impl Core {
                     b.not_written();
                     b.failures += 1;
                 });
-                state.failed(error);
+                state.failures.add(error);
             }
         }
         drop(state);
@@ -213,7 +214,7 @@ impl Core {
         let may_be_left = (!on_disk || state.in_inode(block)) && state.may_be_left(block);
         let strip_units = state.strip_units;
         let data_strips = self.blocks.geometry(pool).map_or(1, |g| g.data_strips);
-        let hold = state.hold > 0;
+        let hold = state.flushes.are_held();
         let block_start = block * u64::from(block_size);
         let stored_to = state.attr.size.saturating_sub(block_start).min(block_size.into()) as u32;
         let job = state.edit_existing(block, |b| {
@@ -252,7 +253,7 @@ impl Core {
             })
         });
         let job = job.flatten()?;
-        state.flights += 1;
+        state.flushes.begin();
         Some(job)
     }
 
@@ -307,9 +308,10 @@ impl Core {
 
     /// Stops new flushes of the inode and waits until none is in flight.
     pub async fn hold_flushes(self: &Arc<Core>, inode: &Arc<Inode>) -> Result<Hold, Errno> {
-        inode.lock().hold += 1;
+        inode.lock().flushes.hold();
         let hold = Hold(inode.clone());
-        self.wait_inode(inode, "blocks in flight", || (inode.lock().flights == 0).then_some(())).await?;
+        self.wait_inode(inode, "blocks in flight", || (!inode.lock().flushes.in_flight()).then_some(()))
+            .await?;
         Ok(hold)
     }
 }
@@ -345,7 +347,7 @@ pub(crate) struct Hold(Arc<Inode>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.lock().hold -= 1;
+        self.0.lock().flushes.resume();
         self.0.changed.notify_waiters();
     }
 }

@@ -9,12 +9,9 @@ use wire::mgr::FILE_SIZE_MAX;
 use crate::{
     core::{Core, now},
     error::Errno,
-    files::{
-        handle::OpenFile,
-        inode::{FileState, Inode, Run},
-    },
+    files::{handle::OpenFile, inode::Inode, state::FileState},
     pages::{
-        block::{Content, OwnBuf, PIECE_UNITS_MAX},
+        block::{Content, OwnBuf},
         pool::Charge,
         room::RoomHold,
     },
@@ -219,8 +216,7 @@ impl Core {
             return Ok(PartStep::Load(waits));
         }
         let raw = room.take(self.raw_bytes(state.attr.pool, new_units(&state, block, pos, end) * UNIT64)?);
-        state.seq += 1;
-        let (seq, grow) = (state.seq, grow_units(&mut state, pos, data.len() as u64));
+        let (seq, grow) = (state.writes.next(), state.writes.grow_units(pos, data.len() as u64));
         let pool = self.pool.clone();
         let whole = (block_size / UNIT64) as u32;
         let complete = state.edit(block, |b| {
@@ -237,7 +233,7 @@ impl Core {
             state.attr.size = end;
         }
         state.touch(now());
-        state.dirty_since.get_or_insert_with(std::time::Instant::now);
+        state.due.note_data();
         Ok(PartStep::Written { complete })
     }
 
@@ -295,7 +291,7 @@ impl Core {
 
     fn next_touched(&self, state: &FileState, block: u64) -> Option<u64> {
         let here = state.blocks_from(block).next().map(|(n, _)| n);
-        let first = if state.inline && block == 0 { Some(0) } else { None };
+        let first = if state.inline.is_held() && block == 0 { Some(0) } else { None };
         [here, state.committed.next_in(block), state.pending.next_in(block), first]
             .into_iter()
             .flatten()
@@ -317,8 +313,7 @@ impl Core {
                 let waits = self.load_edges(inode, &mut state, block, from, to);
                 if waits.is_empty() {
                     let on_disk = state.on_disk(block);
-                    state.seq += 1;
-                    let seq = state.seq;
+                    let seq = state.writes.next();
                     let pool = self.pool.clone();
                     state.edit(block, |b| {
                         let (first, last) = (from.div_ceil(unit), to / unit);
@@ -349,7 +344,7 @@ impl Core {
                         b.drop_units(first, last);
                         b.zero_units(first, last.min(stored), seq);
                     });
-                    state.dirty_since.get_or_insert_with(std::time::Instant::now);
+                    state.due.note_data();
                     drop(state);
                     self.note_unsettled(inode);
                     return Ok(());
@@ -409,7 +404,7 @@ impl Core {
                 let state = inode.lock();
                 let size = to.min(state.attr.size);
                 let data = !state.pending.is_empty() || state.attr.size != state.size_committed;
-                if !data && (data_only || !state.times_dirty) {
+                if !data && (data_only || !state.unsent.is_any()) {
                     return Ok(());
                 }
                 size
@@ -429,10 +424,10 @@ impl Core {
     pub fn report_error(&self, file: &OpenFile) -> Result<(), Errno> {
         let (failures, error) = {
             let state = file.inode.lock();
-            (state.failures, state.error)
+            (state.failures.count(), state.failures.last())
         };
         let seen = file.failures_seen.swap(failures, SeqCst);
-        if seen < failures { Err(error.unwrap_or(Errno::EIO)) } else { Ok(()) }
+        if seen < failures { Err(error) } else { Ok(()) }
     }
 }
 
@@ -472,14 +467,4 @@ fn new_units(state: &FileState, block: u64, offset: u64, end: u64) -> u64 {
     let units = ((from - start) / UNIT64) as u32..(to - start).div_ceil(UNIT64) as u32;
     let Some(b) = state.block(block) else { return u64::from(units.end - units.start) };
     b.missing(units.start, units.end).iter().map(|gap| u64::from(gap.end - gap.start)).sum()
-}
-
-/// Length of a new piece, by how much was written in sequence.
-fn grow_units(state: &mut FileState, pos: u64, len: u64) -> u32 {
-    let bytes = if state.run.end == pos { state.run.bytes + len } else { len };
-    state.run = Run { end: pos + len, bytes };
-    if bytes == len {
-        return 1;
-    }
-    (bytes / UNIT64).next_power_of_two().min(u64::from(PIECE_UNITS_MAX)) as u32
 }

@@ -44,8 +44,8 @@ impl Core {
             let mut state = inode.lock();
             // What can be mapped for writing is never kept for reading alone: the kernel would not ask
             // before it changes a page.
-            let keep = if state.wide_opens > 0 { TokenMode::Open } else { TokenMode::Read };
-            let open = state.opens > 0;
+            let keep = if state.opens.any_wide() { TokenMode::Open } else { TokenMode::Read };
+            let open = state.opens.any();
             state.token.recalled(&wanted, keep, open)
         };
         match step {
@@ -102,7 +102,7 @@ impl Core {
         let (token, room) = {
             let mut state = inode.lock();
             if special {
-                state.names_kept.recalled();
+                state.names.kept.recalled();
             }
             let Losing { to, gone, .. } = state.token.losing();
             let room = match to {
@@ -110,7 +110,7 @@ impl Core {
                 to if to > TokenMode::Part => 0,
                 _ => state.forget_content(),
             };
-            let open = state.opens > 0;
+            let open = state.opens.any();
             (state.token.gave(inode.ino, open), room)
         };
         self.return_room(inode, room);
@@ -131,7 +131,7 @@ impl Core {
         let Some(kernel) = self.kernel.get() else { return };
         let mut ranges = {
             let mut state = inode.lock();
-            if state.special || state.wide_opens > 0 && state.token.mode() < TokenMode::Write {
+            if state.special || state.opens.any_wide() && state.token.mode() < TokenMode::Write {
                 // Pages are filled under the right to write only: there are none. Requests for them wait for that right,
                 // with their pages locked, and cannot be let in under a lesser one.
                 return;
@@ -151,7 +151,7 @@ impl Core {
             if ranges.is_empty() {
                 return;
             }
-            state.dropping = Some(Vec::new());
+            state.page_drop.begin();
             ranges
         };
         inode.changed.notify_waiters();
@@ -164,11 +164,7 @@ impl Core {
             if let Err(error) = dropped.await {
                 tracing::error!(%error, "dropping cached pages did not end");
             }
-            let mut state = inode.lock();
-            match &mut state.dropping {
-                Some(late) if !late.is_empty() => ranges = std::mem::take(late),
-                dropping => *dropping = None,
-            }
+            ranges = inode.lock().page_drop.next_pass();
         }
         inode.changed.notify_waiters();
     }

@@ -23,7 +23,7 @@ use crate::{
     calls::unexpected,
     core::Core,
     error::Errno,
-    files::inode::{FileState, Inode},
+    files::{inode::Inode, state::FileState},
 };
 
 /// Somebody who holds locked kernel pages is let in after this, if the pages are waited for.
@@ -87,7 +87,7 @@ impl Core {
                     state.token.take_whole(grant);
                 }
                 let wanted = need(&state);
-                (wanted, state.token.enter(wanted), state.dropping.is_some())
+                (wanted, state.token.enter(wanted), state.page_drop.is_under_way())
             };
             if step == Enter::Wait && dropping && range.is_some() {
                 if tokio::time::timeout(LATE_AFTER, changed.as_mut()).await.is_ok() {
@@ -95,12 +95,11 @@ impl Core {
                 }
                 let mut state = inode.lock();
                 wanted = need(&state);
-                if state.dropping.is_some() && state.token.enter_late(wanted) {
-                    let late = range.unwrap_or_default();
-                    state.dropping.get_or_insert_default().push(late);
+                if state.page_drop.is_under_way() && state.token.enter_late(wanted) {
+                    state.page_drop.let_in(range);
                     return Ok(TokenHold(inode.clone()));
                 }
-                if state.dropping.is_none() || !state.token.ask_late(wanted) {
+                if !state.page_drop.is_under_way() || !state.token.ask_late(wanted) {
                     continue;
                 }
                 step = Enter::Ask;
@@ -192,13 +191,13 @@ impl Core {
             // newer than those that came.
             let late = self.sharing.claimed_since(asked) || state.token.is_outdated();
             let before = state.token.known(inode.ino);
-            let pages = state.dropping.is_some() && range.is_some();
+            let pages = state.page_drop.is_under_way() && range.is_some();
             if late {
                 Some(Some(state.token.unused(&token)))
             } else if !state.token.granted(&token, resolve, pages) {
                 Some(None)
             } else {
-                state.dropping.iter_mut().for_each(|late| late.extend(range));
+                state.page_drop.let_in(range);
                 if state.token.has_more_than(&before) {
                     // Others may have allocated there.
                     state.alloc_known = false;
@@ -275,7 +274,7 @@ impl Core {
             changed.as_mut().enable();
             let (giving, dropping) = {
                 let state = inode.lock();
-                (state.token.is_giving(), state.dropping.is_some())
+                (state.token.is_giving(), state.page_drop.is_under_way())
             };
             if !giving || dropping && range.is_none() {
                 return Ok(());

@@ -115,13 +115,13 @@ impl Core {
         for inode in self.all_inodes() {
             let mut state = inode.lock();
             let is_file = state.attr_known && state.attr.kind == FileKind::File;
-            let in_use = state.opens > 0 || state.token.users() > 0 || state.unsettled();
+            let in_use = state.opens.any() || state.token.users() > 0 || state.unsettled();
             if is_file || in_use {
                 tokens.extend(state.token.token(inode.ino));
             } else {
                 state.token.forget(inode.ino);
                 state.outdate_attr();
-                state.names_kept.forget();
+                state.names.kept.forget();
             }
         }
         self.sharing.note_given_back();
