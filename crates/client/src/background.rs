@@ -22,29 +22,29 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
     // What the manager is told. While it does not answer, data goes out all the same.
-    let mut telling: Option<JoinHandle<usize>> = None;
+    let mut sending: Option<JoinHandle<usize>> = None;
     loop {
         let Some(core) = core.upgrade() else { return };
         if core.calls.dead() {
             return;
         }
         let commits = core.round();
-        let (teller, runtime) = (core.clone(), core.runtime.clone());
-        let told = telling.get_or_insert_with(|| {
-            runtime.spawn(async move { teller.commit_many(commits).await.max(teller.send_forgets().await) })
+        let (sender, runtime) = (core.clone(), core.runtime.clone());
+        let sent = sending.get_or_insert_with(|| {
+            runtime.spawn(async move { sender.commit_many(commits).await.max(sender.send_forgets().await) })
         });
-        let told = match tokio::time::timeout(TICK, told).await {
-            Ok(told) => {
-                telling = None;
-                told.unwrap_or(0)
+        let sent = match tokio::time::timeout(TICK, sent).await {
+            Ok(sent) => {
+                sending = None;
+                sent.unwrap_or(0)
             }
             Err(_) => continue,
         };
-        if told < MANY_MAX && !core.pool.pressure() {
+        if sent < MANY_MAX && !core.pool.pressure() {
             // What is closed or removed meanwhile goes in one message.
             tokio::time::sleep(GATHER).await;
         }
-        if told == 0 {
+        if sent == 0 {
             // Either end of the pause leads to the next look.
             let _ = tokio::time::timeout(TICK, core.unsettled.wake.notified()).await;
         }

@@ -41,13 +41,13 @@ const GIVEN_UP: u8 = 1;
 const DONE: u8 = 2;
 
 /// One change, between its task and who waits for it.
-struct Fate {
+struct ChangeState {
     core: Arc<Core>,
     state: AtomicU8,
 }
 
 /// The task's end of it; counts as done however the task ends.
-struct Carrier(Arc<Fate>);
+struct Carrier(Arc<ChangeState>);
 
 impl Drop for Carrier {
     fn drop(&mut self) {
@@ -62,7 +62,7 @@ impl Drop for Carrier {
 }
 
 /// The waiter's end of it; given up when it goes before the task has ended.
-struct Waiter(Arc<Fate>);
+struct Waiter(Arc<ChangeState>);
 
 impl Drop for Waiter {
     fn drop(&mut self) {
@@ -87,8 +87,8 @@ impl Core {
     ) -> Result<T, Errno> {
         let none = self.calls.given_up.none();
         self.patient("an earlier change that the manager has not answered", None, none).await?;
-        let fate = Arc::new(Fate { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
-        let (carrier, waiter) = (Carrier(fate.clone()), Waiter(fate));
+        let change = Arc::new(ChangeState { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
+        let (carrier, waiter) = (Carrier(change.clone()), Waiter(change));
         let task = self.runtime.spawn(async move {
             let done = work.await;
             drop(carrier);

@@ -27,7 +27,7 @@ use crate::{
         set_attrs::SetAttrs,
     },
     names::lookup::{Listing, check_name},
-    pages::{block::Content, resize::Fallocate, streams::Access, usage::PoolUse},
+    pages::{piece::Content, resize::Fallocate, streams::Access, usage::PoolUse},
     parts::{Blocks, Manager},
     sharing::kernel::KernelCache,
     waits::Wait,

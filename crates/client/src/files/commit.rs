@@ -40,7 +40,7 @@ enum Plan {
     /// The manager knows everything that can be told now.
     Nothing,
     /// Units of the content must be loaded.
-    Load(Vec<Arc<crate::pages::block::LoadWait>>),
+    Load(Vec<Arc<crate::pages::loading::LoadWait>>),
     Ready(Box<Commit>),
 }
 
@@ -97,7 +97,7 @@ impl Core {
         if commits.is_empty() {
             return 0;
         }
-        let told = commits.len();
+        let count = commits.len();
         let outcomes = match self.calls.mutate_many(changes).await {
             Ok(outcomes) => outcomes,
             Err(error) => commits.iter().map(|_| Err(error)).collect(),
@@ -106,7 +106,7 @@ impl Core {
             // Reported to the inode's handles; tried again with a later round.
             let _ = self.finish(commit, outcome);
         }
-        told
+        count
     }
 
     fn plan(self: &Arc<Core>, inode: &Arc<Inode>) -> Plan {
@@ -172,6 +172,11 @@ impl Core {
         content: Option<Vec<u8>>,
         inline: Option<(u64, u64)>,
     ) -> Commit {
+        debug_assert!(content.is_some() || size <= state.size_stored(), "it covers only what is stored");
+        debug_assert!(
+            content.is_some() || !state.in_inode(0) || allocated.is_empty() && size <= state.size_committed,
+            "content in the inode would be lost"
+        );
         let unsent = state.unsent.attrs();
         let change = Change::CommitWrite {
             ino: inode.ino,

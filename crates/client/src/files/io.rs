@@ -7,7 +7,7 @@ use super::{
     privileges::Privileges,
     state::FileState,
 };
-use crate::{core::Core, error::Errno, pages::block::Content};
+use crate::{core::Core, error::Errno, pages::piece::Content};
 
 impl Core {
     /// See [`crate::Client::read`].

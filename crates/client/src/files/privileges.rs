@@ -49,6 +49,7 @@ impl Core {
     /// Takes the bits away; the inode's token is held.
     pub fn drop_privileges(&self, inode: &Arc<Inode>) {
         let mut state = inode.lock();
+        debug_assert!(state.token.users() > 0, "the inode's token is held");
         if !has_privileges(&state) {
             return;
         }

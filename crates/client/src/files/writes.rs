@@ -2,7 +2,7 @@
 
 use base::units::UNIT;
 
-use crate::pages::block::PIECE_UNITS_MAX;
+use crate::pages::piece::PIECE_UNITS_MAX;
 
 /// See the file's head.
 #[derive(Default)]

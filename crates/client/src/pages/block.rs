@@ -11,149 +11,26 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, LazyLock, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use base::{AlignedBuf, units::UNIT};
+use base::units::UNIT;
 use bytes::Bytes;
 use stripe::BlockMeta;
-use tokio::sync::Notify;
 use wire::strip::Range;
 
-use crate::{
-    error::Errno,
-    pages::pool::{BlockEntry, Charge, Tag, charged},
+use super::{
+    loading::{Load, LoadWait, subtract},
+    piece::{Data, OwnBuf, PIECE_UNITS_MAX, Piece, State, ZERO_BYTES, zeros},
+    pool::{BlockEntry, Charge, Tag, charged},
 };
 
-/// Longest piece of our own, units (2 MiB: a huge page).
-pub(crate) const PIECE_UNITS_MAX: u32 = 512;
 /// Reads of an `Own` piece up to this many bytes are copied out; longer ones freeze it.
 const COPY_MAX: usize = 64 << 10;
 
-static ZERO_BYTES: LazyLock<Bytes> = LazyLock::new(|| AlignedBuf::zeroed(1 << 20).freeze());
 static IDS: AtomicU64 = AtomicU64::new(1);
-
-/// `len` zero bytes as shared slices.
-pub(crate) fn zeros(mut len: usize, out: &mut Vec<Bytes>) {
-    while len > 0 {
-        let step = len.min(ZERO_BYTES.len());
-        out.push(ZERO_BYTES.slice(..step));
-        len -= step;
-    }
-}
-
-/// What is written: bytes to copy, or bytes shared with the caller, which become pages as they are.
-#[derive(Clone, Copy)]
-pub(crate) struct Content<'a> {
-    bytes: &'a [u8],
-    /// `bytes` lie in it.
-    shared: Option<&'a Bytes>,
-}
-
-impl<'a> Content<'a> {
-    pub fn shared(bytes: &'a Bytes) -> Content<'a> {
-        Content { bytes, shared: Some(bytes) }
-    }
-    pub fn len(self) -> usize {
-        self.bytes.len()
-    }
-    pub fn bytes(self) -> &'a [u8] {
-        self.bytes
-    }
-    pub fn part(self, part: std::ops::Range<usize>) -> Content<'a> {
-        Content { bytes: &self.bytes[part], ..self }
-    }
-    /// To be kept as it is, if it is whole units from `offset` on.
-    pub fn keep(self, offset: u32) -> Option<Bytes> {
-        let whole = (offset as usize).is_multiple_of(UNIT) && self.len().is_multiple_of(UNIT);
-        self.shared.filter(|_| whole).map(|shared| shared.slice_ref(self.bytes))
-    }
-}
-
-impl<'a> From<&'a [u8]> for Content<'a> {
-    fn from(bytes: &'a [u8]) -> Content<'a> {
-        Content { bytes, shared: None }
-    }
-}
-
-/// Memory of ours for a piece, with its charge.
-pub(crate) struct OwnBuf {
-    /// Capacity is the room of the piece.
-    pub buf: AlignedBuf,
-    /// For all of the capacity.
-    pub charge: Charge,
-}
-
-enum Data {
-    Zeros,
-    Shared { bytes: Bytes, tag: Option<Arc<Tag>> },
-    Own { own: OwnBuf, room: u32 },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Clean,
-    Dirty,
-    /// Part of the version being written.
-    Writing,
-}
-
-struct Piece {
-    units: u32,
-    state: State,
-    data: Data,
-}
-
-impl Piece {
-    fn dirty_units(&self) -> u32 {
-        match (self.state, &self.data) {
-            (State::Clean, _) | (_, Data::Zeros) => 0,
-            _ => self.units,
-        }
-    }
-
-    /// Read-only from now on.
-    fn freeze(self) -> Piece {
-        let data = match self.data {
-            Data::Own { own, .. } => {
-                let bytes = charged(own.buf, own.charge).slice(..self.units as usize * UNIT);
-                Data::Shared { bytes, tag: None }
-            }
-            data => data,
-        };
-        Piece { data, ..self }
-    }
-
-    /// Units `from..to` of a frozen piece, counted from its start.
-    fn cut(&self, from: u32, to: u32) -> Piece {
-        let data = match &self.data {
-            Data::Shared { bytes, tag } => Data::Shared {
-                bytes: bytes.slice(from as usize * UNIT..to as usize * UNIT),
-                tag: tag.clone(),
-            },
-            _ => Data::Zeros,
-        };
-        Piece { units: to - from, state: self.state, data }
-    }
-}
-
-/// Others waiting for the same load, and its outcome.
-#[derive(Default)]
-pub(crate) struct LoadWait {
-    pub done: OnceLock<Result<(), Errno>>,
-    pub notify: Notify,
-}
-
-/// Units on their way from the pdisks. Those that are written or dropped meanwhile are `poisoned`: what
-/// arrives for them is old and must not enter the block.
-struct Load {
-    id: u64,
-    units: Vec<std::ops::Range<u32>>,
-    poisoned: Vec<std::ops::Range<u32>>,
-    wait: Arc<LoadWait>,
-}
 
 /// Pieces frozen for one version.
 pub(crate) struct Frozen {
@@ -265,6 +142,15 @@ impl Block {
 
     fn add(&mut self, start: u32, piece: Piece) {
         debug_assert!(piece.units > 0);
+        debug_assert!(
+            self.missing(start, start + piece.units) == [start..start + piece.units],
+            "pieces do not overlap"
+        );
+        if let Data::Own { .. } = piece.data {
+            debug_assert!(piece.state == State::Dirty, "what is frozen is not written to");
+            let last = start + piece.units - 1;
+            debug_assert!(start / self.strip_units == last / self.strip_units, "a piece has one strip");
+        }
         self.dirty_pieces += usize::from(piece.state == State::Dirty);
         self.dirty_units += u64::from(piece.dirty_units());
         let old = self.pieces.insert(start, piece);
@@ -768,19 +654,6 @@ fn push_range(ranges: &mut Vec<Range>, start: u32, units: u32) {
         Some(last) if last.end() == offset => last.len += len,
         _ => ranges.push(Range { offset, len }),
     }
-}
-
-/// `range` without `holes`.
-fn subtract(range: std::ops::Range<u32>, holes: &[std::ops::Range<u32>]) -> Vec<std::ops::Range<u32>> {
-    let mut rest = vec![range];
-    for hole in holes {
-        rest = rest
-            .into_iter()
-            .flat_map(|r| [r.start..r.end.min(hole.start), r.start.max(hole.end)..r.end])
-            .filter(|r| r.start < r.end)
-            .collect();
-    }
-    rest
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{super::piece::Content, *};
 use crate::pages::pool::{PageOwner, Pool};
 
 struct Nobody;

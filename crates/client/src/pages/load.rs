@@ -20,7 +20,7 @@ use crate::{
     error::{BlockError, Errno},
     files::inode::{EXTENT_BYTES, Inode, Locked},
     pages::{
-        block::LoadWait,
+        loading::LoadWait,
         pool::{Charge, charged},
     },
     waits,

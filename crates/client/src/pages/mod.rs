@@ -5,6 +5,8 @@ pub(crate) mod block;
 pub(crate) mod extents;
 pub(crate) mod load;
 pub(crate) mod load_meter;
+pub(crate) mod loading;
+pub(crate) mod piece;
 pub(crate) mod pool;
 mod prefetch;
 mod read;

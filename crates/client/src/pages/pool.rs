@@ -135,7 +135,8 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.pool.used.fetch_sub(self.bytes, SeqCst);
+            let before = self.pool.used.fetch_sub(self.bytes, SeqCst);
+            debug_assert!(before >= self.bytes, "more is given back than was taken");
             self.pool.progress.fetch_add(1, Relaxed);
             self.pool.freed.notify_waiters();
         }
@@ -330,7 +331,8 @@ impl Pool {
         if delta > 0 {
             self.0.dirty.fetch_add(delta as u64, SeqCst);
         } else if delta < 0 {
-            self.0.dirty.fetch_sub(delta.unsigned_abs(), SeqCst);
+            let before = self.0.dirty.fetch_sub(delta.unsigned_abs(), SeqCst);
+            debug_assert!(before >= delta.unsigned_abs(), "more was written than was dirty");
             self.0.progress.fetch_add(1, Relaxed);
             self.0.cleaned.notify_waiters();
             self.0.freed.notify_waiters();

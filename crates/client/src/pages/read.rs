@@ -13,7 +13,7 @@ use crate::{
         handle::{OpenFile, ReadData},
         inode::{Inode, Locked},
     },
-    pages::block::{LoadWait, zeros},
+    pages::{loading::LoadWait, piece::zeros},
 };
 
 /// Longest read in one call, bytes; longer ones come back short of it.

@@ -112,7 +112,7 @@ impl Core {
             let fits = state.attr.size <= u64::from(self.tunables.inline_data_max);
             (inode_only && fits, state.size_committed)
         };
-        let mut told = false;
+        let mut manager_knows = false;
         if !only_here && size < size_there {
             let change = Change::SetAttr {
                 ino: inode.ino,
@@ -127,7 +127,7 @@ impl Core {
             };
             let attr = self.take_away(inode, change).await?;
             inode.lock().size_committed = attr.size;
-            told = true;
+            manager_knows = true;
         } else {
             let end = {
                 let state = inode.lock();
@@ -153,7 +153,7 @@ impl Core {
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
             state.writes.end_run();
-            if told && !state.unsent.is_any() {
+            if manager_knows && !state.unsent.is_any() {
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             } else {

@@ -41,6 +41,7 @@ impl Rooms {
             return None;
         }
         room.used += raw;
+        debug_assert!(room.used <= room.granted);
         Some(RoomHold { rooms: self.clone(), pool, raw })
     }
 

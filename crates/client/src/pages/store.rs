@@ -325,7 +325,7 @@ fn fill_gaps(pieces: Vec<(u32, Bytes)>, end: u32, strip: u32) -> Vec<(u32, Bytes
         while at < to {
             let stop = to.min((at / strip + 1) * strip);
             let mut slices = Vec::new();
-            crate::pages::block::zeros((stop - at) as usize, &mut slices);
+            crate::pages::piece::zeros((stop - at) as usize, &mut slices);
             for slice in slices {
                 let len = slice.len() as u32;
                 filled.push((at, slice));

@@ -11,7 +11,7 @@ use crate::{
     error::Errno,
     files::{handle::OpenFile, inode::Inode, state::FileState},
     pages::{
-        block::{Content, OwnBuf},
+        piece::{Content, OwnBuf},
         pool::Charge,
         room::RoomHold,
     },
@@ -38,7 +38,7 @@ enum PartStep {
     /// Done; `complete`: the block was filled in sequence.
     Written { complete: bool },
     /// Units that are written in part come in first.
-    Load(Vec<Arc<crate::pages::block::LoadWait>>),
+    Load(Vec<Arc<crate::pages::loading::LoadWait>>),
     /// The file outgrows its inode.
     LeaveInode,
 }
@@ -52,6 +52,7 @@ impl Core {
         data: Content<'_>,
     ) -> Result<usize, Errno> {
         let inode = &file.inode;
+        debug_assert!(inode.lock().token.users() > 0, "the write token is held");
         let mut done = 0;
         let (mut first, mut last) = (u64::MAX, 0);
         let share = (self.live().pagepool / STEP_SHARE) as usize;
@@ -245,7 +246,7 @@ impl Core {
         block: u64,
         from: u32,
         to: u32,
-    ) -> Vec<Arc<crate::pages::block::LoadWait>> {
+    ) -> Vec<Arc<crate::pages::loading::LoadWait>> {
         if !state.on_disk(block) {
             return Vec::new();
         }

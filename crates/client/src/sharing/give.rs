@@ -79,7 +79,7 @@ impl Core {
                 if losing.written.is_empty() && (blocks_only || !unsettled) {
                     return Ok(());
                 }
-                let span = if blocks_only { hull(&losing.written) } else { Span::ALL };
+                let span = if blocks_only { covering(&losing.written) } else { Span::ALL };
                 let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
                 self.make_durable(inode, from, to, blocks_only).await?;
                 let hold = self.hold_flushes(inode).await?;
@@ -170,7 +170,7 @@ impl Core {
     }
 }
 
-fn hull(blocks: &Blocks) -> Span {
+fn covering(blocks: &Blocks) -> Span {
     let (first, last) = (blocks.runs().first(), blocks.runs().last());
     Span { first: first.map_or(0, |run| run.span.first), end: last.map_or(0, |run| run.span.end) }
 }

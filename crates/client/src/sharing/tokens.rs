@@ -52,7 +52,7 @@ pub struct Cell {
     /// Its inode number means nothing here.
     held: Token,
     /// Grants up to this one were recalled: they mean nothing when they come.
-    void: Grant,
+    recalled_to: Grant,
     giving: Option<Giving>,
     resolving: bool,
     asking: bool,
@@ -162,6 +162,7 @@ impl Cell {
 
     /// A use ends.
     pub fn leave(&mut self) {
+        debug_assert!(self.users > 0, "nobody uses it");
         self.users = self.users.saturating_sub(1);
     }
 
@@ -183,10 +184,13 @@ impl Cell {
     }
 
     /// A grant came; the asker is in. False if it was recalled meanwhile: it is as if it had not come. While
-    /// the token is being given up only somebody may take it whom that waits for (`late`).
-    pub fn granted(&mut self, token: &Token, resolve: bool, late: bool) -> bool {
+    /// the token is being given up only somebody may take it whom that waits for (`let_in`).
+    pub fn granted(&mut self, token: &Token, resolve: bool, let_in: bool) -> bool {
         self.asking = false;
-        if token.serial <= self.void || token.serial <= self.held.serial || self.giving.is_some() && !late {
+        if token.serial <= self.recalled_to
+            || token.serial <= self.held.serial
+            || self.giving.is_some() && !let_in
+        {
             return false;
         }
         (self.held, self.resolving) = (token.clone(), resolve);
@@ -213,13 +217,13 @@ impl Cell {
             giving.serial = giving.serial.max(wanted.serial);
             return Recalled::UnderWay;
         }
-        self.void = self.void.max(wanted.serial);
+        self.recalled_to = self.recalled_to.max(wanted.serial);
         let to =
             if wanted.mode > keep { Token::new(wanted.ino, keep, wanted.serial) } else { wanted.clone() };
         if self.held.is_within(&to) {
             self.held.serial = self.held.serial.max(wanted.serial);
             let least = if open { TokenMode::Open } else { TokenMode::None };
-            self.held.mode = left(self.held.mode.max(least), open);
+            self.held.mode = with_handles(self.held.mode.max(least), open);
             return Recalled::Answer(self.known(wanted.ino));
         }
         self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
@@ -228,11 +232,12 @@ impl Cell {
 
     /// Everything is clean: it is given up.
     pub fn gave(&mut self, ino: InodeNo, open: bool) -> Token {
+        debug_assert!(self.users == 0, "it is given up while it is used");
         if let Some(giving) = self.giving.take() {
             self.held = self.held.meet(&giving.to);
             self.held.serial = self.held.serial.max(giving.serial);
-            self.void = self.void.max(giving.serial);
-            self.held.mode = left(self.held.mode, open);
+            self.recalled_to = self.recalled_to.max(giving.serial);
+            self.held.mode = with_handles(self.held.mode, open);
             self.outdated |= self.held.mode < TokenMode::Part;
         }
         self.resolving = false;
@@ -253,7 +258,7 @@ impl Cell {
 }
 
 /// Below `Read` only open handles leave anything.
-fn left(mode: TokenMode, open: bool) -> TokenMode {
+fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
     match (mode, open) {
         (TokenMode::Open | TokenMode::None, true) => TokenMode::Open,
         (TokenMode::Open, false) => TokenMode::None,
