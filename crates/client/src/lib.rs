@@ -1,9 +1,16 @@
 //! Page pool, write-behind, prefetch, and POSIX calls over the network.
 //!
-//! [`Client`] is what FUSE and other users call. Underneath, from the application to the pdisks:
-//! `write` and `read` work on blocks in memory (`block`, `inode`, `pool`), `load` brings bytes in,
-//! `store` writes complete versions of blocks, `commit` makes them known to the manager, `background`
-//! decides when. [`Manager`] and [`Blocks`] are what it stands on.
+//! [`Client`] is what FUSE and other users call; `core` names what all its calls share. Underneath:
+//!
+//! - `files`: inodes, open files, attributes; `commit` tells the manager what was stored;
+//! - `names`: what is known of directories, changes of names;
+//! - `sharing`: tokens, how they are got and given back;
+//! - `pages`: `write` and `read` work on blocks in memory (`block`, `pool`), `load` brings bytes in, `store` writes
+//!   complete versions of blocks; `background` decides when;
+//! - `locks`: locks of programs.
+//!
+//! In each the types that keep state and its rules stand below `core` and know nothing of it; what asks the manager or
+//! the pdisks stands above, as methods of `Core`. [`Manager`] and [`Blocks`] are what it all stands on.
 #![forbid(unsafe_code)]
 
 mod background;

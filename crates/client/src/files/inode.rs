@@ -22,7 +22,8 @@ use super::state::FileState;
 use crate::{
     pages::{
         block::Block,
-        pool::{BlockEntry, Charge, PageOwner, Pool, Tag},
+        pool::{BlockEntry, Charge, Pool},
+        queues::{PageOwner, Tag},
     },
     sharing::tokens::Cell,
 };

@@ -26,11 +26,7 @@ use super::{
 };
 use crate::{
     names::{kept::Names, made::NewNames},
-    pages::{
-        block::Block,
-        extents::BlockSet,
-        pool::{BlockEntry, PageOwner},
-    },
+    pages::{block::Block, extents::BlockSet, pool::BlockEntry, queues::PageOwner},
     sharing::{page_drop::PageDrop, tokens::Cell},
 };
 

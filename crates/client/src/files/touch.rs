@@ -7,8 +7,6 @@ use wire::{
 };
 
 use super::state::FileState;
-#[cfg(doc)]
-use crate::sharing::tokens::Cell;
 
 /// What a change that was made did to the attributes of each directory it names.
 #[derive(Clone, Copy)]
@@ -32,7 +30,7 @@ impl FileState {
         if alone { !self.names.kept.is_spoiled() } else { self.keeps() }
     }
 
-    /// Whether its token is worth asking for now, and is: ends as [`Cell::begin_asking`] does. `attr`: the question is for
+    /// Whether its token is worth asking for now, and is: then it is being asked for. `attr`: the question is for
     /// its attributes.
     pub fn wants_token(&mut self, attr: bool) -> bool {
         if !self.special || self.token.mode() >= TokenMode::Read || self.names.kept.is_spoiled() {

@@ -1,7 +1,7 @@
 //! One block of a file in memory: which of its 4 KiB units are here, and which are not yet stored.
 //!
-//! A block is a set of pieces that do not overlap and do not cross strip boundaries. A piece is
-//! - `Own`: memory of ours being filled by writes; always dirty, may have room behind its last unit;
+//! A block is a set of pieces that do not overlap. A piece is
+//! - `Own`: memory of ours being filled by writes; always dirty, of one strip, may have room behind its last unit;
 //! - `Shared`: read-only bytes, as received from a pdisk or frozen for a write;
 //! - `Zeros`: known to be zeros, without memory but the block's own.
 //!
@@ -24,7 +24,8 @@ use wire::strip::Range;
 use super::{
     loading::{Load, LoadWait, subtract},
     piece::{Data, OwnBuf, PIECE_UNITS_MAX, Piece, State, ZERO_BYTES, zeros},
-    pool::{BlockEntry, Charge, Tag, charged},
+    pool::{BlockEntry, Charge, charged},
+    queues::Tag,
 };
 
 /// Reads of an `Own` piece up to this many bytes are copied out; longer ones freeze it.

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use proptest::prelude::*;
 
 use super::{super::piece::Content, *};
-use crate::pages::pool::{PageOwner, Pool};
+use crate::pages::{pool::Pool, queues::PageOwner};
 
 struct Nobody;
 impl PageOwner for Nobody {

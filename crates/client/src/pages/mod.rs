@@ -9,6 +9,7 @@ pub(crate) mod loading;
 pub(crate) mod piece;
 pub(crate) mod pool;
 mod prefetch;
+pub(crate) mod queues;
 mod read;
 mod reserve;
 pub(crate) mod resize;

@@ -5,7 +5,10 @@ use std::sync::{Arc, LazyLock};
 use base::{AlignedBuf, units::UNIT};
 use bytes::Bytes;
 
-use super::pool::{Charge, Tag, charged};
+use super::{
+    pool::{Charge, charged},
+    queues::Tag,
+};
 
 /// Longest piece of our own, units (2 MiB: a huge page).
 pub(crate) const PIECE_UNITS_MAX: u32 = 512;

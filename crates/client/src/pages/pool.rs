@@ -8,18 +8,15 @@
 //! is loading it. What is kept without data counts too: an entry goes when its turn comes and nothing else needs it.
 //! On failure: who gets no memory before the deadline gets `EIO` and an event.
 //!
-//! Replacement is scan-resistant: pages enter a short first-in-first-out queue and reach the long one only
-//! if they were used again; the long one gives used pages another round. A hit costs an atomic store, no lock.
-//! What a reader in sequence has gone through, and blocks of large files that were stored whole, are given up before
-//! anything else, and take a sixteenth of the pool at most ([`Pool::give_up_first`]): memory that was touched is used again
-//! before memory that was not (docs/measurements.md).
+//! What goes first is decided in [`super::queues`]. What a reader in sequence has gone through takes a sixteenth of the
+//! pool at most ([`Pool::give_up_first`]): memory that was touched is used again before memory that was not
+//! (docs/measurements.md).
 
 use std::{
-    collections::VecDeque,
     ops::Deref,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
@@ -29,16 +26,15 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+use super::{
+    queues::{PageOwner, Queues, Tag, Victim},
+    usage::{PoolCounts, PoolUse},
+};
 use crate::{
     error::Errno,
-    pages::usage::{PoolCounts, PoolUse},
     waits::{self, Waits},
 };
 
-/// Share of the clean bytes that the entry queue may hold before it gives up pages first, percent.
-const ENTRY_PCT: u64 = 20;
-/// Entries that need not be checked for dead ones.
-const DEAD_MIN: usize = 1024;
 /// Freed buffers kept for the next load: at most the pool's size divided by this.
 pub(crate) const IDLE_SHARE: u64 = 4;
 /// What is given up first takes at most the pool's size divided by this.
@@ -46,13 +42,6 @@ const PASSED_SHARE: u64 = 16;
 
 /// What a block in memory takes beside its data: its entry, a few pieces, versions of its strips.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 10;
-
-/// Who holds pages, and can be asked to drop them.
-pub(crate) trait PageOwner: Send + Sync {
-    /// Drops the clean pieces of `block` that carry this tag; if it is the block's own, what is known to be zeros, and
-    /// the block if nothing is left.
-    fn evict(&self, block: u64, tag: &Arc<Tag>);
-}
 
 /// What a block in memory takes for itself, or the extents of a file.
 pub(crate) struct BlockEntry {
@@ -70,42 +59,6 @@ impl BlockEntry {
 impl Drop for BlockEntry {
     fn drop(&mut self) {
         self.charge.pool.entries.fetch_sub(1, Relaxed);
-    }
-}
-
-/// Identity of one clean allocation in the replacement queues; all pieces cut from it share it.
-pub(crate) struct Tag {
-    owner: Weak<dyn PageOwner>,
-    /// Block of the owner's file.
-    pub block: u64,
-    /// Units of the block that the allocation spans.
-    pub units: std::ops::Range<u32>,
-    bytes: u64,
-    /// Read ahead: nobody has asked for it yet when it enters.
-    ahead: bool,
-    hits: AtomicU8,
-    last_end: AtomicU32,
-}
-
-impl Tag {
-    pub fn new(
-        owner: Weak<dyn PageOwner>,
-        block: u64,
-        units: std::ops::Range<u32>,
-        bytes: u64,
-        ahead: bool,
-    ) -> Arc<Tag> {
-        let (hits, last_end) = (AtomicU8::new(0), AtomicU32::new(0));
-        Arc::new(Tag { owner, block, units, bytes, ahead, hits, last_end })
-    }
-
-    /// Notes a use of bytes `from..to` of the block. Going on where the last use ended is one use still:
-    /// a scan in small reads must not look like reuse.
-    pub fn used(&self, from: u32, to: u32) {
-        let last = self.last_end.swap(to, Relaxed);
-        if last != 0 && from < last && self.hits.load(Relaxed) < 3 {
-            self.hits.fetch_add(1, Relaxed);
-        }
     }
 }
 
@@ -181,20 +134,6 @@ struct Inner {
     waits: Waits,
 }
 
-#[derive(Default)]
-struct Queues {
-    /// Given up before all others; each is in one of the other queues too.
-    first: VecDeque<(Weak<Tag>, u64)>,
-    /// Bytes of these, those that are gone or were used again included.
-    first_bytes: u64,
-    entry: VecDeque<Arc<Tag>>,
-    main: VecDeque<Arc<Tag>>,
-    entry_bytes: u64,
-    main_bytes: u64,
-    /// Queue length after the last removal of dead tags.
-    live_estimate: usize,
-}
-
 impl Pool {
     /// With a store of freed buffers of its own.
     #[cfg(test)]
@@ -254,7 +193,7 @@ impl Pool {
 
     pub fn usage(&self) -> PoolUse {
         let counts = &self.0.counts;
-        let reused = self.lock().main_bytes;
+        let reused = self.lock().reused_bytes();
         PoolUse {
             bytes_max: self.bytes_max(),
             used: self.0.used.load(SeqCst),
@@ -381,12 +320,7 @@ impl Pool {
 
     /// Enters clean pages. May be called with an inode's state locked.
     pub fn enter(&self, tag: Arc<Tag>) {
-        let mut queues = self.lock();
-        queues.entry_bytes += tag.bytes;
-        queues.entry.push_back(tag);
-        if queues.entry.len() + queues.main.len() > 2 * queues.live_estimate + DEAD_MIN {
-            queues.remove_dead();
-        }
+        self.lock().enter(tag);
     }
 
     /// A block comes into memory. May be called with an inode's state locked.
@@ -405,40 +339,24 @@ impl Pool {
     /// These pages are given up before all others, unless they are used once more. May be called with an
     /// inode's state locked.
     pub fn give_up_first(&self, tags: Vec<Arc<Tag>>) {
-        let mut queues = self.lock();
-        for tag in tags.iter().filter(|tag| tag.hits.load(Relaxed) == 0) {
-            queues.first_bytes += tag.bytes;
-            queues.first.push_back((Arc::downgrade(tag), tag.bytes));
-        }
-        if queues.first.len() > queues.entry.len() + queues.main.len() + DEAD_MIN {
-            queues.first.retain(|(tag, _)| tag.strong_count() > 1);
-            queues.first_bytes = queues.first.iter().map(|(_, bytes)| bytes).sum();
-        }
+        self.lock().give_up_first(&tags);
     }
 
     /// The next to go of what was passed in sequence, if that is more than it may be.
     fn passed(&self) -> Option<Victim> {
-        let mut queues = self.lock();
-        (queues.first_bytes > self.bytes_max() / PASSED_SHARE).then(|| queues.first())?
+        self.lock().first_beyond(self.bytes_max() / PASSED_SHARE)
     }
 
     /// Gives a victim's pages up. The queues' lock must be free: the owner takes its state.
     fn drop_pages(&self, victim: Victim) {
         let Victim::Tag(tag) = victim else { return };
-        if tag.ahead && tag.last_end.load(Relaxed) == 0 {
-            self.0.counts.ahead_unused.add(tag.bytes);
-        }
-        if let Some(owner) = tag.owner.upgrade() {
-            owner.evict(tag.block, &tag);
-        }
+        self.0.counts.ahead_unused.add(tag.unused_ahead());
+        tag.evict();
     }
 
     /// Gives up clean pages until `want` more bytes fit or nothing is left to give up.
     fn evict(&self, want: u64) {
-        let mut steps = {
-            let queues = self.lock();
-            4 * (queues.entry.len() + queues.main.len()) + queues.first.len() + 4
-        };
+        let mut steps = self.lock().steps_max();
         while steps > 0 && self.0.used.load(SeqCst) + want > self.bytes_max() {
             steps -= 1;
             // In a statement of its own: the queues' lock must be free when the owner takes its state.
@@ -455,62 +373,9 @@ impl Pool {
     }
 }
 
-enum Victim {
-    Tag(Arc<Tag>),
-    Again,
-    None,
-}
-
-impl Queues {
-    /// The next of those given up before all others.
-    fn first(&mut self) -> Option<Victim> {
-        let (tag, bytes) = self.first.pop_front()?;
-        self.first_bytes -= bytes;
-        // It leaves the other queue when its turn there comes: without pages it counts as dead.
-        let unused = |tag: &Arc<Tag>| tag.hits.load(Relaxed) == 0;
-        Some(tag.upgrade().filter(unused).map_or(Victim::Again, Victim::Tag))
-    }
-
-    fn victim(&mut self) -> Victim {
-        if let Some(victim) = self.first() {
-            return victim;
-        }
-        let from_entry =
-            self.main.is_empty() || self.entry_bytes * 100 > (self.entry_bytes + self.main_bytes) * ENTRY_PCT;
-        let popped = if from_entry {
-            self.entry.pop_front().inspect(|tag| self.entry_bytes -= tag.bytes)
-        } else {
-            self.main.pop_front().inspect(|tag| self.main_bytes -= tag.bytes)
-        };
-        let Some(tag) = popped else { return Victim::None };
-        if Arc::strong_count(&tag) == 1 {
-            return Victim::Again;
-        }
-        let hits = tag.hits.load(Relaxed);
-        if hits == 0 {
-            return Victim::Tag(tag);
-        }
-        tag.hits.store(if from_entry { 0 } else { hits - 1 }, Relaxed);
-        self.main_bytes += tag.bytes;
-        self.main.push_back(tag);
-        Victim::Again
-    }
-
-    /// Tags whose pages are gone already stay in the queues until they come to the front; this removes
-    /// them when they are more than the living.
-    fn remove_dead(&mut self) {
-        let alive = |tag: &Arc<Tag>| Arc::strong_count(tag) > 1;
-        self.entry.retain(alive);
-        self.main.retain(alive);
-        self.entry_bytes = self.entry.iter().map(|t| t.bytes).sum();
-        self.main_bytes = self.main.iter().map(|t| t.bytes).sum();
-        self.live_estimate = self.entry.len() + self.main.len();
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::queues::DEAD_MIN, *};
 
     /// Holds one page a block, as an inode would.
     struct Owner(Mutex<std::collections::BTreeMap<u64, (Arc<Tag>, Charge)>>);
@@ -548,16 +413,6 @@ mod tests {
         let pages = owner.0.lock();
         assert!((0..10).all(|b| pages.contains_key(&b)), "reused pages were pushed out by a scan");
         assert!(pool.usage().used <= 100 * 4096);
-    }
-
-    #[test]
-    fn small_steps_through_a_page_are_one_use() {
-        let owner: Weak<Owner> = Weak::new();
-        let tag = Tag::new(owner, 0, 0..4, 16384, false);
-        (0..4u32).for_each(|i| tag.used(i * 4096, (i + 1) * 4096));
-        assert_eq!(tag.hits.load(Relaxed), 0);
-        tag.used(0, 4096);
-        assert_eq!(tag.hits.load(Relaxed), 1);
     }
 
     #[test]
@@ -610,7 +465,7 @@ mod tests {
             add(&pool, &owner, 7); // replaces the page: the old tag is dead
         }
         let queues = pool.lock();
-        assert!(queues.entry.len() + queues.main.len() <= 2 * DEAD_MIN + 4);
+        assert!(queues.len() <= 2 * DEAD_MIN + 4);
     }
 
     #[tokio::test]
