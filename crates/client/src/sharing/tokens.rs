@@ -385,10 +385,12 @@ mod tests {
         assert_eq!((losing.to, &losing.gone, &losing.written), (TokenMode::Part, &rest, &rest));
         assert_eq!(cell.gave(INO, true), part(0, 5, 3));
         assert_eq!(cell.enter(write(0, 5)), Enter::In);
+        cell.leave();
         assert_eq!(cell.enter(write(4, 6)), Enter::Ask);
         assert!(!cell.allows(Need::Attr) && cell.allows(Need::Size));
         // What can be mapped for writing is held whole or not at all.
         assert!(cell.granted(&part(0, 9, 7), false, false));
+        cell.leave();
         assert_eq!(cell.recalled(&part(0, 1, 7), TokenMode::Open, true), Recalled::Begin);
         assert_eq!(cell.losing().to, TokenMode::Open);
         assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 7));
