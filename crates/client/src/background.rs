@@ -7,11 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::InodeNo;
 use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
-use wire::{mgr::Change, token::TOKENS_MAX};
+use wire::mgr::Change;
 
-use crate::{calls::MANY_MAX, core::Core, error::Errno, inode::Inode};
+use crate::{calls::MANY_MAX, core::Core, error::Errno, files::inode::Inode};
 
 /// Files that may be unsettled at once, however few are kept.
 const UNSETTLED_MIN: u32 = 1024;
@@ -23,31 +22,31 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Runs until the client is gone.
 pub(crate) async fn run(core: Weak<Core>) {
     // What the manager is told. While it does not answer, data goes out all the same.
-    let mut telling: Option<JoinHandle<usize>> = None;
+    let mut sending: Option<JoinHandle<usize>> = None;
     loop {
         let Some(core) = core.upgrade() else { return };
         if core.calls.dead() {
             return;
         }
         let commits = core.round();
-        let (teller, runtime) = (core.clone(), core.runtime.clone());
-        let told = telling.get_or_insert_with(|| {
-            runtime.spawn(async move { teller.commit_many(commits).await.max(teller.send_forgets().await) })
+        let (sender, runtime) = (core.clone(), core.runtime.clone());
+        let sent = sending.get_or_insert_with(|| {
+            runtime.spawn(async move { sender.commit_many(commits).await.max(sender.send_forgets().await) })
         });
-        let told = match tokio::time::timeout(TICK, told).await {
-            Ok(told) => {
-                telling = None;
-                told.unwrap_or(0)
+        let sent = match tokio::time::timeout(TICK, sent).await {
+            Ok(sent) => {
+                sending = None;
+                sent.unwrap_or(0)
             }
             Err(_) => continue,
         };
-        if told < MANY_MAX && !core.pool.pressure() {
+        if sent < MANY_MAX && !core.pool.pressure() {
             // What is closed or removed meanwhile goes in one message.
             tokio::time::sleep(GATHER).await;
         }
-        if told == 0 {
+        if sent == 0 {
             // Either end of the pause leads to the next look.
-            let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
+            let _ = tokio::time::timeout(TICK, core.unsettled.wake.notified()).await;
         }
     }
 }
@@ -57,13 +56,11 @@ impl Core {
     fn round(self: &Arc<Core>) -> Vec<Arc<Inode>> {
         let mut commits = Vec::new();
         let mut stores = Vec::new();
-        {
-            let mut unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            let crowded = unsettled.len() >= self.unsettled_max();
-            let pressure = self.pool.pressure() || crowded;
-            unsettled.retain(|_, inode| self.look(inode, pressure, crowded, &mut commits, &mut stores));
-        }
-        self.settled.notify_waiters();
+        let pressure = self.pool.pressure();
+        self.unsettled.look(|count, inode| {
+            let crowded = count >= self.unsettled_max();
+            self.look(inode, pressure || crowded, crowded, &mut commits, &mut stores)
+        });
         for (inode, filling, cleaner) in stores {
             let core = self.clone();
             self.runtime.spawn(async move {
@@ -71,14 +68,10 @@ impl Core {
                 let _ = core.store_but(&inode, 0, u64::MAX, filling).await;
                 drop(cleaner);
                 let mut state = inode.lock();
-                state.storing = false;
-                if !state.dirty.is_empty() {
-                    state.dirty_since = Some(Instant::now());
-                } else {
-                    state.dirty_since = None;
-                }
+                let dirty = !state.dirty.is_empty();
+                state.due.stored(dirty);
                 drop(state);
-                core.wake.notify_one();
+                core.unsettled.wake.notify_one();
             });
         }
         commits
@@ -92,19 +85,16 @@ impl Core {
     /// Waits until one more file may have something to write out or to tell: what is kept of such files is bounded by
     /// nothing else.
     pub async fn throttle_files(&self, inode: &Inode) -> Result<(), Errno> {
-        let few = || {
-            let unsettled = self.unsettled.lock().unwrap_or_else(|e| e.into_inner());
-            unsettled.len() < self.unsettled_max() || unsettled.contains_key(&inode.ino)
-        };
+        let few = || self.unsettled.has_room(inode.ino, self.unsettled_max());
         let less = async {
             loop {
-                let settled = self.settled.notified();
+                let settled = self.unsettled.looked.notified();
                 tokio::pin!(settled);
                 settled.as_mut().enable();
                 if few() {
                     return;
                 }
-                self.wake.notify_one();
+                self.unsettled.wake.notify_one();
                 settled.await;
             }
         };
@@ -121,36 +111,36 @@ impl Core {
         stores: &mut Vec<(Arc<Inode>, Option<u64>, OwnedSemaphorePermit)>,
     ) -> bool {
         let mut state = inode.lock();
-        if state.gone && state.opens == 0 || !state.unsettled() {
-            state.soon = false;
+        if state.gone && !state.opens.any() || !state.unsettled() {
+            state.due.soon = false;
             return false;
         }
         let aged = |since: Option<Instant>, age: Duration| since.is_some_and(|since| since.elapsed() >= age);
-        if state.retry_at.is_some_and(|at| Instant::now() < at) {
+        if state.failures.pause() {
             return true;
         }
         let fits = state.fits_inode(self.tunables.inline_data_max);
-        let whole_due = aged(state.dirty_since, self.tunables.writeback_age) || state.soon;
+        let whole_due = aged(state.due.data_since, self.tunables.writeback_age) || state.due.soon;
         let data_due = whole_due || pressure;
         // Without a cleaner it stays due: one that ends wakes the loop.
         if !state.dirty.is_empty()
             && !fits
             && data_due
-            && !state.storing
-            && state.hold == 0
-            && let Ok(cleaner) = self.cleaner_permits.clone().try_acquire_owned()
+            && !state.due.storing
+            && !state.flushes.are_held()
+            && let Ok(cleaner) = self.permits.cleaner.clone().try_acquire_owned()
         {
-            state.storing = true;
+            state.due.storing = true;
             // A block that is being filled goes out when it is full: alone it would cost a second version.
-            let filling = (!whole_due).then(|| state.run.end / state.block_size());
+            let filling = (!whole_due).then(|| state.writes.run_end() / state.block_size());
             stores.push((inode.clone(), filling, cleaner));
         }
         let content_due = fits && !state.dirty.is_empty() && data_due;
         // Data first where it is on its way: one commit instead of two.
-        let meta_due = !state.storing
+        let meta_due = !state.due.storing
             && (crowded
-                || aged(state.meta_since, self.tunables.commit_age)
-                || state.soon && state.flights == 0);
+                || aged(state.due.commit_since, self.tunables.commit_age)
+                || state.due.soon && !state.flushes.in_flight());
         if (content_due || meta_due) && commits.len() < MANY_MAX {
             commits.push(inode.clone());
         }
@@ -159,17 +149,8 @@ impl Core {
 
     /// Tells the manager which orphans may be reclaimed; returns how many were told.
     pub async fn send_forgets(self: &Arc<Core>) -> usize {
-        let left = {
-            let mut forgotten = self.forgotten.lock().unwrap_or_else(|e| e.into_inner());
-            let keep = forgotten.len().saturating_sub(TOKENS_MAX);
-            forgotten.split_off(keep)
-        };
-        self.release_soon(left);
-        let inos: Vec<InodeNo> = {
-            let mut forgets = self.forgets.lock().unwrap_or_else(|e| e.into_inner());
-            let keep = forgets.len().saturating_sub(MANY_MAX);
-            forgets.split_off(keep)
-        };
+        self.release_soon(self.orphans.take_tokens());
+        let inos = self.orphans.take(MANY_MAX);
         if inos.is_empty() {
             return 0;
         }
@@ -177,7 +158,7 @@ impl Core {
         let changes = inos.iter().map(|&ino| Change::Forget { ino, highest }).collect();
         if self.calls.mutate_many(changes).await.is_err() && !self.calls.dead() {
             // Not lost, only later; the manager forgets orphans of ended sessions by itself.
-            self.forgets.lock().unwrap_or_else(|e| e.into_inner()).extend(inos);
+            self.orphans.add(inos);
             return 0;
         }
         inos.len()

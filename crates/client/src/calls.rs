@@ -8,12 +8,13 @@
 use std::{
     future::Future,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
 
@@ -33,6 +34,41 @@ pub(crate) struct Calls {
     died: Notify,
     /// We end the session ourselves: that it is gone then is as it should be.
     leaving: AtomicBool,
+    pub given_up: GivenUp,
+}
+
+/// Changes without an answer that nobody waits for any more.
+#[derive(Default)]
+pub(crate) struct GivenUp {
+    count: AtomicUsize,
+    ended: Notify,
+}
+
+impl GivenUp {
+    /// Somebody gives up to wait for one.
+    pub fn began(&self) {
+        self.count.fetch_add(1, SeqCst);
+    }
+
+    /// It is answered.
+    pub fn ended(&self) {
+        let before = self.count.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "none ends that did not begin");
+        self.ended.notify_waiters();
+    }
+
+    /// Returns when there is none.
+    pub async fn none(&self) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if self.count.load(SeqCst) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
 }
 
 struct Slots {
@@ -50,7 +86,7 @@ struct Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let next = OpId { slot: self.op.slot, seq: self.op.seq + 1 };
-        self.slots.free.lock().unwrap_or_else(|e| e.into_inner()).push(next);
+        self.slots.free.lock().push(next);
     }
 }
 
@@ -60,7 +96,8 @@ impl Calls {
         let permits = Arc::new(Semaphore::new(SLOTS.into()));
         let slots = Arc::new(Slots { permits, free: Mutex::new(free) });
         let (dead, leaving) = Default::default();
-        Calls { manager, slots, patience, dead, died: Notify::new(), leaving }
+        let given_up = GivenUp::default();
+        Calls { manager, slots, patience, dead, died: Notify::new(), leaving, given_up }
     }
 
     /// Whether the session was ended under us: nothing can be changed or trusted any more.
@@ -203,7 +240,7 @@ impl Calls {
             tracing::error!("gave up waiting for a free slot of the session");
             return Err(Errno::EIO);
         };
-        let op = self.slots.free.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let op = self.slots.free.lock().pop();
         let op = op.expect("as many slots as permits");
         Ok(Slot { slots: self.slots.clone(), op, _permit: permit })
     }

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | truncate (`SetAttr` with a size), punch (`Deallocate`) | the file's `io` and `commit` locks are held and no block of it is written; after the deadline reads and fsync wait too ([`FileState::changing`]) | blocks are forgotten with the manager's answer, never kept beside it; writes come after it |
 //! | `CommitWrite` of one file, or of many | the `commit` lock is held; blocks stay `pending`, sizes and times uncommitted | a later commit cannot be overtaken by a late copy; fsync waits for the lock |
-//! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
+//! | create, link, unlink, rename, extended attributes, attributes of directories | the names and attributes are `Changing` ([`crate::names::directory`]), tokens of the files are held | what is changing is asked for; a file whose name went away is given up when the answer comes |
 //! | `Forget` of an unlinked file | sent again; what is forgotten twice is gone | nothing is known of the inode here; the manager forgets orphans of ended sessions by itself |
 //! | `Reserve` | room may be granted that is not known here | the next question says what is held, and the manager counts that |
 //! | `Acquire` of a token | the token is not used; the manager may think it is held | a recall of it is answered with what is held; the next grant has a higher number |
@@ -28,49 +28,41 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU8, Ordering::SeqCst},
     },
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
-use crate::{core::Core, error::Errno, inode::Inode};
+use crate::{core::Core, error::Errno, files::inode::Inode};
 
 const UNDER_WAY: u8 = 0;
 const GIVEN_UP: u8 = 1;
 const DONE: u8 = 2;
 
-/// Changes without an answer that nobody waits for any more.
-#[derive(Default)]
-pub(crate) struct Late {
-    count: AtomicUsize,
-    ended: Notify,
-}
-
 /// One change, between its task and who waits for it.
-struct Fate {
+struct ChangeState {
     core: Arc<Core>,
     state: AtomicU8,
 }
 
 /// The task's end of it; counts as done however the task ends.
-struct Carrier(Arc<Fate>);
+struct Carrier(Arc<ChangeState>);
 
 impl Drop for Carrier {
     fn drop(&mut self) {
         if self.0.state.swap(DONE, SeqCst) == GIVEN_UP {
             let core = &self.0.core;
-            core.late.count.fetch_sub(1, SeqCst);
-            core.late.ended.notify_waiters();
+            core.calls.given_up.ended();
             // After an error the kernel goes on with what it knew before.
             let teller = core.clone();
-            core.runtime.spawn(async move { teller.tell_kernel(|kernel| kernel.drop_names()).await });
+            core.runtime.spawn(async move { teller.kernel.tell(|kernel| kernel.drop_names()).await });
         }
     }
 }
 
 /// The waiter's end of it; given up when it goes before the task has ended.
-struct Waiter(Arc<Fate>);
+struct Waiter(Arc<ChangeState>);
 
 impl Drop for Waiter {
     fn drop(&mut self) {
@@ -78,11 +70,10 @@ impl Drop for Waiter {
             return;
         }
         // Counted first: the task may end at once.
-        let late = &self.0.core.late;
-        late.count.fetch_add(1, SeqCst);
+        let given_up = &self.0.core.calls.given_up;
+        given_up.began();
         if self.0.state.compare_exchange(UNDER_WAY, GIVEN_UP, SeqCst, SeqCst).is_err() {
-            late.count.fetch_sub(1, SeqCst);
-            late.ended.notify_waiters();
+            given_up.ended();
         }
     }
 }
@@ -94,9 +85,10 @@ impl Core {
         self: &Arc<Core>,
         work: impl Future<Output = Result<T, Errno>> + Send + 'static,
     ) -> Result<T, Errno> {
-        self.wait_late().await?;
-        let fate = Arc::new(Fate { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
-        let (carrier, waiter) = (Carrier(fate.clone()), Waiter(fate));
+        let none = self.calls.given_up.none();
+        self.patient("an earlier change that the manager has not answered", None, none).await?;
+        let change = Arc::new(ChangeState { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
+        let (carrier, waiter) = (Carrier(change.clone()), Waiter(change));
         let task = self.runtime.spawn(async move {
             let done = work.await;
             drop(carrier);
@@ -107,22 +99,6 @@ impl Core {
         done?.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Waits until no change is unanswered that was given up.
-    async fn wait_late(&self) -> Result<(), Errno> {
-        let none = async {
-            loop {
-                let ended = self.late.ended.notified();
-                tokio::pin!(ended);
-                ended.as_mut().enable();
-                if self.late.count.load(SeqCst) == 0 {
-                    return;
-                }
-                ended.await;
-            }
-        };
-        self.patient("an earlier change that the manager has not answered", None, none).await
-    }
-
     /// Carries out a change of one file's record; `work` holds the locks that it needs. `EIO` after the deadline without
     /// any change of the inode, while `work` goes on.
     pub async fn see_through(
@@ -131,14 +107,14 @@ impl Core {
         what: &'static str,
         work: impl Future<Output = Result<(), Errno>> + Send + 'static,
     ) -> Result<(), Errno> {
-        let (tell, mut told) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let file = inode.clone();
         self.runtime.spawn(async move {
             // Who waited may be gone.
-            let _ = tell.send(work.await);
+            let _ = answer.send(work.await);
             file.changed.notify_waiters();
         });
-        let done = || match told.try_recv() {
+        let done = || match answered.try_recv() {
             Ok(done) => Some(done),
             Err(oneshot::error::TryRecvError::Empty) => None,
             Err(oneshot::error::TryRecvError::Closed) => Some(Err(Errno::EIO)),
@@ -146,7 +122,7 @@ impl Core {
         self.wait_inode(inode, what, done).await?
     }
 
-    /// Waits until what is known of a file's record can be believed: see [`crate::inode::FileState::changing`].
+    /// Waits until what is known of a file's record can be believed: see [`crate::files::state::FileState::changing`].
     pub async fn wait_settled(&self, inode: &Inode) -> Result<(), Errno> {
         if inode.lock().changing.is_none() {
             return Ok(());

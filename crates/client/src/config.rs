@@ -130,7 +130,7 @@ impl Tunables {
     pub fn memory_bound(&self, block_size: u64) -> MemoryBound {
         let parts = MemoryBound {
             pagepool: self.pagepool,
-            idle_buffers: self.pagepool / crate::pool::IDLE_SHARE,
+            idle_buffers: self.pagepool / crate::pages::pool::IDLE_SHARE,
             writing: u64::from(self.flushes_max) * block_size,
             files: u64::from(self.files_to_cache_max) * FILE_BYTES,
             handles: u64::from(self.handles_max) * HANDLE_BYTES,
@@ -190,7 +190,7 @@ pub(crate) const FILE_BYTES: u64 = 3 << 10;
 pub(crate) const HANDLE_BYTES: u64 = FILE_BYTES + (1 << 10);
 /// Open files for each file that may be kept, and at least.
 const HANDLES: (u32, u32) = (16, 64 << 10);
-/// Names kept, here and in directories made here: [`crate::directory`], [`crate::names`].
+/// Names kept, here and in directories made here: [`crate::names::directory`], [`crate::names::made`].
 const NAMES_BYTES: u64 = 64 * MIB;
 const PROCESS_BYTES: u64 = 64 * MIB;
 
@@ -213,10 +213,10 @@ mod tests {
 
     #[test]
     fn files_and_handles_take_no_more_than_is_said() {
-        let inode = size_of::<crate::inode::Inode>() as u64;
+        let inode = size_of::<crate::files::inode::Inode>() as u64;
         // Beside themselves: their places in tables, short lists, what the allocator rounds up.
         assert!(inode * 2 <= FILE_BYTES, "{inode}");
-        let handle = size_of::<crate::handle::OpenFile>() as u64;
+        let handle = size_of::<crate::files::handle::OpenFile>() as u64;
         assert!(FILE_BYTES + handle * 3 / 2 <= HANDLE_BYTES, "{handle}");
         let bound = Tunables::default().memory_bound(4 * MIB);
         let parts = bound.pagepool + bound.idle_buffers + bound.writing + bound.files + bound.handles;

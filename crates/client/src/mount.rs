@@ -6,12 +6,13 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use base::{BufPool, Epoch, FsId, Grant, InodeNo, OpClass, PoolId, SessionId, StripeId, presence::boot_time};
 use net::Endpoint;
+use parking_lot::Mutex;
 use rustix::process::Pid;
 use stripe::{
     IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
@@ -81,7 +82,7 @@ impl Client {
         let manager = Arc::new(MemberCalls { membership: membership.clone() });
         let client = Client::with_buffers(manager, blocks, granted.session.clone(), tunables, buffers);
         if !granted.whole {
-            client.core.set_split();
+            client.core.sharing.set_split();
         } else if !resolved {
             // With tokens each inode is resolved before it is used, and the manager has the rest tried again and again.
             client.core.share().await;
@@ -195,7 +196,7 @@ const OPEN_ATTEMPT: Duration = Duration::from_secs(40);
 
 impl SessionOpener {
     fn granted(&self) -> Option<Granted> {
-        self.granted.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.granted.lock().clone()
     }
 
     /// The reason why no session could be had, as an error of the mount.
@@ -224,8 +225,7 @@ impl SessionOpener {
             match reply {
                 Ok(MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config }) => {
                     let info = SessionInfo { session, grant, fs };
-                    *self.granted.lock().unwrap_or_else(|e| e.into_inner()) =
-                        Some(Granted { session: info, whole, resolve, config });
+                    *self.granted.lock() = Some(Granted { session: info, whole, resolve, config });
                     return Ok(Registered {
                         session,
                         sent,

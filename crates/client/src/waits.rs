@@ -11,16 +11,14 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
-    future::{Future, poll_fn},
-    sync::{Arc, Mutex, MutexGuard},
-    task::Poll,
+    future::Future,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use base::InodeNo;
+use parking_lot::Mutex;
 use serde::Serialize;
-
-use crate::{core::Core, error::Errno};
 
 tokio::task_local! {
     static OPERATION: Operation;
@@ -65,15 +63,11 @@ pub(crate) struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.waits.lock().rows.remove(&self.number);
+        self.waits.0.lock().rows.remove(&self.number);
     }
 }
 
 impl Waits {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     /// A wait begins; it ends when this is dropped.
     pub fn enter(&self, what: &'static str, inode: Option<InodeNo>) -> Entered<'_> {
         let named = |operation: &Operation| {
@@ -82,7 +76,7 @@ impl Waits {
         };
         let operation = OPERATION.try_with(named).ok();
         let wait = Wait { operation, what, inode, age: Duration::ZERO };
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         table.next += 1;
         let number = table.next;
         table.rows.insert(number, (Instant::now(), wait));
@@ -91,7 +85,7 @@ impl Waits {
 
     /// All waits, longest first.
     pub fn list(&self) -> Vec<Wait> {
-        let table = self.lock();
+        let table = self.0.lock();
         table.rows.values().map(|(since, wait)| Wait { age: since.elapsed(), ..wait.clone() }).collect()
     }
 }
@@ -102,42 +96,8 @@ pub(crate) fn moved() {
     let _ = OPERATION.try_with(|operation| operation.moved.set(Instant::now()));
 }
 
-impl Core {
-    /// A wait with the client's patience, listed while it lasts. `EIO` also when the session ends.
-    pub async fn patient<T>(
-        &self,
-        what: &'static str,
-        inode: Option<InodeNo>,
-        wait: impl Future<Output = T>,
-    ) -> Result<T, Errno> {
-        tokio::pin!(wait);
-        if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
-            return Ok(done);
-        }
-        let _entered = self.pool.waits().enter(what, inode);
-        self.calls.alive(tokio::time::timeout(self.patience(), wait)).await?.map_err(|_| {
-            tracing::error!(inode = inode.map_or(0, |ino| ino.0), "gave up waiting for {what}");
-            Errno::EIO
-        })
-    }
-
-    /// What a program asked for: ends with `EIO` when it has not moved on for the client's patience, or the session ends.
-    pub async fn operation<T>(
-        &self,
-        name: &'static str,
-        inode: Option<InodeNo>,
-        work: impl Future<Output = Result<T, Errno>>,
-    ) -> Result<T, Errno> {
-        self.calls.alive(bounded(name, self.patience(), work)).await?.unwrap_or_else(|waits_for| {
-            let inode = inode.map_or(0, |ino| ino.0);
-            tracing::error!(inode, usage = ?self.pool.usage(), "{name} gave up waiting for {waits_for}");
-            Err(Errno::EIO)
-        })
-    }
-}
-
 /// The outcome of `work`, or what it waited for last when it had not moved on for `patience`.
-async fn bounded<T>(
+pub(crate) async fn bounded<T>(
     name: &'static str,
     patience: Duration,
     work: impl Future<Output = T>,

@@ -1,5 +1,5 @@
 //! A manager, some clients, one file of two blocks, one server, and the messages between them. What decides is the
-//! shipped code: `manager::tokens::Tokens` and `client::tokens::Cell`; the rest is what `client::share` does with
+//! shipped code: `manager::tokens::Tokens` and `client::tokens::Cell`; the rest is what `client::sharing` does with
 //! it, in the fewest steps that can be told apart from outside.
 
 use std::time::Duration;

@@ -1,0 +1,252 @@
+//! Attributes, between the inodes in memory and the manager.
+
+use std::sync::Arc;
+
+use base::InodeNo;
+use wire::{
+    mgr::{Attr, Change, FileKind, MgrReply, MgrRequest},
+    token::{Need, Token, TokenMode},
+};
+
+use super::{inode::Inode, set_attrs::SetAttrs, touch::Touched};
+use crate::{
+    calls::unexpected,
+    core::{Core, now},
+    error::Errno,
+    names::changing::Newest,
+    sharing::state::Moment,
+};
+
+impl Core {
+    /// All inodes in memory.
+    pub fn all_inodes(&self) -> Vec<Arc<Inode>> {
+        self.table.all()
+    }
+
+    /// The entry of an inode, made if it is not there.
+    pub fn inode(self: &Arc<Core>, ino: InodeNo) -> Arc<Inode> {
+        let max = self.tunables.files_to_cache_max as usize;
+        let make = || Inode::new(ino, self.pool.clone(), self.first_token());
+        let (inode, holding) = self.table.entry(ino, max, self.whole().is_some(), make);
+        for inode in holding {
+            let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());
+            self.runtime.spawn(self.clone().give_back(token));
+        }
+        inode
+    }
+
+    /// The entry of an inode, if there is one.
+    pub fn inode_known(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.table.get(ino)
+    }
+
+    /// Drops the entry of an inode that does not exist any more.
+    pub fn drop_inode(&self, ino: InodeNo) {
+        self.table.remove(ino);
+    }
+
+    /// Takes in attributes that the manager gave as the result of a change: of a file, whose token is held, the newest.
+    pub fn changed_attr(self: &Arc<Core>, attr: Attr, newest: Newest) -> Attr {
+        let inode = self.inode(attr.ino);
+        self.set_geometry(&inode, &attr);
+        let mut state = inode.lock();
+        state.special = attr.kind != FileKind::File;
+        if state.special {
+            let newest = newest.is_some_and(|change| self.sharing.is_newest(change));
+            state.take_changed(&attr, newest, self.whole().is_some());
+            return attr;
+        }
+        if state.token.mode() < TokenMode::Read {
+            state.gone |= attr.nlink == 0;
+            return attr;
+        }
+        state.merge(attr);
+        state.visible()
+    }
+
+    /// Takes in attributes that the manager gave as an answer to a question put at the moment `asked`. What
+    /// is known here is newer.
+    pub fn seen_attr(self: &Arc<Core>, attr: Attr, asked: Moment) -> Attr {
+        let inode = self.inode(attr.ino);
+        self.set_geometry(&inode, &attr);
+        let mut state = inode.lock();
+        state.special = attr.kind != FileKind::File;
+        if state.token.mode() < TokenMode::Read || state.special && self.whole().is_none() {
+            return attr;
+        }
+        if !state.attr_known {
+            let settled = !self.sharing.changed_since(asked) && state.settled_since(state.attr_generation);
+            if state.special && !(settled && state.keeps_attr(self.whole().is_some())) {
+                return attr;
+            }
+            state.merge(attr);
+        }
+        state.visible()
+    }
+
+    pub fn set_geometry(&self, inode: &Inode, attr: &Attr) {
+        let geometry = self.blocks.geometry(attr.pool);
+        if geometry.is_some() {
+            let _ = inode.home.set(attr.pool); // the same each time
+        }
+        let strips = geometry.map_or(1, |g| u32::from(g.data_strips.max(1)));
+        inode.lock().strip_units = (attr.block_size / base::units::UNIT as u32 / strips).max(1);
+    }
+
+    /// Attributes, from here or from the manager.
+    pub async fn getattr(self: &Arc<Core>, ino: InodeNo) -> Result<Attr, Errno> {
+        let inode = self.inode(ino);
+        let asked = self.sharing.now();
+        let generation = {
+            let state = inode.lock();
+            let held = match state.special && self.whole().is_none() {
+                true => state.keeps(),
+                false => state.token.mode() >= TokenMode::Read,
+            };
+            if state.attr_known && held && self.calls.lease_valid() {
+                return if state.gone && !state.opens.any() {
+                    Err(Errno::ENOENT)
+                } else {
+                    Ok(state.visible())
+                };
+            }
+            state.attr_generation
+        };
+        if let Some(answer) = self.attr_with_token(&inode).await {
+            return answer;
+        }
+        match self.calls.ask(MgrRequest::GetAttr { ino }).await {
+            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File && self.is_behind(ino, asked) => {
+                self.attr_under_token(ino).await
+            }
+            Ok(MgrReply::Attr(attr)) if attr.kind == FileKind::File => {
+                let same = inode.lock().attr_generation == generation;
+                Ok(if same { self.seen_attr(*attr, asked) } else { *attr })
+            }
+            Ok(MgrReply::Attr(attr)) => {
+                self.set_geometry(&inode, &attr);
+                let mut state = inode.lock();
+                state.special = true;
+                if state.settled_since(generation) && state.keeps_attr(self.whole().is_some()) {
+                    state.merge(Attr::clone(&attr));
+                }
+                Ok(*attr)
+            }
+            Ok(MgrReply::Held(_)) => self.attr_under_token(ino).await,
+            Ok(other) => Err(unexpected("GetAttr", &other)),
+            Err(error) => {
+                if error == Errno::ENOENT && !inode.lock().opens.any() {
+                    self.drop_inode(ino);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes attributes; the size first, by itself. Those of files go to the manager with the next commit:
+    /// by age, after the last close, with fsync, or before the token is given up.
+    pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
+        let before = self.getattr(ino).await?;
+        let kind = before.kind;
+        let inode = self.inode(ino);
+        let _hold = match kind {
+            FileKind::File => Some(self.hold(&inode, Need::Write).await?),
+            _ => None,
+        };
+        if let Some(size) = set.size {
+            if kind != FileKind::File {
+                Core::check_file(kind)?;
+            }
+            self.truncate(&inode, size).await?;
+        }
+        let others = SetAttrs { size: None, ctime: None, ..set };
+        if others == SetAttrs::default() {
+            return Ok(if kind == FileKind::File { inode.lock().visible() } else { before });
+        }
+        let ctime = set.ctime.unwrap_or_else(now);
+        if kind == FileKind::File {
+            self.throttle_files(&inode).await?;
+            let attr = inode.lock().set(&others, ctime);
+            self.note_unsettled(&inode);
+            return Ok(attr);
+        }
+        let change = Change::SetAttr {
+            ino,
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: None,
+            atime: set.atime,
+            mtime: set.mtime,
+            ctime,
+            highest: self.any_version(),
+        };
+        let core = self.clone();
+        self.carry_out(async move { core.set_special(&inode, change).await }).await
+    }
+
+    /// Attributes of what is no file are the manager's.
+    async fn set_special(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
+        let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
+        let changing = self.change(&[], &[inode.ino]);
+        let reply = self.calls.mutate(change).await;
+        let newest = changing.end(&reply, &[], Touched::Unknown);
+        match reply? {
+            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
+            other => Err(unexpected("SetAttr", &other)),
+        }
+    }
+
+    /// Whether it is known here that a file has no extended attribute.
+    pub fn is_plain(&self, ino: InodeNo) -> bool {
+        let Some(inode) = self.inode_known(ino) else { return false };
+        let state = inode.lock();
+        let file = state.attr_known && state.attr.kind == FileKind::File;
+        let held = state.token.mode() >= TokenMode::Read && state.attr.plain;
+        file && held && self.calls.lease_valid()
+    }
+
+    /// What follows when an inode lost a name: without names and handles it is given up.
+    pub async fn name_lost(self: &Arc<Core>, attr: Attr, newest: Newest) {
+        let ino = attr.ino;
+        self.changed_attr(attr, newest);
+        let inode = self.inode(ino);
+        let unused = {
+            let state = inode.lock();
+            state.gone && !state.opens.any()
+        };
+        if unused {
+            self.give_up(&inode);
+        }
+    }
+
+    /// The last handle on an inode without a name is closed, or it never had one: its data is dropped,
+    /// and the manager may reclaim it once nothing of it is in flight.
+    pub fn give_up(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let (core, inode) = (self.clone(), inode.clone());
+        self.runtime.spawn(async move {
+            let Ok(hold) = core.hold_flushes(&inode).await else { return };
+            let room = {
+                let mut state = inode.lock();
+                if state.opens.any() {
+                    return;
+                }
+                let room = state.drop_blocks(0, u64::MAX);
+                state.pending.remove(0, u64::MAX);
+                state.unsent.forget();
+                state.size_committed = state.attr.size;
+                room
+            };
+            core.return_room(&inode, room);
+            drop(hold);
+            let unused = || (inode.lock().token.users() == 0).then_some(());
+            if core.wait_inode(&inode, "users of a token", unused).await.is_ok() {
+                let left = inode.lock().token.forget(inode.ino);
+                core.orphans.add_token(left);
+            }
+            core.drop_inode(inode.ino);
+            core.orphans.add([inode.ino]);
+            core.unsettled.wake.notify_one();
+        });
+    }
+}

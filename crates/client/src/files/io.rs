@@ -1,0 +1,117 @@
+//! Reads and writes of open files, under their tokens.
+
+use std::sync::Arc;
+
+use super::{
+    handle::{Handle, OpenFile, ReadData},
+    privileges::Privileges,
+    state::FileState,
+};
+use crate::{core::Core, error::Errno, pages::piece::Content};
+
+impl Core {
+    /// See [`crate::Client::read`].
+    pub async fn read_under_token(
+        self: &Arc<Core>,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+    ) -> Result<ReadData, Errno> {
+        let file = self.file(handle)?;
+        if !file.flags.read {
+            return Err(Errno::EBADF);
+        }
+        let range = (offset, len as u64);
+        let need = |state: &FileState| state.read_need(range.0, range.1);
+        let work = async {
+            let _hold = self.hold_for(&file.inode, Some(range), need).await?;
+            self.read(&file, offset, len).await
+        };
+        self.operation("read", Some(file.inode.ino), work).await
+    }
+
+    /// See [`crate::Client::try_read_cached`].
+    pub fn try_read_under_token(
+        self: &Arc<Core>,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+    ) -> Option<ReadData> {
+        let file = self.file(handle).ok().filter(|f| f.flags.read)?;
+        if self.calls.dead() || !self.calls.lease_valid() {
+            return None;
+        }
+        {
+            let state = file.inode.lock();
+            if !state.token.allows(state.read_need(offset, len as u64)) || state.token.is_giving() {
+                return None;
+            }
+        }
+        self.try_read_cached(&file, offset, len)
+    }
+
+    /// At `offset` if the data is `placed`, or the handle is none that writes at the end.
+    pub async fn write_under_token(
+        self: &Arc<Core>,
+        file: &OpenFile,
+        offset: u64,
+        data: Content<'_>,
+        placed: bool,
+        privileges: Privileges,
+    ) -> Result<usize, Errno> {
+        let len = data.len() as u64;
+        let work = async {
+            loop {
+                let at = (placed || !self.appends(file)).then_some(offset);
+                let need = |state: &FileState| state.write_need(at, len);
+                let range = Some((offset, len));
+                let _hold = self.hold_to_change(&file.inode, range, privileges, need).await?;
+                // Others may have come meanwhile: then the end is found here.
+                if at.is_none() || placed || !self.appends(file) {
+                    return self.write_at(file, at, data).await;
+                }
+            }
+        };
+        self.operation("write", Some(file.inode.ino), work).await
+    }
+
+    /// See [`crate::Client::will_need`].
+    pub async fn will_need(self: &Arc<Core>, handle: Handle, offset: u64, len: u64) -> Result<(), Errno> {
+        let file = self.file(handle)?;
+        let need = |state: &FileState| state.read_need(offset, len);
+        let _hold = self.hold_for(&file.inode, None, need).await?;
+        self.ensure_alloc(&file.inode).await?;
+        let end = offset.saturating_add(len).min(file.inode.lock().attr.size);
+        self.load_ahead(&file.inode, offset.min(end), end);
+        Ok(())
+    }
+
+    /// See [`crate::Client::copy_range`].
+    pub async fn copy_range(
+        self: &Arc<Core>,
+        (from, from_offset, to, to_offset, len): (Handle, u64, Handle, u64, u64),
+        privileges: Privileges,
+    ) -> Result<u64, Errno> {
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(4 << 20) as usize;
+            let copied = async {
+                let data = self.read_under_token(from, from_offset + done, step).await?;
+                let mut at = to_offset + done;
+                for piece in data.pieces() {
+                    let file = self.file_to_write(to)?;
+                    at += self.write_under_token(&file, at, piece.as_ref().into(), false, privileges).await?
+                        as u64;
+                }
+                Ok(data.len())
+            };
+            match copied.await {
+                Ok(0) => break,
+                Ok(copied) => done += copied as u64,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,75 @@
+//! Attributes of what is no file, as changes by this client leave them; when they may be kept is told in
+//! [`crate::names::directory`].
+
+use wire::{
+    mgr::{Attr, Timestamp},
+    token::TokenMode,
+};
+
+use super::state::FileState;
+
+/// What a change that was made did to the attributes of each directory it names.
+#[derive(Clone, Copy)]
+pub(crate) enum Touched {
+    /// Names were made or taken away at this time, of so many more directories.
+    At(Timestamp, i32),
+    /// Nothing.
+    Nothing,
+    /// To be asked for.
+    Unknown,
+}
+
+impl FileState {
+    /// Whether answers about it may be kept: for what is no file, while others are there.
+    pub fn keeps(&self) -> bool {
+        self.token.mode() >= TokenMode::Read && !self.token.is_giving() && !self.names.kept.is_spoiled()
+    }
+
+    /// The same for attributes, also while nobody else is there (`alone`).
+    pub fn keeps_attr(&self, alone: bool) -> bool {
+        if alone { !self.names.kept.is_spoiled() } else { self.keeps() }
+    }
+
+    /// Whether its token is worth asking for now, and is: then it is being asked for. `attr`: the question is for
+    /// its attributes.
+    pub fn wants_token(&mut self, attr: bool) -> bool {
+        if !self.special || self.token.mode() >= TokenMode::Read || self.names.kept.is_spoiled() {
+            return false;
+        }
+        self.names.kept.wants_token(attr) && self.token.begin_asking()
+    }
+
+    /// Whether attributes may be kept that were asked for at this generation: no change by this client can have made
+    /// them old.
+    pub fn settled_since(&self, generation: u64) -> bool {
+        self.attr_generation == generation && self.names.kept.is_still()
+    }
+
+    /// A change by this client that was alone has done this to its attributes.
+    pub fn touched(&mut self, touched: Touched, alone: bool) {
+        match touched {
+            Touched::At(now, directories) if self.attr_known && self.keeps_attr(alone) => {
+                (self.attr.mtime, self.attr.ctime) = (now, now);
+                self.attr.nlink = self.attr.nlink.saturating_add_signed(directories);
+                self.attr_generation += 1;
+            }
+            Touched::Nothing => {}
+            _ => self.outdate_attr(),
+        }
+    }
+
+    /// Attributes that came with the answer to a change of what is no file. `newest`: no other change was under way.
+    pub fn take_changed(&mut self, attr: &Attr, newest: bool, alone: bool) {
+        self.outdate_attr();
+        if self.keeps_attr(alone) && self.names.kept.is_still() && newest {
+            self.merge(attr.clone());
+        }
+        self.gone |= attr.nlink == 0;
+    }
+
+    /// What is known is forgotten, and what is asked for now is not kept.
+    pub fn outdate_attr(&mut self) {
+        self.attr_known = false;
+        self.attr_generation += 1;
+    }
+}

@@ -1,0 +1,4 @@
+//! Locks of programs (flock, fcntl).
+
+mod ask;
+pub(crate) mod held;

@@ -1,0 +1,16 @@
+//! What is known of names in all directories together.
+
+use std::sync::{Arc, atomic::AtomicUsize};
+
+use super::hint::Hints;
+
+/// See the file's head.
+#[derive(Default)]
+pub(crate) struct NameCaches {
+    /// Names in directories made here.
+    pub made: Arc<AtomicUsize>,
+    /// Names kept under tokens.
+    pub kept: Arc<AtomicUsize>,
+    /// What names led to when the kernel asked last.
+    pub hints: Hints,
+}

@@ -1,0 +1,117 @@
+//! A change of names and attributes, from before the manager hears of it until its answer is taken in.
+//!
+//! Invariant: while it is under way nothing is kept of what it changes; a change of which it is not known whether it was
+//! made, or will be by a late copy, ends what is kept of its inodes.
+
+use std::sync::Arc;
+
+use base::InodeNo;
+use wire::{
+    mgr::MgrReply,
+    token::{Token, TokenMode},
+};
+
+use super::hint::Hint;
+use crate::{
+    core::Core,
+    error::Errno,
+    files::{inode::Inode, touch::Touched},
+    sharing::state::{ChangeAlone, ChangeBegun},
+};
+
+/// Set when a change was answered and no other was under way since it began.
+pub(crate) type Newest = Option<ChangeAlone>;
+
+/// A change of names and attributes that is under way; dropped without an end it is not known whether it was made.
+pub(crate) struct Changing {
+    core: Arc<Core>,
+    names: Vec<(Arc<Inode>, Vec<u8>, u64)>,
+    /// All that are changed, each once.
+    inodes: Vec<Arc<Inode>>,
+    begun: ChangeBegun,
+    ended: bool,
+}
+
+impl Core {
+    /// A change of names, and of the attributes of their directories and of `others`, begins.
+    pub fn change(self: &Arc<Core>, names: &[(InodeNo, &[u8])], others: &[InodeNo]) -> Changing {
+        let begun = self.sharing.begin_change();
+        let mut inodes: Vec<Arc<Inode>> = names.iter().map(|(dir, _)| self.inode(*dir)).collect();
+        let names = names.iter().zip(inodes.clone()).map(|((_, name), inode)| {
+            let mut state = inode.lock();
+            let generation = state.names.kept.begin_name_change(&self.names.kept, name);
+            drop(state);
+            (inode, name.to_vec(), generation)
+        });
+        let names = names.collect();
+        inodes.extend(others.iter().filter_map(|ino| self.inode_known(*ino)));
+        inodes.sort_unstable_by_key(|inode| inode.ino);
+        inodes.dedup_by_key(|inode| inode.ino);
+        inodes.iter().for_each(|inode| inode.lock().names.kept.begin_change());
+        Changing { core: self.clone(), names, inodes, begun, ended: false }
+    }
+
+    /// It is not known any more whether what is kept is true, or stays so.
+    fn spoil(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let mut state = inode.lock();
+        if state.special {
+            state.names.kept.spoil();
+            state.outdate_attr();
+            let token = Token::new(inode.ino, TokenMode::None, state.token.serial());
+            if state.token.mode() > TokenMode::None && self.whole().is_none() {
+                self.runtime.spawn(self.clone().give_back(token));
+            }
+        }
+    }
+}
+
+impl Changing {
+    /// Whether no other change of this client is under way, or was since this one began.
+    pub fn is_alone(&self) -> bool {
+        self.core.sharing.is_alone(self.begun)
+    }
+
+    /// The change was answered: `leads` says where the names lead by it, as far as that is known, and `touched` what it
+    /// did to the attributes of the directories.
+    pub fn end(
+        mut self,
+        reply: &Result<MgrReply, Errno>,
+        leads: &[Option<Hint>],
+        touched: Touched,
+    ) -> Newest {
+        if matches!(reply, Err(Errno(libc::EIO | libc::ETIMEDOUT))) {
+            return None; // nobody knows
+        }
+        self.ended = true;
+        for (at, (inode, name, generation)) in self.names.iter().enumerate() {
+            let mut state = inode.lock();
+            let hint = leads.get(at).copied().flatten().filter(|_| reply.is_ok());
+            let hint = hint.filter(|_| state.keeps());
+            state.names.kept.end_name_change(name, *generation, hint);
+        }
+        for inode in &self.inodes {
+            let mut state = inode.lock();
+            let alone = state.names.kept.end_change();
+            let named = self.names.iter().any(|(dir, ..)| dir.ino == inode.ino);
+            if named && alone && reply.is_ok() {
+                state.touched(touched, self.core.whole().is_some());
+            } else if named || state.special {
+                state.outdate_attr();
+            }
+        }
+        self.core.sharing.end_change(self.begun)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        for inode in &self.inodes {
+            _ = inode.lock().names.kept.end_change();
+            self.core.spoil(inode);
+        }
+        _ = self.core.sharing.end_change(self.begun);
+    }
+}

@@ -1,0 +1,209 @@
+//! Making, linking, moving and removing names. Each is carried to its end also when nobody waits for it any more
+//! ([`crate::changes`]).
+
+use std::sync::Arc;
+
+use base::InodeNo;
+use wire::{
+    mgr::{Attr, Change, FileKind, MgrReply, MgrRequest, Timestamp},
+    token::{Need, TokenMode},
+};
+
+use super::{changing::Newest, hint::Hint, lookup::STALE_TRIES};
+use crate::{
+    calls::unexpected,
+    core::{Core, now},
+    error::Errno,
+    files::touch::Touched,
+};
+
+impl Core {
+    /// What [`Change::Create`] says.
+    pub async fn create_now(self: &Arc<Core>, change: Change) -> Result<(Attr, bool), Errno> {
+        let Change::Create { parent, ref name, kind, now, .. } = change else { return Err(Errno::EINVAL) };
+        let name = &name.clone()[..];
+        self.note_name(parent, name);
+        let asked = self.sharing.now();
+        let changing = self.change(&[(parent, name)], &[]);
+        let hold = kind == FileKind::File && self.whole().is_none();
+        let reply = self.calls.mutate_and_hold(change, hold).await;
+        let touched = match reply {
+            Ok(MgrReply::Created { new: false, .. }) => Touched::Nothing,
+            _ => Touched::At(now, i32::from(kind == FileKind::Directory)),
+        };
+        let newest = changing.end(&reply, &[Hint::of(&reply)], touched);
+        match reply? {
+            MgrReply::Created { attr, new: false } if self.whole().is_none() => {
+                Ok((self.getattr(attr.ino).await?, false))
+            }
+            MgrReply::Created { attr, new: false } => Ok((self.seen_attr(*attr, asked), false)),
+            MgrReply::Created { attr, new: true } => {
+                if kind == FileKind::Directory {
+                    self.begin_names(attr.ino, asked);
+                    self.made_directory(attr.ino);
+                }
+                Ok((self.made(self.changed_attr(*attr, newest)), true))
+            }
+            MgrReply::CreatedHeld { attr, token, resolve } => {
+                self.take_made(Attr::clone(&attr), &token, resolve, asked);
+                Ok((self.made(*attr), true))
+            }
+            other => Err(unexpected("Create", &other)),
+        }
+    }
+
+    /// Nothing of what was made here and is held can be on the pdisks that is not known here.
+    fn made(self: &Arc<Core>, attr: Attr) -> Attr {
+        let inode = self.inode(attr.ino);
+        let mut state = inode.lock();
+        state.born_here = state.token.mode() == TokenMode::Write;
+        attr
+    }
+
+    pub async fn link_now(
+        self: &Arc<Core>,
+        ino: InodeNo,
+        parent: InodeNo,
+        name: &[u8],
+    ) -> Result<Attr, Errno> {
+        let inode = self.inode(ino);
+        let _hold = match self.getattr(ino).await?.kind {
+            FileKind::File => Some(self.hold(&inode, Need::Write).await?),
+            _ => None,
+        };
+        self.note_name(parent, name);
+        let now = now();
+        let change = Change::Link { ino, parent, name: name.to_vec(), now };
+        let changing = self.change(&[(parent, name)], &[ino]);
+        let reply = self.calls.mutate(change).await;
+        let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, 0));
+        match reply? {
+            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
+            other => Err(unexpected("Link", &other)),
+        }
+    }
+
+    pub async fn unlink_now(
+        self: &Arc<Core>,
+        parent: InodeNo,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(), Errno> {
+        // `open` in any case: whether it is open here, or has data in flight, is known when the inode is;
+        // what is not, is given up right after.
+        for _ in 0..STALE_TRIES {
+            let (holds, inos) = self.hold_names(&[(parent, name)]).await?;
+            let (lost, now) = (inos.as_ref().map(|inos| inos[0]), now());
+            let change = Change::Unlink {
+                parent,
+                name: name.to_vec(),
+                directory,
+                open: true,
+                highest: self.any_version(),
+                expect: lost,
+                now,
+            };
+            let changing = self.change(&[(parent, name)], lost.as_slice());
+            let reply = self.calls.mutate(change).await;
+            let newest =
+                changing.end(&reply, &[Some(Hint::NOTHING)], Touched::At(now, -i32::from(directory)));
+            match reply {
+                // Another session was faster with this name.
+                Err(Errno(libc::ESTALE)) => drop(holds),
+                reply => return self.unlinked("Unlink", reply?, newest).await,
+            }
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    pub async fn rename_now(
+        self: &Arc<Core>,
+        (parent, name): (InodeNo, &[u8]),
+        (new_parent, new_name): (InodeNo, &[u8]),
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<(), Errno> {
+        self.note_name(new_parent, new_name);
+        if exchange {
+            self.note_name(parent, name);
+        }
+        let places = [(parent, name), (new_parent, new_name)];
+        for _ in 0..STALE_TRIES {
+            let (holds, inos) = self.hold_names(&places).await?;
+            let (expect, now) = (inos.map(|inos| (inos[0], inos[1])), now());
+            let change = Change::Rename {
+                parent,
+                name: name.to_vec(),
+                new_parent,
+                new_name: new_name.to_vec(),
+                no_replace,
+                exchange,
+                open: true,
+                highest: self.any_version(),
+                expect,
+                now,
+            };
+            let (moved, replaced) = expect.unwrap_or_default();
+            let changing = self.change(&places, &[moved, replaced]);
+            let reply = self.calls.mutate(change).await;
+            // The change times of what was moved are the manager's.
+            let mut seen = Vec::new();
+            for (parent, name) in places.iter().skip(usize::from(!exchange)).filter(|_| reply.is_ok()) {
+                let ask = MgrRequest::Lookup { parent: *parent, name: name.to_vec() };
+                seen.push(self.calls.ask(ask).await);
+            }
+            let mut leads: Vec<Option<Hint>> = seen.iter().map(Hint::of).collect();
+            if !exchange {
+                // Two names of one inode both stay.
+                leads.insert(0, (moved != replaced).then_some(Hint::NOTHING));
+            }
+            let same = expect.is_some() && moved == replaced;
+            let touched = match same || !changing.is_alone() {
+                true => Touched::Unknown,
+                false => touched_by_rename(&seen, now),
+            };
+            let newest = changing.end(&reply, &leads, touched);
+            match reply {
+                // Another session was faster with these names.
+                Err(Errno(libc::ESTALE)) => {}
+                reply => {
+                    self.unlinked("Rename", reply?, newest).await?;
+                    for seen in seen {
+                        if let Ok(MgrReply::Attr(attr)) = seen {
+                            self.changed_attr(*attr, newest);
+                        }
+                    }
+                    return Ok(());
+                }
+            }
+            drop(holds);
+        }
+        Err(Errno(libc::ESTALE))
+    }
+
+    async fn unlinked(
+        self: &Arc<Core>,
+        what: &'static str,
+        reply: MgrReply,
+        newest: Newest,
+    ) -> Result<(), Errno> {
+        match reply {
+            MgrReply::Unlinked { attr: Some(attr) } => self.name_lost(*attr, newest).await,
+            MgrReply::Unlinked { attr: None } | MgrReply::Done => {}
+            other => return Err(unexpected(what, &other)),
+        }
+        Ok(())
+    }
+}
+
+/// What a rename did to its directories: no link count of theirs changes where no directory was moved, and names were
+/// moved if they do not lead to one inode.
+fn touched_by_rename(seen: &[Result<MgrReply, Errno>], now: Timestamp) -> Touched {
+    let plain = |seen: &Result<MgrReply, Errno>| match seen {
+        Ok(MgrReply::Attr(attr) | MgrReply::Held(attr)) => {
+            attr.kind != FileKind::Directory && attr.nlink == 1
+        }
+        _ => false,
+    };
+    if seen.iter().all(plain) { Touched::At(now, 0) } else { Touched::Unknown }
+}

@@ -1,0 +1,95 @@
+//! fallocate's promise: a later write into the range does not fail for lack of room.
+//!
+//! Kept in the plainest way: the range is stored. What is not there is written as zeros, what is there is
+//! written once more (a block may hold less than its range: what was never written of it has no room), and
+//! both are durable before the answer. Writing over what is stored needs no room of its own: each pdisk keeps
+//! some for new versions of what it has. So the promise outlives this session, a remount and a crash.
+//! Beyond the end of the file nothing says how much of a block is stored, so nothing is promised there
+//! (FALLOC_FL_KEEP_SIZE is refused); the size grows with what is stored.
+
+use std::sync::Arc;
+
+use base::units::UNIT;
+
+use crate::{core::Core, error::Errno, files::inode::Inode};
+
+/// Bytes stored under one hold of the file's lock.
+const STEP_MAX: u64 = 1 << 20;
+
+const UNIT64: u64 = UNIT as u64;
+
+impl Core {
+    /// Stores bytes `from..to`. On an error the size is as before, or as somebody else has set it since.
+    pub async fn allocate(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        keep_size: bool,
+    ) -> Result<(), Errno> {
+        let (size, pool, block_size) = {
+            let state = inode.lock();
+            (state.attr.size, state.attr.pool, state.block_size())
+        };
+        if keep_size && to > size {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if to.max(size) <= u64::from(self.tunables.inline_data_max) && inode.lock().inline.is_held() {
+            // The content is the manager's to keep: it needs no room on the pdisks.
+            return self.extend(inode, to).await;
+        }
+        // All of it, or nothing: room for what is new is given back and taken again step by step, room for
+        // what is there is held beside it to the end.
+        let blocks = from / block_size..to.div_ceil(block_size);
+        let there = {
+            let state = inode.lock();
+            let count = |set: &crate::pages::extents::BlockSet| set.count_in(blocks.start, blocks.end);
+            (count(&state.committed) + count(&state.pending)) * block_size
+        };
+        let bytes = to.next_multiple_of(UNIT64) - from / UNIT64 * UNIT64;
+        let new = self.take_room(pool, self.raw_bytes(pool, bytes.saturating_sub(there))?).await?;
+        let _again = self.take_room(pool, self.raw_bytes(pool, bytes.min(there))?).await?;
+        drop(new);
+
+        let stored = self.store_range(inode, from, to).await;
+        if stored.is_err() && to > size {
+            let io = self.alone_in(inode).await?;
+            if (size..=to).contains(&inode.lock().attr.size)
+                && let Err(error) = self.shrink(inode, size, io).await
+            {
+                tracing::warn!(inode = %inode.ino, %error, "what was allocated before an error stays");
+            }
+        }
+        stored
+    }
+
+    /// The file is at least this long; nothing is stored.
+    async fn extend(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        let _io = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
+        if size > inode.lock().attr.size { self.grow(inode, size).await } else { Ok(()) }
+    }
+
+    async fn store_range(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+        let mut pos = from;
+        while pos < to {
+            let end = to.min((pos / STEP_MAX + 1) * STEP_MAX);
+            self.store_again(inode, pos, end).await?;
+            pos = end;
+        }
+        self.make_durable(inode, from, to, true).await
+    }
+
+    /// Makes bytes `from..to` dirty as they are.
+    async fn store_again(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+        let memory = (to - from).next_multiple_of(UNIT64) + 2 * UNIT64;
+        self.pool.throttle(memory, self.patience()).await?;
+        let mut charge = self.pool.charge(memory, self.patience()).await?;
+        let _io = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
+        let mut content = Vec::with_capacity((to - from) as usize);
+        for piece in self.read_inode(inode, from, (to - from) as usize).await?.into_pieces() {
+            content.extend_from_slice(&piece);
+        }
+        content.resize((to - from) as usize, 0);
+        self.write_held(inode, from, content[..].into(), &mut charge).await
+    }
+}

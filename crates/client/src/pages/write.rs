@@ -1,0 +1,471 @@
+//! Writing: bytes into blocks in memory. Room on the pdisks and memory are held before a page is
+//! dirtied, so that an error comes to the writer and not to whoever closes the file.
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use base::{OpClass, units::UNIT};
+use wire::mgr::FILE_SIZE_MAX;
+
+use crate::{
+    core::{Core, now},
+    error::Errno,
+    files::{handle::OpenFile, inode::Inode, state::FileState},
+    pages::{
+        piece::{Content, OwnBuf},
+        pool::Charge,
+        room::RoomHold,
+    },
+    waits,
+};
+
+/// Bytes copied under one hold of the file's lock, at most; and at most this share of the page pool.
+const STEP_MAX: usize = 4 << 20;
+const STEP_SHARE: u64 = 16;
+
+/// Rounds of storing and committing, each of which other writers may undo.
+const DURABLE_TRIES: u32 = 100;
+
+const UNIT64: u64 = UNIT as u64;
+
+/// Who is in the file beside us.
+enum IoGuard<'a> {
+    Shared { _guard: tokio::sync::RwLockReadGuard<'a, ()> },
+    Exclusive { _guard: tokio::sync::RwLockWriteGuard<'a, ()> },
+}
+
+/// What came of an attempt to write into one block.
+enum PartStep {
+    /// Done; `complete`: the block was filled in sequence.
+    Written { complete: bool },
+    /// Units that are written in part come in first.
+    Load(Vec<Arc<crate::pages::loading::LoadWait>>),
+    /// The file outgrows its inode.
+    LeaveInode,
+}
+
+impl Core {
+    /// Writes at `offset`, or at the end. The write token is held.
+    pub async fn write_at(
+        self: &Arc<Core>,
+        file: &OpenFile,
+        offset: Option<u64>,
+        data: Content<'_>,
+    ) -> Result<usize, Errno> {
+        let inode = &file.inode;
+        debug_assert!(inode.lock().token.users() > 0, "the write token is held");
+        let mut done = 0;
+        let (mut first, mut last) = (u64::MAX, 0);
+        let share = (self.live().pagepool / STEP_SHARE) as usize;
+        let step_max = STEP_MAX.min(share / UNIT * UNIT).max(UNIT);
+        while done < data.len() {
+            let step = data.part(done..data.len().min(done + step_max));
+            let at = offset.map(|offset| offset + done as u64);
+            match self.write_step(inode, at, step).await {
+                Ok(at) => {
+                    (first, last) = (first.min(at), last.max(at + step.len() as u64));
+                    done += step.len();
+                    waits::moved();
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if file.flags.sync || file.flags.dsync {
+            self.make_durable(inode, first, last, !file.flags.sync).await?;
+        }
+        Ok(done)
+    }
+
+    /// Whether the end of the file is found here. A caller that does so itself cannot while others write.
+    pub fn appends(&self, file: &OpenFile) -> bool {
+        let flags = &file.flags;
+        flags.append && (!flags.caller_appends || file.shared || self.whole().is_none())
+    }
+
+    /// One step; returns where it went.
+    async fn write_step(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        offset: Option<u64>,
+        data: Content<'_>,
+    ) -> Result<u64, Errno> {
+        if self.calls.dead() {
+            return Err(Errno::EIO);
+        }
+        self.ensure_alloc(inode).await?;
+        let memory = (data.len() as u64).next_multiple_of(UNIT64) + 2 * UNIT64;
+        self.pool.throttle(memory, self.patience()).await?;
+        self.throttle_files(inode).await?;
+        // Buffers come in powers of two: of each piece up to twice of it.
+        let copied = if data.keep(0).is_some() { memory } else { 2 * memory };
+        let mut charge = self.pool.charge(copied, self.patience()).await?;
+        let _io = self.io_for_write(inode, offset, data.len() as u64).await?;
+        let offset = offset.unwrap_or_else(|| inode.lock().attr.size);
+        self.write_held(inode, offset, data, &mut charge).await?;
+        if self.pool.pressure() {
+            self.unsettled.wake.notify_one();
+        }
+        Ok(offset)
+    }
+
+    /// The same with memory taken and the file's lock held, exclusively if the size will change.
+    pub async fn write_held(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: Content<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), Errno> {
+        let size = inode.lock().attr.size;
+        let end = offset + data.len() as u64;
+        if end > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        self.leave_inode_if_above(inode, end.max(size)).await?;
+        let (pool, raw) = self.raw_needed(inode, offset, end)?;
+        let mut room = self.take_room(pool, raw).await?;
+        if offset > size {
+            self.zero_bytes(inode, size, offset).await?;
+        }
+        let block_size = inode.lock().block_size();
+        let mut pos = offset;
+        while pos < end {
+            let block = pos / block_size;
+            let stop = end.min((block + 1) * block_size);
+            let part = data.part((pos - offset) as usize..(stop - offset) as usize);
+            let complete = self.write_part(inode, pos, part, charge, &mut room).await?;
+            if complete && end.max(size) >= self.live().writebehind_threshold {
+                self.kick_block(inode, block);
+            }
+            pos = stop;
+        }
+        Ok(())
+    }
+
+    /// The file's lock: exclusive if the size will change.
+    async fn io_for_write<'a>(
+        &self,
+        inode: &'a Inode,
+        offset: Option<u64>,
+        len: u64,
+    ) -> Result<IoGuard<'a>, Errno> {
+        let extends = |state: &FileState| offset.is_none_or(|o| o.saturating_add(len) > state.attr.size);
+        if !extends(&inode.lock()) {
+            let guard = self.patient("a file's lock", Some(inode.ino), inode.io.read()).await?;
+            if !extends(&inode.lock()) {
+                return Ok(IoGuard::Shared { _guard: guard });
+            }
+        }
+        let guard = self.patient("a file's lock", Some(inode.ino), inode.io.write()).await?;
+        Ok(IoGuard::Exclusive { _guard: guard })
+    }
+
+    /// Raw room that writing `offset..end` may newly occupy, and in which pool.
+    fn raw_needed(&self, inode: &Inode, offset: u64, end: u64) -> Result<(base::PoolId, u64), Errno> {
+        let (bytes, pool) = {
+            let state = inode.lock();
+            let block_size = state.block_size();
+            let mut units = 0;
+            for block in offset / block_size..end.div_ceil(block_size) {
+                units += new_units(&state, block, offset, end);
+            }
+            (units * UNIT64, state.attr.pool)
+        };
+        Ok((pool, if bytes == 0 { 0 } else { self.raw_bytes(pool, bytes)? }))
+    }
+
+    /// Writes into one block. True if the block is complete now, having been filled in sequence.
+    async fn write_part(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        pos: u64,
+        data: Content<'_>,
+        charge: &mut Charge,
+        room: &mut RoomHold,
+    ) -> Result<bool, Errno> {
+        loop {
+            match self.try_write_part(inode, pos, data, charge, room)? {
+                PartStep::Written { complete } => {
+                    self.note_unsettled(inode);
+                    return Ok(complete);
+                }
+                PartStep::Load(waits) => self.wait_loads(waits).await?,
+                PartStep::LeaveInode => self.leave_inode_if_above(inode, pos + data.len() as u64).await?,
+            }
+        }
+    }
+
+    /// The part of it that waits for nothing.
+    fn try_write_part(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        pos: u64,
+        data: Content<'_>,
+        charge: &mut Charge,
+        room: &mut RoomHold,
+    ) -> Result<PartStep, Errno> {
+        let mut state = inode.lock();
+        let block_size = state.block_size();
+        let (block, start) = (pos / block_size, (pos % block_size) as u32);
+        let end = pos + data.len() as u64;
+        if end > u64::from(self.tunables.inline_data_max) && state.must_leave_inode() {
+            // An inline commit came in between.
+            return Ok(PartStep::LeaveInode);
+        }
+        let waits = self.load_edges(inode, &mut state, block, start, start + data.len() as u32);
+        if !waits.is_empty() {
+            return Ok(PartStep::Load(waits));
+        }
+        let raw = room.take(self.raw_bytes(state.attr.pool, new_units(&state, block, pos, end) * UNIT64)?);
+        let (seq, grow) = (state.writes.next(), state.writes.grow_units(pos, data.len() as u64));
+        let pool = self.pool.clone();
+        let whole = (block_size / UNIT64) as u32;
+        let complete = state.edit(block, |b| {
+            match data.keep(start) {
+                Some(data) => b.write_shared(start, data, seq, charge),
+                None => b.write(start, data.bytes(), seq, grow, &mut |exact, wanted| {
+                    own_buf(&pool, charge, exact, wanted)
+                }),
+            }
+            b.reserved += raw;
+            end.is_multiple_of(block_size) && b.dirty_up_to(whole)
+        });
+        if end > state.attr.size {
+            state.attr.size = end;
+        }
+        state.touch(now());
+        state.due.note_data();
+        Ok(PartStep::Written { complete })
+    }
+
+    /// Starts loading the units that `from..to` covers in part and that hold bytes of the file.
+    fn load_edges(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        state: &mut crate::files::inode::Locked<'_>,
+        block: u64,
+        from: u32,
+        to: u32,
+    ) -> Vec<Arc<crate::pages::loading::LoadWait>> {
+        if !state.on_disk(block) {
+            return Vec::new();
+        }
+        let mut waits = Vec::new();
+        let block_start = block * state.block_size();
+        let edges = [(from, from / UNIT as u32), (to, to / UNIT as u32)];
+        for (edge, unit) in edges {
+            let inside = !edge.is_multiple_of(UNIT as u32);
+            let counts = block_start + u64::from(unit) * UNIT64 < state.attr.size;
+            let absent = state.block(block).is_none_or(|b| !b.missing(unit, unit + 1).is_empty());
+            if inside && counts && absent {
+                waits.extend(self.start_load(inode, state, block, unit..unit + 1, OpClass::Read));
+            }
+        }
+        waits
+    }
+
+    /// Makes bytes `from..to` read as zeros, in memory and in what will be stored. Only what the pdisks
+    /// may hold otherwise becomes dirty. The caller has the file for itself.
+    pub async fn zero_bytes(self: &Arc<Core>, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+        let block_size = inode.lock().block_size();
+        let mut pos = from;
+        while pos < to {
+            // Beyond the block of `from`, blocks that are neither here nor on the pdisks are skipped at once.
+            let next = {
+                let state = inode.lock();
+                let block = pos / block_size;
+                let touched = |b: u64| state.on_disk(b) || state.block(b).is_some();
+                if touched(block) { Some(block) } else { self.next_touched(&state, block) }
+            };
+            let Some(block) = next else { break };
+            pos = pos.max(block * block_size);
+            if pos >= to {
+                break;
+            }
+            let stop = to.min((block + 1) * block_size);
+            self.zero_part(inode, block, (pos % block_size) as u32, (stop - block * block_size) as u32)
+                .await?;
+            pos = stop;
+        }
+        Ok(())
+    }
+
+    fn next_touched(&self, state: &FileState, block: u64) -> Option<u64> {
+        let here = state.blocks_from(block).next().map(|(n, _)| n);
+        let first = if state.inline.is_held() && block == 0 { Some(0) } else { None };
+        [here, state.committed.next_in(block), state.pending.next_in(block), first]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    async fn zero_part(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        block: u64,
+        from: u32,
+        to: u32,
+    ) -> Result<(), Errno> {
+        let unit = UNIT as u32;
+        let mut charge = self.pool.charge(2 * UNIT64, self.patience()).await?;
+        loop {
+            let waits = {
+                let mut state = inode.lock();
+                let waits = self.load_edges(inode, &mut state, block, from, to);
+                if waits.is_empty() {
+                    let on_disk = state.on_disk(block);
+                    let seq = state.writes.next();
+                    let pool = self.pool.clone();
+                    state.edit(block, |b| {
+                        let (first, last) = (from.div_ceil(unit), to / unit);
+                        let mut partial = |b: &mut crate::pages::block::Block, from: u32, to: u32| {
+                            // Absent here means that it is zeros already, or beyond the end of the file.
+                            if from < to && b.missing(from / unit, from / unit + 1).is_empty() {
+                                b.write(
+                                    from,
+                                    &ZEROS[..(to - from) as usize],
+                                    seq,
+                                    1,
+                                    &mut |exact, wanted| own_buf(&pool, &mut charge, exact, wanted),
+                                );
+                            }
+                        };
+                        if first > last {
+                            partial(b, from, to);
+                            return;
+                        }
+                        partial(b, from, first * unit);
+                        partial(b, last * unit, to);
+                        let stored = match &b.meta {
+                            _ if b.flushing() => u32::MAX,
+                            _ if !on_disk => 0,
+                            Some(meta) => meta.len / unit,
+                            None => u32::MAX,
+                        };
+                        b.drop_units(first, last);
+                        b.zero_units(first, last.min(stored), seq);
+                    });
+                    state.due.note_data();
+                    drop(state);
+                    self.note_unsettled(inode);
+                    return Ok(());
+                }
+                waits
+            };
+            self.wait_loads(waits).await?;
+            waits::moved();
+        }
+    }
+
+    /// A file that will be longer than fits into its inode moves out of it: its content becomes dirty.
+    pub async fn leave_inode_if_above(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        if size <= u64::from(self.tunables.inline_data_max) {
+            return Ok(());
+        }
+        loop {
+            let waits = {
+                let mut state = inode.lock();
+                if !state.must_leave_inode() {
+                    return Ok(());
+                }
+                let units = state.inode_units();
+                let absent = state.block(0).is_none_or(|b| !b.missing(0, units).is_empty());
+                if !absent || units == 0 {
+                    state.leave_inode();
+                    drop(state);
+                    self.note_unsettled(inode);
+                    return Ok(());
+                }
+                self.start_load(inode, &mut state, 0, 0..units, OpClass::Read)
+            };
+            self.wait_loads(waits).await?;
+        }
+    }
+
+    /// Bytes `from..to` as they are now, and what is needed to find them again, are durable when this
+    /// returns: stored on the pdisks and known to the manager.
+    pub async fn make_durable(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        data_only: bool,
+    ) -> Result<(), Errno> {
+        for _ in 0..DURABLE_TRIES {
+            self.wait_settled(inode).await?;
+            let (first, end) = {
+                let state = inode.lock();
+                let block_size = state.block_size();
+                // The size covers stored bytes only: what lies between the manager's and ours goes too.
+                let below = if state.in_inode(0) { 0 } else { state.size_committed };
+                (from.min(below) / block_size, to.min(state.attr.size).div_ceil(block_size))
+            };
+            self.store(inode, first, end).await?;
+            let wanted = {
+                let state = inode.lock();
+                let size = to.min(state.attr.size);
+                let data = !state.pending.is_empty() || state.attr.size != state.size_committed;
+                if !data && (data_only || !state.unsent.is_any()) {
+                    return Ok(());
+                }
+                size
+            };
+            self.commit(inode).await?;
+            waits::moved();
+            let state = inode.lock();
+            if state.size_committed >= wanted.min(state.attr.size) && !state.pending.any_in(first, end) {
+                return Ok(());
+            }
+        }
+        tracing::error!(inode = %inode.ino, "a file changes too fast to be made durable");
+        Err(Errno::EIO)
+    }
+
+    /// An error of writing that this handle has not yet reported.
+    pub fn report_error(&self, file: &OpenFile) -> Result<(), Errno> {
+        let (failures, error) = {
+            let state = file.inode.lock();
+            (state.failures.count(), state.failures.last())
+        };
+        let seen = file.failures_seen.swap(failures, SeqCst);
+        if seen < failures { Err(error) } else { Ok(()) }
+    }
+}
+
+static ZEROS: [u8; UNIT] = [0; UNIT];
+
+/// Memory for a piece: exactly what is needed from the writer's charge; room for more only if there is
+/// memory to spare.
+fn own_buf(pool: &crate::pages::pool::Pool, charge: &mut Charge, exact: u32, wanted: u32) -> OwnBuf {
+    let wanted_bytes = (wanted as usize).next_power_of_two() * UNIT;
+    if wanted > exact
+        && let Some(extra) = pool.charge_now(wanted_bytes as u64)
+    {
+        return OwnBuf { buf: pool.buffer(wanted_bytes), charge: extra };
+    }
+    let buf = pool.buffer(exact as usize * UNIT);
+    let bytes = buf.capacity() as u64;
+    // What was charged is enough, but for a unit or two at the edges.
+    let mut own = charge.split(bytes);
+    if own.bytes() < bytes {
+        own = pool.charge_over_now(bytes);
+    }
+    OwnBuf { buf, charge: own }
+}
+
+/// Units of `offset..end` in a block that the pdisks do not hold yet.
+fn new_units(state: &FileState, block: u64, offset: u64, end: u64) -> u64 {
+    let block_size = state.block_size();
+    let start = block * block_size;
+    let mut from = offset.max(start);
+    let to = end.min(start + block_size);
+    if state.committed.contains(block) || state.pending.contains(block) {
+        from = from.max(state.attr.size);
+    }
+    if from >= to {
+        return 0;
+    }
+    let units = ((from - start) / UNIT64) as u32..(to - start).div_ceil(UNIT64) as u32;
+    let Some(b) = state.block(block) else { return u64::from(units.end - units.start) };
+    b.missing(units.start, units.end).iter().map(|gap| u64::from(gap.end - gap.start)).sum()
+}

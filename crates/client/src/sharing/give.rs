@@ -1,0 +1,176 @@
+//! Giving tokens back. What is given back is clean: written, adopted, known to the manager, and no longer in the kernel's
+//! or our own pages unless reading stays allowed.
+//! On failure (pdisks away) giving back goes on; a session that takes too long is ended by the manager.
+
+use std::{sync::Arc, time::Duration};
+
+use wire::{
+    mgr::MgrRequest,
+    token::{Blocks, Span, Token, TokenMode},
+};
+
+use super::tokens::{Losing, Recalled};
+use crate::{core::Core, error::Errno, files::inode::Inode};
+
+/// Pause before cleaning is tried again.
+const RETRY: Duration = Duration::from_millis(300);
+
+impl Core {
+    pub async fn release(&self, tokens: Vec<Token>) {
+        if let Err(error) = self.calls.ask(MgrRequest::Release { tokens }).await
+            && !self.calls.dead()
+        {
+            // The manager asks again for what it wants.
+            tracing::warn!(%error, "tokens given up could not be told");
+        }
+    }
+
+    /// Tells the manager in the background what is given up.
+    pub fn release_soon(self: &Arc<Core>, tokens: Vec<Token>) {
+        if !tokens.is_empty() && self.whole().is_none() {
+            let core = self.clone();
+            self.runtime.spawn(async move { core.release(tokens).await });
+        }
+    }
+
+    /// Gives a token up as far as it is wanted.
+    pub async fn give_back(self: Arc<Core>, wanted: Token) {
+        // Before it is looked whether the inode is known: see `take_made`.
+        self.sharing.note_recall();
+        let Some(inode) = self.inode_known(wanted.ino) else {
+            return self.release(vec![Token::new(wanted.ino, TokenMode::None, wanted.serial)]).await;
+        };
+        let step = {
+            let mut state = inode.lock();
+            // What can be mapped for writing is never kept for reading alone: the kernel would not ask
+            // before it changes a page.
+            let keep = if state.opens.any_wide() { TokenMode::Open } else { TokenMode::Read };
+            let open = state.opens.any();
+            state.token.recalled(&wanted, keep, open)
+        };
+        match step {
+            Recalled::UnderWay => {}
+            Recalled::Answer(token) => self.release(vec![token]).await,
+            Recalled::Begin => {
+                let Some(token) = self.clean(&inode).await else { return };
+                inode.changed.notify_waiters();
+                self.release(vec![token]).await;
+            }
+        }
+    }
+
+    /// Makes what goes of the inode clean, so that its token may go; none if the session has ended.
+    async fn clean(self: &Arc<Core>, inode: &Arc<Inode>) -> Option<Token> {
+        while self.wait_unused(inode).await.is_err() {
+            if self.calls.dead() {
+                return None;
+            }
+        }
+        self.drop_kernel_pages(inode).await;
+        loop {
+            let cleaned = async {
+                self.wait_unused(inode).await?;
+                let (losing, was, block_size, unsettled) = {
+                    let state = inode.lock();
+                    (state.token.losing(), state.token.mode(), state.block_size(), state.unsettled())
+                };
+                // Where a part stays only blocks go; otherwise size and times are told.
+                let blocks_only = was == TokenMode::Part && losing.to == TokenMode::Part;
+                if losing.written.is_empty() && (blocks_only || !unsettled) {
+                    return Ok(());
+                }
+                let span = if blocks_only { covering(&losing.written) } else { Span::ALL };
+                let (from, to) = (span.first * block_size, span.end.saturating_mul(block_size));
+                self.make_durable(inode, from, to, blocks_only).await?;
+                let hold = self.hold_flushes(inode).await?;
+                let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock());
+                let commit = commit.await?;
+                let settled = self.blocks.settle_inode(self.session.fs.id, inode.ino).await;
+                drop((commit, hold));
+                settled.map_err(|error| self.block_error("adopt", inode, 0, &error))
+            };
+            match cleaned.await {
+                Ok(()) => break,
+                Err(_) if self.calls.dead() => return None,
+                Err(error) => {
+                    tracing::warn!(inode = %inode.ino, %error, "a token cannot be given up yet");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+        let special = inode.lock().special;
+        let (token, room) = {
+            let mut state = inode.lock();
+            if special {
+                state.names.kept.recalled();
+            }
+            let Losing { to, gone, .. } = state.token.losing();
+            let room = match to {
+                TokenMode::Part => gone.runs().iter().map(|run| state.forget_blocks(run.span)).sum(),
+                to if to > TokenMode::Part => 0,
+                _ => state.forget_content(),
+            };
+            let open = state.opens.any();
+            (state.token.gave(inode.ino, open), room)
+        };
+        self.return_room(inode, room);
+        if !special {
+            self.sharing.note_given_back();
+        }
+        Some(token)
+    }
+
+    async fn wait_unused(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        self.wait_inode(inode, "users of a token", || (inode.lock().token.users() == 0).then_some(())).await
+    }
+
+    /// Takes the inode's pages from the kernel. It waits there for pages that are being read or written;
+    /// requests for these that wait for a token are let in under the one that is going, and their pages are
+    /// dropped once more.
+    async fn drop_kernel_pages(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let Some(kernel) = self.kernel.get() else { return };
+        let mut ranges = {
+            let mut state = inode.lock();
+            if state.special || state.opens.any_wide() && state.token.mode() < TokenMode::Write {
+                // Pages are filled under the right to write only: there are none. Requests for them wait for that right,
+                // with their pages locked, and cannot be let in under a lesser one.
+                return;
+            }
+            let Losing { to, gone, .. } = state.token.losing();
+            let size = state.block_size();
+            let bytes = |span: Span| match span.end {
+                u64::MAX => (span.first.saturating_mul(size), 0),
+                end => (span.first * size, (end - span.first) * size),
+            };
+            let ranges: Vec<(u64, u64)> = match to {
+                TokenMode::Part => gone.runs().iter().map(|run| bytes(run.span)).collect(),
+                // Nothing can have been changed in the kernel's pages: these stay true.
+                TokenMode::Read => Vec::new(),
+                _ => vec![(0, 0)],
+            };
+            if ranges.is_empty() {
+                return;
+            }
+            state.page_drop.begin();
+            ranges
+        };
+        inode.changed.notify_waiters();
+        while !ranges.is_empty() {
+            let (kernel, ino) = (kernel.clone(), inode.ino);
+            let pass = std::mem::take(&mut ranges);
+            let dropped = tokio::task::spawn_blocking(move || {
+                pass.into_iter().for_each(|(offset, len)| kernel.drop_pages(ino, offset, len));
+            });
+            if let Err(error) = dropped.await {
+                tracing::error!(%error, "dropping cached pages did not end");
+            }
+            ranges = inode.lock().page_drop.next_pass();
+        }
+        inode.changed.notify_waiters();
+    }
+}
+
+fn covering(blocks: &Blocks) -> Span {
+    let (first, last) = (blocks.runs().first(), blocks.runs().last());
+    Span { first: first.map_or(0, |run| run.span.first), end: last.map_or(0, |run| run.span.end) }
+}

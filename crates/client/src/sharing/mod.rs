@@ -1,0 +1,11 @@
+//! Sharing a file system with other sessions: the tokens held here, how they are got and given back.
+
+mod give;
+pub(crate) mod guards;
+mod hold;
+pub(crate) mod kernel;
+pub(crate) mod page_drop;
+mod recall;
+mod resolve;
+pub(crate) mod state;
+pub mod tokens;

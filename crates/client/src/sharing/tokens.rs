@@ -1,0 +1,398 @@
+//! The client's side of one inode's token, as a plain state machine (docs/tokens.md).
+//!
+//! Invariants: nobody is let in while the token is being given up or resolution is under way, but those the
+//! giving up itself depends on; a grant that was recalled before it came is never used; what is said to be
+//! left after a recall is all that is left.
+
+use base::{Grant, InodeNo};
+use wire::token::{Blocks, Need, Token, TokenMode, Use};
+
+/// What becomes of somebody who wants to use the inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Enter {
+    /// May; [`Cell::leave`] ends it.
+    In,
+    /// Looks again when something changes.
+    Wait,
+    /// Must ask the manager: ends with [`Cell::granted`] or [`Cell::refused`].
+    Ask,
+}
+
+/// What a recall leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Recalled {
+    /// This is answered at once.
+    Answer(Token),
+    /// It is being given up already; the answer follows.
+    UnderWay,
+    /// Users end, kernel and pages are cleaned, then [`Cell::gave`].
+    Begin,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Giving {
+    to: Token,
+    serial: Grant,
+}
+
+/// What a token that is being given up takes with it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Losing {
+    /// What stays.
+    pub to: TokenMode,
+    /// Blocks of which nothing may be kept.
+    pub gone: Blocks,
+    /// Blocks that may have been changed and may not be any more.
+    pub written: Blocks,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Cell {
+    /// Its inode number means nothing here.
+    held: Token,
+    /// Grants up to this one were recalled: they mean nothing when they come.
+    recalled_to: Grant,
+    giving: Option<Giving>,
+    resolving: bool,
+    asking: bool,
+    /// Attributes were given up while a grant was asked for: what comes with that may be older than they were.
+    outdated: bool,
+    users: u32,
+}
+
+impl Cell {
+    /// With a token of the whole file system's.
+    pub fn whole(grant: Grant) -> Cell {
+        Cell { held: Token::new(InodeNo(0), TokenMode::Write, grant), ..Cell::default() }
+    }
+    /// What is held; true also while it is being given up.
+    pub fn mode(&self) -> TokenMode {
+        self.held.mode
+    }
+    /// Whether what is held is enough; true also while it is being given up.
+    pub fn allows(&self, need: Need) -> bool {
+        self.held.allows(need)
+    }
+    /// Whether blocks may be used beyond those that `other` allows.
+    pub fn has_more_than(&self, other: &Token) -> bool {
+        !self.held.usable().without(&other.usable()).is_empty()
+    }
+    /// The grant of what is written.
+    pub fn serial(&self) -> Grant {
+        self.held.serial
+    }
+    /// How many use it now.
+    pub fn users(&self) -> u32 {
+        self.users
+    }
+    /// Whether it is being given up.
+    pub fn is_giving(&self) -> bool {
+        self.giving.is_some()
+    }
+    /// What goes when it is given up.
+    pub fn losing(&self) -> Losing {
+        let Some(giving) = &self.giving else { return Losing { to: self.held.mode, ..Losing::default() } };
+        let kept = self.held.meet(&giving.to);
+        let (before, after) = (self.held.usable(), kept.usable());
+        let mut written = Blocks::default();
+        for run in before.runs().iter().filter(|run| run.what == Use::Write) {
+            written = written.with(run.span, Use::Write);
+        }
+        for run in after.runs().iter().filter(|run| run.what == Use::Write) {
+            written = written.limited(run.span, Use::None);
+        }
+        Losing { to: kept.mode, gone: before.without(&after), written }
+    }
+    /// As the manager knows it.
+    pub fn known(&self, ino: InodeNo) -> Token {
+        Token { ino, ..self.held.clone() }
+    }
+    /// The same, if anything is held.
+    pub fn token(&self, ino: InodeNo) -> Option<Token> {
+        (self.held.mode > TokenMode::None).then(|| self.known(ino))
+    }
+
+    /// Lets somebody in if that needs neither waiting nor asking.
+    pub fn enter_now(&mut self, need: Need) -> bool {
+        let may = self.giving.is_none() && !self.resolving && self.held.allows(need);
+        self.users += u32::from(may);
+        may
+    }
+
+    /// Somebody wants to use the inode.
+    pub fn enter(&mut self, need: Need) -> Enter {
+        if self.enter_now(need) {
+            Enter::In
+        } else if self.giving.is_some() || self.resolving || self.asking {
+            Enter::Wait
+        } else {
+            (self.asking, self.outdated) = (true, false);
+            Enter::Ask
+        }
+    }
+
+    /// Begins to ask for a token without waiting for anything; ends as [`Enter::Ask`] does. False if somebody asks
+    /// already, or it is being given up.
+    pub fn begin_asking(&mut self) -> bool {
+        let may = self.giving.is_none() && !self.resolving && !self.asking;
+        if may {
+            (self.asking, self.outdated) = (true, false);
+        }
+        may
+    }
+
+    /// Lets somebody in whom the giving up waits for (through pages that the kernel has locked).
+    pub fn enter_late(&mut self, need: Need) -> bool {
+        let may = self.giving.is_some() && !self.resolving && self.held.allows(need);
+        self.users += u32::from(may);
+        may
+    }
+
+    /// Begins to ask on behalf of somebody whom the giving up waits for and who needs more than is held. Ends as
+    /// [`Enter::Ask`] does. Only for reading: the manager lets it go before whoever that is given up for.
+    pub fn ask_late(&mut self, need: Need) -> bool {
+        let reads = !matches!(need, Need::Write | Need::Blocks(_, Use::Write));
+        let may = reads && self.giving.is_some() && !self.resolving && !self.asking;
+        if may {
+            (self.asking, self.outdated) = (true, false);
+        }
+        may
+    }
+
+    /// A use ends.
+    pub fn leave(&mut self) {
+        debug_assert!(self.users > 0, "nobody uses it");
+        self.users = self.users.saturating_sub(1);
+    }
+
+    /// The manager did not grant.
+    pub fn refused(&mut self) {
+        self.asking = false;
+    }
+
+    /// Whether what was given up meanwhile may be newer than what a grant that comes now says.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
+    /// A grant came that is not used, though nobody has recalled it; what to tell the manager.
+    pub fn unused(&mut self, token: &Token) -> Token {
+        self.asking = false;
+        self.held.serial = self.held.serial.max(token.serial);
+        self.known(token.ino)
+    }
+
+    /// A grant came; the asker is in. False if it was recalled meanwhile: it is as if it had not come. While
+    /// the token is being given up only somebody may take it whom that waits for (`let_in`).
+    pub fn granted(&mut self, token: &Token, resolve: bool, let_in: bool) -> bool {
+        self.asking = false;
+        if token.serial <= self.recalled_to
+            || token.serial <= self.held.serial
+            || self.giving.is_some() && !let_in
+        {
+            return false;
+        }
+        (self.held, self.resolving) = (token.clone(), resolve);
+        self.users += 1;
+        true
+    }
+
+    /// What an unclean end left of the inode is resolved.
+    pub fn resolved(&mut self) {
+        self.resolving = false;
+    }
+
+    /// All tokens of the file system are held (again).
+    pub fn take_whole(&mut self, grant: Grant) {
+        if self.giving.is_none() && self.held.mode < TokenMode::Write {
+            self.held = Token::new(InodeNo(0), TokenMode::Write, self.held.serial.max(grant));
+        }
+    }
+
+    /// The manager wants the token back down to `wanted`, or at most `keep`. `open`: there are handles.
+    pub fn recalled(&mut self, wanted: &Token, keep: TokenMode, open: bool) -> Recalled {
+        if let Some(giving) = &mut self.giving {
+            // Answered when that is done: until then whom it waits for may still use a grant that this one is about.
+            giving.serial = giving.serial.max(wanted.serial);
+            return Recalled::UnderWay;
+        }
+        self.recalled_to = self.recalled_to.max(wanted.serial);
+        let to =
+            if wanted.mode > keep { Token::new(wanted.ino, keep, wanted.serial) } else { wanted.clone() };
+        if self.held.is_within(&to) {
+            self.held.serial = self.held.serial.max(wanted.serial);
+            let least = if open { TokenMode::Open } else { TokenMode::None };
+            self.held.mode = with_handles(self.held.mode.max(least), open);
+            return Recalled::Answer(self.known(wanted.ino));
+        }
+        self.giving = Some(Giving { to, serial: wanted.serial.max(self.held.serial) });
+        Recalled::Begin
+    }
+
+    /// Everything is clean: it is given up.
+    pub fn gave(&mut self, ino: InodeNo, open: bool) -> Token {
+        debug_assert!(self.users == 0, "it is given up while it is used");
+        if let Some(giving) = self.giving.take() {
+            self.held = self.held.meet(&giving.to);
+            self.held.serial = self.held.serial.max(giving.serial);
+            self.recalled_to = self.recalled_to.max(giving.serial);
+            self.held.mode = with_handles(self.held.mode, open);
+            self.outdated |= self.held.mode < TokenMode::Part;
+        }
+        self.resolving = false;
+        self.known(ino)
+    }
+
+    /// The last handle is closed; what to tell the manager, if anything.
+    pub fn closed(&mut self, ino: InodeNo) -> Option<Token> {
+        let idle = self.held.mode == TokenMode::Open && self.giving.is_none();
+        idle.then(|| self.forget(ino))
+    }
+
+    /// Everything goes, without anything to clean.
+    pub fn forget(&mut self, ino: InodeNo) -> Token {
+        self.held = Token::new(InodeNo(0), TokenMode::None, self.held.serial);
+        self.known(ino)
+    }
+}
+
+/// Below `Read` only open handles leave anything.
+fn with_handles(mode: TokenMode, open: bool) -> TokenMode {
+    match (mode, open) {
+        (TokenMode::Open | TokenMode::None, true) => TokenMode::Open,
+        (TokenMode::Open, false) => TokenMode::None,
+        (mode, _) => mode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::token::Span;
+
+    use super::*;
+
+    const INO: InodeNo = InodeNo(7);
+
+    fn token(mode: TokenMode, serial: u64) -> Token {
+        Token::new(INO, mode, Grant(serial))
+    }
+
+    #[test]
+    fn a_grant_that_comes_after_its_recall_is_not_used() {
+        let mut cell = Cell::default();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        let answer = cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false);
+        assert_eq!(answer, Recalled::Answer(token(TokenMode::None, 5)));
+        assert!(!cell.granted(&token(TokenMode::Write, 5), false, false));
+        assert_eq!((cell.mode(), cell.users()), (TokenMode::None, 0));
+        assert_eq!(cell.enter(Need::Read), Enter::Ask, "it asks anew");
+        assert!(cell.granted(&token(TokenMode::Read, 6), false, false));
+    }
+
+    #[test]
+    fn while_it_is_given_up_only_those_enter_it_waits_for() {
+        let mut cell = Cell::whole(Grant(3));
+        assert_eq!(cell.enter(Need::Write), Enter::In);
+        let recall = cell.recalled(&token(TokenMode::Open, 3), TokenMode::Write, true);
+        assert_eq!(recall, Recalled::Begin);
+        assert_eq!(cell.enter(Need::Read), Enter::Wait);
+        assert!(cell.enter_late(Need::Read));
+        cell.leave();
+        cell.leave();
+        assert_eq!(cell.users(), 0);
+        assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 3));
+        assert!(!cell.enter_late(Need::Read));
+        assert_eq!(cell.closed(INO), Some(token(TokenMode::None, 3)));
+    }
+
+    #[test]
+    fn a_recall_of_a_newer_grant_ends_the_older_one_too() {
+        let mut cell = Cell::default();
+        cell.enter(Need::Read);
+        cell.granted(&token(TokenMode::Read, 5), false, false);
+        cell.leave();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        // Grant 9 is on its way, its recall came first.
+        let recall = cell.recalled(&token(TokenMode::Open, 9), TokenMode::Write, false);
+        assert_eq!(recall, Recalled::Begin);
+        assert_eq!(cell.gave(INO, false), token(TokenMode::None, 9));
+        assert!(!cell.granted(&token(TokenMode::Write, 9), false, false));
+    }
+
+    #[test]
+    fn nobody_enters_before_resolution_is_over() {
+        let mut cell = Cell::default();
+        cell.enter(Need::Read);
+        assert!(cell.granted(&token(TokenMode::Write, 4), true, false));
+        assert_eq!(cell.enter(Need::Read), Enter::Wait);
+        cell.resolved();
+        assert_eq!(cell.enter(Need::Read), Enter::In);
+    }
+
+    #[test]
+    fn what_is_given_up_while_more_is_asked_for_outdates_the_grant() {
+        let mut cell = Cell::default();
+        let part = token(TokenMode::Part, 5);
+        cell.enter(Need::Size);
+        assert!(cell.granted(&part, false, false));
+        cell.leave();
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 5), TokenMode::Write, false), Recalled::Begin);
+        cell.gave(INO, false);
+        assert!(cell.is_outdated());
+        assert_eq!(cell.unused(&token(TokenMode::Write, 6)), token(TokenMode::None, 6));
+        assert_eq!(cell.enter(Need::Write), Enter::Ask);
+        assert!(!cell.is_outdated(), "the next grant says what is");
+    }
+
+    #[test]
+    fn a_question_for_pages_that_are_given_up_is_used_though_recalled() {
+        let mut cell = Cell::default();
+        assert_eq!(cell.enter(Need::Read), Enter::Ask);
+        let part = Token {
+            blocks: Blocks::default().with(Span { first: 0, end: 1 }, Use::Read),
+            ..token(TokenMode::Part, 4)
+        };
+        assert!(cell.granted(&part, false, false));
+        cell.leave();
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 4), TokenMode::Read, true), Recalled::Begin);
+        let next = Need::Blocks(Span { first: 1, end: 2 }, Use::Read);
+        assert!(!cell.enter_late(next) && !cell.ask_late(Need::Write) && cell.ask_late(next));
+        // The recall of the grant comes before it: it is answered with what is under way.
+        assert_eq!(cell.recalled(&token(TokenMode::Open, 6), TokenMode::Read, true), Recalled::UnderWay);
+        assert!(cell.granted(&token(TokenMode::Read, 6), false, true));
+        cell.leave();
+        let left = cell.gave(INO, true);
+        assert_eq!((left.mode, left.serial), (TokenMode::Open, Grant(6)));
+        // One that comes after the answer is not used.
+        assert_eq!(cell.enter(next), Enter::Ask);
+        assert!(!cell.granted(&token(TokenMode::Read, 6), false, true));
+    }
+
+    #[test]
+    fn a_part_is_given_up_and_the_rest_stays() {
+        let span = |first, end| Span { first, end };
+        let write = |first, end| Need::Blocks(span(first, end), Use::Write);
+        let part = |first, end, serial| Token {
+            blocks: Blocks::of(span(first, end), Use::Write),
+            ..token(TokenMode::Part, serial)
+        };
+        let mut cell = Cell::whole(Grant(3));
+        assert_eq!(cell.recalled(&part(0, 5, 3), TokenMode::Read, true), Recalled::Begin);
+        let losing = cell.losing();
+        let rest = Blocks::of(span(5, u64::MAX), Use::Write);
+        assert_eq!((losing.to, &losing.gone, &losing.written), (TokenMode::Part, &rest, &rest));
+        assert_eq!(cell.gave(INO, true), part(0, 5, 3));
+        assert_eq!(cell.enter(write(0, 5)), Enter::In);
+        cell.leave();
+        assert_eq!(cell.enter(write(4, 6)), Enter::Ask);
+        assert!(!cell.allows(Need::Attr) && cell.allows(Need::Size));
+        // What can be mapped for writing is held whole or not at all.
+        assert!(cell.granted(&part(0, 9, 7), false, false));
+        cell.leave();
+        assert_eq!(cell.recalled(&part(0, 1, 7), TokenMode::Open, true), Recalled::Begin);
+        assert_eq!(cell.losing().to, TokenMode::Open);
+        assert_eq!(cell.gave(INO, true), token(TokenMode::Open, 7));
+    }
+}
