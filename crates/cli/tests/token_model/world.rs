@@ -538,8 +538,8 @@ impl World {
                 self.last[b] = None;
             }
         }
-        // Its times are those that somebody else knows.
-        let others = || self.nodes.iter().enumerate().filter(|(other, _)| *other != i);
+        // Its times are those that somebody else knows who lives.
+        let others = || self.nodes.iter().enumerate().filter(|(other, node)| *other != i && node.live);
         self.must = others().map(|(_, node)| node.times).fold(self.times, u8::max);
         for node in &mut self.nodes {
             node.since = node.since.min(self.must);
