@@ -2,7 +2,7 @@
 //! whose call fails rests until the round ends; then everybody fsyncs what is open, which says what is durable.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
@@ -120,12 +120,33 @@ struct Writer {
     tag: u32,
     name: String,
     bytes: Bytes,
+    /// Its last steps, which are told with what is wrong.
+    steps: VecDeque<String>,
 }
+
+/// As many steps of a writer are told.
+const STEPS_TOLD: usize = 24;
 
 impl Writer {
     fn new(id: u32, mount: usize, dirs: [&str; 2]) -> Writer {
         let name = format!("{}/file{id}", dirs[id as usize % 2]);
-        Writer { id, mount, tag: 0, name, bytes: Bytes::new(id) }
+        Writer { id, mount, tag: 0, name, bytes: Bytes::new(id), steps: VecDeque::new() }
+    }
+
+    /// A step, which is noted.
+    fn call(&mut self, field: &Field, what: String, step: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let from = field.now();
+        let result = field.call(self.mount, what.clone(), &[], step);
+        self.steps.truncate(STEPS_TOLD - 1);
+        let (from, to) = (from.as_millis(), field.now().as_millis());
+        self.steps.push_front(format!("{from} to {to} ms: {what}: {result:?}"));
+        result
+    }
+
+    fn told(&self) -> String {
+        let mut told = String::from("\n    its last steps, the latest first:");
+        self.steps.iter().for_each(|step| told += &format!("\n      {step}"));
+        told
     }
 
     fn write(&mut self, field: &Field, files: &[File; 3], random: &mut Random) -> io::Result<()> {
@@ -147,7 +168,7 @@ impl Writer {
             _ => (&files[0], if mapped { "mapped" } else { "" }),
         };
         let what = format!("write {} cells {first}+{count} {word} as {}", self.name, self.tag);
-        let result = field.call(self.mount, what, &[], || match mapped {
+        let result = self.call(field, what, || match mapped {
             true => mapped::write(file, offset, &bytes),
             false => file.write_all_at(&bytes, offset),
         });
@@ -160,7 +181,7 @@ impl Writer {
             0..6 => self.write(field, files, random),
             6..8 => {
                 let what = format!("fsync {}", self.name);
-                let result = field.call(self.mount, what, &[], || files[0].sync_all());
+                let result = self.call(field, what, || files[0].sync_all());
                 self.bytes.synced(result.is_ok());
                 result
             }
@@ -168,7 +189,7 @@ impl Writer {
                 let len = random.below(u64::from(self.bytes.len()) + 1) as u32;
                 let what = format!("cut {} to {len} cells", self.name);
                 let cut = || files[0].set_len(u64::from(len) * CELL as u64);
-                let result = field.call(self.mount, what, &[], cut);
+                let result = self.call(field, what, cut);
                 self.bytes.truncated(len, result.is_ok());
                 result
             }
@@ -183,8 +204,9 @@ impl Writer {
                 seen.resize(count, Seen::Zero);
                 if !field.is_disturbed(reader) {
                     let wrong = self.bytes.check(first, &seen, false, field.when(self.mount, reader));
-                    field.wrong(wrong.into_iter().take(3).map(|mut v| {
+                    field.wrong(wrong.into_iter().take(3).enumerate().map(|(i, mut v)| {
                         v.text += &format!(" ({}, by mount {} read by {reader})", self.name, self.mount);
+                        v.text += &if i == 0 { self.told() } else { String::new() };
                         v
                     }));
                 }
@@ -206,9 +228,8 @@ impl Work for Writer {
         while !field.ended() {
             field.rest(20);
         }
-        let result = field.call(self.mount, format!("last fsync {}", self.name), &[], || {
-            files.iter().try_for_each(File::sync_all)
-        });
+        let what = format!("last fsync {}", self.name);
+        let result = self.call(field, what, || files.iter().try_for_each(File::sync_all));
         self.bytes.synced(result.is_ok());
     }
 
@@ -226,9 +247,10 @@ impl Work for Writer {
             let Ok(seen) = field.read(mount, &self.name, mount == 1, 0, len.div_ceil(CELL)) else { continue };
             let wrong = self.bytes.check(0, &seen, true, super::checker::When::Rest);
             let count = wrong.len();
-            field.wrong(wrong.into_iter().take(4).map(|mut v| {
+            field.wrong(wrong.into_iter().take(4).enumerate().map(|(i, mut v)| {
                 v.text +=
                     &format!(" ({}, by mount {}, seen by {mount}; {count} in all)", self.name, self.mount);
+                v.text += &if i == 0 { self.told() } else { String::new() };
                 v
             }));
             last = Some(seen);
