@@ -6,7 +6,7 @@ mod support;
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use base::InodeNo;
-use client::{Client, Errno, Handle, SetAttrs, Tunables};
+use client::{Client, Errno, Fallocate, Handle, Privileges, SetAttrs, Tunables};
 use support::{BLOCK, RW, World, small};
 use wire::mgr::FileKind;
 
@@ -49,39 +49,53 @@ async fn a_sparse_file_of_16_tib_takes_no_more_than_the_pool() {
 }
 
 #[tokio::test]
-async fn the_extents_of_files_are_part_of_the_pool() {
+async fn of_a_long_record_only_what_is_used_is_learned_and_kept() {
     const EXTENTS: u64 = 1_000_000;
+    /// Extents of one answer.
+    const WINDOW: u64 = 4096;
     let mut world = World::new(2, 1);
     world.blocks.zeros.store(true, SeqCst);
-    world.manager.extents_most.store(4096, SeqCst);
-    let file = |world: &World, name: &[u8]| {
-        world.manager.make(name, 2 * EXTENTS * BLOCK64, (0..EXTENTS).map(|extent| extent * 2))
-    };
-    let files = [file(&world, b"a"), file(&world, b"b"), file(&world, b"c")];
-    let client = world.mount(Tunables { pagepool: 128 * MIB, ..small() });
-    for _ in 0..2 {
-        for ino in files {
-            let handle = opened(&client, ino).await;
-            reads_zeros(&client, handle, 7 * 2 * BLOCK64).await;
-            assert_eq!(client.seek_hole(handle, 0).await.unwrap(), BLOCK64);
-            let usage = client.pool_use();
-            assert!(usage.used >= 32 * EXTENTS && usage.used_most <= 130 * MIB, "{usage:?}");
-            client.release(handle);
-        }
+    world.manager.extents_most.store(WINDOW, SeqCst);
+    let size = 2 * EXTENTS * BLOCK64;
+    let ino = world.manager.make(b"long", size, (0..EXTENTS).map(|extent| extent * 2));
+    let client = world.mount(small());
+    let handle = opened(&client, ino).await;
+    let before = world.manager.calls.load(SeqCst);
+    let calls = || world.manager.calls.load(SeqCst) - before;
+    // One page in the middle, and what comes next there.
+    let middle = EXTENTS / 2 * 2;
+    reads_zeros(&client, handle, middle * BLOCK64).await;
+    assert_eq!(client.seek_hole(handle, middle * BLOCK64).await.unwrap(), (middle + 1) * BLOCK64);
+    assert_eq!(client.seek_data(handle, (middle + 1) * BLOCK64).await.unwrap(), (middle + 2) * BLOCK64);
+    assert!(calls() <= 2, "{}", calls());
+    assert!(client.pool_use().used <= MIB, "{:?}", client.pool_use());
+    // All of it, from behind: once for each window, and no more than the pool.
+    for extent in (0..EXTENTS).rev().step_by(100) {
+        reads_zeros(&client, handle, extent * 2 * BLOCK64).await;
     }
-    // Three at once are more than fits.
-    let (calls, ino) = (world.manager.calls.load(SeqCst), files[0]);
-    let handle = opened(&client, ino).await;
-    reads_zeros(&client, handle, 0).await;
-    assert!(
-        world.manager.calls.load(SeqCst) > calls + EXTENTS / 4096,
-        "they were given up, and are asked for again"
-    );
-    let client =
-        world.mount(Tunables { pagepool: 16 * MIB, deadline: Duration::from_millis(200), ..small() });
-    let handle = opened(&client, ino).await;
-    assert_eq!(client.read(handle, 0, 4096).await.map(|_| ()), Err(Errno::EIO), "there is no room for them");
-    assert!(client.pool_use().used_most <= 17 * MIB);
+    assert!(calls() <= 2 * EXTENTS / WINDOW + 20, "{}", calls());
+    // Written, read, cut and punched where nothing is known any more, also beyond its end; in holes, since nothing else
+    // is really stored here.
+    let at = |block: u64| block * BLOCK64 + 100;
+    for block in [11, 1_000_001, 2 * EXTENTS - 1, 2 * EXTENTS + 77] {
+        assert_eq!(client.write(handle, at(block), &[7; 50]).await, Ok(50));
+        let mut expected = vec![0; 4096];
+        expected[100..150].fill(7);
+        assert_eq!(
+            client.read(handle, block * BLOCK64, 4096).await.unwrap().to_vec()[..150],
+            expected[..150]
+        );
+    }
+    client.fsync_handle(handle, false).await.unwrap();
+    let hole = client.fallocate(handle, Fallocate::PunchHole, at(21), 100_000 * BLOCK64, Privileges::Kept);
+    hole.await.unwrap();
+    assert_eq!(client.seek_data(handle, 22 * BLOCK64).await.unwrap(), 100_022 * BLOCK64);
+    for size in [at(700_001), size] {
+        client.setattr(ino, SetAttrs { size: Some(size), ..SetAttrs::default() }).await.unwrap();
+    }
+    assert_eq!(client.seek_data(handle, 700_002 * BLOCK64).await, Err(Errno(libc::ENXIO)));
+    let usage = client.pool_use();
+    assert!(usage.used_most <= 4 * MIB + 64 * 1024, "{usage:?}");
 }
 
 #[tokio::test]

@@ -229,12 +229,15 @@ impl Core {
                 state.failures.over();
                 for extent in &commit.allocated {
                     state.pending.remove_extent(*extent);
-                    state.committed.insert_extent(*extent);
+                    state.recorded.entered(*extent);
                 }
                 state.charge_extents(None);
                 state.size_committed = commit.size;
                 if let Some(attr) = attr {
                     state.inline.set(attr);
+                    if !state.recorded.is_whole() {
+                        state.attr.stored = attr.stored;
+                    }
                     state.attr.ctime = state.attr.ctime.max(attr.ctime);
                 }
                 state.unsent.sent(commit.times_count);

@@ -31,6 +31,8 @@ use crate::{
 /// What an extent takes, about; so many count as part of the inode.
 pub(crate) const EXTENT_BYTES: u64 = 32;
 const EXTENTS_FREE: usize = 16;
+/// Runs of a file's record that are kept where nobody uses them: 2 MiB of a file.
+const RECORD_RUNS_MAX: usize = 1 << 16;
 /// In place of a block's number: the extents.
 const EXTENTS: u64 = u64::MAX;
 /// Runs of blocks that were cut off or punched, kept apart.
@@ -181,8 +183,8 @@ impl Locked<'_> {
         let state = &mut *self.state;
         state.attr_known = false;
         state.attr_generation += 1;
-        state.alloc_known = false;
-        (state.committed, state.pending, state.dropped) = Default::default();
+        state.recorded.forget_all();
+        (state.pending, state.dropped) = Default::default();
         (state.inline, state.born_here) = Default::default();
         state.size_committed = state.attr.size;
         state.unsent.forget();
@@ -196,7 +198,7 @@ impl Locked<'_> {
     /// Nothing of them is dirty or in flight.
     pub fn forget_blocks(&mut self, span: Span) -> u64 {
         let room = self.drop_blocks(span.first, span.end);
-        self.state.committed.remove(span.first, span.end);
+        self.state.recorded.forget(span.first, span.end);
         self.state.pending.remove(span.first, span.end);
         self.state.born_here = false;
         room
@@ -217,7 +219,7 @@ impl Locked<'_> {
 
     /// Brings what the page pool knows of the file's extents up to date; `charge` stands for them.
     pub fn charge_extents(&mut self, charge: Option<Charge>) {
-        let runs = self.state.committed.runs();
+        let runs = self.state.recorded.runs();
         let bytes = if runs > EXTENTS_FREE { runs as u64 * EXTENT_BYTES } else { 0 };
         let held = self.state.extents.as_ref().map_or(0, BlockEntry::bytes);
         // Not at every change.
@@ -235,18 +237,32 @@ impl Locked<'_> {
 
     /// The page pool wants the room of the file's extents: they are asked for again when they are wanted.
     fn evict_extents(&mut self, tag: &Arc<Tag>) {
-        let state = &mut *self.state;
-        if !state.extents.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.tag, tag)) {
+        if !self.state.extents.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.tag, tag)) {
             return;
         }
-        // Whoever uses them holds the token, or has something unsettled.
-        if state.token.users() > 0 || state.flushes.are_held() || state.unsettled() {
+        if !self.forget_record() {
             self.pool.enter(tag.clone());
-            return;
+        }
+    }
+
+    /// A record of which more is known than is worth its memory is learned again, if nobody uses it.
+    pub fn forget_long_record(&mut self) {
+        if self.state.recorded.runs() > RECORD_RUNS_MAX {
+            self.forget_record();
+        }
+    }
+
+    /// Forgets which blocks there are, unless somebody uses that: whoever does holds the token or the flushes, or has
+    /// something unsettled.
+    fn forget_record(&mut self) -> bool {
+        let state = &mut *self.state;
+        if state.token.users() > 0 || state.flushes.are_held() || state.unsettled() {
+            return false;
         }
         state.attr.stored = state.visible().stored;
-        state.alloc_known = false;
-        (state.committed, state.extents) = Default::default();
+        state.recorded.forget_all();
+        state.extents = None;
+        true
     }
 
     /// Blocks were cut off or punched: their strips are deleted some time later.

@@ -80,7 +80,8 @@ impl Core {
         let file = self.file(handle)?;
         let need = |state: &FileState| state.read_need(offset, len);
         let _hold = self.hold_for(&file.inode, None, need).await?;
-        self.ensure_alloc(&file.inode).await?;
+        // What is not learned with it is not loaded ahead.
+        self.learn_blocks(&file.inode, offset, offset.saturating_add(1)).await?;
         let end = offset.saturating_add(len).min(file.inode.lock().attr.size);
         self.load_ahead(&file.inode, offset.min(end), end);
         Ok(())

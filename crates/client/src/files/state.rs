@@ -26,7 +26,12 @@ use super::{
 };
 use crate::{
     names::{kept::Names, made::NewNames},
-    pages::{block::Block, extents::BlockSet, pool::BlockEntry, queues::PageOwner},
+    pages::{
+        block::Block,
+        extents::{BlockSet, Recorded},
+        pool::BlockEntry,
+        queues::PageOwner,
+    },
     sharing::{page_drop::PageDrop, tokens::Cell},
 };
 
@@ -57,9 +62,8 @@ pub(crate) struct FileState {
     pub inline: Inline,
 
     // Which blocks there are.
-    pub alloc_known: bool,
-    /// Blocks in the manager's record.
-    pub committed: BlockSet,
+    /// Blocks in the manager's record, as far as it is known.
+    pub recorded: Recorded,
     /// Blocks stored, not yet in the record.
     pub pending: BlockSet,
     /// Blocks cut off or punched in this session: their strips are deleted some time later.
@@ -68,7 +72,7 @@ pub(crate) struct FileState {
     pub born_here: bool,
     /// Since when a change of the record is under way that takes blocks away ([`crate::changes`]).
     pub changing: Option<Instant>,
-    /// What `committed` takes of the page pool, where it is long.
+    /// What `recorded` takes of the page pool, where it is long.
     pub(super) extents: Option<BlockEntry>,
 
     // Blocks in memory.
@@ -108,8 +112,7 @@ impl FileState {
             opens: Opens::default(),
             names: DirectoryNames::default(),
             inline: Inline::default(),
-            alloc_known: false,
-            committed: BlockSet::default(),
+            recorded: Recorded::default(),
             pending: BlockSet::default(),
             dropped: BlockSet::default(),
             born_here: false,
@@ -142,9 +145,20 @@ impl FileState {
         self.changing.is_some_and(|since| since.elapsed() >= patience)
     }
 
-    /// Whether pdisks or manager hold bytes of this block: what is absent here must be loaded.
+    /// Whether it is known which blocks of bytes `from..to` are in the record.
+    pub fn knows(&self, from: u64, to: u64) -> bool {
+        let block_size = self.block_size();
+        self.recorded.first_unknown(from / block_size, to.div_ceil(block_size)).is_none()
+    }
+
+    /// Whether pdisks or manager hold bytes of this block: what is absent here must be loaded. What the record says of it
+    /// has been learned.
     pub fn on_disk(&self, block: u64) -> bool {
-        self.committed.contains(block) || self.pending.contains(block) || self.in_inode(block)
+        self.pending.contains(block) || self.in_inode(block) || self.recorded.contains(block)
+    }
+    /// Whether the pdisks may hold blocks of `first..end` that the manager knows of, or will know of.
+    pub fn may_have(&self, first: u64, end: u64) -> bool {
+        self.recorded.may_have(first, end) || self.pending.any_in(first, end)
     }
     /// Whether the manager holds bytes of this block in the inode.
     pub fn in_inode(&self, block: u64) -> bool {
@@ -170,7 +184,7 @@ impl FileState {
     /// Whether the whole content can go into the inode.
     pub fn fits_inode(&self, inline_max: u32) -> bool {
         self.attr.size <= u64::from(inline_max)
-            && self.committed.is_empty()
+            && self.recorded.is_surely_empty()
             && self.pending.is_empty()
             && self.dirty.range(1..).next().is_none()
             && !self.flushes.in_flight()
@@ -247,8 +261,8 @@ impl FileState {
         if !ours {
             self.size_committed = new.size;
             self.inline.set(&new);
-            if new.inline || new.stored == 0 && !self.alloc_known {
-                self.alloc_known = true;
+            if new.inline || new.stored == 0 && self.recorded.runs() == 0 {
+                self.recorded.learned(0, u64::MAX, []);
             }
         }
         let old = std::mem::replace(&mut self.attr, new);
@@ -308,7 +322,7 @@ impl FileState {
     pub fn visible(&self) -> Attr {
         let mut attr = self.attr.clone();
         let all = self.token.mode() != TokenMode::Part;
-        if all && self.alloc_known && attr.kind == wire::mgr::FileKind::File {
+        if all && self.recorded.is_whole() && attr.kind == wire::mgr::FileKind::File {
             attr.stored = self.stored_bytes();
             attr.inline = self.inline.is_held();
         }
@@ -319,7 +333,7 @@ impl FileState {
     fn stored_bytes(&self) -> u64 {
         let block_size = self.block_size();
         let size = self.attr.size;
-        let mut all = self.committed.clone();
+        let mut all = self.recorded.allocated().clone();
         self.pending.extents(usize::MAX).into_iter().for_each(|e| all.insert_extent(e));
         if all.is_empty() && self.dirty.is_empty() && !self.flushes.in_flight() {
             // A file may be longer than the bytes its inode holds: the rest is a hole.

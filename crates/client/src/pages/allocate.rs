@@ -44,7 +44,7 @@ impl Core {
         let there = {
             let state = inode.lock();
             let count = |set: &crate::pages::extents::BlockSet| set.count_in(blocks.start, blocks.end);
-            (count(&state.committed) + count(&state.pending)) * block_size
+            (count(state.recorded.allocated()) + count(&state.pending)) * block_size
         };
         let bytes = to.next_multiple_of(UNIT64) - from / UNIT64 * UNIT64;
         let new = self.take_room(pool, self.raw_bytes(pool, bytes.saturating_sub(there))?).await?;

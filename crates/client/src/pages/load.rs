@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{OpClass, units::UNIT};
+use base::{BlockIndex, OpClass, units::UNIT};
 use bytes::Bytes;
 use stripe::BlockMeta;
 use tokio::sync::OwnedSemaphorePermit;
@@ -26,7 +26,7 @@ use crate::{
     waits,
 };
 
-/// Most extents asked for in one call.
+/// Most extents asked for in one call, and blocks of a window of the record.
 const EXTENTS_MAX: u32 = 4096;
 /// Whoever waits for the load looks again: it only had nowhere to go (prefetch under memory pressure), or its block is not
 /// the file's any more.
@@ -47,52 +47,65 @@ pub(crate) fn to_range(units: &UnitRange) -> Range {
 }
 
 impl Core {
-    /// Learns which blocks of the file are allocated, if that is not known yet.
-    pub async fn ensure_alloc(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+    /// Learns which blocks are allocated of those that hold bytes `from..to`, where that is not known.
+    pub async fn learn_blocks(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
         if inode.home.get().is_none() {
             self.await_pool(inode).await?;
         }
-        let known = || {
+        let unknown = || {
             let state = inode.lock();
-            state.alloc_known && !state.is_unsure(self.patience())
+            let block_size = state.block_size();
+            state.recorded.first_unknown(from / block_size, to.div_ceil(block_size))
         };
-        if known() {
+        if unknown().is_none() && !inode.lock().is_unsure(self.patience()) {
             return Ok(());
         }
+        // Nobody changes the record meanwhile.
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
-        if known() {
-            return Ok(());
-        }
-        let (mut found, mut charge) = (Vec::new(), None::<Charge>);
-        let mut from = base::BlockIndex(0);
-        loop {
-            let ask = MgrRequest::Extents { ino: inode.ino, from, limit: EXTENTS_MAX };
-            match self.calls.ask(ask).await? {
-                MgrReply::Extents { extents, more } => {
-                    let Some(last) = extents.last().copied() else { break };
-                    // Twice: as they come, and as they are kept.
-                    let bytes = 2 * EXTENT_BYTES * extents.len() as u64;
-                    let more_memory = self.pool.charge(bytes, self.patience()).await?;
-                    match &mut charge {
-                        Some(charge) => charge.join(more_memory),
-                        None => charge = Some(more_memory),
-                    }
-                    found.extend(extents);
-                    if !more {
-                        break;
-                    }
-                    from = base::BlockIndex(last.first.0 + last.count);
-                    waits::moved();
-                }
+        while let Some(block) = unknown() {
+            // A window's extents fit into one answer: who goes through the file backwards asks no oftener.
+            let window = block - block % u64::from(EXTENTS_MAX);
+            let (first, doubts) = {
+                let state = inode.lock();
+                (window.max(state.recorded.known_before(block)), state.recorded.doubts())
+            };
+            let ask = MgrRequest::Extents { ino: inode.ino, from: BlockIndex(first), limit: EXTENTS_MAX };
+            let (extents, more) = match self.calls.ask(ask).await? {
+                MgrReply::Extents { extents, more } => (extents, more),
                 other => return Err(unexpected("Extents", &other)),
+            };
+            let end = match extents.last() {
+                Some(last) if more => last.first.0.saturating_add(last.count),
+                _ => u64::MAX,
+            };
+            if end <= first {
+                return Err(unexpected("Extents", &MgrReply::Extents { extents, more }));
             }
+            // As they are kept: each with as much as was not known before it.
+            let charge = self.pool.charge(2 * EXTENT_BYTES * extents.len() as u64, self.patience()).await?;
+            let mut state = inode.lock();
+            if state.recorded.doubts() == doubts {
+                state.recorded.learned(first, end, extents);
+                state.charge_extents(Some(charge));
+            }
+            drop(state);
+            waits::moved();
         }
-        let mut state = inode.lock();
-        found.into_iter().for_each(|e| state.committed.insert_extent(e));
-        let kept = state.committed.runs() as u64 * EXTENT_BYTES * 9 / 8;
-        state.charge_extents(charge.map(|mut charge| charge.split(kept)));
-        state.alloc_known = true;
         Ok(())
+    }
+
+    /// The same for what a write at `offset`, or at the end, looks at: beyond the end of the file there may be anything.
+    pub async fn learn_blocks_to_write(
+        &self,
+        inode: &Arc<Inode>,
+        offset: Option<u64>,
+        len: u64,
+    ) -> Result<(), Errno> {
+        let size = inode.lock().attr.size;
+        let offset = offset.unwrap_or(size);
+        let end = offset.saturating_add(len);
+        let (from, to) = if end > size { (offset.min(size), u64::MAX) } else { (offset, end) };
+        self.learn_blocks(inode, from, to).await
     }
 
     /// A new pool can be met in an inode before it is met in the map.

@@ -75,10 +75,6 @@ impl Charge {
         self.bytes -= bytes;
         Charge { pool: self.pool.clone(), bytes }
     }
-    /// Takes another one's bytes in.
-    pub fn join(&mut self, mut other: Charge) {
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
     /// Bytes it stands for.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -80,6 +80,9 @@ impl Core {
                 if !state.token.allows(Need::Blocks(Span { first: block, end: block + 1 }, Use::Read)) {
                     return false;
                 }
+                if state.recorded.first_unknown(block, block + 1).is_some() {
+                    return false;
+                }
                 if !state.on_disk(block) {
                     continue;
                 }

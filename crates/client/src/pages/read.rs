@@ -61,14 +61,14 @@ impl Core {
     /// Up to `len` bytes from `offset`; short only at the end of the file.
     pub async fn read(self: &Arc<Core>, file: &OpenFile, offset: u64, len: usize) -> Result<ReadData, Errno> {
         let inode = &file.inode;
-        self.ensure_alloc(inode).await?;
+        self.learn_blocks(inode, offset, offset.saturating_add(len.min(READ_MAX) as u64)).await?;
         let begun = self.begin_read(inode, offset, len);
         // After the loads of the read itself and before the wait for them.
         self.read_ahead(file, offset, len);
         self.end_read(inode, begun).await
     }
 
-    /// The same without a handle and without reading ahead.
+    /// The same without a handle and without reading ahead; which blocks there are has been learned.
     pub async fn read_inode(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
@@ -156,10 +156,10 @@ impl Core {
         let mut out = Vec::new();
         {
             let mut state = file.inode.lock();
-            if !state.alloc_known || state.is_unsure(self.patience()) {
+            let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
+            if !state.knows(offset, end) || state.is_unsure(self.patience()) {
                 return None;
             }
-            let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
             for part in parts(offset, end, state.block_size()) {
                 let on_disk = state.on_disk(part.block);
                 if state.block(part.block).is_none() {

@@ -16,7 +16,8 @@ use crate::{
     calls::unexpected,
     core::{Core, now},
     error::Errno,
-    files::inode::Inode,
+    files::{inode::Inode, state::FileState},
+    waits,
 };
 
 /// How [`crate::Client::fallocate`] changes a file.
@@ -45,12 +46,12 @@ impl Core {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
-        self.ensure_alloc(inode).await?;
         let io = self.alone_in(inode).await?;
         let old = inode.lock().attr.size;
         if size < old {
             return self.shrink(inode, size, io).await;
         }
+        self.learn_blocks(inode, old, u64::MAX).await?;
         self.grow(inode, size).await
     }
 
@@ -59,7 +60,7 @@ impl Core {
         self.patient("a file's lock", Some(inode.ino), inode.io.clone().write_owned()).await
     }
 
-    /// To a size that is not smaller; `io` is held exclusively.
+    /// To a size that is not smaller; `io` is held exclusively, and which blocks there are from the old size on has been learned.
     pub async fn grow(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let old = inode.lock().attr.size;
         let round = |n: u64| n.next_multiple_of(UNIT64);
@@ -97,6 +98,8 @@ impl Core {
 
     async fn cut(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let hold = self.hold_flushes(inode).await?;
+        // From there on everything is known afterwards, also of the block that the new end is in.
+        self.learn_blocks(inode, size, size.saturating_add(1)).await?;
         let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         let block_size = inode.lock().block_size();
         let first_gone = size.div_ceil(block_size);
@@ -108,7 +111,8 @@ impl Core {
         let (only_here, size_there) = {
             let state = inode.lock();
             // Content that stays in the inode goes with the next commit as a whole.
-            let inode_only = state.inline.is_held() && state.committed.is_empty() && state.pending.is_empty();
+            let inode_only =
+                state.inline.is_held() && state.recorded.is_surely_empty() && state.pending.is_empty();
             let fits = state.attr.size <= u64::from(self.tunables.inline_data_max);
             (inode_only && fits, state.size_committed)
         };
@@ -129,11 +133,8 @@ impl Core {
             inode.lock().size_committed = attr.size;
             manager_knows = true;
         } else {
-            let end = {
-                let state = inode.lock();
-                state.committed.end().max(state.pending.end())
-            };
-            if end > first_gone {
+            let end = FILE_SIZE_MAX.div_ceil(block_size);
+            if inode.lock().may_have(first_gone, end) {
                 let beyond = Extent { first: BlockIndex(first_gone), count: end - first_gone };
                 self.deallocate(inode, beyond).await?;
             }
@@ -149,7 +150,7 @@ impl Core {
             });
             state.forget_idle(size / block_size);
             state.note_dropped(first_gone, u64::MAX);
-            state.committed.remove(first_gone, u64::MAX);
+            state.recorded.taken_out(first_gone, u64::MAX);
             state.pending.remove(first_gone, u64::MAX);
             state.attr.size = size;
             state.writes.end_run();
@@ -207,8 +208,8 @@ impl Core {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        self.ensure_alloc(inode).await?;
         if let Fallocate::Allocate { keep_size } = mode {
+            self.learn_blocks_to_write(inode, Some(offset), len).await?;
             return self.allocate(inode, offset, end, keep_size).await;
         }
         let grows = matches!(mode, Fallocate::ZeroRange { keep_size: false });
@@ -218,7 +219,13 @@ impl Core {
             let _io = io;
             let size = file.lock().attr.size;
             core.punch(&file, offset, end.min(size)).await?;
-            if end > size && grows { core.grow(&file, end).await } else { Ok(()) }
+            if end > size && grows {
+                // While flushes are held nobody forgets what has been learned, not even if who waits has gone.
+                let _hold = core.hold_flushes(&file).await?;
+                core.learn_blocks(&file, size, u64::MAX).await?;
+                core.grow(&file, end).await?;
+            }
+            Ok(())
         };
         self.see_through(inode, "a hole to be punched", work).await
     }
@@ -229,6 +236,9 @@ impl Core {
             return Ok(());
         }
         let hold = self.hold_flushes(inode).await?;
+        // What becomes zeros and stays: no more than the blocks at the edges.
+        self.learn_blocks(inode, from, from + 1).await?;
+        self.learn_blocks(inode, to - 1, to).await?;
         let (block_size, size) = {
             let state = inode.lock();
             (state.block_size(), state.attr.size)
@@ -256,11 +266,7 @@ impl Core {
         if inode.lock().pending.any_in(first, end) {
             self.commit_locked(inode).await?;
         }
-        let stored = {
-            let state = inode.lock();
-            state.committed.any_in(first, end) || state.pending.any_in(first, end)
-        };
-        if stored {
+        if inode.lock().may_have(first, end) {
             self.deallocate(inode, Extent { first: BlockIndex(first), count: end - first }).await?;
         }
         let room = {
@@ -268,7 +274,7 @@ impl Core {
             let inline = state.in_inode(0) && first == 0;
             let room = state.drop_blocks(first, end);
             state.note_dropped(first, end);
-            state.committed.remove(first, end);
+            state.recorded.taken_out(first, end);
             state.pending.remove(first, end);
             if inline {
                 // The content in the inode goes with the next commit.
@@ -285,57 +291,92 @@ impl Core {
 
     /// First position at or after `offset` that may hold data.
     pub async fn seek_data(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
-        self.ensure_alloc(inode).await?;
-        let state = inode.lock();
-        let size = state.attr.size;
-        if offset >= size {
-            return Err(Errno::ENXIO);
-        }
-        let block_size = state.block_size();
-        let mut best = u64::MAX;
-        let inline = state.in_inode(0).then_some(0);
-        let block = offset / block_size;
-        let stored = [state.committed.next_in(block), state.pending.next_in(block), inline];
-        for found in stored.into_iter().flatten().filter(|&b| b >= block) {
-            best = best.min(offset.max(found * block_size));
-        }
-        for (number, cached) in state.blocks_from(block) {
-            if number * block_size >= best {
-                break;
+        let mut from = offset;
+        loop {
+            self.learn_blocks(inode, from, from.saturating_add(1)).await?;
+            match find_data(&inode.lock(), from)? {
+                Found::At(at) => return Ok(at),
+                Found::UnknownFrom(block_start) => from = block_start,
             }
-            let start = number * block_size;
-            let data = cached.data_units().find(|u| start + u64::from(u.end) * UNIT64 > offset);
-            if let Some(units) = data {
-                best = best.min(offset.max(start + u64::from(units.start) * UNIT64));
-            }
+            waits::moved();
         }
-        if best < size { Ok(best) } else { Err(Errno::ENXIO) }
     }
 
     /// First position at or after `offset` in a hole; the end of the file is one.
     pub async fn seek_hole(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
-        self.ensure_alloc(inode).await?;
-        let state = inode.lock();
-        let size = state.attr.size;
-        if offset >= size {
-            return Err(Errno::ENXIO);
-        }
-        let block_size = state.block_size();
-        let mut pos = offset;
-        while pos < size {
-            let block = pos / block_size;
-            if state.on_disk(block) {
-                pos = (block + 1) * block_size;
-                continue;
+        let mut from = offset;
+        loop {
+            self.learn_blocks(inode, from, from.saturating_add(1)).await?;
+            match find_hole(&inode.lock(), from)? {
+                Found::At(at) => return Ok(at),
+                Found::UnknownFrom(block_start) => from = block_start,
             }
-            let unit = (pos % block_size / UNIT64) as u32;
-            let here = state.block(block);
-            let data = here.and_then(|b| b.data_units().find(|u| u.contains(&unit)));
-            match data {
-                Some(units) => pos = block * block_size + u64::from(units.end) * UNIT64,
-                None => break,
-            }
+            waits::moved();
         }
-        Ok(pos.min(size))
     }
+}
+
+/// What a look for data or a hole came to.
+enum Found {
+    At(u64),
+    /// Neither before this position, the start of a block of which the record is not known.
+    UnknownFrom(u64),
+}
+
+fn find_data(state: &FileState, offset: u64) -> Result<Found, Errno> {
+    let (size, block_size) = (state.attr.size, state.block_size());
+    if offset >= size {
+        return Err(Errno::ENXIO);
+    }
+    let mut best = u64::MAX;
+    let inline = state.in_inode(0).then_some(0);
+    let block = offset / block_size;
+    let stored = [state.recorded.allocated().next_in(block), state.pending.next_in(block), inline];
+    for found in stored.into_iter().flatten().filter(|&b| b >= block) {
+        best = best.min(offset.max(found * block_size));
+    }
+    for (number, cached) in state.blocks_from(block) {
+        if number * block_size >= best {
+            break;
+        }
+        let start = number * block_size;
+        let data = cached.data_units().find(|u| start + u64::from(u.end) * UNIT64 > offset);
+        if let Some(units) = data {
+            best = best.min(offset.max(start + u64::from(units.start) * UNIT64));
+        }
+    }
+    let end = best.min(size);
+    match state.recorded.first_unknown(block, end.div_ceil(block_size)) {
+        Some(unknown) if unknown * block_size < end => {
+            Ok(Found::UnknownFrom(offset.max(unknown * block_size)))
+        }
+        _ if best < size => Ok(Found::At(best)),
+        _ => Err(Errno::ENXIO),
+    }
+}
+
+fn find_hole(state: &FileState, offset: u64) -> Result<Found, Errno> {
+    let (size, block_size) = (state.attr.size, state.block_size());
+    if offset >= size {
+        return Err(Errno::ENXIO);
+    }
+    let mut pos = offset;
+    while pos < size {
+        let block = pos / block_size;
+        if state.recorded.first_unknown(block, block + 1).is_some() {
+            return Ok(Found::UnknownFrom(pos));
+        }
+        if state.on_disk(block) {
+            pos = (block + 1) * block_size;
+            continue;
+        }
+        let unit = (pos % block_size / UNIT64) as u32;
+        let here = state.block(block);
+        let data = here.and_then(|b| b.data_units().find(|u| u.contains(&unit)));
+        match data {
+            Some(units) => pos = block * block_size + u64::from(units.end) * UNIT64,
+            None => break,
+        }
+    }
+    Ok(Found::At(pos.min(size)))
 }

@@ -177,7 +177,7 @@ impl Core {
                     let tags = state.block(block).map(|b| b.tags()).unwrap_or_default();
                     self.pool.give_up_first(tags);
                 }
-                if known.is_some() && !state.committed.contains(block) {
+                if known.is_some() && !state.recorded.contains(block) {
                     state.pending.insert(block, block + 1);
                     state.due.note_commit();
                 }

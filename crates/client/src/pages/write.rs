@@ -92,7 +92,7 @@ impl Core {
         if self.calls.dead() {
             return Err(Errno::EIO);
         }
-        self.ensure_alloc(inode).await?;
+        self.learn_blocks_to_write(inode, offset, data.len() as u64).await?;
         let memory = (data.len() as u64).next_multiple_of(UNIT64) + 2 * UNIT64;
         self.pool.throttle(memory, self.patience()).await?;
         self.throttle_files(inode).await?;
@@ -293,7 +293,7 @@ impl Core {
     fn next_touched(&self, state: &FileState, block: u64) -> Option<u64> {
         let here = state.blocks_from(block).next().map(|(n, _)| n);
         let first = if state.inline.is_held() && block == 0 { Some(0) } else { None };
-        [here, state.committed.next_in(block), state.pending.next_in(block), first]
+        [here, state.recorded.allocated().next_in(block), state.pending.next_in(block), first]
             .into_iter()
             .flatten()
             .min()
@@ -459,7 +459,7 @@ fn new_units(state: &FileState, block: u64, offset: u64, end: u64) -> u64 {
     let start = block * block_size;
     let mut from = offset.max(start);
     let to = end.min(start + block_size);
-    if state.committed.contains(block) || state.pending.contains(block) {
+    if state.pending.contains(block) || state.recorded.contains(block) {
         from = from.max(state.attr.size);
     }
     if from >= to {

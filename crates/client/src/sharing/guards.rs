@@ -12,6 +12,9 @@ impl Drop for TokenHold {
         let mut state = self.0.lock();
         state.token.leave();
         let idle = state.token.users() == 0;
+        if idle {
+            state.forget_long_record();
+        }
         drop(state);
         if idle {
             self.0.changed.notify_waiters();

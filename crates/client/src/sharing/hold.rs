@@ -200,7 +200,7 @@ impl Core {
                 state.page_drop.let_in(range);
                 if state.token.has_more_than(&before) {
                     // Others may have allocated there.
-                    state.alloc_known = false;
+                    state.recorded.doubt_all_but(&before.usable());
                 }
                 match attr {
                     Some(attr) if before.mode < TokenMode::Part => {

@@ -82,7 +82,9 @@ impl Core {
         };
         let mut state = inode.lock();
         state.merge_shared(*attr);
-        state.alloc_known = false;
+        // Others have allocated where this one held nothing.
+        let held = state.token.known(inode.ino).usable();
+        state.recorded.doubt_all_but(&held);
         state.token.take_whole(grant);
         Ok(())
     }
