@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod compute;
 mod config;
 mod error;
 mod geometry;

@@ -14,7 +14,7 @@ use super::{
     plan::{ReadPlan, Step},
     strip::{read_one, suspect},
 };
-use crate::{ClusterView, Fault, pieces::Pieces, shared::Shared, view::PoolView};
+use crate::{ClusterView, Fault, compute::compute, pieces::Pieces, shared::Shared, view::PoolView};
 
 /// Decoded strips: index and bytes at strip offsets.
 pub type Decoded = Vec<(usize, Vec<(u32, Bytes)>)>;
@@ -61,7 +61,7 @@ impl ReadAttempt<'_> {
                 }
                 Step::Done => return Attempt::Done(self.plan.clone(), Vec::new()),
                 Step::Decode { lost, sources } => {
-                    let decoded = self.decode(lost, sources);
+                    let decoded = self.decode(lost, sources).await;
                     return Attempt::Done(self.plan.clone(), decoded);
                 }
                 Step::Disagree(faults) => return Attempt::Again(Epoch(0), faults),
@@ -151,23 +151,26 @@ impl ReadAttempt<'_> {
     }
 
     /// Computes what is wanted of the strips `lost`.
-    fn decode(&self, lost: StripSet, sources: StripSet) -> Decoded {
+    async fn decode(&self, lost: StripSet, sources: StripSet) -> Decoded {
         let geometry = self.pool.geometry;
         let content: Vec<Option<Pieces>> =
             geometry.all().map(|i| sources.contains(i).then(|| self.plan.pieces(i.0.into()))).collect();
-        let mut out = Vec::new();
-        for index in lost.iter() {
-            let i = usize::from(index.0);
-            let ranges = self.plan.wanted(i);
-            let mut list = Vec::new();
-            for range in ranges {
-                let mut buffer = self.shared.buffers.get(range.len as usize);
-                decode_range(self.pool, &content, index, *range, &mut buffer);
-                list.push((range.offset, buffer.freeze()));
-            }
-            out.push((i, list));
-        }
-        out
+        let wanted: Vec<(StripIndex, Vec<Range>)> =
+            lost.iter().map(|index| (index, self.plan.wanted(index.0.into()).to_vec())).collect();
+        let bytes: u64 = wanted.iter().flat_map(|(_, ranges)| ranges).map(|range| u64::from(range.len)).sum();
+        let (shared, pool) = (Arc::clone(self.shared), Arc::clone(self.pool));
+        let work = move || {
+            let decode = |(index, ranges): (StripIndex, Vec<Range>)| {
+                let one = |range: Range| {
+                    let mut buffer = shared.buffers.get(range.len as usize);
+                    decode_range(&pool, &content, index, range, &mut buffer);
+                    (range.offset, buffer.freeze())
+                };
+                (usize::from(index.0), ranges.into_iter().map(one).collect())
+            };
+            wanted.into_iter().map(decode).collect()
+        };
+        compute(bytes * geometry.k() as u64, work).await
     }
 }
 

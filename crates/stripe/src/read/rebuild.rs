@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wire::strip::{PrepareStrip, Range, VersionInfo};
 
 use super::block::{ReadSpec, Source};
-use crate::{StripeError, StripeIo, pieces::Pieces, target::StripeTarget};
+use crate::{StripeError, StripeIo, compute::compute, pieces::Pieces, target::StripeTarget};
 
 impl StripeIo {
     /// Makes strip `index` of `target` from other strips, or, unless its member is to be avoided, from there.
@@ -40,7 +40,14 @@ impl StripeIo {
                 None => plan.pieces(i),
             },
         };
-        let len = stored_len(&pieces);
+        let bytes = target.len.into();
+        let (payload, crcs, len) = compute(bytes, move || {
+            let len = stored_len(&pieces);
+            let all = if len == 0 { Vec::new() } else { vec![Range { offset: 0, len }] };
+            let (payload, crcs) = pieces.payload(&all, 0);
+            (payload, crcs, len)
+        })
+        .await;
         let version = target.version_of(index).unwrap_or(target.version);
         let mut touched = target.touched;
         if version != target.version {
@@ -55,7 +62,6 @@ impl StripeIo {
             covers: if parity { target.covers.clone() } else { Vec::new() },
         };
         let ranges = if len == 0 { Vec::new() } else { vec![Range { offset: 0, len }] };
-        let (payload, crcs) = pieces.payload(&ranges, 0);
         let strip = stripe.strip(index);
         Ok((PrepareStrip { strip, pool, group, info, base: None, adopt: None, ranges, crcs }, payload))
     }

@@ -1,6 +1,6 @@
 //! A block to write, as the client has it, and its way to the writer.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use base::{PoolId, StripeId, Version};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use super::{
     plan::{self, Change},
     writer::Writer,
 };
-use crate::{StripFaults, StripeError, StripeIo, meta::BlockMeta, pieces::Pieces};
+use crate::{StripFaults, StripeError, StripeIo, compute::compute, meta::BlockMeta, pieces::Pieces};
 
 /// A block to write.
 #[derive(Clone, Debug)]
@@ -80,6 +80,7 @@ impl StripeIo {
             let range = Range { offset: 0, len: write.len };
             return Err(StripeError::BadRequest { stripe, reason: "bad block length", range });
         }
+        let bytes = pieces.list().iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let mut len = write.len;
         let previous = match write.previous {
             None => None,
@@ -92,14 +93,19 @@ impl StripeIo {
                 Some(learnt)
             }
         };
-        let change = Change {
-            version: write.version,
-            len,
-            dirty: &write.dirty,
-            pieces: &pieces,
-            previous: previous.as_ref(),
+        let (by, at) = (Arc::clone(shared), Arc::clone(&pool));
+        let work = move || {
+            let change = Change {
+                version: write.version,
+                len,
+                dirty: &write.dirty,
+                pieces: &pieces,
+                previous: previous.as_ref(),
+            };
+            let plan = plan::plan(geometry, &at.codec, &by.buffers, &change);
+            (plan, pieces, previous)
         };
-        let plan = plan::plan(geometry, &pool.codec, &shared.buffers, &change);
+        let (plan, pieces, previous) = compute(bytes, work).await;
         let mut writer = Writer::new(self, stripe, pool, plan, pieces, previous);
         let outcome = writer.run().await;
         if matches!(outcome, Err(StripeError::NoSpace { .. })) {

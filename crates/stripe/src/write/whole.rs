@@ -6,7 +6,7 @@ use base::{OpClass, StripeId, Version};
 use wire::strip::{Range, VersionInfo};
 
 use super::plan::{self, StripWrite};
-use crate::{StripeError, StripeIo, meta::BlockMeta, pieces::Pieces, view::PoolView};
+use crate::{StripeError, StripeIo, compute::compute, meta::BlockMeta, pieces::Pieces, view::PoolView};
 
 /// Strip `i` of the new version whole: what the block held before it, with the change laid over.
 #[allow(clippy::too_many_arguments)]
@@ -20,7 +20,7 @@ pub async fn whole_strip(
     pieces: Pieces,
     previous: BlockMeta,
 ) -> Result<StripWrite, StripeError> {
-    let geometry = pool.geometry;
+    let (geometry, len) = (pool.geometry, info.len);
     let whole = if info.len == 0 { Vec::new() } else { vec![Range { offset: 0, len: info.len }] };
     let parity = !geometry.replicated() && i >= geometry.k();
     let wanted = if parity {
@@ -34,12 +34,16 @@ pub async fn whole_strip(
         Pieces::from_sorted(io.read(stripe, pool.id, &wanted, OpClass::Write).await?.pieces)
     };
     let content = old.overlay(&pieces, &dirty);
-    let (payload, crcs) = if parity {
-        let all = plan::encode(geometry, &pool.codec, &io.shared.buffers, &content, &whole);
-        let (bytes, crcs) = all.into_iter().nth(i - geometry.k()).unwrap_or_default();
-        (if bytes.is_empty() { Vec::new() } else { vec![bytes] }, crcs)
-    } else {
-        content.payload(&whole, geometry.start(i))
+    let rows = if parity { geometry.k() } else { 1 };
+    let work = move || {
+        let (payload, crcs) = if parity {
+            let all = plan::encode(geometry, &pool.codec, &io.shared.buffers, &content, &whole);
+            let (bytes, crcs) = all.into_iter().nth(i - geometry.k()).unwrap_or_default();
+            (if bytes.is_empty() { Vec::new() } else { vec![bytes] }, crcs)
+        } else {
+            content.payload(&whole, geometry.start(i))
+        };
+        StripWrite { info, base: None, ranges: whole, crcs, payload }
     };
-    Ok(StripWrite { info, base: None, ranges: whole, crcs, payload })
+    Ok(compute(u64::from(len) * rows as u64, work).await)
 }
