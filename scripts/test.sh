@@ -10,29 +10,12 @@ if [ ! -w /dev/fuse ]; then
 fi
 work=$(mktemp -d)
 beside=
-unstable=()
 trap '[ -z "$beside" ] || kill "$beside" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-# again LOG: on a busy machine a real cluster can miss a deadline: up to three targets that failed are run once more, and are named as
-# unstable if they pass then. What fails twice fails.
-again() {
-  local target failed
-  # Of the whole workspace, as before: for one package alone everything would be built with other features.
-  mapfile -t failed < <(sed -nE -e 's/^    `-p [^ ]+ (--test [^ ]+)`$/--workspace \1/p' -e 's/^    `(-p [^ ]+ --(lib|bin|doc).*)`$/\1/p' "$1")
-  if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 3 ]; then return 1; fi
-  for target in "${failed[@]}"; do
-    echo "test: once more: cargo test $target"
-    # shellcheck disable=SC2086 # several words on purpose
-    cargo test $target || return
-    echo "test: UNSTABLE: $target passed only the second time; its first failure stands above"
-    unstable+=("$target")
-  done
-}
-
-# tests ARGUMENT...: cargo test.
+# tests ARGUMENT...: cargo test. What fails once has failed.
 tests() {
-  cargo test --workspace --no-fail-fast "$@" 2>&1 | tee "$work/log" || again "$work/log"
+  cargo test --workspace --no-fail-fast "$@"
 }
 
 # Examples are programs that the tests of the mount call.
@@ -57,10 +40,8 @@ ended=0
 wait "$beside" || ended=$?
 beside=
 cat "$work/fsx"
-[ "$ended" -eq 0 ] || again "$work/fsx" || status=1
+[ "$ended" -eq 0 ] || status=1
 # On a machine that others use it stages what it draws up to three times: last, and alone.
 tests --test lab_stagings || status=1
 [ "$status" -eq 0 ] || echo "test: FAILED; see above" >&2
-# A test that fails now and then is a defect of the test or of what it tests.
-for target in "${unstable[@]}"; do echo "test: UNSTABLE: $target failed once and passed then: find out why" >&2; done
 exit "$status"
