@@ -64,6 +64,33 @@ fn each_mount_sees_what_the_others_did() {
     }
 }
 
+/// Files of three pages in their inodes, written page by page through handles that only write: nothing of them is lost on
+/// the way to another mount.
+#[test]
+fn a_small_file_stays_whole_when_two_mounts_write_it_in_turn() {
+    let cluster = Mounts::memory();
+    cluster.set_up(&["inlineDataMax=16k"]);
+    let mounts = Mounts::over(cluster, 2);
+    for file in 0..9 {
+        let name = format!("small{file}");
+        let mut expected = vec![b'-'; 3 * 4096];
+        fs::write(mounts.at(1, &name), &expected).unwrap();
+        let open = |mount| OpenOptions::new().write(true).open(mounts.at(mount, &name)).unwrap();
+        let writers = [open(0), open(1)];
+        for step in 0..=file {
+            let (page, byte) = ((step + 1) % 3, b'a' + step as u8);
+            writers[step % 2].write_all_at(&[byte; 4096], page as u64 * 4096).unwrap();
+            expected[page * 4096..][..4096].fill(byte);
+            if file % 3 == 0 {
+                writers[step % 2].sync_all().unwrap();
+            }
+        }
+        for mount in 0..2 {
+            assert!(fs::read(mounts.at(mount, &name)).unwrap() == expected, "{name} on mount {mount}");
+        }
+    }
+}
+
 fn names_and_attributes(mounts: &Mounts) {
     use std::os::unix::fs::PermissionsExt;
     assert!(!mounts.at(1, "g").exists());

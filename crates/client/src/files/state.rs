@@ -145,6 +145,11 @@ impl FileState {
         self.changing.is_some_and(|since| since.elapsed() >= patience)
     }
 
+    /// Whether there surely is no block of it in the record: content is in the inode only while there is none.
+    pub fn has_no_blocks(&self) -> bool {
+        self.recorded.allocated().is_empty() && (self.inline.is_held() || self.recorded.is_whole())
+    }
+
     /// Whether it is known which blocks of bytes `from..to` are in the record.
     pub fn knows(&self, from: u64, to: u64) -> bool {
         let block_size = self.block_size();
@@ -184,7 +189,7 @@ impl FileState {
     /// Whether the whole content can go into the inode.
     pub fn fits_inode(&self, inline_max: u32) -> bool {
         self.attr.size <= u64::from(inline_max)
-            && self.recorded.is_surely_empty()
+            && self.has_no_blocks()
             && self.pending.is_empty()
             && self.dirty.range(1..).next().is_none()
             && !self.flushes.in_flight()
@@ -322,7 +327,8 @@ impl FileState {
     pub fn visible(&self) -> Attr {
         let mut attr = self.attr.clone();
         let all = self.token.mode() != TokenMode::Part;
-        if all && self.recorded.is_whole() && attr.kind == wire::mgr::FileKind::File {
+        if all && (self.recorded.is_whole() || self.has_no_blocks()) && attr.kind == wire::mgr::FileKind::File
+        {
             attr.stored = self.stored_bytes();
             attr.inline = self.inline.is_held();
         }

@@ -149,10 +149,6 @@ impl Recorded {
     pub fn is_whole(&self) -> bool {
         self.first_unknown(0, u64::MAX).is_none()
     }
-    /// Whether the file surely has no blocks.
-    pub fn is_surely_empty(&self) -> bool {
-        self.is_whole() && self.allocated.is_empty()
-    }
     /// Whether some of `from..to` may be allocated.
     pub fn may_have(&self, from: u64, to: u64) -> bool {
         self.first_unknown(from, to).is_some() || self.allocated.any_in(from, to)

@@ -87,9 +87,8 @@ impl Core {
             if state.recorded.doubts() == doubts {
                 state.recorded.learned(first, end, extents);
                 state.charge_extents(Some(charge));
+                waits::moved();
             }
-            drop(state);
-            waits::moved();
         }
         Ok(())
     }

@@ -10,7 +10,10 @@ use std::{sync::Arc, time::Instant};
 
 use base::{BlockIndex, units::UNIT};
 use tokio::sync::OwnedRwLockWriteGuard;
-use wire::mgr::{Attr, Change, Extent, FILE_SIZE_MAX, MgrReply};
+use wire::{
+    mgr::{Attr, Change, Extent, FILE_SIZE_MAX, MgrReply},
+    token::Need,
+};
 
 use crate::{
     calls::unexpected,
@@ -46,12 +49,14 @@ impl Core {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
+        // Here, where nobody waits for us: with the lock there is nothing to ask then, as a rule.
+        self.learn_blocks_to_resize(inode, size).await?;
         let io = self.alone_in(inode).await?;
         let old = inode.lock().attr.size;
         if size < old {
             return self.shrink(inode, size, io).await;
         }
-        self.learn_blocks(inode, old, u64::MAX).await?;
+        self.learn_blocks_to_resize(inode, size).await?;
         self.grow(inode, size).await
     }
 
@@ -99,9 +104,9 @@ impl Core {
     async fn cut(self: &Arc<Core>, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
         let hold = self.hold_flushes(inode).await?;
         // From there on everything is known afterwards, also of the block that the new end is in.
-        self.learn_blocks(inode, size, size.saturating_add(1)).await?;
+        self.learn_blocks_to_resize(inode, size).await?;
         let commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
-        let block_size = inode.lock().block_size();
+        let block_size = ours_to_change(inode)?;
         let first_gone = size.div_ceil(block_size);
         if inode.lock().pending.any_in(first_gone, u64::MAX) {
             // The manager removes only strips that it knows of.
@@ -111,8 +116,7 @@ impl Core {
         let (only_here, size_there) = {
             let state = inode.lock();
             // Content that stays in the inode goes with the next commit as a whole.
-            let inode_only =
-                state.inline.is_held() && state.recorded.is_surely_empty() && state.pending.is_empty();
+            let inode_only = state.inline.is_held() && state.has_no_blocks() && state.pending.is_empty();
             let fits = state.attr.size <= u64::from(self.tunables.inline_data_max);
             (inode_only && fits, state.size_committed)
         };
@@ -213,6 +217,10 @@ impl Core {
             return self.allocate(inode, offset, end, keep_size).await;
         }
         let grows = matches!(mode, Fallocate::ZeroRange { keep_size: false });
+        if grows {
+            self.learn_blocks_to_resize(inode, end).await?;
+        }
+        self.learn_edges(inode, offset, end).await?;
         let io = self.alone_in(inode).await?;
         let (core, file) = (self.clone(), inode.clone());
         let work = async move {
@@ -222,12 +230,26 @@ impl Core {
             if end > size && grows {
                 // While flushes are held nobody forgets what has been learned, not even if who waits has gone.
                 let _hold = core.hold_flushes(&file).await?;
-                core.learn_blocks(&file, size, u64::MAX).await?;
+                core.learn_blocks_to_resize(&file, end).await?;
+                ours_to_change(&file)?;
                 core.grow(&file, end).await?;
             }
             Ok(())
         };
         self.see_through(inode, "a hole to be punched", work).await
+    }
+
+    /// Learns what is to be known of a file before its size becomes `size`: of a shorter one the block with the new end.
+    async fn learn_blocks_to_resize(&self, inode: &Arc<Inode>, size: u64) -> Result<(), Errno> {
+        let old = inode.lock().attr.size;
+        let to = if size < old { size.saturating_add(1) } else { u64::MAX };
+        self.learn_blocks(inode, size.min(old), to).await
+    }
+
+    /// Learns what is to be known before bytes `from..to` become zeros: what stays is in the blocks at the edges.
+    async fn learn_edges(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<(), Errno> {
+        self.learn_blocks(inode, from, from + 1).await?;
+        self.learn_blocks(inode, to - 1, to).await
     }
 
     /// Bytes `from..to` become zeros; whole blocks give their space back. `io` is held exclusively.
@@ -236,9 +258,7 @@ impl Core {
             return Ok(());
         }
         let hold = self.hold_flushes(inode).await?;
-        // What becomes zeros and stays: no more than the blocks at the edges.
-        self.learn_blocks(inode, from, from + 1).await?;
-        self.learn_blocks(inode, to - 1, to).await?;
+        self.learn_edges(inode, from, to).await?;
         let (block_size, size) = {
             let state = inode.lock();
             (state.block_size(), state.attr.size)
@@ -263,6 +283,7 @@ impl Core {
 
     async fn punch_blocks(self: &Arc<Core>, inode: &Arc<Inode>, first: u64, end: u64) -> Result<(), Errno> {
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
+        ours_to_change(inode)?;
         if inode.lock().pending.any_in(first, end) {
             self.commit_locked(inode).await?;
         }
@@ -314,6 +335,12 @@ impl Core {
             waits::moved();
         }
     }
+}
+
+/// Who waited for a change may have gone, and the token with him: then the file is another's. Its block size.
+fn ours_to_change(inode: &Inode) -> Result<u64, Errno> {
+    let state = inode.lock();
+    if state.token.allows(Need::Write) { Ok(state.block_size()) } else { Err(Errno::EIO) }
 }
 
 /// What a look for data or a hole came to.

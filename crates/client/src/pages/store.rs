@@ -207,6 +207,10 @@ impl Core {
     /// Freezes a block for its next version.
     fn take_job(&self, inode: &Inode, block: u64, ticket: u64) -> Option<Job> {
         let mut state = inode.lock();
+        // A block that was dropped meanwhile may be one of which nothing is known any more.
+        if !state.block(block).is_some_and(|b| b.flush_is(ticket)) {
+            return None;
+        }
         let (pool, block_size) = (state.attr.pool, state.attr.block_size);
         let on_disk = state.on_disk(block);
         let may_be_left = (!on_disk || state.in_inode(block)) && state.may_be_left(block);
@@ -216,9 +220,6 @@ impl Core {
         let block_start = block * u64::from(block_size);
         let stored_to = state.attr.size.saturating_sub(block_start).min(block_size.into()) as u32;
         let job = state.edit_existing(block, |b| {
-            if !b.flush_is(ticket) {
-                return None;
-            }
             if hold || !b.has_dirty() {
                 b.end_flush(ticket);
                 return None;

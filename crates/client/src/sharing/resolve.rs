@@ -26,6 +26,7 @@ impl Core {
             // Not resolved: the next who wants it tries again.
             outcome.is_err().then(|| {
                 state.attr_known = false;
+                state.recorded.forget_all();
                 state.token.forget(inode.ino)
             })
         };
