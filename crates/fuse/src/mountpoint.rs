@@ -191,10 +191,11 @@ pub fn unmount(path: &Path, force: bool) -> Result<(), MountError> {
     command.arg("-u").args(force.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) if said(&output).contains("busy") => {
-            Err(unmount_error(path, io::Error::from_raw_os_error(libc::EBUSY)))
-        }
-        Ok(output) => Err(MountError::Permission { path: path.to_owned(), detail: said(&output) }),
+        // The helper has one exit status for all; whether something is in use can be seen.
+        Ok(output) => match unmount_error(path, io::Error::from_raw_os_error(libc::EBUSY)) {
+            MountError::Busy { users, path } if !users.is_empty() => Err(MountError::Busy { users, path }),
+            _ => Err(MountError::Permission { path: path.to_owned(), detail: said(&output) }),
+        },
         Err(error) => Err(unmount_error(path, error)),
     }
 }

@@ -56,7 +56,7 @@ pub enum TestbedError {
         links: u8,
     },
     /// A command of the system failed.
-    #[error("cannot {action}: `{command}`: {message}{}", hint(.message))]
+    #[error("cannot {action}: `{command}`: {message}{}", hint(*.missing))]
     Command {
         /// What it was for.
         action: String,
@@ -64,6 +64,8 @@ pub enum TestbedError {
         command: String,
         /// What it said.
         message: String,
+        /// The program is not there.
+        missing: bool,
     },
     /// A call of the system failed.
     #[error("cannot {action}")]
@@ -103,12 +105,10 @@ fn which(names: &[String]) -> String {
     }
 }
 
-fn hint(message: &str) -> &'static str {
-    if message.contains("Operation not permitted") || message.contains("Permission denied") {
-        " (testbeds need root)"
-    } else if message.contains("No such file or directory (os error 2)") {
-        " (install iproute2)"
-    } else {
-        ""
+fn hint(missing: bool) -> &'static str {
+    match missing {
+        true => " (install iproute2)",
+        false if !rustix::process::geteuid().is_root() => " (testbeds need root)",
+        false => "",
     }
 }

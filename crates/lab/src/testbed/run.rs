@@ -28,24 +28,27 @@ pub(super) fn batch(
     }
     let script = commands.join("\n") + "\n";
     run_with(action, program, &["-n", netns, "-batch", "-"], &script).map(drop).map_err(|e| match e {
-        TestbedError::Command { action, command, message } => {
+        TestbedError::Command { action, command, message, missing } => {
             // "Command failed -:3" names the line.
             let line = message.rsplit("-:").next().and_then(|n| n.trim().parse::<usize>().ok());
             let failed = line.and_then(|n| commands.get(n.saturating_sub(1)));
             let command = failed.map_or(command, |c| format!("{program} -n {netns} {c}"));
-            TestbedError::Command { action, command, message }
+            TestbedError::Command { action, command, message, missing }
         }
         other => other,
     })
 }
 
 fn run_with(action: &str, program: &str, args: &[&str], input: &str) -> Result<String, TestbedError> {
-    let failed = |message: String| TestbedError::Command {
+    let failed = |message: String, missing| TestbedError::Command {
         action: action.to_owned(),
         command: format!("{program} {}", args.join(" ")),
         message,
+        missing,
     };
-    output(program, args, input).map_err(|e| failed(e.to_string()))?.map_err(failed)
+    let ran = output(program, args, input)
+        .map_err(|error| failed(error.to_string(), error.kind() == io::ErrorKind::NotFound))?;
+    ran.map_err(|message| failed(message, false))
 }
 
 /// `Ok(Err(text))`: it ran and failed.
