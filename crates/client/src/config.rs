@@ -47,6 +47,10 @@ pub struct Tunables {
     pub deadline: Duration,
     /// Raw bytes of room asked for at a time.
     pub reserve_bytes: u64,
+    /// Extents of a file's record asked for in one call, and blocks of a window of it: 1 to 4096.
+    pub record_window: u32,
+    /// Runs of a file's record that are kept where nobody uses them: 2 MiB of a file.
+    pub record_runs_max: u32,
 }
 
 impl Default for Tunables {
@@ -70,6 +74,8 @@ impl Default for Tunables {
             handles_max: handles_max(50_000),
             deadline: Duration::from_secs(60),
             reserve_bytes: 64 * MIB,
+            record_window: 4096,
+            record_runs_max: 1 << 16,
         }
     }
 }

@@ -55,6 +55,11 @@ struct Run {
     log: Vec<String>,
 }
 
+/// A small client that forgets at once which blocks there are.
+fn forgetful() -> client::Tunables {
+    client::Tunables { record_runs_max: 1, ..small() }
+}
+
 fn name(file: u64) -> Vec<u8> {
     format!("file{file}").into_bytes()
 }
@@ -62,7 +67,7 @@ fn name(file: u64) -> Vec<u8> {
 impl Run {
     async fn new(k: u8, seed: u64) -> Run {
         let mut world = World::new(k, seed);
-        let client = world.mount(small());
+        let client = world.mount(forgetful());
         let model = (0..FILES).map(|f| (f, ModelFile::default())).collect();
         let rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut run =
@@ -251,7 +256,7 @@ impl Run {
     async fn remount(&mut self) {
         self.client.shutdown(Instant::now() + Duration::from_secs(20)).await.unwrap();
         assert_eq!(self.client.pool_use().dirty, 0);
-        self.client = self.world.mount(small());
+        self.client = self.world.mount(forgetful());
         for f in 0..FILES {
             let attr = self.client.lookup(InodeNo::ROOT, &name(f)).await.unwrap();
             assert_eq!(attr.size, self.model[&f].bytes.len() as u64, "seed {}", self.seed);
@@ -265,7 +270,7 @@ impl Run {
 
     /// The client is gone in the middle of whatever it does.
     async fn crash(&mut self) {
-        self.client = self.world.mount(small());
+        self.client = self.world.mount(forgetful());
         for f in 0..FILES {
             let attr = self.client.lookup(InodeNo::ROOT, &name(f)).await.unwrap();
             let handle = self.client.open(attr.ino, RW).await.unwrap();

@@ -91,13 +91,13 @@ fn name_peers(answers: &mut [Answer]) {
     }
 }
 
-/// A peer has a line at the process that connected to the other, or, if that does not answer, at the other. Commands have
-/// none.
+/// A peer has a line at the process that connected to the other, or, if that does not answer, at the other. Commands and
+/// those who have gone have none.
 fn shown(answers: &[Answer], peer: &Value) -> bool {
     let answers_itself = || answers.iter().any(|a| a.answer.is_some() && peer["name"] == a.process);
     match list(&peer["addrs"]).is_empty() {
         false => true,
-        true => peer["role"] != "admin" && !answers_itself(),
+        true => peer["role"] != "admin" && !list(&peer["connections"]).is_empty() && !answers_itself(),
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_named_by_their_other_end_and_commands_are_left_out() {
+    fn peers_are_named_by_their_other_end_and_commands_and_who_has_gone_are_left_out() {
         let ends =
             |local: &str, remote: &str| json!([{ "local": local, "remote": remote, "state": "active" }]);
         let answer = |process: &str, address: &str, peers: Value| Answer {
@@ -193,6 +193,7 @@ mod tests {
                     { "name": "node1 process 7", "role": "server", "addrs": [], "connections": ends("m:1", "n:9") },
                     { "name": "node0 process 8", "role": "admin", "addrs": [], "connections": ends("m:1", "c:3") },
                     { "name": "node0 process 9", "role": "client", "addrs": [], "connections": ends("m:1", "c:4") },
+                    { "name": "node0 process 10", "role": "client", "addrs": [], "connections": [] },
                 ]),
             ),
             answer(
@@ -205,7 +206,12 @@ mod tests {
         let names = |a: &Answer| -> Vec<(String, bool)> {
             list(a.answer.as_ref().unwrap()).iter().map(|p| (text(&p["name"]), shown(&all, p))).collect()
         };
-        let of_manager = [("n1", false), ("node0 process 8", false), ("node0 process 9", true)];
+        let of_manager = [
+            ("n1", false),
+            ("node0 process 8", false),
+            ("node0 process 9", true),
+            ("node0 process 10", false),
+        ];
         assert_eq!(names(&all[0]), of_manager.map(|(name, shown)| (name.to_owned(), shown)));
         assert_eq!(names(&all[1]), [("manager".to_owned(), true)]);
         assert_eq!(end_of(&format!("/tmp/{}", "x".repeat(40)), NAME_MAX).chars().count(), NAME_MAX);

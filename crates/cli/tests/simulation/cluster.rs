@@ -299,7 +299,8 @@ impl Cluster {
             mount: format!("/client{who}"),
             process: ProcessIdent { pid: 1 + who, ..ProcessIdent::default() },
             admin_addr: String::new(),
-            tunables: Tunables::default(),
+            // Of a file's blocks little is known at a time, and that is forgotten at once.
+            tunables: Tunables { record_window: 2, record_runs_max: 1, ..Tunables::default() },
         };
         let process = Process::begin();
         let mounted = process.spawn(Client::mount_over(way.clone(), way, config)).await;

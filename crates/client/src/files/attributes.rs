@@ -26,7 +26,7 @@ impl Core {
     /// The entry of an inode, made if it is not there.
     pub fn inode(self: &Arc<Core>, ino: InodeNo) -> Arc<Inode> {
         let max = self.tunables.files_to_cache_max as usize;
-        let make = || Inode::new(ino, self.pool.clone(), self.first_token());
+        let make = || Inode::new(ino, self.pool.clone(), self.first_token(), self.tunables.record_runs_max);
         let (inode, holding) = self.table.entry(ino, max, self.whole().is_some(), make);
         for inode in holding {
             let token = Token::new(inode.ino, TokenMode::None, inode.lock().token.serial());

@@ -31,8 +31,6 @@ use crate::{
 /// What an extent takes, about; so many count as part of the inode.
 pub(crate) const EXTENT_BYTES: u64 = 32;
 const EXTENTS_FREE: usize = 16;
-/// Runs of a file's record that are kept where nobody uses them: 2 MiB of a file.
-const RECORD_RUNS_MAX: usize = 1 << 16;
 /// In place of a block's number: the extents.
 const EXTENTS: u64 = u64::MAX;
 /// Runs of blocks that were cut off or punched, kept apart.
@@ -51,6 +49,8 @@ pub(crate) struct Inode {
     pub used: AtomicBool,
     /// The pool of its blocks, once the map here has it; never another one.
     pub home: OnceLock<PoolId>,
+    /// Runs of its record that are kept where nobody uses them.
+    pub record_runs_max: usize,
     state: Mutex<FileState>,
     pool: Pool,
 }
@@ -74,9 +74,10 @@ impl DerefMut for Locked<'_> {
 }
 
 impl Inode {
-    pub fn new(ino: InodeNo, pool: Pool, token: Cell) -> Arc<Inode> {
+    pub fn new(ino: InodeNo, pool: Pool, token: Cell, record_runs_max: u32) -> Arc<Inode> {
         Arc::new_cyclic(|this: &Weak<Inode>| Inode {
             ino,
+            record_runs_max: record_runs_max as usize,
             io: Arc::new(tokio::sync::RwLock::new(())),
             commit: Arc::new(tokio::sync::Mutex::new(())),
             changed: Notify::new(),
@@ -246,8 +247,8 @@ impl Locked<'_> {
     }
 
     /// A record of which more is known than is worth its memory is learned again, if nobody uses it.
-    pub fn forget_long_record(&mut self) {
-        if self.state.recorded.runs() > RECORD_RUNS_MAX {
+    pub fn forget_long_record(&mut self, runs_max: usize) {
+        if self.state.recorded.runs() > runs_max {
             self.forget_record();
         }
     }

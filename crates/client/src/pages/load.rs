@@ -26,8 +26,6 @@ use crate::{
     waits,
 };
 
-/// Most extents asked for in one call, and blocks of a window of the record.
-const EXTENTS_MAX: u32 = 4096;
 /// Whoever waits for the load looks again: it only had nowhere to go (prefetch under memory pressure), or its block is not
 /// the file's any more.
 const LOOK_AGAIN: Errno = Errno(libc::EAGAIN);
@@ -64,12 +62,13 @@ impl Core {
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         while let Some(block) = unknown() {
             // A window's extents fit into one answer: who goes through the file backwards asks no oftener.
-            let window = block - block % u64::from(EXTENTS_MAX);
+            let limit = self.tunables.record_window.max(1);
+            let window = block - block % u64::from(limit);
             let (first, doubts) = {
                 let state = inode.lock();
                 (window.max(state.recorded.known_before(block)), state.recorded.doubts())
             };
-            let ask = MgrRequest::Extents { ino: inode.ino, from: BlockIndex(first), limit: EXTENTS_MAX };
+            let ask = MgrRequest::Extents { ino: inode.ino, from: BlockIndex(first), limit };
             let (extents, more) = match self.calls.ask(ask).await? {
                 MgrReply::Extents { extents, more } => (extents, more),
                 other => return Err(unexpected("Extents", &other)),

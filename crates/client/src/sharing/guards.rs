@@ -13,7 +13,7 @@ impl Drop for TokenHold {
         state.token.leave();
         let idle = state.token.users() == 0;
         if idle {
-            state.forget_long_record();
+            state.forget_long_record(self.0.record_runs_max);
         }
         drop(state);
         if idle {
