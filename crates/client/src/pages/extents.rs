@@ -129,7 +129,7 @@ impl Recorded {
     pub fn allocated(&self) -> &BlockSet {
         &self.allocated
     }
-    /// Whether `block` is in the record. Known, or no block that is asked for without [`Recorded::first_unknown`].
+    /// Whether `block` is in the record, which has been learned of it.
     pub fn contains(&self, block: u64) -> bool {
         let allocated = self.allocated.contains(block);
         debug_assert!(allocated || self.known.contains(block), "block {block} has been learned");

@@ -55,8 +55,11 @@ impl Core {
             let block_size = state.block_size();
             state.recorded.first_unknown(from / block_size, to.div_ceil(block_size))
         };
-        if unknown().is_none() && !inode.lock().is_unsure(self.patience()) {
-            return Ok(());
+        {
+            let state = inode.lock();
+            if state.knows(from, to) && !state.is_unsure(self.patience()) {
+                return Ok(());
+            }
         }
         // Nobody changes the record meanwhile.
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;

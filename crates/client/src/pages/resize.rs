@@ -311,24 +311,20 @@ impl Core {
     }
 
     /// First position at or after `offset` that may hold data.
-    pub async fn seek_data(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
-        let mut from = offset;
-        loop {
-            self.learn_blocks(inode, from, from.saturating_add(1)).await?;
-            match find_data(&inode.lock(), from)? {
-                Found::At(at) => return Ok(at),
-                Found::UnknownFrom(block_start) => from = block_start,
-            }
-            waits::moved();
-        }
+    pub async fn seek_data(&self, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
+        self.seek(inode, offset, find_data).await
     }
 
     /// First position at or after `offset` in a hole; the end of the file is one.
-    pub async fn seek_hole(self: &Arc<Core>, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
+    pub async fn seek_hole(&self, inode: &Arc<Inode>, offset: u64) -> Result<u64, Errno> {
+        self.seek(inode, offset, find_hole).await
+    }
+
+    async fn seek(&self, inode: &Arc<Inode>, offset: u64, find: Find) -> Result<u64, Errno> {
         let mut from = offset;
         loop {
             self.learn_blocks(inode, from, from.saturating_add(1)).await?;
-            match find_hole(&inode.lock(), from)? {
+            match find(&inode.lock(), from)? {
                 Found::At(at) => return Ok(at),
                 Found::UnknownFrom(block_start) => from = block_start,
             }
@@ -336,6 +332,8 @@ impl Core {
         }
     }
 }
+
+type Find = fn(&FileState, u64) -> Result<Found, Errno>;
 
 /// Who waited for a change may have gone, and the token with him: then the file is another's. Its block size.
 fn ours_to_change(inode: &Inode) -> Result<u64, Errno> {
