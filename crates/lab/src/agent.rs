@@ -253,7 +253,7 @@ impl Agent {
     pub fn listen(self: &Arc<Agent>, addrs: Vec<SocketAddr>) -> anyhow::Result<Endpoint> {
         let endpoint = Endpoint::start(EndpointConfig {
             cluster: CLUSTER,
-            secret: Some(key::secret()?),
+            identity: Some(key::identity(CLUSTER)?),
             role: Role::Lab,
             listen: addrs,
             ..EndpointConfig::default()

@@ -11,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use net::Secret;
+use base::ClusterId;
+use net::{Identity, Secret};
 use thiserror::Error;
 
 /// Names the file.
@@ -28,6 +29,9 @@ pub enum KeyError {
         "no secret for the lab's processes: set {VARIABLE} to a file of your own (it is made if it is not there)"
     )]
     NoPlace,
+    /// No key or certificate can be made of it.
+    #[error("make an identity from the lab's secret")]
+    Identity(#[source] net::TrustError),
     /// The file cannot be used.
     #[error(
         "the lab's secret {}: {source}; it must be a file of your own that nobody else can read, the same on all \
@@ -55,6 +59,11 @@ pub fn secret() -> Result<Secret, KeyError> {
     }
 }
 
+/// What proves a process of this user's lab to the others, in `cluster`.
+pub fn identity(cluster: ClusterId) -> Result<Identity, KeyError> {
+    Identity::from_secret(cluster, &secret()?).map_err(KeyError::Identity)
+}
+
 /// The secret in a file: 64 hexadecimal digits, or a line of a `cluster.toml`.
 pub fn read(path: &Path) -> Result<Secret, KeyError> {
     let failed = |source| KeyError::Io { path: path.to_owned(), source };
@@ -69,7 +78,7 @@ pub fn read(path: &Path) -> Result<Secret, KeyError> {
 
 /// Whoever is first makes it; it is there as a whole or not at all.
 fn make(path: &Path) -> io::Result<()> {
-    let mut bytes = [0; wire::auth::SECRET_LEN];
+    let mut bytes = [0; net::SECRET_LEN];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}-{}", std::process::id(), bytes[0]));

@@ -42,8 +42,8 @@ impl Pair {
             runtime.block_on(started).unwrap()
         };
         let listen = addrs.clone();
-        let secret = Some(net::Secret::new([7; 32]));
-        let config = EndpointConfig { secret, ..EndpointConfig::default() };
+        let identity = net::Identity::from_secret(Default::default(), &net::Secret::new([7; 32])).ok();
+        let config = EndpointConfig { identity, ..EndpointConfig::default() };
         let server = start(&runtimes[1], EndpointConfig { listen, conns_max: 16, ..config.clone() });
         let source = AlignedBuf::zeroed(TRANSFER).freeze();
         server.serve(

@@ -3,10 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use base::{ClusterId, NodeId, SessionId};
-use wire::{
-    auth::Secret,
-    hello::{Role, Window},
-};
+use trust::Identity;
+use wire::hello::{Role, Window};
 
 use crate::error::NetError;
 
@@ -50,12 +48,11 @@ pub enum Transfer {
 pub struct EndpointConfig {
     /// Peers of other clusters are refused.
     pub cluster: ClusterId,
-    /// What both ends of a connection must prove to know. An endpoint without one is refused.
-    pub secret: Option<Secret>,
-    /// Connections may come through a relay, or an address translation (NAT): the addresses that both sides see
-    /// are not compared. A stranger who gets between two processes can then let them find each other, and
-    /// change what they say.
-    pub relays: bool,
+    /// What proves to others who this process is. An endpoint without one is refused.
+    pub identity: Option<Identity>,
+    /// What follows the handshake need not be encrypted, where the other side wants the same and no relay lies between: for
+    /// networks that nobody else can listen to.
+    pub clear: bool,
     /// What this process is to its cluster.
     pub role: Role,
     /// This node; 0 for clients that are not cluster nodes.
@@ -113,8 +110,8 @@ impl Default for EndpointConfig {
     fn default() -> Self {
         EndpointConfig {
             cluster: ClusterId::default(),
-            secret: None,
-            relays: false,
+            identity: None,
+            clear: false,
             role: Role::Admin,
             node: NodeId(0),
             session: SessionId(0),

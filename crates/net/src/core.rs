@@ -14,7 +14,7 @@ use std::{
 
 use base::{BufPool, Epoch, SessionId};
 use tokio::{runtime::Handle, sync::Semaphore};
-use wire::auth::Secret;
+use trust::Identity;
 
 use crate::{
     config::{EndpointConfig, Transfer},
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
-    pub secret: Secret,
+    pub identity: Identity,
     pub runtime: Handle,
     pub pool: BufPool,
     /// `inbound_bytes_max` in units of 4 KiB.
@@ -64,7 +64,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(
         config: EndpointConfig,
-        secret: Secret,
+        identity: Identity,
         runtime: Handle,
         local: Vec<SocketAddr>,
     ) -> Arc<Core> {
@@ -73,7 +73,7 @@ impl Core {
             pool: BufPool::new(config.pool_idle_bytes_max),
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
             process,
-            secret,
+            identity,
             runtime,
             placing: Semaphore::new(1),
             started: Instant::now(),

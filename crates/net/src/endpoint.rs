@@ -44,7 +44,10 @@ impl Endpoint {
     /// the endpoint's work.
     pub fn start(config: EndpointConfig) -> Result<Endpoint, NetError> {
         config.validate()?;
-        let secret = config.secret.clone().ok_or(NetError::NoSecret)?;
+        let identity = config.identity.clone().ok_or(NetError::NoIdentity)?;
+        if !identity.member().speaks_as(config.cluster, config.role, config.node) {
+            return Err(NetError::NotAllowed(identity.member().to_string(), config.role, config.node));
+        }
         let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
         let mut listeners = Vec::new();
         let mut local = Vec::new();
@@ -53,7 +56,7 @@ impl Endpoint {
             local.push(listener.local_addr().map_err(|source| NetError::Listen { addr, source })?);
             listeners.push(listener);
         }
-        let groups = Groups::new(Core::new(config, secret, runtime, local));
+        let groups = Groups::new(Core::new(config, identity, runtime, local));
         groups.services.set(Service::Net, service::handler());
         for listener in listeners {
             groups.core.runtime.spawn(accept::run(Arc::clone(&groups), listener));

@@ -30,9 +30,12 @@ pub enum NetError {
     /// `Endpoint::start` was called outside a tokio runtime.
     #[error("an endpoint needs a tokio runtime")]
     NoRuntime,
-    /// `EndpointConfig::secret` is not set: anybody could speak to the process.
-    #[error("an endpoint needs its cluster's secret")]
-    NoSecret,
+    /// `EndpointConfig::identity` is not set: anybody could speak to the process.
+    #[error("an endpoint needs an identity in its cluster")]
+    NoIdentity,
+    /// What the process is to be is not what its certificate says.
+    #[error("{0} is not allowed to be {1:?} on {2}: ask for another certificate")]
+    NotAllowed(String, wire::hello::Role, base::NodeId),
     /// A configuration value is out of its range.
     #[error("{name} is {value}; it must be {range}")]
     Config {

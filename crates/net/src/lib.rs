@@ -36,8 +36,8 @@ pub use error::{CallError, NetError};
 pub use links::{choose::Path, hash, tcp_info::TcpInfo};
 pub use peer::Peer;
 pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, RailStatus, Serving, Waiter};
+pub use trust::{Identity, SECRET_LEN, Secret, TrustError};
 pub use wire::{
-    auth::Secret,
     frame::{Header, Service, Status},
     hello::{Lane, Role, Window},
 };

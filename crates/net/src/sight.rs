@@ -158,6 +158,8 @@ pub struct ConnStatus {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
+    /// Whether what is sent on it is encrypted.
+    pub encrypted: bool,
     /// The links it uses, where that was tried.
     pub path: Option<Path>,
     /// Time since its handshake.
@@ -308,6 +310,7 @@ impl Conn {
             dialed: self.dialed,
             local: self.local,
             remote: self.remote,
+            encrypted: self.socket.is_sealed(),
             path: self.path.clone(),
             age: self.opened.elapsed(),
             frames_sent: n(&self.counters.frames_sent),

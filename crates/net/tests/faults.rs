@@ -33,7 +33,7 @@ fn server_process() {
     let _in = runtime.enter();
     let node = if listen.ends_with('!') { 2 } else { 1 };
     let addr = listen.trim_end_matches('!').parse().unwrap();
-    let config = EndpointConfig { listen: vec![addr], handshakes_max: 256, ..config(node) };
+    let config = EndpointConfig { listen: vec![addr], handshakes_max: 256, ..plain(node) };
     let (_server, addr) = server_with(config);
     println!("\nlistening {addr}");
     // Ends with the test: its standard input is closed then.

@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -44,7 +45,7 @@ async fn raw_connection(addr: std::net::SocketAddr, lane: Lane) -> TcpStream {
 }
 
 async fn still_serves(addr: std::net::SocketAddr) {
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let reply = client.peer(&[addr]).call(bulk(ECHO, b"well?", Bytes::from_static(b"p"))).await.unwrap();
     assert_eq!(&reply.body[..], b"well?");
 }
@@ -60,7 +61,7 @@ async fn garbage_before_and_after_the_handshake_closes_that_connection_only() {
     for after in [
         vec![0xff; 300],
         frame(request(1), b"body", b"payload")[..130].to_vec(),
-        frame(Header { kind: FrameKind::Hello, ..Header::default() }, b"", b""),
+        frame(Header { kind: FrameKind::Introduction, ..Header::default() }, b"", b""),
         frame(Header { kind: FrameKind::Cancel, ..Header::default() }, b"x", b""),
         frame(Header { kind: FrameKind::Reply, request_id: 5, ..Header::default() }, b"", b""),
         // A body that does not match its CRC.
@@ -180,28 +181,36 @@ async fn a_peer_beyond_its_window_is_closed() {
 #[tokio::test]
 async fn another_version_is_refused_with_a_reason() {
     let (_server, addr) = server();
-    // A client of version 99: told by a frame of ours, which names our version.
-    let mut other = hello();
-    other[4] = 99;
-    let answer = throw(addr, &other).await;
-    let header = Header::decode(answer[..128].try_into().unwrap()).unwrap();
-    assert_eq!(header.kind, FrameKind::HelloReply);
-    assert!(String::from_utf8_lossy(&answer).contains("version 99"));
+    // A client from before TLS: told by a frame of ours, which names our version.
+    let mut before_tls = frame(Header { kind: FrameKind::Introduction, ..Header::default() }, b"", b"");
+    before_tls[4] = 7;
+    let answer = throw(addr, &before_tls).await;
+    let header = Header::decode(answer[..].try_into().unwrap()).unwrap();
+    assert_eq!(header.kind, FrameKind::Welcome);
+    // One of a later version: TLS has a word for it.
+    let mut later = (*identity().client_config()).clone();
+    later.alpn_protocols = vec![b"ropewalk/99".to_vec()];
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let error = Tls::with(Arc::new(later)).shake(&mut stream).await.unwrap_err();
+    assert!(error.to_string().contains("NoApplicationProtocol"), "{error}");
 
-    // A server of version 99.
+    // A server of another version.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut reply = hello();
-            reply[4] = 99;
-            let _ = stream.write_all(&reply).await;
+            let mut later = (*identity().server_config()).clone();
+            later.alpn_protocols = vec![b"ropewalk/99".to_vec()];
+            let _ = Tls::serving(Arc::new(later)).shake(&mut stream).await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
     });
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let error = timeout(SOON, client.peer(&[addr]).call(call(ECHO, b""))).await.unwrap().unwrap_err();
-    assert!(matches!(&error, CallError::Refused(r) if r.contains("version 99")), "{error}");
+    assert!(
+        matches!(&error, CallError::Refused(r) if r.contains("another version of the protocol")),
+        "{error}"
+    );
 }
 
 /// A server that does the handshake and then `then` with each connection.
@@ -251,7 +260,7 @@ async fn a_peer_that_never_answers_costs_the_deadline_and_no_more() {
         drop(stream);
     })
     .await;
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     for addr in [mute, stalled] {
         let short = |op: u8, payload: Payload| Call {
             deadline: Instant::now() + Duration::from_millis(300),
@@ -330,7 +339,7 @@ async fn control_calls_do_not_wait_behind_bulk_data() {
             });
         }
     });
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let peer = client.peer(&[addr]);
     let bulk = tokio::spawn({
         let peer = peer.clone();
@@ -355,7 +364,7 @@ async fn a_half_open_peer_is_found_by_heartbeats() {
     let client = Endpoint::start(EndpointConfig {
         heartbeat_interval: Duration::from_millis(50),
         heartbeat_timeout: Duration::from_millis(200),
-        ..config(2)
+        ..plain(2)
     })
     .unwrap();
     let error = timeout(SOON, client.peer(&[addr]).call(call(ECHO, b""))).await.unwrap().unwrap_err();
@@ -406,7 +415,7 @@ async fn a_lost_request_goes_to_a_new_process_only_where_the_call_allows_it() {
         }
     })
     .await;
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let peer = client.peer(&[addr]);
     let error = timeout(SOON, peer.call(call(ECHO, b"once"))).await.unwrap().unwrap_err();
     assert!(matches!(error, CallError::Disconnected { maybe_executed: true, .. }), "{error}");
@@ -421,7 +430,7 @@ async fn no_server_ends_with_patience_and_a_server_that_comes_is_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     drop(listener);
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let peer = client.peer(&[addr]);
     let hasty = Call { patience: Some(Duration::from_millis(200)), ..call(ECHO, b"") };
     let error = timeout(SOON, peer.call(hasty)).await.unwrap().unwrap_err();
@@ -451,7 +460,7 @@ async fn a_reply_to_somebody_else_closes_the_connection() {
         }
     })
     .await;
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let error = timeout(SOON, client.peer(&[addr]).call(call(ECHO, b""))).await.unwrap().unwrap_err();
     assert!(
         matches!(&error, CallError::Disconnected { reason, .. } if reason.contains("no request")),
@@ -477,7 +486,7 @@ async fn a_connection_lost_within_a_payload_gives_the_pages_to_the_retry() {
         }
     })
     .await;
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let call = Call { idempotent: true, into: Some(Box::new(vec![0u8; 100_000])), ..call(SOURCE, b"") };
     let reply = timeout(SOON, client.peer(&[addr]).call(call)).await.unwrap().unwrap();
     assert_eq!(reply.payload.downcast::<Vec<u8>>(), Some((pattern(100_000, 5), 100_000)));
@@ -502,7 +511,7 @@ async fn silent_connects_do_not_keep_a_peer_out() {
 #[tokio::test]
 async fn the_end_of_an_endpoint_ends_its_calls_and_frees_its_port() {
     let (server, addr) = server();
-    let client = Endpoint::start(config(2)).unwrap();
+    let client = Endpoint::start(plain(2)).unwrap();
     let peer = client.peer(&[addr]);
     let waiting = tokio::spawn({
         let peer = peer.clone();

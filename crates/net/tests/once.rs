@@ -90,13 +90,11 @@ async fn every_request_takes_effect_once_however_often_its_connection_is_cut() {
         let done = Arc::<Mutex<HashMap<u64, u32>>>::default();
         // It names no address of its own: all connections go through the proxy.
         let advertise = vec!["0.0.0.0:0".parse().unwrap()];
-        let (server, addr) =
-            server_with(EndpointConfig { conns_max: 3, advertise, relays: true, ..listening(1) });
+        let (server, addr) = server_with(EndpointConfig { conns_max: 3, advertise, ..listening(1) });
         server.serve(Service::Lab, counting(Arc::clone(&done)));
         let cuts = Arc::<AtomicUsize>::default();
         let proxy = cutting_proxy(addr, seed, Arc::clone(&cuts)).await;
-        let client =
-            EndpointConfig { conns_max: 3, transfer, inline_write_max: 1000, relays: true, ..config(2) };
+        let client = EndpointConfig { conns_max: 3, transfer, inline_write_max: 1000, ..config(2) };
         let client = Endpoint::start(client).unwrap();
         let next = Arc::new(AtomicU64::new(0));
         let callers: Vec<_> = (0..16)

@@ -20,7 +20,7 @@ use crate::crc::crc32c;
 /// "RWLK", the first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RWLK");
 /// Version of header and messages. A peer with another version is refused at the handshake.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 128;
 /// Longest body, bytes.
@@ -32,10 +32,10 @@ pub const PAYLOAD_LEN_MAX: u32 = 16 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame on a connection, from the side that connected: a challenge.
-    Hello = 1,
-    /// The end of the handshake, from the side that accepted: accepted with what it says of itself, or refused.
-    HelloReply = 2,
+    /// First frame on a connection, from the side that connected: what it says of itself.
+    Introduction = 1,
+    /// The answer to that: accepted with what the other side says of itself, or refused.
+    Welcome = 2,
     /// A request; wants one reply with the same id.
     Request = 3,
     /// The reply to a request.
@@ -49,10 +49,6 @@ pub enum FrameKind {
     /// The sender sends no new request on this connection. The side that connected begins, the other
     /// answers in kind; the first closes when nothing is under way any more.
     Drain = 8,
-    /// The answer to a hello: that the accepting side knows the secret, and its own challenge.
-    Challenge = 9,
-    /// The answer to that: that the connecting side knows the secret, and what it says of itself.
-    Introduction = 10,
 }
 
 /// Which part of a node a request is for.
@@ -290,16 +286,14 @@ impl RawHeader {
         let undefined = |field, value: u64| FrameError::Field { field, value };
         Ok(Header {
             kind: match self.kind {
-                1 => FrameKind::Hello,
-                2 => FrameKind::HelloReply,
+                1 => FrameKind::Introduction,
+                2 => FrameKind::Welcome,
                 3 => FrameKind::Request,
                 4 => FrameKind::Reply,
                 5 => FrameKind::Cancel,
                 6 => FrameKind::Ping,
                 7 => FrameKind::Pong,
                 8 => FrameKind::Drain,
-                9 => FrameKind::Challenge,
-                10 => FrameKind::Introduction,
                 n => return Err(undefined("kind", n.into())),
             },
             service: match self.service {

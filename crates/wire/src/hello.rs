@@ -1,11 +1,10 @@
-//! The handshake of a connection, in four messages: [`Hello`] from the side that connects, [`Challenge`] from the
-//! other, which thereby proves first that it knows the cluster's secret; then [`Introduction`] and [`HelloReply`], each
-//! proven. Nothing else is sent, and nothing is believed, before. Transport security goes around it, not into it.
+//! What two processes tell each other first, within TLS, whose handshake has proven by then whose certificates they have:
+//! an [`Introduction`] from the side that connects, a [`Welcome`] from the other. Each is held to its certificate.
+
+use std::net::SocketAddr;
 
 use base::{NodeId, SessionId};
 use serde::{Deserialize, Serialize};
-
-use crate::auth::{Nonce, Proof, Proven};
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -26,7 +25,7 @@ pub struct Window {
     pub bytes: u64,
 }
 
-/// What a process is to its cluster, as it says itself: whoever knows the secret is believed.
+/// What a process is to its cluster: one of what its certificate allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Role {
     /// Owns the namespace and the map.
@@ -41,23 +40,7 @@ pub enum Role {
     Lab,
 }
 
-/// First message on a connection. It says nothing of its sender yet.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Hello {
-    /// Random.
-    pub nonce: Nonce,
-}
-
-/// The accepting side's answer.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Challenge {
-    /// Random.
-    pub nonce: Nonce,
-    /// Of [`Side::Accepting`](crate::auth::Side), for no bytes.
-    pub proof: Proof,
-}
-
-/// What the connecting side says of itself, [`Proven`] by [`Side::Connecting`](crate::auth::Side).
+/// What the connecting side says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Introduction {
     /// The sending node; clients that are not cluster nodes use a number from the manager or 0.
@@ -78,9 +61,12 @@ pub struct Introduction {
     pub capabilities: u64,
     /// The sender's program version, for messages only.
     pub software: String,
+    /// The sender wants what follows in the clear, and this is the connection as it sees it: its own address and the one it
+    /// connected to. Between two that see the same there is no relay that could change what they say.
+    pub clear: Option<(SocketAddr, SocketAddr)>,
 }
 
-/// What the accepting side says of itself, [`Proven`] by [`Side::Answering`](crate::auth::Side).
+/// What the accepting side says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
     /// Come in.
@@ -99,22 +85,12 @@ pub enum Welcome {
         capabilities: u64,
         /// Further addresses ("ip:port") of the same process, for multi-rail.
         addresses: Vec<String>,
+        /// What follows is in the clear: both want it, and both see the same connection.
+        clear: bool,
     },
     /// Go away: the reason is for a person.
     Refused {
         /// Names what does not match and the remedy.
-        reason: String,
-    },
-}
-
-/// The last message of the handshake.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum HelloReply {
-    /// To one who has proven himself: an encoded [`Welcome`].
-    Known(Proven),
-    /// To a stranger: of the cluster it says nothing, of the program at most its version.
-    Refused {
-        /// For a person.
         reason: String,
     },
 }

@@ -1,12 +1,11 @@
 //! Message and record formats. No I/O.
 //!
-//! A frame ([`frame`]) carries a handshake ([`hello`], proven by [`auth`]) or a message of one service: [`mgr`] (manager),
+//! A frame ([`frame`]) carries an introduction ([`hello`]) or a message of one service: [`mgr`] (manager),
 //! [`nsd`] (NSD server), [`admin`] (every process). [`strip`] and [`map`] are the records in them.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
-pub mod auth;
 pub mod blocks;
 pub mod crc;
 pub mod frame;

@@ -14,7 +14,7 @@ use mutate::{Random, mutated};
 use serde::de::DeserializeOwned;
 use wire::{
     admin::{AdminReply, AdminRequest},
-    hello::{HelloReply, NetRequest},
+    hello::{Introduction, NetRequest, Welcome},
     map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
@@ -59,7 +59,8 @@ fn changed_messages_are_refused_or_mean_something() {
         samples::<AdminRequest>(6),
         samples::<AdminReply>(2),
         samples::<NetRequest>(1),
-        samples::<HelloReply>(2),
+        samples::<Welcome>(2),
+        samples::<Introduction>(1),
         samples::<ClusterMap>(1),
     ];
     watching::forget();

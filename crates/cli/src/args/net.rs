@@ -138,6 +138,9 @@ pub struct NetperfTest {
     /// Leave the choice of links to chance instead of placing connections on them
     #[arg(long)]
     pub no_placement: bool,
+    /// Encrypt what is sent, as a cluster does [default: only the handshake]
+    #[arg(long)]
+    pub encrypted: bool,
     /// For scripts
     #[arg(long)]
     pub json: bool,

@@ -6,9 +6,26 @@ use std::{
 };
 
 use base::ByteSize;
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
+use serde::{Deserialize, Serialize};
 
 use super::common::Dir;
+
+/// How what follows a handshake is protected, in the words of Storage Scale's `cipherList`. Who is at the other end is proven
+/// in any case.
+#[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CipherList {
+    /// Everything is encrypted, and nobody can change it unnoticed: AES-128-GCM, or what TLS 1.3 has beside it
+    #[default]
+    #[serde(rename = "DEFAULT")]
+    #[value(name = "DEFAULT")]
+    Default,
+    /// In the clear between processes that see each other without a relay, where both ends say so: for loopback, and for
+    /// networks that nobody else reaches
+    #[serde(rename = "EMPTY")]
+    #[value(name = "EMPTY")]
+    Empty,
+}
 
 #[derive(Args)]
 pub struct Up {
@@ -39,9 +56,10 @@ pub struct Up {
     /// Whoever has the cluster.toml can use the file system from there. Nothing is encrypted: keep it to a network of your own
     #[arg(long)]
     pub listen: Option<IpAddr>,
-    /// Clients reach it through a relay or an address translation (NAT): connections do not prove their addresses
-    #[arg(long)]
-    pub relays: bool,
+    /// How connections are protected after the handshake, which proves both ends in any case [default: EMPTY on loopback,
+    /// else DEFAULT]
+    #[arg(long, value_enum, ignore_case = true)]
+    pub cipher_list: Option<CipherList>,
     /// First TCP port; one for the manager and one for each node follow [default: free ones]
     #[arg(long)]
     pub port: Option<u16>,

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, NodeId, PdiskId};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster_dir::access;
+use crate::{args::CipherList, cluster_dir::access};
 
 const FORMAT: u32 = 1;
 const MARKER: &str = ".making-cluster";
@@ -37,9 +37,9 @@ pub struct ClusterFile {
     /// What its processes prove to each other to know: 64 hexadecimal digits. Whoever has it owns the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Connections may pass a relay or an address translation (NAT), see [`net::EndpointConfig::relays`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub relays: bool,
+    /// How what the cluster's processes send each other is protected.
+    #[serde(default)]
+    pub cipher_list: CipherList,
     /// Address of the manager.
     pub manager: SocketAddr,
     /// Where `up` mounts fs1.
@@ -90,10 +90,13 @@ impl ClusterFile {
         // Not shown, whatever it is.
         let secret = net::Secret::from_hex(secret)
             .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")?;
+        let cluster = self.cluster_id()?;
         Ok(net::EndpointConfig {
-            cluster: self.cluster_id()?,
-            secret: Some(secret),
-            relays: self.relays,
+            cluster,
+            identity: Some(
+                net::Identity::from_secret(cluster, &secret).context("make the process's identity")?,
+            ),
+            clear: self.cipher_list == CipherList::Empty,
             role,
             ..net::EndpointConfig::default()
         })
@@ -396,7 +399,7 @@ mod tests {
                 pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
             }],
             secret: Some("01".repeat(32)),
-            relays: true,
+            cipher_list: CipherList::Empty,
         };
         let text = toml::to_string(&file).unwrap().into_bytes();
         crate::mutate::mutated(&[text], 2_000, |bytes| {
@@ -421,7 +424,7 @@ mod tests {
             mount: None,
             nodes: Vec::new(),
             secret: None,
-            relays: false,
+            cipher_list: CipherList::default(),
         };
         ClusterDir::save(&claim.path, &file).unwrap();
         // As if it had ended before the last step.

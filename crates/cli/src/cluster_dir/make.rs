@@ -12,7 +12,7 @@ use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
 
 use crate::{
-    args::Up,
+    args::{CipherList, Up},
     cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,
@@ -126,7 +126,11 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         name,
         id: id.to_string(),
         secret: Some(new_secret()?),
-        relays: args.relays,
+        cipher_list: args.cipher_list.unwrap_or(if listen.is_loopback() {
+            CipherList::Empty
+        } else {
+            CipherList::Default
+        }),
         code: code.to_string(),
         block_size,
         manager: addr(0)?,

@@ -146,9 +146,10 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     if let Some(listen) = args.listen {
         differs("listen", dir.file.manager.ip().to_string(), listen.to_string())?;
     }
-    if args.relays && !dir.file.relays {
+    if args.cipher_list.is_some_and(|asked| asked != dir.file.cipher_list) {
         bail!(
-            "--relays: write `relays = true` below the secret in every cluster.toml of the cluster, and start it again"
+            "--cipher-list: write `cipher_list = \"EMPTY\"` or `\"DEFAULT\"` into cluster.toml on each machine of the cluster, \
+             and start it again"
         );
     }
     if let Some(port) = args.port {

@@ -116,12 +116,10 @@ impl Campaign {
             "--block-size",
             "256k",
         ];
-        // What passes the proxy comes from another address than the one it says.
-        let relays: &[&str] = if net { &["--relays"] } else { &[] };
         let base = small.as_ref().map_or(base, |small| small.0.path().to_path_buf());
         let port = runner.ports.first.to_string();
         let ports = ["--port", port.as_str()];
-        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), &ports, relays].concat());
+        let cluster = Cluster::prepare_in(&base, &[options.as_slice(), &ports].concat());
         let more = tempfile::Builder::new().prefix("ropewalk-chaos-").tempdir().unwrap();
         let dir = cluster.dir();
         [dir.parent().unwrap(), more.path()].iter().for_each(|dir| runner.reaper.watch(dir));

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net::{Call, Endpoint, EndpointConfig, Peer, Role, Service};
+use net::{Call, Endpoint, EndpointConfig, Identity, Peer, Role, Service};
 
 use super::{Answer, CLUSTER, OP, Outcome, PATIENCE, PORT, Request, Work};
 use crate::{
@@ -48,8 +48,15 @@ impl Crew {
         let _guard = runtime.enter();
         let cluster = wanted.cluster.unwrap_or(CLUSTER);
         let secret = wanted.secret_in.as_deref().map_or_else(key::secret, key::read);
-        let secret = Some(secret.map_err(|e| failed("secret".into(), e.to_string()))?);
-        let config = EndpointConfig { cluster, secret, role: Role::Lab, ..EndpointConfig::default() };
+        let secret = secret.map_err(|e| failed("secret".into(), e.to_string()))?;
+        let identity =
+            Identity::from_secret(cluster, &secret).map_err(|e| failed("secret".into(), e.to_string()))?;
+        let config = EndpointConfig {
+            cluster,
+            identity: Some(identity),
+            role: Role::Lab,
+            ..EndpointConfig::default()
+        };
         let endpoint = Endpoint::start(config).map_err(|e| failed("endpoint".into(), e.to_string()))?;
         let mut peers = Vec::new();
         for agent in &wanted.addrs {

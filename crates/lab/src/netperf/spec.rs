@@ -100,6 +100,8 @@ pub struct Spec {
     pub dispatch: Dispatching,
     /// Whether connections are placed on links, or get the ports that the kernel gives.
     pub place: bool,
+    /// What is sent is encrypted.
+    pub encrypted: bool,
 }
 
 /// [`net::Dispatch`], as it is written and sent.
@@ -183,6 +185,7 @@ impl Spec {
             verify: false,
             dispatch: Dispatching::default(),
             place: true,
+            encrypted: false,
         }
     }
 

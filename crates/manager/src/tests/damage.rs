@@ -86,9 +86,12 @@ async fn an_older_copy_is_found_by_whoever_saw_a_newer_map() {
     for name in all() {
         std::fs::copy(path.join(&name), old.join(&name)).unwrap();
     }
-    let secret = || Some(net::Secret::new([7; 32]));
-    let config =
-        || net::EndpointConfig { cluster: ClusterId(7), secret: secret(), ..net::EndpointConfig::default() };
+    let identity = || net::Identity::from_secret(ClusterId(7), &net::Secret::new([7; 32])).ok();
+    let config = || net::EndpointConfig {
+        cluster: ClusterId(7),
+        identity: identity(),
+        ..net::EndpointConfig::default()
+    };
     let serve = |path: &Path| {
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
         let endpoint = net::Endpoint::start(net::EndpointConfig { listen, ..config() }).unwrap();

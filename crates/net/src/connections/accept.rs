@@ -7,12 +7,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{
-    groups::Groups,
-    handshake, refused,
-    socket::{self, Socket},
-    start,
-};
+use crate::connections::{groups::Groups, handshake, refused, socket, start};
 
 /// Pause after accept fails for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,15 +50,15 @@ fn transient(e: &io::Error) -> bool {
     matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-async fn greet(groups: Arc<Groups>, mut stream: TcpStream, from: SocketAddr) {
+async fn greet(groups: Arc<Groups>, stream: TcpStream, from: SocketAddr) {
     let core = &groups.core;
     let greeted = async {
         socket::configure(&stream, core.config.heartbeat_timeout)?;
-        handshake::accept(core, &mut stream).await
+        handshake::accept(core, stream).await
     };
-    let result = greeted.await.and_then(|accepted| {
+    let result = greeted.await.and_then(|(socket, accepted)| {
         let group = groups.accepted(accepted.peer.node, accepted.peer.process);
-        Ok(start::run(&groups.services, &group, Socket::new(stream), None, &accepted)?)
+        Ok(start::run(&groups.services, &group, socket, None, &accepted)?)
     });
     if let Err(error) = result {
         refused::note(core, from, &error);

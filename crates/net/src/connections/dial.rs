@@ -7,14 +7,15 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::task::JoinSet;
 use wire::hello::Lane;
 
 use crate::{
     calls::services::Services,
     connections::{
         group::Group,
-        handshake::{self, Accepted, HandshakeError},
+        handshake::{self, Accepted},
+        handshake_error::HandshakeError,
         plan::Failed,
         refused,
         socket::{self, Socket},
@@ -76,7 +77,7 @@ pub(crate) async fn attempt(
     if let Err(error) = &result {
         tracing::info!("{error}");
     }
-    let result = result.map(|(stream, accepted)| Dialed { socket: Socket::new(stream), accepted });
+    let result = result.map(|(socket, accepted)| Dialed { socket, accepted });
     ended(&services, &group, lane, rail, result);
 }
 
@@ -87,7 +88,7 @@ pub(crate) async fn race(
     lane: Lane,
     addr: SocketAddr,
     limit: Duration,
-) -> Result<(TcpStream, Accepted), DialError> {
+) -> Result<(Socket, Accepted), DialError> {
     let began = Instant::now();
     let mut attempts = JoinSet::new();
     let (mut beside, mut begin) = (BESIDE.into_iter(), 1);
@@ -130,33 +131,34 @@ pub(crate) async fn connect(
     addr: SocketAddr,
     from: Option<SocketAddr>,
     limit: Duration,
-) -> Result<(TcpStream, Accepted), DialError> {
+) -> Result<(Socket, Accepted), DialError> {
     let core = &group.core;
     let began = Instant::now();
     let connected = tokio::time::timeout(limit, socket::connect(addr, from)).await;
     let failed = |source| DialError::Connect { addr, source };
-    let mut stream = connected.map_err(|_| DialError::Timeout { addr, limit })?.map_err(failed)?;
+    let stream = connected.map_err(|_| DialError::Timeout { addr, limit })?.map_err(failed)?;
     socket::configure(&stream, core.config.heartbeat_timeout).map_err(failed)?;
     let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
-    let accepted =
-        handshake::connect(core, &mut stream, lane, left).await.map_err(|source| match source {
-            HandshakeError::Refused(reason) => {
-                tracing::warn!(peer = %addr, "the peer refuses this node: {reason}");
-                DialError::Refused { addr, reason }
+    handshake::connect(core, stream, lane, left).await.map_err(|source| match source {
+        HandshakeError::Refused(reason) => {
+            tracing::warn!(peer = %addr, "the peer refuses this node: {reason}");
+            DialError::Refused { addr, reason }
+        }
+        HandshakeError::OtherVersion => {
+            let reason = source.to_string();
+            tracing::warn!(peer = %addr, "{reason}");
+            DialError::Refused { addr, reason }
+        }
+        source => {
+            if matches!(
+                source,
+                HandshakeError::Stranger | HandshakeError::Expired(_) | HandshakeError::Refusing(_)
+            ) {
+                refused::note(core, addr, &source);
             }
-            HandshakeError::Frame(e @ wire::frame::FrameError::Version { .. }) => {
-                let reason = format!("{e}; install the same version of ropewalk on both nodes");
-                tracing::warn!(peer = %addr, "{reason}");
-                DialError::Refused { addr, reason }
-            }
-            source => {
-                if matches!(source, HandshakeError::Stranger(_)) {
-                    refused::note(core, addr, &source);
-                }
-                DialError::Handshake { addr, source }
-            }
-        })?;
-    Ok((stream, accepted))
+            DialError::Handshake { addr, source }
+        }
+    })
 }
 
 /// An attempt to connect has ended.

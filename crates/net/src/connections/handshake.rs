@@ -1,27 +1,33 @@
-//! The handshake: both sides prove that they know the cluster's secret ([`wire::auth`]), then say who they are.
-//! Before that nothing is believed, nothing is told (a stranger hears "refused"), and nothing larger than a hello
-//! is read. Once a connection; requests cost nothing more. Both sides log a refusal with its reason.
+//! The handshake: TLS proves who is at the other end (`tls.rs`), then both sides say what they are, which must be what their
+//! certificates say. Before that nothing is believed, nothing is told, and nothing larger than a handshake is read. Once a
+//! connection; what it costs later is the sealing. Both sides log a refusal with its reason.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use base::{NodeId, SessionId};
 use bytes::Bytes;
-use thiserror::Error;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use trust::Member;
 use wire::{
-    auth::{Exchange, NONCE_LEN, Nonce, Proven, Side},
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{Challenge, Hello, HelloReply, Introduction, Lane, Role, Welcome, Window},
+    hello::{Introduction, Lane, Role, Welcome, Window},
 };
 
-use crate::{core::Core, links::choose::Path};
+use crate::{
+    connections::{handshake_error::HandshakeError, socket::Socket, tls},
+    core::Core,
+    links::choose::Path,
+};
 
 /// Longest body of a message of the handshake.
-const HELLO_LEN_MAX: u32 = 4096;
+const BODY_MAX: u32 = 4096;
 /// How long a refused peer has to read why.
 const REASON_READ: Duration = Duration::from_secs(1);
 /// Most addresses taken from a peer.
@@ -51,99 +57,21 @@ pub(crate) struct Accepted {
     pub path: Option<Path>,
 }
 
-#[derive(Debug, Error)]
-pub(crate) enum HandshakeError {
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    #[error("{0}")]
-    Frame(#[from] FrameError),
-    #[error("no handshake within {0:?}")]
-    Timeout(Duration),
-    #[error("a frame {0:?} where the handshake has another")]
-    Unexpected(FrameKind),
-    /// The other side cannot prove that it belongs to this cluster, or we cannot to it.
-    #[error(
-        "permission denied: {0} and this process do not have the same cluster secret; use the cluster's own \
-         cluster.toml, as its owner"
-    )]
-    Stranger(&'static str),
-    /// It saw our proof and closed: another secret, or an attempt that was not needed any more.
-    #[error("it went without a proof of its own; it has another secret, or gave up")]
-    Left,
-    /// The other side, which is who it says, refuses us.
-    #[error("refused: {0}")]
-    Refused(String),
-    /// We refuse the other side.
-    #[error("refusing it: {0}")]
-    Refusing(String),
-}
-
-impl HandshakeError {
-    /// In few words, for the statistics.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            HandshakeError::Io(_) => "broken",
-            HandshakeError::Left => "left",
-            HandshakeError::Frame(FrameError::Version { .. }) => "version",
-            HandshakeError::Frame(_) | HandshakeError::Unexpected(_) => "garbage",
-            HandshakeError::Timeout(_) => "silent",
-            HandshakeError::Stranger(_) => "stranger",
-            HandshakeError::Refused(_) | HandshakeError::Refusing(_) => "refused",
-        }
-    }
-}
-
-fn nonce() -> Result<Nonce, HandshakeError> {
-    let mut nonce = [0; NONCE_LEN];
-    let got = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-    if got.map_err(std::io::Error::from)? != NONCE_LEN {
-        return Err(std::io::Error::other("the system gave too few random bytes").into());
-    }
-    Ok(nonce)
-}
-
-/// What both sides see of this connection. `dialed`: this side connected.
-fn exchange(
-    core: &Core,
-    stream: &TcpStream,
-    dialed: bool,
-    nonces: [Nonce; 2],
-) -> Result<Exchange, HandshakeError> {
-    let (own, other) = (stream.local_addr()?, stream.peer_addr()?);
-    let addresses = if dialed { (own, other) } else { (other, own) };
-    let [connecting, accepting] = nonces;
-    Ok(Exchange {
-        cluster: core.config.cluster,
-        connecting,
-        accepting,
-        addresses: (!core.config.relays).then_some(addresses),
-    })
-}
-
 /// The connecting side.
 pub(crate) async fn connect(
     core: &Core,
-    stream: &mut TcpStream,
+    stream: TcpStream,
     lane: Lane,
     limit: Duration,
-) -> Result<Accepted, HandshakeError> {
+) -> Result<(Socket, Accepted), HandshakeError> {
     within(limit, introduce(core, stream, lane)).await
 }
 
-async fn introduce(core: &Core, stream: &mut TcpStream, lane: Lane) -> Result<Accepted, HandshakeError> {
-    let (config, secret) = (&core.config, &core.secret);
-    let own = nonce()?;
-    send(stream, FrameKind::Hello, &Hello { nonce: own }).await?;
-    let challenge: Challenge = match receive(stream).await? {
-        (FrameKind::Challenge, body) => wire::frame::decode(&body)?,
-        (FrameKind::HelloReply, _) => return Err(HandshakeError::Stranger("the process there")),
-        (kind, _) => return Err(HandshakeError::Unexpected(kind)),
-    };
-    let exchange = exchange(core, stream, true, [own, challenge.nonce])?;
-    if !exchange.holds(secret, Side::Accepting, &[], &challenge.proof) {
-        return Err(HandshakeError::Stranger("the process there"));
-    }
-    let introduction = wire::frame::encode(&Introduction {
+async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
+    let config = &core.config;
+    let (socket, member) = tls::connect(&core.identity, stream, lane).await?;
+    let seen = (socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
+    let introduction = Introduction {
         node: config.node,
         process: core.process,
         role: config.role,
@@ -153,84 +81,73 @@ async fn introduce(core: &Core, stream: &mut TcpStream, lane: Lane) -> Result<Ac
         window: config.window,
         capabilities: 0,
         software: config.software.clone(),
-    });
-    let proven = Proven::seal(&exchange, secret, Side::Connecting, introduction);
-    send(stream, FrameKind::Introduction, &proven).await?;
-    let reply: HelloReply = match receive(stream).await? {
-        (FrameKind::HelloReply, body) => wire::frame::decode(&body)?,
+        clear: config.clear.then(|| (plain(seen.0), plain(seen.1))),
+    };
+    send(&socket, FrameKind::Introduction, &introduction).await?;
+    let welcome = match receive(&socket).await? {
+        (FrameKind::Welcome, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
-    let HelloReply::Known(proven) = reply else { return Err(HandshakeError::Stranger("the process there")) };
-    let said = proven.open(&exchange, secret, Side::Answering);
-    match wire::frame::decode(said.ok_or(HandshakeError::Stranger("the process there"))?)? {
+    match welcome {
         Welcome::Refused { reason } => Err(HandshakeError::Refused(reason)),
-        Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses } => {
+        Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses, clear } => {
+            is_its(core, &member, role, node).map_err(HandshakeError::Refusing)?;
+            if clear && !config.clear {
+                return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
+            }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
-            let session = base::SessionId(0);
-            Ok(Accepted {
-                peer: Identity { node, process, role, session, software: String::new() },
-                lane,
-                conns_max,
-                window,
-                addresses,
-                path: None,
-            })
+            let peer = Identity { node, process, role, session: SessionId(0), software: String::new() };
+            Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
 }
 
 /// The accepting side.
-pub(crate) async fn accept(core: &Core, stream: &mut TcpStream) -> Result<Accepted, HandshakeError> {
-    let limit = core.config.connect_timeout;
-    let error = match within(limit, welcome(core, stream)).await {
-        Ok(accepted) => return Ok(accepted),
-        Err(error) => error,
-    };
-    let reason = match &error {
-        // The connecting side is told, in our version's words; it sees at least our number.
-        HandshakeError::Frame(e @ FrameError::Version { .. }) => {
-            format!("{e}; install the same version of ropewalk on both nodes")
-        }
-        HandshakeError::Stranger(_) => "refused".to_owned(),
-        // Told already.
-        HandshakeError::Refusing(_) => {
-            read_out(stream).await;
+pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<(Socket, Accepted), HandshakeError> {
+    let (limit, began) = (core.config.connect_timeout, Instant::now());
+    let (socket, member) = match within(limit, tls::accept(&core.identity, &mut stream)).await {
+        Ok((records, member)) => (Socket::sealed(stream, records), member),
+        Err(error) => {
+            if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
+                // Its version does not know ours, and reads the number in a header.
+                let header = Header { kind: FrameKind::Welcome, ..Header::default() };
+                let _ = within(limit, async { Ok(stream.write_all(&header.encode()).await?) }).await;
+            }
+            read_out(&mut stream).await;
             return Err(error);
         }
-        _ => return Err(error),
     };
-    if within(limit, send(stream, FrameKind::HelloReply, &HelloReply::Refused { reason })).await.is_ok() {
-        read_out(stream).await;
+    let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
+    match within(left, welcome(core, &socket, &member)).await {
+        Ok((accepted, clear)) => Ok((socket.settle(clear), accepted)),
+        Err(error) => {
+            // It was told.
+            let _ = tokio::time::timeout(REASON_READ, socket.read_exact(&mut [0])).await;
+            Err(error)
+        }
     }
-    Err(error)
 }
 
 /// Unread bytes at close would reset the connection before the peer has read why.
 async fn read_out(stream: &mut TcpStream) {
     let _ = stream.shutdown().await;
-    let mut rest = [0; HELLO_LEN_MAX as usize];
-    let _ = tokio::time::timeout(REASON_READ, stream.read(&mut rest)).await;
+    let mut rest = [0; BODY_MAX as usize];
+    let _ = tokio::time::timeout(REASON_READ, async {
+        while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
+    })
+    .await;
 }
 
-async fn welcome(core: &Core, stream: &mut TcpStream) -> Result<Accepted, HandshakeError> {
-    let (config, secret) = (&core.config, &core.secret);
-    let hello: Hello = match receive(stream).await? {
-        (FrameKind::Hello, body) => wire::frame::decode(&body)?,
+async fn welcome(core: &Core, socket: &Socket, member: &Member) -> Result<(Accepted, bool), HandshakeError> {
+    let config = &core.config;
+    let introduction: Introduction = match receive(socket).await? {
+        (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
-    let own = nonce()?;
-    let exchange = exchange(core, stream, false, [hello.nonce, own])?;
-    let proof = exchange.proof(secret, Side::Accepting, &[]);
-    send(stream, FrameKind::Challenge, &Challenge { nonce: own, proof }).await?;
-    let proven: Proven = match receive(stream).await {
-        Ok((FrameKind::Introduction, body)) => wire::frame::decode(&body)?,
-        Ok((kind, _)) => return Err(HandshakeError::Unexpected(kind)),
-        Err(HandshakeError::Io(_)) => return Err(HandshakeError::Left),
-        Err(other) => return Err(other),
-    };
-    let said = proven.open(&exchange, secret, Side::Connecting);
-    let introduction: Introduction = wire::frame::decode(said.ok_or(HandshakeError::Stranger("it"))?)?;
-    let verdict = judge(&introduction);
+    let verdict =
+        judge(&introduction).and_then(|()| is_its(core, member, introduction.role, introduction.node));
+    let seen = (plain(socket.as_ref().peer_addr()?), plain(socket.as_ref().local_addr()?));
+    let clear = config.clear && introduction.clear == Some(seen);
     let welcome = match &verdict {
         Ok(()) => Welcome::Accepted {
             node: config.node,
@@ -240,21 +157,31 @@ async fn welcome(core: &Core, stream: &mut TcpStream) -> Result<Accepted, Handsh
             window: config.window,
             capabilities: 0,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
+            clear,
         },
         Err(reason) => Welcome::Refused { reason: reason.clone() },
     };
-    let proven = Proven::seal(&exchange, secret, Side::Answering, wire::frame::encode(&welcome));
-    send(stream, FrameKind::HelloReply, &HelloReply::Known(proven)).await?;
+    send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
-    Ok(Accepted {
-        peer: Identity { node, process, role, session, software },
-        lane,
-        conns_max,
-        window,
-        addresses: Vec::new(),
-        path: None,
-    })
+    let peer = Identity { node, process, role, session, software };
+    Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
+}
+
+/// An address as both ends see it, whatever socket they have.
+fn plain(of: SocketAddr) -> SocketAddr {
+    SocketAddr::new(of.ip().to_canonical(), of.port())
+}
+
+/// Whether the other side's certificate allows what it says it is.
+fn is_its(core: &Core, member: &Member, role: Role, node: NodeId) -> Result<(), String> {
+    if member.speaks_as(core.config.cluster, role, node) {
+        return Ok(());
+    }
+    Err(format!(
+        "its certificate is for {} ({member}), and it says that it is {role:?} on {node}",
+        member.roles
+    ))
 }
 
 /// Whether a member of the cluster may come in. The reason names what does not fit.
@@ -276,7 +203,7 @@ async fn within<T>(
 }
 
 async fn send<T: serde::Serialize>(
-    stream: &mut TcpStream,
+    socket: &Socket,
     kind: FrameKind,
     message: &T,
 ) -> Result<(), HandshakeError> {
@@ -284,21 +211,21 @@ async fn send<T: serde::Serialize>(
     let header = Header { kind, body_len: body.len() as u32, body_crc: crc32c(&body), ..Header::default() };
     let mut bytes = header.encode().to_vec();
     bytes.extend_from_slice(&body);
-    Ok(stream.write_all(&bytes).await?)
+    Ok(socket.write_all(&bytes).await?)
 }
 
-async fn receive(stream: &mut TcpStream) -> Result<(FrameKind, Bytes), HandshakeError> {
+async fn receive(socket: &Socket) -> Result<(FrameKind, Bytes), HandshakeError> {
     let mut bytes = [0; HEADER_LEN];
-    stream.read_exact(&mut bytes).await?;
+    socket.read_exact(&mut bytes).await?;
     let header = Header::decode(&bytes)?;
     for (field, len) in [("body_len", header.body_len), ("payload_len", header.payload_len)] {
-        let max = if field == "body_len" { HELLO_LEN_MAX } else { 0 };
+        let max = if field == "body_len" { BODY_MAX } else { 0 };
         if len > max {
             return Err(FrameError::TooLong { field, len, max }.into());
         }
     }
     let mut body = vec![0; header.body_len as usize];
-    stream.read_exact(&mut body).await?;
+    socket.read_exact(&mut body).await?;
     if crc32c(&body) != header.body_crc {
         return Err(FrameError::BodyCrc.into());
     }

@@ -1,5 +1,5 @@
 //! Connections to other processes: how they are made and accepted, kept, spread over links, and ended. A group holds all
-//! those to one process. From below to above: `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
+//! those to one process. From below to above: `records`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
 //! `keeper`; `groups`; `accept`.
 
 pub(crate) mod accept;
@@ -9,13 +9,16 @@ pub(crate) mod dial;
 pub(crate) mod group;
 pub(crate) mod groups;
 pub(crate) mod handshake;
+pub(crate) mod handshake_error;
 pub(crate) mod keeper;
 pub(crate) mod outbox;
 pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod reader;
+pub(crate) mod records;
 pub(crate) mod refused;
 pub(crate) mod socket;
 pub(crate) mod start;
+pub(crate) mod tls;
 pub(crate) mod watch;
 pub(crate) mod writer;

@@ -149,8 +149,28 @@ impl Outbox {
                 let n = state.queue.len().min(BATCH_MAX - batch.frames.len());
                 batch.frames.extend(state.queue.drain(..n));
                 if batch.frames.is_empty() {
-                    (state.flushing, state.blocked) = (false, false);
-                    return Flushed::All;
+                    drop(state);
+                    // What is sealed is out of the queue, and may still wait for the socket.
+                    let flushed = socket.try_flush();
+                    let mut state = lock(&self.state);
+                    return match flushed {
+                        Ok(()) if !state.queue.is_empty() => {
+                            drop(state);
+                            continue;
+                        }
+                        Ok(()) => {
+                            (state.flushing, state.blocked) = (false, false);
+                            Flushed::All
+                        }
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                            (state.flushing, state.blocked) = (false, true);
+                            Flushed::Blocked
+                        }
+                        Err(e) => {
+                            state.flushing = false;
+                            Flushed::Failed(e)
+                        }
+                    };
                 }
             }
             let mut small = [0; SMALL];

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{net::TcpStream, sync::SemaphorePermit, task::JoinSet};
+use tokio::{sync::SemaphorePermit, task::JoinSet};
 use wire::hello::{Lane, Links};
 
 use crate::{
@@ -52,7 +52,7 @@ const PORTS_TO_CHOOSE_FROM: usize = 1024;
 
 /// A connection that is tried.
 struct Candidate {
-    stream: TcpStream,
+    socket: Socket,
     accepted: Accepted,
     path: Path,
 }
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     again: bool,
 ) {
     let first = dial::race(&group, Lane::Bulk, addr, dial::limit(&group, again)).await;
-    let (mut stream, accepted) = match first {
+    let (socket, accepted) = match first {
         Ok(made) => made,
         Err(error) => {
             tracing::info!("{error}");
@@ -81,19 +81,19 @@ pub(crate) async fn run(
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
     let asked = Instant::now();
-    let peer = within(deadline, Probe::new(&mut stream).peer_links()).await.unwrap_or_default();
+    let peer = within(deadline, Probe::new(&socket).peer_links()).await.unwrap_or_default();
     let trip = asked.elapsed();
     let task =
         Task { services, trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.group.lock_plan().in_haste(rail, Instant::now()) {
         // Without a placement the keeper has it done when the haste is over.
         task.group.lock_plan().forget_placement(rail);
-        return task.take_any(stream, accepted, n);
+        return task.take_any(socket, accepted, n);
     }
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
-        return task.by_chance(stream, accepted, n, "one link on each side: there is nothing to choose");
+        return task.by_chance(socket, accepted, n, "one link on each side: there is nothing to choose");
     }
-    task.place(stream, accepted, n).await;
+    task.place(socket, accepted, n).await;
 }
 
 struct Task {
@@ -112,19 +112,19 @@ struct Task {
 }
 
 impl Task {
-    async fn place(mut self, stream: TcpStream, accepted: Accepted, n: usize) {
+    async fn place(mut self, socket: Socket, accepted: Accepted, n: usize) {
         let core = Arc::clone(&self.group.core);
         // One placement at a time on this node: they would take each other's bursts for noise.
         let Ok(Some(_turn)) = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await else {
             let why = "placed by chance: many peers at once, over which chance spreads well by itself";
-            return self.by_chance(stream, accepted, n, why);
+            return self.by_chance(socket, accepted, n, why);
         };
         self.deadline = Instant::now() + PLACE_FOR;
-        let local = stream.local_addr().map(|a| a.ip()).ok();
+        let local = socket.as_ref().local_addr().map(|a| a.ip()).ok();
         let ports = local.map(|ip| self.ports(ip)).unwrap_or_default();
         let mut ports = ports.into_iter().filter_map(|port| Some(SocketAddr::new(local?, port)));
         let staying = self.staying();
-        let mut made = vec![(stream, accepted)];
+        let mut made = vec![(socket, accepted)];
         let mut at_once = *AT_ONCE.start();
         loop {
             let choice = self.try_out(made, &staying, n).await;
@@ -145,7 +145,7 @@ impl Task {
         &mut self,
         count: usize,
         ports: &mut impl Iterator<Item = SocketAddr>,
-    ) -> (Vec<(TcpStream, Accepted)>, bool) {
+    ) -> (Vec<(Socket, Accepted)>, bool) {
         self.group.lock_plan().still_dialing(Lane::Bulk, self.rail, Instant::now());
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = CONNECT_FOR.max(self.trip * 8).min(left);
@@ -171,12 +171,7 @@ impl Task {
     }
 
     /// Tries connections one after the other until a good set is there, while bulk calls wait.
-    async fn try_out(
-        &mut self,
-        made: Vec<(TcpStream, Accepted)>,
-        staying: &[Path],
-        n: usize,
-    ) -> choose::Choice {
+    async fn try_out(&mut self, made: Vec<(Socket, Accepted)>, staying: &[Path], n: usize) -> choose::Choice {
         let (group, towards) = (Arc::clone(&self.group), self.addr.ip());
         let mut choice = self.choose(staying, n);
         let hold = Hold::new(&group);
@@ -184,19 +179,19 @@ impl Task {
         if good {
             hold.quiet().await;
         }
-        for (mut stream, accepted) in made {
+        for (socket, accepted) in made {
             if good && (self.tried.len() < n || !choice.enough) && self.tried.len() < TRIED_MAX {
                 let until = self.deadline.min(Instant::now() + PROBE_FOR.max(self.trip * 8));
                 // A burst that was cut off may still be on its way: such a connection carries nothing else. And calls
                 // have waited long for it: the others of this round are let go.
-                let path = within(until, Probe::new(&mut stream).path(towards)).await;
+                let path = within(until, Probe::new(&socket).path(towards)).await;
                 good = path.is_some();
                 if let Some(path) = path {
-                    self.tried.push(Candidate { stream, accepted, path });
+                    self.tried.push(Candidate { socket, accepted, path });
                     choice = self.choose(staying, n);
                 }
             } else {
-                group.core.runtime.spawn(probe::part(stream));
+                group.core.runtime.spawn(probe::part(socket));
             }
         }
         choice
@@ -212,14 +207,14 @@ impl Task {
     }
 
     /// The same, and says why.
-    fn by_chance(&self, stream: TcpStream, accepted: Accepted, n: usize, why: &str) {
+    fn by_chance(&self, socket: Socket, accepted: Accepted, n: usize, why: &str) {
         self.report(0, [1; 2], why.to_owned());
-        self.take_any(stream, accepted, n);
+        self.take_any(socket, accepted, n);
     }
 
     /// Takes the connection as it is, and makes the others as they come.
-    fn take_any(&self, stream: TcpStream, accepted: Accepted, n: usize) {
-        self.hand_over(stream, accepted, None);
+    fn take_any(&self, socket: Socket, accepted: Accepted, n: usize) {
+        self.hand_over(socket, accepted, None);
         for _ in 1..n {
             let group = Arc::clone(&self.group);
             let attempt =
@@ -279,9 +274,9 @@ impl Task {
         for (i, candidate) in std::mem::take(&mut self.tried).into_iter().enumerate() {
             if keep.contains(&i) && handed < n {
                 handed += 1;
-                self.hand_over(candidate.stream, candidate.accepted, Some(candidate.path));
+                self.hand_over(candidate.socket, candidate.accepted, Some(candidate.path));
             } else {
-                group.core.runtime.spawn(probe::part(candidate.stream));
+                group.core.runtime.spawn(probe::part(candidate.socket));
             }
         }
         let mut failed = self.failed.take();
@@ -342,9 +337,9 @@ impl Task {
         dial::ended(&self.services, &self.group, Lane::Bulk, self.rail, result);
     }
 
-    fn hand_over(&self, stream: TcpStream, mut accepted: Accepted, path: Option<Path>) {
+    fn hand_over(&self, socket: Socket, mut accepted: Accepted, path: Option<Path>) {
         accepted.path = path;
-        self.ended(Ok(Dialed { socket: Socket::new(stream), accepted }));
+        self.ended(Ok(Dialed { socket, accepted }));
     }
 }
 

@@ -131,9 +131,7 @@ impl Reader {
                 Ok(())
             }
             FrameKind::Pong => Ok(()),
-            FrameKind::Hello | FrameKind::HelloReply | FrameKind::Challenge | FrameKind::Introduction => {
-                Err(CloseReason::Protocol("a second handshake"))
-            }
+            FrameKind::Introduction | FrameKind::Welcome => Err(CloseReason::Protocol("a second handshake")),
         }
     }
 

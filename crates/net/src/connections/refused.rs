@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use base::events::Severity;
 
-use crate::{connections::handshake::HandshakeError, core::Core};
+use crate::{connections::handshake_error::HandshakeError, core::Core};
 
 /// Failed handshakes logged as warnings; beyond, one in this many.
 const LOG_EVERY: u64 = 1000;
@@ -17,7 +17,6 @@ pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
     match error {
         // After an outage dozens of them stand in the queue.
         HandshakeError::Io(_) => return tracing::debug!(peer = %with, "handshake: {error}"),
-        HandshakeError::Left => return tracing::info!(peer = %with, "handshake: {error}"),
         _ => {}
     }
     let n = core.refused.fetch_add(1, Ordering::Relaxed) + 1;

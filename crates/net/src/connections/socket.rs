@@ -3,7 +3,7 @@
 //! A transfer that moves less than asked for means that the socket is drained (or full); readiness is then
 //! cleared at once instead of by another system call that says so. Nothing is lost by it: data that
 //! arrives after the transfer raises readiness again with a newer tick.
-//! Transport security will be another variant behind the same seven functions.
+//! What is sealed goes through [`Records`] behind the same functions.
 
 use std::{
     future::poll_fn,
@@ -18,15 +18,38 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
 };
 
-use crate::error::NetError;
+use crate::{
+    connections::records::{Records, Seal},
+    error::NetError,
+};
 
 pub(crate) struct Socket {
     stream: TcpStream,
+    records: Option<Records>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream) -> Socket {
-        Socket { stream }
+    /// Whose bytes are sealed.
+    pub(crate) fn sealed(stream: TcpStream, records: Records) -> Socket {
+        Socket { stream, records: Some(records) }
+    }
+
+    /// The handshake is over. `clear`: both sides want what follows so.
+    pub(crate) fn settle(self, clear: bool) -> Socket {
+        if let Some(records) = &self.records {
+            records.open.lock().read_ahead();
+        }
+        Socket { stream: self.stream, records: self.records.filter(|_| !clear) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn records(&self) -> Option<&Records> {
+        self.records.as_ref()
+    }
+
+    /// Whether what is sent is sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.records.is_some()
     }
 
     pub(crate) fn as_ref(&self) -> &TcpStream {
@@ -41,6 +64,9 @@ impl Socket {
 
     /// Ends when there is at least one byte to read, or the stream has ended. Safe to cancel.
     pub(crate) async fn peek(&self) -> io::Result<()> {
+        if self.records.as_ref().is_some_and(|records| records.open.lock().has_some()) {
+            return Ok(());
+        }
         self.stream.peek(&mut [0]).await.map(|_| ())
     }
 
@@ -51,6 +77,24 @@ impl Socket {
 
     /// Reads what there is, up to the slices' length. `Ok(0)` is the end of the stream.
     pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let Some(records) = &self.records else { return self.raw_readv(slices) };
+        let wanted: usize = slices.iter().map(|s| s.len()).sum();
+        let (mut open, mut moved) = (records.open.lock(), 0);
+        loop {
+            moved += records.open(&mut open, slices, moved)?;
+            if moved == wanted || open.ended() {
+                return Ok(moved);
+            }
+            match self.raw_readv(&mut [IoSliceMut::new(open.room())]) {
+                Ok(0) => return Ok(moved),
+                Ok(n) => open.received(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && moved > 0 => return Ok(moved),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn raw_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
         self.transfer(Interest::READABLE, wanted, || {
             let socket = SockRef::from(&self.stream);
@@ -62,15 +106,72 @@ impl Socket {
         })
     }
 
-    /// Writes what fits.
+    /// Writes what fits. What was sealed counts as written, though some may wait: see [`Socket::try_flush`].
     pub(crate) fn try_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
-        self.transfer(Interest::WRITABLE, wanted, || (&*SockRef::from(&self.stream)).write_vectored(slices))
+        let Some(records) = &self.records else {
+            let write = || (&*SockRef::from(&self.stream)).write_vectored(slices);
+            return self.transfer(Interest::WRITABLE, wanted, write);
+        };
+        self.try_flush()?;
+        let (mut seal, mut taken) = (records.seal.lock(), 0);
+        while taken < wanted {
+            taken += records.seal(&mut seal, slices, taken)?;
+            match self.send_sealed(&mut seal) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                outcome => outcome?,
+            }
+        }
+        Ok(taken)
     }
 
     /// The same from one place.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.records.is_some() {
+            return self.try_writev(&[IoSlice::new(bytes)]);
+        }
         self.transfer(Interest::WRITABLE, bytes.len(), || (&*SockRef::from(&self.stream)).write(bytes))
+    }
+
+    /// Writes what was sealed before and still waits; `WouldBlock`: not all of it fits.
+    pub(crate) fn try_flush(&self) -> io::Result<()> {
+        self.records.as_ref().map_or(Ok(()), |records| self.send_sealed(&mut records.seal.lock()))
+    }
+
+    fn send_sealed(&self, seal: &mut Seal) -> io::Result<()> {
+        while !seal.pending().is_empty() {
+            let pending = seal.pending();
+            let write = || (&*SockRef::from(&self.stream)).write(pending);
+            let n = self.transfer(Interest::WRITABLE, pending.len(), write)?;
+            seal.sent(n);
+        }
+        Ok(())
+    }
+
+    /// Reads exactly this. Not safe to cancel.
+    pub(crate) async fn read_exact(&self, mut place: &mut [u8]) -> io::Result<()> {
+        while !place.is_empty() {
+            match self.try_readv(&mut [IoSliceMut::new(place)]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => place = &mut place[n..],
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of this. Not safe to cancel.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        loop {
+            let written = if bytes.is_empty() { self.try_flush().map(|()| 0) } else { self.try_write(bytes) };
+            match written {
+                Ok(0) => return Ok(()),
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     fn transfer(

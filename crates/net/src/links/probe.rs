@@ -7,17 +7,16 @@
 use std::{io, net::IpAddr, time::Duration};
 
 use bytes::Bytes;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 use wire::{
     crc::crc32c,
     frame::{FrameKind, HEADER_LEN, Header, Service, Status},
     hello::{LinkCount, Links, NetRequest, PROBE_BYTES_MAX},
 };
 
-use crate::links::{self, choose::Path};
+use crate::{
+    connections::socket::Socket,
+    links::{self, choose::Path},
+};
 
 /// Bytes of the first burst, and of those that follow when it was not clear.
 const BURSTS: [u32; 3] = [128 << 10, 512 << 10, PROBE_BYTES_MAX];
@@ -28,13 +27,13 @@ const FIRST_ID: u64 = 1 << 62;
 
 /// A connection that is being tried.
 pub(crate) struct Probe<'a> {
-    stream: &'a mut TcpStream,
+    socket: &'a Socket,
     next_id: u64,
 }
 
 impl Probe<'_> {
-    pub(crate) fn new(stream: &mut TcpStream) -> Probe<'_> {
-        Probe { stream, next_id: FIRST_ID }
+    pub(crate) fn new(socket: &Socket) -> Probe<'_> {
+        Probe { socket, next_id: FIRST_ID }
     }
 
     /// The peer's links.
@@ -86,18 +85,17 @@ impl Probe<'_> {
         };
         self.next_id += 1;
         let head = [&header.encode()[..], &body].concat();
-        self.stream.write_all(&head).await?;
+        self.socket.write_all(&head).await?;
         let zeros = zeros(payload);
         // Both at once: the answer may come before the burst is out, and must not wait in the socket for us.
-        let (mut from, mut to) = self.stream.split();
         let (sent, answer) =
-            tokio::join!(to.write_all(&zeros), answer(&mut from, header.request_id, payload));
+            tokio::join!(self.socket.write_all(&zeros), answer(self.socket, header.request_id, payload));
         sent?;
         answer
     }
 }
 
-async fn answer<R: AsyncReadExt + Unpin>(from: &mut R, id: u64, payload: u32) -> io::Result<Links> {
+async fn answer(from: &Socket, id: u64, payload: u32) -> io::Result<Links> {
     loop {
         let mut bytes = [0; HEADER_LEN];
         from.read_exact(&mut bytes).await?;
@@ -123,7 +121,8 @@ async fn answer<R: AsyncReadExt + Unpin>(from: &mut R, id: u64, payload: u32) ->
         let mut scratch = vec![0; left.min(64 << 10)];
         while left > 0 {
             let room = left.min(scratch.len());
-            left -= from.read_exact(&mut scratch[..room]).await?;
+            from.read_exact(&mut scratch[..room]).await?;
+            left -= room;
         }
         return wire::frame::decode(&body).map_err(io::Error::other);
     }
@@ -134,11 +133,11 @@ fn zeros(len: u32) -> Bytes {
 }
 
 /// Ends a connection that was tried and is not kept, such that the peer takes it for meant.
-pub(crate) async fn part(mut stream: TcpStream) {
+pub(crate) async fn part(socket: Socket) {
     let drain = Header { kind: FrameKind::Drain, ..Header::default() };
-    let _ = stream.write_all(&drain.encode()).await;
+    let _ = socket.write_all(&drain.encode()).await;
     let mut answer = [0; HEADER_LEN];
-    let _ = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut answer)).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), socket.read_exact(&mut answer)).await;
 }
 
 /// The links whose counters moved by a burst.

@@ -2,19 +2,25 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::{
+    io::{Read, Write},
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use base::{ClusterId, NodeId};
-use net::{Call, Endpoint, EndpointConfig, Handler, Lane, Payload, Response, Service, Status, handler_fn};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use net::{
+    Call, Endpoint, EndpointConfig, Handler, Identity, Lane, Payload, Response, Secret, Service, Status,
+    handler_fn,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use wire::{
-    auth::{Exchange, Nonce, Proven, Secret, Side},
     crc::crc32c,
     frame::{FrameKind, HEADER_LEN, Header},
-    hello::{Challenge, Hello, HelloReply, Introduction, Role, Welcome, Window},
+    hello::{Introduction, Role, Welcome, Window},
 };
 
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -33,17 +39,28 @@ pub fn secret() -> Secret {
     Secret::new([7; 32])
 }
 
+pub fn identity() -> Identity {
+    Identity::from_secret(CLUSTER, &secret()).unwrap()
+}
+
+/// Its connections are encrypted.
 pub fn config(node: u32) -> EndpointConfig {
     EndpointConfig {
         cluster: CLUSTER,
-        secret: Some(secret()),
+        identity: Some(identity()),
         node: NodeId(node),
         ..EndpointConfig::default()
     }
 }
 
+/// Wants its connections in the clear: raw frames of tests, for instance.
+pub fn plain(node: u32) -> EndpointConfig {
+    EndpointConfig { clear: true, ..config(node) }
+}
+
+/// To whom it wants it connections are in the clear: raw frames of tests, for instance.
 pub fn listening(node: u32) -> EndpointConfig {
-    EndpointConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], ..config(node) }
+    EndpointConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], ..plain(node) }
 }
 
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -107,10 +124,11 @@ pub fn frame(header: Header, body: &[u8], payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], body, payload].concat()
 }
 
-/// The first frame of a handshake.
+/// The first bytes of a handshake.
 pub fn hello() -> Vec<u8> {
-    let body = wire::frame::encode(&Hello { nonce: [5; 32] });
-    frame(Header { kind: FrameKind::Hello, ..Header::default() }, &body, &[])
+    let mut bytes = Vec::new();
+    Tls::connecting(&identity()).0.write_tls(&mut bytes).unwrap();
+    bytes
 }
 
 pub fn introduction(lane: Lane, process: u64) -> Introduction {
@@ -124,14 +142,8 @@ pub fn introduction(lane: Lane, process: u64) -> Introduction {
         window: Window { requests: 64, bytes: 1 << 20 },
         capabilities: 0,
         software: "test".to_owned(),
+        clear: None,
     }
-}
-
-/// What both ends of a connection see, from the connecting one's side if `dialed`.
-pub fn exchange(stream: &TcpStream, dialed: bool, connecting: Nonce, accepting: Nonce) -> Exchange {
-    let (own, other) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
-    let addresses = Some(if dialed { (own, other) } else { (other, own) });
-    Exchange { cluster: CLUSTER, connecting, accepting, addresses }
 }
 
 /// A frame of the handshake.
@@ -139,44 +151,140 @@ pub fn step<T: serde::Serialize>(kind: FrameKind, message: &T) -> Vec<u8> {
     frame(Header { kind, ..Header::default() }, &wire::frame::encode(message), &[])
 }
 
-/// The handshake of the connecting side up to its introduction, which is returned unsent, and the sides' exchange.
-pub async fn challenged(
+/// One end of a connection with the TLS of another implementation (rustls' own records).
+pub struct Tls(rustls::Connection);
+
+impl Tls {
+    pub fn connecting(identity: &Identity) -> Tls {
+        let name = "ropewalk".try_into().unwrap();
+        Tls(rustls::ClientConnection::new(identity.client_config(), name).unwrap().into())
+    }
+
+    pub fn accepting(identity: &Identity) -> Tls {
+        Tls(rustls::ServerConnection::new(identity.server_config()).unwrap().into())
+    }
+
+    /// A connecting end with a configuration of the test's own.
+    pub fn with(config: Arc<rustls::ClientConfig>) -> Tls {
+        Tls(rustls::ClientConnection::new(config, "ropewalk".try_into().unwrap()).unwrap().into())
+    }
+
+    /// The same of an accepting end.
+    pub fn serving(config: Arc<rustls::ServerConfig>) -> Tls {
+        Tls(rustls::ServerConnection::new(config).unwrap().into())
+    }
+
+    /// Up to the end of the handshake of this side.
+    pub async fn shake(&mut self, stream: &mut TcpStream) -> std::io::Result<()> {
+        loop {
+            self.send_records(stream).await?;
+            if !self.0.is_handshaking() {
+                return Ok(());
+            }
+            if let Err(error) = self.read_record(stream).await {
+                let _ = self.send_records(stream).await;
+                return Err(error);
+            }
+        }
+    }
+
+    async fn send_records(&mut self, stream: &mut TcpStream) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        while self.0.wants_write() {
+            self.0.write_tls(&mut bytes)?;
+        }
+        stream.write_all(&bytes).await
+    }
+
+    /// One record, not a byte beyond.
+    async fn read_record(&mut self, stream: &mut TcpStream) -> std::io::Result<()> {
+        let mut record = vec![0; 5];
+        stream.read_exact(&mut record).await?;
+        record.resize(5 + usize::from(u16::from_be_bytes([record[3], record[4]])), 0);
+        stream.read_exact(&mut record[5..]).await?;
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            self.0.read_tls(&mut rest)?; // not all of a large one at once
+            self.0.process_new_packets().map_err(std::io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    pub async fn send(&mut self, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+        for part in bytes.chunks(10_000) {
+            self.0.writer().write_all(part)?;
+            self.send_records(stream).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn receive(&mut self, stream: &mut TcpStream, len: usize) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match self.0.reader().read(&mut bytes[done..]) {
+                Ok(n) if n > 0 => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.read_record(stream).await?,
+                Ok(_) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(bytes)
+    }
+
+    pub async fn receive_frame(
+        &mut self,
+        stream: &mut TcpStream,
+    ) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
+        let head = self.receive(stream, HEADER_LEN).await?;
+        let header = Header::decode(head[..].try_into().unwrap()).map_err(std::io::Error::other)?;
+        let body = self.receive(stream, header.body_len as usize).await?;
+        let payload = self.receive(stream, header.payload_len as usize).await?;
+        Ok((header, body, payload))
+    }
+
+    /// The next keys for what is sent, and the other side is asked for the same.
+    pub fn renew_keys(&mut self) {
+        self.0.refresh_traffic_keys().unwrap();
+    }
+}
+
+/// The handshake of the connecting side up to its introduction, which is not sent.
+pub async fn before_introduction(stream: &mut TcpStream) -> std::io::Result<Tls> {
+    let mut tls = Tls::connecting(&identity());
+    tls.shake(stream).await?;
+    Ok(tls)
+}
+
+/// The whole handshake of the connecting side; what follows is in the clear if `clear`, and the server wants it, too.
+pub async fn introduced(
     stream: &mut TcpStream,
-    introduction: &Introduction,
-) -> std::io::Result<(Vec<u8>, Exchange)> {
-    stream.write_all(&hello()).await?;
-    let (header, body, _) = read_frame(stream).await?;
-    assert_eq!(header.kind, FrameKind::Challenge);
-    let challenge: Challenge = wire::frame::decode(&body).unwrap();
-    let exchange = exchange(stream, true, [5; 32], challenge.nonce);
-    assert!(exchange.holds(&secret(), Side::Accepting, &[], &challenge.proof));
-    let said = wire::frame::encode(introduction);
-    let proven = Proven::seal(&exchange, &secret(), Side::Connecting, said);
-    Ok((step(FrameKind::Introduction, &proven), exchange))
+    lane: Lane,
+    process: u64,
+    clear: bool,
+) -> std::io::Result<Tls> {
+    let mut tls = before_introduction(stream).await?;
+    let clear = clear.then(|| (stream.local_addr().unwrap(), stream.peer_addr().unwrap()));
+    let introduction = Introduction { clear, ..introduction(lane, process) };
+    tls.send(stream, &step(FrameKind::Introduction, &introduction)).await?;
+    let (header, body, _) = tls.receive_frame(stream).await?;
+    assert_eq!(header.kind, FrameKind::Welcome);
+    let welcome = wire::frame::decode(&body).unwrap();
+    assert!(matches!(welcome, Welcome::Accepted { clear: c, .. } if c == clear.is_some()), "{welcome:?}");
+    Ok(tls)
 }
 
-/// The whole handshake of the connecting side.
+/// The same; everything after it is in the clear.
 pub async fn shake_hands(stream: &mut TcpStream, lane: Lane, process: u64) -> std::io::Result<()> {
-    let (introduction, exchange) = challenged(stream, &introduction(lane, process)).await?;
-    stream.write_all(&introduction).await?;
-    let (header, body, _) = read_frame(stream).await?;
-    assert_eq!(header.kind, FrameKind::HelloReply);
-    let HelloReply::Known(proven) = wire::frame::decode(&body).unwrap() else { panic!("refused") };
-    assert!(proven.open(&exchange, &secret(), Side::Answering).is_some());
-    Ok(())
+    introduced(stream, lane, process, true).await.map(drop)
 }
 
-/// The whole handshake of the accepting side.
+/// The whole handshake of the accepting side; everything after it is in the clear.
 pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Introduction> {
-    let (_, body, _) = read_frame(stream).await?;
-    let hello: Hello = wire::frame::decode(&body).map_err(std::io::Error::other)?;
-    let exchange = exchange(stream, false, hello.nonce, [6; 32]);
-    let proof = exchange.proof(&secret(), Side::Accepting, &[]);
-    stream.write_all(&step(FrameKind::Challenge, &Challenge { nonce: [6; 32], proof })).await?;
-    let (_, body, _) = read_frame(stream).await?;
-    let proven: Proven = wire::frame::decode(&body).map_err(std::io::Error::other)?;
-    let said = proven.open(&exchange, &secret(), Side::Connecting).expect("a member").to_vec();
-    let welcome = wire::frame::encode(&Welcome::Accepted {
+    let mut tls = Tls::accepting(&identity());
+    tls.shake(stream).await?;
+    let (_, body, _) = tls.receive_frame(stream).await?;
+    let welcome = Welcome::Accepted {
         node: NodeId(1),
         process,
         role: Role::Lab,
@@ -184,10 +292,10 @@ pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Intr
         window: Window { requests: 64, bytes: 64 << 20 },
         capabilities: 0,
         addresses: vec![],
-    });
-    let proven = Proven::seal(&exchange, &secret(), Side::Answering, welcome);
-    stream.write_all(&step(FrameKind::HelloReply, &HelloReply::Known(proven))).await?;
-    wire::frame::decode(&said).map_err(std::io::Error::other)
+        clear: true,
+    };
+    tls.send(stream, &step(FrameKind::Welcome, &welcome)).await?;
+    wire::frame::decode(&body).map_err(std::io::Error::other)
 }
 
 pub fn request(id: u64) -> Header {
@@ -196,7 +304,6 @@ pub fn request(id: u64) -> Header {
 
 /// Reads one frame from a raw socket.
 pub async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
-    use tokio::io::AsyncReadExt;
     let mut bytes = [0; HEADER_LEN];
     stream.read_exact(&mut bytes).await?;
     let header = Header::decode(&bytes).map_err(std::io::Error::other)?;

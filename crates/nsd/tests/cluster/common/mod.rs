@@ -33,8 +33,8 @@ use wire::{
 pub const CLUSTER: ClusterId = ClusterId(7);
 /// Of every process of the tests.
 pub fn endpoint_config() -> EndpointConfig {
-    let secret = Some(net::Secret::new([7; 32]));
-    EndpointConfig { cluster: CLUSTER, secret, role: net::Role::Client, ..EndpointConfig::default() }
+    let identity = net::Identity::from_secret(CLUSTER, &net::Secret::new([7; 32])).ok();
+    EndpointConfig { cluster: CLUSTER, identity, role: net::Role::Client, ..EndpointConfig::default() }
 }
 
 pub const POOL: PoolId = PoolId(1);

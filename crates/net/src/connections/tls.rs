@@ -1,0 +1,170 @@
+//! The TLS 1.3 handshake over a socket. No byte beyond it is read: what follows is `records.rs`' business.
+
+use rustls::{
+    Error,
+    client::{ClientConnectionData, UnbufferedClientConnection},
+    server::{ServerConnectionData, UnbufferedServerConnection},
+    unbuffered::{ConnectionState, EncodeError, UnbufferedStatus},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use trust::{Identity, Member};
+use wire::{
+    frame::{FrameError, HEADER_LEN, Header},
+    hello::Lane,
+};
+
+use crate::connections::{
+    handshake_error::HandshakeError,
+    records::{HEAD, Keys, Records, record_len},
+    socket::Socket,
+};
+
+/// Most bytes of a handshake that are kept: some certificates.
+const HELD_MAX: usize = 64 << 10;
+/// Bytes of sealed records that are read at a time.
+fn ahead(lane: Option<Lane>) -> usize {
+    if lane == Some(Lane::Control) { 32 << 10 } else { 128 << 10 }
+}
+
+/// Either end of a handshake.
+trait End {
+    type Data;
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+}
+impl End for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+}
+impl End for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+}
+
+/// The connecting side: a socket whose other end is a member, and which one.
+pub(crate) async fn connect(
+    identity: &Identity,
+    mut stream: TcpStream,
+    lane: Lane,
+) -> Result<(Socket, Member), HandshakeError> {
+    let mut end = identity.connect()?;
+    drive(&mut end, &mut stream).await?;
+    let member = member(end.peer_certificates())?;
+    let (secrets, keys) = end.dangerous_into_kernel_connection()?;
+    let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(lane)))?;
+    Ok((Socket::sealed(stream, records), member))
+}
+
+/// The accepting side. What refuses the other end has said so to it.
+pub(crate) async fn accept(
+    identity: &Identity,
+    stream: &mut TcpStream,
+) -> Result<(Records, Member), HandshakeError> {
+    let mut end = identity.accept()?;
+    drive(&mut end, stream).await?;
+    let member = member(end.peer_certificates())?;
+    let (secrets, keys) = end.dangerous_into_kernel_connection()?;
+    Ok((Records::new(secrets, Keys::Accepting(keys), ahead(None))?, member))
+}
+
+fn member(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
+    let certificate = certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented)?;
+    Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))
+}
+
+/// What the state machine wants next.
+enum Step {
+    Again,
+    Send,
+    Receive,
+    Done,
+    Failed(Error),
+}
+
+async fn drive(end: &mut impl End, stream: &mut TcpStream) -> Result<(), HandshakeError> {
+    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    let mut failed: Option<Error> = None;
+    loop {
+        let UnbufferedStatus { discard, state } = end.process(&mut incoming);
+        let step = match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut outgoing, |place| data.encode(place)),
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Step::Send
+            }
+            Ok(ConnectionState::BlockedHandshake) => Step::Receive,
+            Ok(ConnectionState::WriteTraffic(_)) => Step::Done,
+            Ok(_) => Step::Failed(Error::General("it ended in the middle of the handshake".to_owned())),
+            Err(error) => Step::Failed(error),
+        };
+        incoming.drain(..discard);
+        match (step, failed.take()) {
+            (Step::Again, before) => failed = before,
+            (Step::Send, before) => {
+                stream.write_all(&outgoing).await?;
+                outgoing.clear();
+                failed = before;
+            }
+            // The machine is asked once more: it may have an alert for the other side.
+            (Step::Failed(error), None) => failed = Some(error),
+            (Step::Failed(_) | Step::Receive | Step::Done, Some(error)) => {
+                let _ = stream.write_all(&outgoing).await;
+                return Err(error.into());
+            }
+            (Step::Done, None) => {
+                stream.write_all(&outgoing).await?;
+                return Ok(());
+            }
+            (Step::Receive, None) => receive(stream, &mut incoming).await?,
+        }
+    }
+}
+
+fn encode(outgoing: &mut Vec<u8>, mut to: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) -> Step {
+    let start = outgoing.len();
+    loop {
+        match to(&mut outgoing[start..]) {
+            Ok(n) => {
+                outgoing.truncate(start + n);
+                return Step::Again;
+            }
+            Err(EncodeError::InsufficientSize(size)) => outgoing.resize(start + size.required_size, 0),
+            Err(error) => return Step::Failed(Error::General(error.to_string())),
+        }
+    }
+}
+
+/// One record, and nothing beyond.
+async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> Result<(), HandshakeError> {
+    let mut head = [0; HEAD];
+    stream.read_exact(&mut head).await?;
+    if head[..4] == wire::frame::MAGIC.to_le_bytes() {
+        return Err(former_version(stream, &head).await);
+    }
+    let len = record_len(&head)?;
+    let start = incoming.len() + HEAD;
+    if start + len > HELD_MAX {
+        return Err(Error::General("a handshake without end".to_owned()).into());
+    }
+    incoming.extend_from_slice(&head);
+    incoming.resize(start + len, 0);
+    stream.read_exact(&mut incoming[start..]).await?;
+    Ok(())
+}
+
+/// Programs before TLS began with a frame, which names its version.
+async fn former_version(stream: &mut TcpStream, head: &[u8; HEAD]) -> HandshakeError {
+    let mut bytes = [0; HEADER_LEN];
+    bytes[..HEAD].copy_from_slice(head);
+    match stream.read_exact(&mut bytes[HEAD..]).await.map(|_| Header::decode(&bytes)) {
+        Ok(Err(error @ FrameError::Version { .. })) => error.into(),
+        Ok(_) => Error::General("a frame where TLS begins".to_owned()).into(),
+        Err(error) => error.into(),
+    }
+}

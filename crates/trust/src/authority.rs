@@ -1,0 +1,138 @@
+//! The authority of a cluster: its key signs who is a member.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use base::ClusterId;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SanType,
+    SerialNumber, string::Ia5String,
+};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
+use sha2::{Digest, Sha256};
+
+use crate::{Member, Secret, TrustError};
+
+/// What stands before the 32 bytes of an Ed25519 key in its PKCS #8 form (RFC 8410, section 7).
+const PKCS8_ED25519: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+/// A certificate holds from this long before its signing on: clocks of machines differ.
+const EARLIER: Duration = Duration::from_secs(24 * 3600);
+
+/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo): by it a new machine knows the authority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Signs who is a member of its cluster.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    fingerprint: Fingerprint,
+}
+
+pub(crate) fn made(what: &'static str) -> impl FnOnce(rcgen::Error) -> TrustError {
+    move |source| TrustError::Make { what, source }
+}
+
+impl Authority {
+    /// That of the cluster with this secret. Whoever makes it anew makes the same.
+    pub fn from_secret(cluster: ClusterId, secret: &Secret) -> Result<Authority, TrustError> {
+        let seed = secret.derive("ropewalk authority");
+        let key = [&PKCS8_ED25519[..], &seed[..]].concat();
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(key), &PKCS_ED25519)
+            .map_err(made("the authority's key"))?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, format!("ropewalk cluster {:032x}", cluster.0));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        // The same whenever it is made. It ends with its cluster, not by a date.
+        params.serial_number = Some(SerialNumber::from(vec![1]));
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(9999, 1, 1));
+        let certificate =
+            params.self_signed(&key).map_err(made("the authority's certificate"))?.der().clone();
+        let fingerprint = Fingerprint(Sha256::digest(key.subject_public_key_info()).into());
+        Ok(Authority { issuer: Issuer::new(params, key), certificate, fingerprint })
+    }
+
+    /// What others need to believe it.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// By which it is known.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// The certificate of a key that says that its holder is `member`. It holds for `life` from now on; 0: without end.
+    pub fn sign(
+        &self,
+        member: &Member,
+        key: &impl PublicKeyData,
+        life: Duration,
+    ) -> Result<CertificateDer<'static>, TrustError> {
+        let what = "a member's certificate";
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let name = Ia5String::try_from(member.to_string()).map_err(made(what))?;
+        params.subject_alt_names = vec![SanType::URI(name)];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let now = SystemTime::now();
+        (params.not_before, params.not_after) = match life {
+            Duration::ZERO => (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(9999, 1, 1)),
+            life => ((now - EARLIER).into(), (now + life).into()),
+        };
+        Ok(params.signed_by(key, &self.issuer).map_err(made(what))?.der().clone())
+    }
+
+    /// The same for a [`Request`]'s key. What else it asks for is not looked at; that who sent it has the key is checked.
+    pub fn sign_request(
+        &self,
+        member: &Member,
+        request: &[u8],
+        life: Duration,
+    ) -> Result<CertificateDer<'static>, TrustError> {
+        let request = CertificateSigningRequestDer::from(request);
+        let asked = CertificateSigningRequestParams::from_der(&request).map_err(made("a request to sign"))?;
+        self.sign(member, &asked.public_key, life)
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authority({})", self.fingerprint)
+    }
+}
+
+/// A new key of a machine, and its request to have it signed. The key itself goes nowhere.
+pub struct Request {
+    /// The private key, PKCS #8.
+    pub key: Vec<u8>,
+    /// For [`Authority::sign_request`], PKCS #10.
+    pub request: Vec<u8>,
+}
+
+impl Request {
+    /// Draws a key.
+    pub fn new() -> Result<Request, TrustError> {
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(made("a request to sign"))?;
+        Ok(Request { key: key.serialize_der(), request: request.der().to_vec() })
+    }
+}

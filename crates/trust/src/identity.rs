@@ -1,0 +1,269 @@
+//! By what a process proves itself to others, and judges them: both ends of a TLS 1.3 handshake.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use base::ClusterId;
+use rcgen::{KeyPair, PKCS_ED25519};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+    client::{
+        Resumption, UnbufferedClientConnection,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor,
+    },
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime},
+    server::{NoServerSessionStorage, ParsedCertificate, UnbufferedServerConnection, WebPkiClientVerifier},
+    version::TLS13,
+};
+use wire::frame::PROTOCOL_VERSION;
+
+use crate::{Authority, Member, Nodes, Roles, Secret, TrustError, authority::made};
+
+fn tls(what: &'static str) -> impl FnOnce(Error) -> TrustError {
+    move |source| TrustError::Tls { what, source }
+}
+
+/// The algorithms: AES-128-GCM first, which costs least on CPUs with AES instructions.
+fn provider() -> Arc<CryptoProvider> {
+    let mut suites = aws_lc_rs::ALL_CIPHER_SUITES.to_vec();
+    suites.sort_by_key(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    Arc::new(CryptoProvider { cipher_suites: suites, ..aws_lc_rs::default_provider() })
+}
+
+/// What a process is in its cluster, and what proves it. Clones share it.
+#[derive(Clone)]
+pub struct Identity {
+    member: Arc<Member>,
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Identity {
+    /// Of a process that has the cluster's secret: any member, by a certificate that it signs itself.
+    pub fn from_secret(cluster: ClusterId, secret: &Secret) -> Result<Identity, TrustError> {
+        let authority = Authority::from_secret(cluster, secret)?;
+        let member = Member { cluster, id: 0, roles: Roles::ALL, nodes: Nodes::Any };
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
+        let certificate = authority.sign(&member, &key, Duration::ZERO)?;
+        Identity::new(key.serialize_der(), certificate, vec![authority.certificate().clone()])
+    }
+
+    /// Of the holder of a private key (PKCS #8) and its certificate, who believes these authorities.
+    pub fn new(
+        key: Vec<u8>,
+        certificate: CertificateDer<'static>,
+        authorities: Vec<CertificateDer<'static>>,
+    ) -> Result<Identity, TrustError> {
+        let member = Member::of(&certificate)?;
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority).map_err(tls("an authority's certificate"))?;
+        }
+        let (roots, provider) = (Arc::new(roots), provider());
+        let key = PrivatePkcs8KeyDer::from(key);
+        let chain = vec![certificate];
+        let judge = MembersOnly { roots: Arc::clone(&roots), provider: Arc::clone(&provider) };
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(tls("TLS"))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(judge))
+            .with_client_auth_cert(chain.clone(), key.clone_key().into())
+            .map_err(tls("the own certificate"))?;
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|error| tls("the judging of others")(Error::General(error.to_string())))?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(tls("TLS"))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key.into())
+            .map_err(tls("the own certificate"))?;
+        // Each connection proves everything anew: revoking must not wait for a ticket to expire.
+        client.resumption = Resumption::disabled();
+        (server.session_storage, server.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
+        (client.enable_sni, client.enable_secret_extraction) = (false, true);
+        server.enable_secret_extraction = true;
+        let version = format!("ropewalk/{PROTOCOL_VERSION}").into_bytes();
+        (client.alpn_protocols, server.alpn_protocols) = (vec![version.clone()], vec![version]);
+        Ok(Identity { member: Arc::new(member), client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// What the own certificate says.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// A handshake from the side that connects.
+    pub fn connect(&self) -> Result<UnbufferedClientConnection, Error> {
+        // Members are known by what their certificates say, not by names of machines.
+        let name = ServerName::try_from("ropewalk").map_err(|_| Error::General("the name".to_owned()))?;
+        UnbufferedClientConnection::new(Arc::clone(&self.client), name)
+    }
+
+    /// A handshake from the side that accepts.
+    pub fn accept(&self) -> Result<UnbufferedServerConnection, Error> {
+        UnbufferedServerConnection::new(Arc::clone(&self.server))
+    }
+
+    /// What TLS is told of the side that connects.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.client)
+    }
+
+    /// The same of the side that accepts.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.member)
+    }
+}
+
+impl Member {
+    /// Of a certificate that was verified already.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Member, TrustError> {
+        let parsed = webpki::EndEntityCert::try_from(certificate).map_err(|_| TrustError::NoMember)?;
+        let mut names = parsed.valid_uri_names();
+        let member = names.next().and_then(Member::parse);
+        member.filter(|_| names.next().is_none()).ok_or(TrustError::NoMember)
+    }
+}
+
+/// Accepts servers by their authority, whatever the name of their machine.
+#[derive(Debug)]
+struct MembersOnly {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for MembersOnly {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let parsed = ParsedCertificate::try_from(certificate)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        // Never asked: only TLS 1.3 is spoken.
+        Err(Error::InvalidCertificate(CertificateError::BadSignature))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::NodeId;
+    use wire::hello::Role;
+
+    use super::*;
+    use crate::Request;
+
+    const CLUSTER: ClusterId = ClusterId(7);
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new([byte; 32])
+    }
+
+    fn server3() -> Member {
+        let (roles, nodes) = (Roles::of(&[Role::Server]), Nodes::These(vec![NodeId(3)]));
+        Member { cluster: CLUSTER, id: 9, roles, nodes }
+    }
+
+    /// Both ends to the end of a handshake, with rustls' own connections; what each says of the other's certificate.
+    fn shake(client: &Identity, server: &Identity) -> Result<(Member, Member), Error> {
+        let name = ServerName::try_from("ropewalk").unwrap();
+        let mut client = rustls::ClientConnection::new(client.client_config(), name)?;
+        let mut server = rustls::ServerConnection::new(server.server_config())?;
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets()?;
+            bytes.clear();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut &bytes[..]).unwrap();
+            client.process_new_packets()?;
+        }
+        let of = |certificates: Option<&[CertificateDer<'_>]>| Member::of(&certificates.unwrap()[0]).unwrap();
+        Ok((of(server.peer_certificates()), of(client.peer_certificates())))
+    }
+
+    fn signed(by: &Authority, member: &Member, life: Duration) -> Identity {
+        let Request { key, request } = Request::new().unwrap();
+        let certificate = by.sign_request(member, &request, life).unwrap();
+        Identity::new(key, certificate, vec![by.certificate().clone()]).unwrap()
+    }
+
+    #[test]
+    fn an_authority_is_the_same_wherever_it_is_made() {
+        let [one, other] = [1, 1].map(|n| Authority::from_secret(CLUSTER, &secret(n)).unwrap());
+        assert_eq!(one.fingerprint(), other.fingerprint());
+        assert_eq!(one.certificate(), other.certificate());
+        assert_ne!(one.fingerprint(), Authority::from_secret(CLUSTER, &secret(2)).unwrap().fingerprint());
+    }
+
+    #[test]
+    fn members_of_one_authority_know_each_other() {
+        let authority = Authority::from_secret(CLUSTER, &secret(1)).unwrap();
+        let (with_secret, joined) = (
+            Identity::from_secret(CLUSTER, &secret(1)).unwrap(),
+            signed(&authority, &server3(), Duration::from_secs(60)),
+        );
+        assert_eq!(shake(&joined, &with_secret).unwrap(), (server3(), with_secret.member().clone()));
+        assert_eq!(shake(&with_secret, &joined).unwrap(), (with_secret.member().clone(), server3()));
+    }
+
+    #[test]
+    fn another_secret_and_an_end_of_life_are_refused_by_both_sides() {
+        let ours = Identity::from_secret(CLUSTER, &secret(1)).unwrap();
+        let stranger = Identity::from_secret(CLUSTER, &secret(2)).unwrap();
+        let authority = Authority::from_secret(CLUSTER, &secret(1)).unwrap();
+        // It was signed, and has ended.
+        let ended = signed(&authority, &server3(), Duration::from_nanos(1));
+        std::thread::sleep(Duration::from_millis(1100)); // dates have whole seconds
+        for other in [stranger, ended] {
+            assert!(shake(&ours, &other).is_err() && shake(&other, &ours).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_of_somebody_elses_key_is_not_signed() {
+        let authority = Authority::from_secret(CLUSTER, &secret(1)).unwrap();
+        let mut request = Request::new().unwrap().request;
+        *request.last_mut().unwrap() ^= 1; // in its signature
+        assert!(authority.sign_request(&server3(), &request, Duration::ZERO).is_err());
+        assert!(authority.sign_request(&server3(), b"no request", Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! Who is a member of a cluster, and what proves it.
+//!
+//! A cluster has one [`Authority`]. It signs certificates; what one says of its holder is a [`Member`]. A process proves
+//! itself by its [`Identity`]: a key, the certificate of that key, and the authorities that it believes. The authority's key
+//! is made from the cluster's [`Secret`]: who has that is every member at once. No I/O: who keeps what in which file is
+//! somebody else's business.
+
+#![forbid(unsafe_code)]
+
+mod authority;
+mod identity;
+mod member;
+mod secret;
+
+pub use self::{
+    authority::{Authority, Fingerprint, Request},
+    identity::Identity,
+    member::{Member, Nodes, Roles},
+    secret::{SECRET_LEN, Secret},
+};
+
+/// Why keys and certificates could not be made or used. None of these names a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A key or certificate could not be made, or is none.
+    #[error("{what}: {source}")]
+    Make {
+        /// What was to be made or read.
+        what: &'static str,
+        /// What the library says.
+        source: rcgen::Error,
+    },
+    /// TLS does not take the key or the certificate.
+    #[error("{what}: {source}")]
+    Tls {
+        /// What it was for.
+        what: &'static str,
+        /// What the library says.
+        source: rustls::Error,
+    },
+    /// A certificate, whoever signed it, that does not say who its holder is.
+    #[error("the certificate names no member of a cluster")]
+    NoMember,
+}
