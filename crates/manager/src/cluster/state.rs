@@ -11,7 +11,7 @@ use super::{
     longest_lease::LongestLease,
     moving::Moving,
     space::Space,
-    stored::{last_removed_fs, load_map},
+    stored::{GivenNodes, given_nodes, last_removed_fs, load_map},
 };
 use crate::{
     keys::{self, CounterRecord, EndingRecord, PdiskRecord, ReadError, SessionRecord},
@@ -113,6 +113,8 @@ pub struct Cluster {
     pub(super) moving: BTreeMap<PoolId, Moving>,
     /// The last file system that was removed.
     pub(super) removed_fs: FsId,
+    /// Nodes that were added or removed.
+    pub(super) given: GivenNodes,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -151,6 +153,7 @@ impl Cluster {
             tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
             removed_fs: last_removed_fs(from)?,
+            given: given_nodes(from)?,
             now,
             map,
         };
