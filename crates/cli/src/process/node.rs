@@ -59,7 +59,8 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         return Err(error);
     }
     let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, node.addr)?;
-    let running = admin::serve_admin(&endpoint, "nsd", &node.name);
+    let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
+    let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
     tunables::follow(&endpoint, dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);
