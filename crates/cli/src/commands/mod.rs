@@ -24,6 +24,7 @@ mod pdisks;
 mod perf;
 mod pools;
 mod rebuild;
+mod status;
 mod testbed;
 mod up;
 mod verify;
@@ -46,7 +47,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Serve(args) => process::serve::serve(args),
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => mount::umount(args),
-        Command::Status(listing) => listing::status(listing),
+        Command::Status(listing) => status::status(listing),
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Fs(args::Fs::Create { dir, name, pool }) => pools::fs_create(dir, name, pool),
