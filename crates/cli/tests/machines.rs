@@ -235,4 +235,9 @@ fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
     let said = up(second);
     assert!(said.contains("1 nodes, 1 pdisks"), "{said}");
     wait_well(second);
+    // A number that no machine has on file any more is not given again.
+    ok(&["pdisk", "add", "--dir", two, "ada"]);
+    let list = first.json(&["pdisk", "list"]);
+    let new = list.as_array().unwrap().iter().find(|p| p["name"] == "adap2").unwrap();
+    assert!(new["id"] == 5 && new["node"] == "ada", "{new}");
 }

@@ -491,5 +491,7 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     let reply = manager.handle(caller(SessionId(0)), wish).await;
     let MgrReply::NodeAdded { node } = reply else { panic!("{reply:?}") };
     assert!(node.0 > 1 << 16, "{node} may be that of one added after the dump");
+    let reply = manager.handle(caller(SessionId(0)), MgrRequest::LastPdisk).await;
+    assert!(matches!(reply, MgrReply::LastPdisk { pdisk } if pdisk.0 > 1 << 16), "{reply:?}");
     manager.stop().await;
 }

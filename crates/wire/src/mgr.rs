@@ -315,7 +315,7 @@ pub enum MgrRequest {
     },
     /// A new pdisk; its server names it when it registers next.
     PdiskAdd {
-        /// Its id, above all others.
+        /// Its id, above every one that was ever given ([`MgrRequest::LastPdisk`]).
         pdisk: PdiskId,
         /// Its name.
         name: String,
@@ -425,6 +425,8 @@ pub enum MgrRequest {
         /// Its new addresses; none: as they are.
         addrs: Option<Vec<String>>,
     },
+    /// The highest number of a pdisk that was ever given: a new one is above it.
+    LastPdisk,
 }
 
 /// Longest name of a node, bytes.
@@ -608,6 +610,11 @@ pub enum MgrReply {
     NodeAdded {
         /// Its number, above every one that was ever given.
         node: NodeId,
+    },
+    /// See [`MgrRequest::LastPdisk`].
+    LastPdisk {
+        /// It; 0: none was given yet.
+        pdisk: PdiskId,
     },
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, NodeId, PdiskId, PoolId};
 use wire::{
     map::{ClusterMap, NodeEntry, PdiskState, PoolEntry},
-    mgr::{MgrRequest, PdiskWish},
+    mgr::{MgrReply, MgrRequest, PdiskWish},
 };
 
 use crate::{
@@ -89,10 +89,16 @@ struct Place {
 
 /// Makes a pdisk on a node, for the pools of `like` or for all; its name.
 fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
-    let report = link::run(async { Link::new(dir)?.cluster().await })?;
+    let (report, given) = link::run(async {
+        let link = Link::new(dir)?;
+        match link.manager(&MgrRequest::LastPdisk).await? {
+            MgrReply::LastPdisk { pdisk } => Ok((link.cluster().await?, pdisk)),
+            other => bail!("unexpected answer from the manager to LastPdisk: {other:?}"),
+        }
+    })?;
+    // What an interrupted one left in the file has a number too.
     let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
-    let last = last.max(report.map.pdisks.iter().map(|p| p.id).max()).unwrap_or_default();
-    let id = PdiskId(last.0 + 1);
+    let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
     let cluster = dir.file.cluster_id()?;
     let known = find_node(&report.map, node)?;
     let entry = dir.file.nodes.iter_mut().find(|n| n.id == known.id).with_context(|| elsewhere(known))?;

@@ -28,9 +28,10 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
-        if map.pdisk(p.id).is_none() {
-            // `pdisk add` was interrupted: named in the file, not yet at the manager.
-            tracing::warn!("{} is in cluster.toml and not in the cluster; it is left out", p.id);
+        let entry = map.pdisk(p.id);
+        if entry.is_none_or(|entry| !entry.nodes.contains(&node.id)) {
+            // `pdisk add` was interrupted: named in the file, not yet at the manager. Or it was removed from elsewhere.
+            tracing::warn!("{} is in cluster.toml and not this node's in the cluster; it is left out", p.id);
             continue;
         }
         let path = dir.path.join(&p.dir);

@@ -116,6 +116,9 @@ impl Cluster {
                 let outcome = self.add_pdisk(entry, &pools, step);
                 step.answer(ticket, outcome);
             }
+            Request(R::LastPdisk) => {
+                step.reply(ticket, MgrReply::LastPdisk { pdisk: self.last_pdisk() });
+            }
             Request(R::NodeAdd { name, addrs }) => match self.add_node(name, &addrs, step) {
                 Ok(node) => step.reply(ticket, MgrReply::NodeAdded { node }),
                 Err(error) => step.refuse(ticket, error),

@@ -70,6 +70,33 @@ fn a_number_is_given_once_also_after_a_restart() {
     assert!(matches!(late, MgrReply::Error(MgrError::Config(_))), "it was removed: {late:?}");
 }
 
+#[test]
+fn a_pdisks_number_is_given_once_also_after_a_restart() {
+    let mut stage = Stage::running(2, "2way");
+    let last = |stage: &mut Stage| match stage.ask(NOBODY, MgrRequest::LastPdisk) {
+        MgrReply::LastPdisk { pdisk } => pdisk.0,
+        other => panic!("{other:?}"),
+    };
+    let add = |stage: &mut Stage, id: u32| {
+        let (name, node) = (format!("p{id}"), NodeId(1));
+        let new = MgrRequest::PdiskAdd { pdisk: PdiskId(id), name, node, capacity: 1 << 30, pools: vec![] };
+        done(stage.ask(NOBODY, new))
+    };
+    assert_eq!(last(&mut stage), 2);
+    for restarted in [false, true] {
+        let id = last(&mut stage) + 1;
+        assert_eq!(add(&mut stage, id), Ok(()));
+        let remove = MgrRequest::PdiskSet { pdisk: PdiskId(id), wish: PdiskWish::Remove };
+        assert_eq!(stage.ask(NOBODY, remove), MgrReply::Done, "its server has never told of it");
+        if restarted {
+            stage.restart();
+        }
+        assert_eq!(last(&mut stage), id);
+        let said = add(&mut stage, id).unwrap_err();
+        assert!(said.contains(&format!("is not above pdisk{id}")), "{said}");
+    }
+}
+
 /// Nodes that the cluster was made with have no record of their own until they go.
 #[test]
 fn the_number_of_a_node_of_the_beginning_does_not_come_back() {
@@ -214,6 +241,7 @@ fn a_cluster_begins_with_nothing() {
         filesystems: vec![],
     };
     let mut stage = Stage::made(&spec);
+    assert_eq!(stage.ask(NOBODY, MgrRequest::LastPdisk), MgrReply::LastPdisk { pdisk: PdiskId(0) });
     let at = |node: u32| format!("192.0.2.{node}:10");
     assert!(matches!(serve(&mut stage, 1, &[&at(1)], vec![]), MgrReply::Registered { .. }));
     stage.pass(1);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
-use base::{FsId, NodeId};
+use base::{FsId, NodeId, PdiskId};
 use wire::map::ClusterMap;
 
 use crate::{
@@ -70,6 +70,16 @@ pub fn given_nodes(from: &dyn Read) -> Result<GivenNodes, ReadError> {
         Ok(true)
     })?;
     Ok(given)
+}
+
+/// The highest number of a pdisk that has a record of its own: those of removed ones stay.
+pub fn last_told_pdisk(from: &dyn Read) -> Result<PdiskId, StoreError> {
+    let mut last = PdiskId(0);
+    from.scan(b"p", &prefix_end(b"p"), &mut |key, _| {
+        last = last.max(PdiskId(number(key)));
+        ControlFlow::Continue(())
+    })?;
+    Ok(last)
 }
 
 /// The 32-bit number at the end of a key.
