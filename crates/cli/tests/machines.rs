@@ -211,6 +211,79 @@ fn a_cluster_on_two_machines_is_one_from_either() {
     }
 }
 
+/// A cluster with one node and nothing on it, as the first machine of one begins.
+fn nothing_yet() -> Cluster {
+    let machine = Cluster::prepare(&[]);
+    for sub in ["run", "log", "nodes"] {
+        fs::create_dir_all(machine.dir().join(sub)).unwrap();
+    }
+    let free = [0, 0].map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
+    let [manager, addr] = free.map(|socket| socket.local_addr().unwrap().to_string());
+    let node = wire::map::NodeEntry {
+        id: base::NodeId(1),
+        name: "n1".into(),
+        addrs: vec![addr.clone()],
+        ..Default::default()
+    };
+    let spec = manager::Spec {
+        cluster: base::ClusterId(7),
+        name: "bare".into(),
+        nodes: vec![node],
+        ..Default::default()
+    };
+    manager::format(&machine.dir().join("manager"), spec).unwrap();
+    let toml = format!(
+        "format = 1\nname = 'bare'\nid = '{:032x}'\ncode = '2+1p'\nblock_size = '1m'\nsecret = '{}'\nmanager = '{manager}'\n\
+         [[nodes]]\nid = 1\nname = 'n1'\naddr = '{addr}'\npdisks = []\n",
+        7,
+        "5a".repeat(32)
+    );
+    fs::write(machine.dir().join("cluster.toml"), toml).unwrap();
+    machine
+}
+
+#[test]
+fn a_cluster_begins_with_nothing() {
+    let machine = nothing_yet();
+    let dir = machine.dir();
+    let dir = dir.to_str().unwrap();
+    let said = up(&machine);
+    assert!(said.contains("is up: 1 manager, 1 nodes, 0 pdisks"), "{said}");
+    for command in [
+        &["status"][..],
+        &["health"],
+        &["node", "list"],
+        &["pdisk", "list"],
+        &["pool", "list"],
+        &["pool", "status"],
+        &["pool", "verify"],
+        &["pool", "lost"],
+        &["fs", "list"],
+        &["fs", "df"],
+        &["rebuild", "status"],
+        &["tokens"],
+        &["locks"],
+        &["pagepool"],
+    ] {
+        ok(&[command, &["--dir", dir]].concat());
+        machine.json(command);
+    }
+    let said = refused(&["pool", "create", "--dir", dir, "data", "--code", "2+1p", "--block-size", "1m"]);
+    assert!(said.contains("fit"), "{said}");
+    machine.down();
+    up(&machine);
+    for size in ["192m", "192m", "192m"] {
+        ok(&["pdisk", "add", "--dir", dir, "n1", "--size", size]);
+    }
+    machine.wait_all_ok(PATIENCE);
+    ok(&["pool", "create", "--dir", dir, "data", "--code", "2+1p", "--block-size", "1m"]);
+    ok(&["fs", "create", "--dir", dir, "fs1", "--pool", "data"]);
+    ok(&["mount", "--dir", dir, "fs1", machine.mnt().to_str().unwrap()]);
+    write(&machine, "first", &mut Random(seed()));
+    ok(&["pool", "verify", "--dir", dir]);
+    assert_eq!(machine.json(&["node", "list"])[0]["pdisks_ok"], 3);
+}
+
 /// n4 is emptied, its pdisk taken out, its server stopped: then it can go, and its machine does not start it again.
 fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
     let said = refused(&["node", "remove", "--dir", one, "n4"]);
