@@ -18,7 +18,8 @@ use crate::cluster_dir::ClusterDir;
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An endpoint that only connects, for one cluster.
+/// An endpoint that only connects, for one cluster. Clones share it.
+#[derive(Clone)]
 pub struct Link {
     endpoint: Endpoint,
     manager: SocketAddr,
@@ -39,7 +40,7 @@ impl Link {
     /// Asks the manager.
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
         let body = self
-            .call(self.manager, Service::Manager, frame::encode(request), PATIENCE)
+            .call(&[self.manager], Service::Manager, frame::encode(request), PATIENCE)
             .await
             .with_context(|| {
                 format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
@@ -58,20 +59,20 @@ impl Link {
         }
     }
 
-    /// Asks any process about itself.
+    /// Asks any process about itself, at one of its addresses.
     pub async fn admin(
         &self,
-        addr: SocketAddr,
+        addrs: &[SocketAddr],
         request: &AdminRequest,
         patience: Duration,
     ) -> Result<AdminReply> {
-        let body = self.call(addr, Service::Admin, frame::encode(request), patience).await?;
+        let body = self.call(addrs, Service::Admin, frame::encode(request), patience).await?;
         frame::decode(&body).context("decode the answer")
     }
 
     async fn call(
         &self,
-        addr: SocketAddr,
+        addrs: &[SocketAddr],
         service: Service,
         body: Vec<u8>,
         patience: Duration,
@@ -82,7 +83,7 @@ impl Link {
             patience: Some(Duration::from_secs(1).min(patience)),
             ..Call::new(service, 0, body, Instant::now() + patience)
         };
-        Ok(self.endpoint.peer(&[addr]).call(call).await?.body)
+        Ok(self.endpoint.peer(addrs).call(call).await?.body)
     }
 }
 

@@ -83,6 +83,20 @@ fn an_existing_cluster_is_not_bent_to_other_options() {
     let error = refused(&["serve", "--dir", dir, "--name", "n9"]);
     assert!(error.contains("n9") && error.contains("n3"), "{error}");
 
+    // Nodes.
+    for command in [&["show"][..], &["remove"], &["rename"]] {
+        let new: &[&str] = if command == ["rename"] { &["n10"] } else { &[] };
+        let error = refused(&[&["node"], command, &["--dir", dir, "n9"], new].concat());
+        assert!(error.contains("there is no node n9; there are n1, n2, n3"), "{error}");
+    }
+    let error = refused(&["node", "remove", "--dir", dir, "n2"]);
+    assert!(error.contains("n2 has pdisks: n2p1") && error.contains("pdisk drain"), "{error}");
+    for name in ["a b", "_n", "manager", "n1"] {
+        let error = refused(&["node", "rename", "--dir", dir, "n2", name]);
+        assert!(error.contains(name), "{error}");
+    }
+    assert_eq!(cluster.json(&["node", "list"])[1]["name"], "n2");
+
     // Mounting.
     let mnt = cluster.mnt();
     let error = refused(&["mount", "--dir", dir, "fs1", mnt.to_str().unwrap()]);

@@ -41,8 +41,8 @@ fn the_readmes_session_and_the_first_mistakes() {
     drop(file);
     assert!(cluster.json(&["fs", "df"])[0]["free_bytes"].as_u64().unwrap() > 0);
     connections_are_named(&cluster);
-    for command in ["waiters", "pagepool"] {
-        narrow(command, &ok(&[command, "--dir", dir]));
+    for command in [&["waiters"][..], &["pagepool"], &["node", "list"], &["node", "show", "n1"]] {
+        narrow(&command.join(" "), &ok(&[command, &["--dir", dir]].concat()));
     }
 
     // Mounting what is not there, where nothing is, and what is mounted already.

@@ -96,6 +96,8 @@ fn names_say_their_unit() {
         "config show",
         "fs list",
         "fs df",
+        "node list",
+        "node show n1",
         "pdisk list",
         "pdisk events",
         "pool list",

@@ -13,8 +13,8 @@ use crate::{
     ManagerError, format,
     keys::{
         self, BYTES_VERSION, ConfigRecord, CounterRecord, DeleteQueueRecord, DeleteRecord, EndingRecord,
-        EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, OrphanRecord, RemovedFsRecord,
-        ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
+        EntryRecord, ExtentRecord, FsRecord, Inode, LeapRecord, MapRecord, NodeRecord, OrphanRecord,
+        RemovedFsRecord, ReplyRecord, SessionRecord, XATTR_KEY_HEAD, last_u64,
     },
     namespace::DirHash,
     store::{BadRecord, KeyText, Look, Record, StoreError, is_whole, open_bytes, open_record, salvage},
@@ -146,6 +146,7 @@ impl State {
             b'h' => is::<keys::LeaseRecord>(key, value)?,
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => drop(keys::open_pdisk(key, value)?),
+            b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,
             b'u' => is::<EndingRecord>(key, value)?,

@@ -12,7 +12,7 @@ use std::{
     time::SystemTime,
 };
 
-use base::{ClusterId, Epoch, FsId, InodeNo};
+use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId};
 use wire::{
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
@@ -20,7 +20,7 @@ use wire::{
 
 use crate::{
     ManagerError,
-    cluster::{LEASE_MAX, data_strips, last_removed_fs, map_record},
+    cluster::{LEASE_MAX, data_strips, given_nodes, last_removed_fs, last_told_pdisk, map_record},
     keys::{self, FormatRecord, STORE_VERSION},
     namespace::{DirHash, FsContext, new_root},
     store::{self, Look, RedbStore, Snapshot, Store, Txn},
@@ -66,11 +66,11 @@ pub fn format(dir: &Path, spec: Spec) -> Result<(), ManagerError> {
 /// How far every number that only grows is moved by a restore: what was given out between the dump and
 /// now is unknown, and must not be given again.
 pub(crate) const RESTORE_LEAP: u64 = 1 << 32;
-/// The same for numbers of file systems, which have 32 bits.
-const RESTORE_LEAP_FS: u32 = 1 << 16;
+/// The same for numbers of file systems, nodes and pdisks, which have 32 bits.
+const RESTORE_LEAP_SHORT: u32 = 1 << 16;
 
 /// Makes a manager's store in `dir`, which must be empty or absent, from a dump. Epoch, sessions, grants
-/// and the numbers of inodes and file systems go on far above those of the dump. Returns the number of keys.
+/// and the numbers of inodes, file systems, nodes and pdisks go on far above those of the dump. Returns the number of keys.
 pub fn restore(dir: &Path, dump: &mut dyn std::io::Read) -> Result<u64, ManagerError> {
     let mut count = 0;
     build(dir, |store| {
@@ -148,10 +148,7 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     counters.grant.0 += RESTORE_LEAP;
     for pdisk in &map.pdisks {
         // What it wrote since the dump is not known: it is taken as it comes.
-        let known = keys::read_pdisk(from, pdisk.id).map_err(|error| match error {
-            keys::ReadError::Store(error) => ManagerError::from(error),
-            keys::ReadError::Record(error) => ManagerError::from(error),
-        })?;
+        let known = keys::read_pdisk(from, pdisk.id).map_err(ManagerError::from)?;
         let record = keys::PdiskRecord { log: Default::default(), ..known };
         keys::write(&mut txn, keys::pdisk_key(pdisk.id), &record);
     }
@@ -165,8 +162,17 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     }
     // Strips of a file system made after the dump may be there: its number counts as that of a removed one.
     let last = map.filesystems.iter().map(|fs| fs.id).max().unwrap_or_default().max(last_removed_fs(from)?);
-    let last = FsId(last.0.saturating_add(RESTORE_LEAP_FS));
+    let last = FsId(last.0.saturating_add(RESTORE_LEAP_SHORT));
     keys::write(&mut txn, keys::removed_fs_key(last), &keys::RemovedFsRecord { emptied: true });
+    // The same of pdisks that were added after it.
+    let last = map.pdisks.iter().map(|pdisk| pdisk.id).max().unwrap_or_default().max(last_told_pdisk(from)?);
+    let last = PdiskId(last.0.saturating_add(RESTORE_LEAP_SHORT));
+    keys::write(&mut txn, keys::pdisk_key(last), &keys::PdiskRecord::default());
+    // A node that joined after the dump may come back: its number is nobody else's.
+    let given = given_nodes(from).map_err(ManagerError::from)?.last;
+    let last = map.nodes.iter().map(|node| node.id).max().unwrap_or_default().max(given);
+    let last = NodeId(last.0.saturating_add(RESTORE_LEAP_SHORT));
+    keys::write(&mut txn, keys::node_key(last), &keys::NodeRecord { used: true });
     keys::write(&mut txn, keys::map_key(), &map);
     keys::write(&mut txn, keys::counter_key(), &counters);
     // Which leases were given out meanwhile is not known either.

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Epoch, FsId, Grant, Incarnation, InodeNo, PdiskId, PoolId, SessionId, Version};
+use base::{Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId, Version};
 use serde::{Deserialize, Serialize};
 use wire::{
     map::{ClientEntry, FsEntry, NodeEntry, PdiskEntry, PoolEntry},
@@ -332,6 +332,18 @@ record!(LeapRecord, "leap", 1);
 /// `y FS LAST`
 pub fn leap_key(fs: FsId, last: InodeNo) -> Vec<u8> {
     Key::new(b'y').u32(fs.0).u64(last.0).done()
+}
+
+/// `w NODE`: a node that was added or removed while the cluster runs. It stays, so that its number is never given again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// A server of it has registered once, or the node was removed.
+    pub used: bool,
+}
+record!(NodeRecord, "node", 1);
+/// `w NODE`
+pub fn node_key(node: NodeId) -> Vec<u8> {
+    Key::new(b'w').u32(node.0).done()
 }
 
 /// `i FS INODE`: an inode.

@@ -29,6 +29,7 @@ use crate::{
     },
 };
 
+mod beginning;
 mod damage;
 mod ended;
 mod full;
@@ -72,7 +73,7 @@ async fn register(manager: &Manager, node: u32, incarnation: u64) -> SessionId {
     let request = MgrRequest::RegisterServer {
         node: NodeId(node),
         process: ProcessIdent { pid: 100 * node, ..ProcessIdent::default() },
-        addrs: vec!["127.0.0.1:1".into()],
+        addrs: vec![format!("127.0.0.1:{node}")],
         pdisks: vec![report],
     };
     match manager.handle(caller(SessionId(0)), request).await {
@@ -247,12 +248,17 @@ impl Media {
 
 /// A manager on media that lose power.
 async fn on_media(media: &Media) -> Result<Manager, ManagerError> {
+    made_on_media(media, &spec(3)).await
+}
+
+/// The same of another cluster, where there is none yet.
+async fn made_on_media(media: &Media, spec: &Spec) -> Result<Manager, ManagerError> {
     let table = RedbStore::on_backend(media.table.clone())?;
     let store =
         JournaledStore::on_media(table, Box::new(media.journal.clone()), Box::new(media.mark.clone()))?;
     let snapshot = store.snapshot()?;
     if format::check_format(&*snapshot, Path::new("m")).is_err() {
-        store.commit(&format::first_state(&spec(3), [1, 2], &snapshot)?)?;
+        store.commit(&format::first_state(spec, [1, 2], &snapshot)?)?;
     }
     drop(snapshot);
     Manager::on_store(Arc::new(store), Path::new("m"))
@@ -481,5 +487,11 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     manager.handle(caller(SessionId(0)), wish).await;
     let number = manager.map().borrow().fs_by_name("later").unwrap().id;
     assert!(number.0 > 1 << 16, "{number} may be that of one made after the dump");
+    let wish = MgrRequest::NodeAdd { name: "later".into(), addrs: vec!["192.0.2.1:10".into()] };
+    let reply = manager.handle(caller(SessionId(0)), wish).await;
+    let MgrReply::NodeAdded { node } = reply else { panic!("{reply:?}") };
+    assert!(node.0 > 1 << 16, "{node} may be that of one added after the dump");
+    let reply = manager.handle(caller(SessionId(0)), MgrRequest::LastPdisk).await;
+    assert!(matches!(reply, MgrReply::LastPdisk { pdisk } if pdisk.0 > 1 << 16), "{reply:?}");
     manager.stop().await;
 }

@@ -131,7 +131,8 @@ pub enum MgrRequest {
         node: NodeId,
         /// Its process.
         process: ProcessIdent,
-        /// Its listening addresses "ip:port".
+        /// Its listening addresses "ip:port": those in the map from now on. 1 to [`NODE_ADDRS_MAX`], none of them of
+        /// another node whose server is registered; from one that is down they are taken.
         addrs: Vec<String>,
         /// What it serves.
         pdisks: Vec<PdiskReport>,
@@ -314,7 +315,7 @@ pub enum MgrRequest {
     },
     /// A new pdisk; its server names it when it registers next.
     PdiskAdd {
-        /// Its id, above all others.
+        /// Its id, above every one that was ever given ([`MgrRequest::LastPdisk`]).
         pdisk: PdiskId,
         /// Its name.
         name: String,
@@ -402,7 +403,36 @@ pub enum MgrRequest {
         /// Which.
         pdisks: Vec<PdiskId>,
     },
+    /// A new node; the manager chooses its number. Asking again for the same is harmless as long as no server of it
+    /// has registered and it has no pdisks.
+    NodeAdd {
+        /// Its name: 1 to [`NODE_NAME_MAX`] letters, digits, `.`, `_` or `-`, the first a letter or digit.
+        name: String,
+        /// "ip:port" of its server, 1 to [`NODE_ADDRS_MAX`] of them, used by no other node.
+        addrs: Vec<String>,
+    },
+    /// A node goes: only when no pdisk is on it and its server has no session. Its number is never given again.
+    NodeRemove {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node gets another name, or other addresses. What its server names when it registers replaces these.
+    NodeSet {
+        /// Which.
+        node: NodeId,
+        /// Its new name; none: as it is.
+        name: Option<String>,
+        /// Its new addresses; none: as they are.
+        addrs: Option<Vec<String>>,
+    },
+    /// The highest number of a pdisk that was ever given: a new one is above it.
+    LastPdisk,
 }
+
+/// Longest name of a node, bytes.
+pub const NODE_NAME_MAX: usize = 63;
+/// Most addresses of a node.
+pub const NODE_ADDRS_MAX: usize = 16;
 
 impl MgrRequest {
     /// Whether it may be carried out once more, perhaps later, perhaps by the next manager. What begins a session
@@ -576,6 +606,16 @@ pub enum MgrReply {
     },
     /// See [`MgrRequest::LogMarks`].
     LogMarks(Vec<LogMark>),
+    /// A node is there.
+    NodeAdded {
+        /// Its number, above every one that was ever given.
+        node: NodeId,
+    },
+    /// See [`MgrRequest::LastPdisk`].
+    LastPdisk {
+        /// It; 0: none was given yet.
+        pdisk: PdiskId,
+    },
 }
 
 /// Why the manager did not do it.

@@ -52,8 +52,8 @@ fn samples<T: DeserializeOwned>(variants: usize) -> Vec<Vec<u8>> {
 #[test]
 fn changed_messages_are_refused_or_mean_something() {
     let all = [
-        samples::<MgrRequest>(45),
-        samples::<MgrReply>(29),
+        samples::<MgrRequest>(49),
+        samples::<MgrReply>(31),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
         samples::<AdminRequest>(6),

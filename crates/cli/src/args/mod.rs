@@ -4,6 +4,7 @@ mod cluster;
 mod common;
 mod lab;
 mod net;
+mod nodes;
 mod pdisks;
 mod perf;
 mod processes;
@@ -13,7 +14,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueHint};
 
-pub use self::{cluster::*, common::*, lab::*, net::*, pdisks::*, perf::*, processes::*, testbed::*};
+pub use self::{
+    cluster::*, common::*, lab::*, net::*, nodes::*, pdisks::*, perf::*, processes::*, testbed::*,
+};
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
 #[derive(Parser)]
@@ -37,13 +40,14 @@ understood; 130 interrupted (Ctrl-C), nothing is left half made.";
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Bring up a whole cluster on this machine: made if DIR is empty, else the same one again
+    /// Bring up a whole cluster on this machine: made if DIR is empty, else the same one again, or what this
+    /// machine runs of it
     #[command(after_help = "Examples:
   ropewalk up --dir /data/rope --mount /mnt/rope --detach
   ropewalk up --dir /tmp/r --nodes 6 --pdisks 2 --code 8+2p --block-size 8m --pdisk-size 4g --detach
   ropewalk up --dir /data/rope                       the cluster of that directory again, until Ctrl-C")]
     Up(Up),
-    /// Stop the cluster of a directory: unmount, then end its processes
+    /// Stop what this machine runs of a cluster: unmount, then end its processes
     #[command(after_help = "Example:\n  ropewalk down --dir /data/rope")]
     Down(Down),
     /// Run one process of a cluster in the foreground (`up` starts these)
@@ -70,6 +74,9 @@ pub enum Command {
     /// File systems
     #[command(subcommand)]
     Fs(Fs),
+    /// Nodes: the servers of the cluster, on whatever machine
+    #[command(subcommand)]
+    Node(Node),
     /// Pdisks
     #[command(subcommand)]
     Pdisk(Pdisk),

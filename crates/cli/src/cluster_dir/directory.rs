@@ -1,5 +1,7 @@
-//! A cluster's directory: `cluster.toml` says what the cluster is; `run/` holds process ids,
-//! `log/` what the processes say, `manager/` and `nodes/` the data.
+//! A cluster's directory on one machine: `cluster.toml` says which cluster it is and what of it this machine runs; `run/`
+//! holds process ids, `log/` what the processes say, `manager/` (on the machine that has it) and `nodes/` the data.
+//!
+//! Who else belongs to the cluster only the manager knows (`commands::ask::Census`).
 //!
 //! `cluster.toml` is written last when a cluster is made: a directory without it is not a cluster, and
 //! what an interrupted `up` left there (it is marked) is removed by the next one.
@@ -42,19 +44,27 @@ pub struct ClusterFile {
     pub cipher_list: CipherList,
     /// Address of the manager.
     pub manager: SocketAddr,
+    /// Whether this machine runs it.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub manager_here: bool,
     /// Where `up` mounts fs1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<PathBuf>,
-    /// The server nodes.
+    /// The nodes of this machine.
     pub nodes: Vec<NodeFile>,
 }
 
-/// One server node in `cluster.toml`.
+fn yes() -> bool {
+    true
+}
+
+/// One node of this machine in `cluster.toml`.
 #[derive(Serialize, Deserialize)]
 pub struct NodeFile {
-    /// Its id.
+    /// Its id: what it is known by in the cluster.
     pub id: NodeId,
-    /// Its name.
+    /// What its files here are named by (`run/`, `log/`) and `serve --name` takes: the name that it had when it was made. What
+    /// the cluster calls it stands in the map, and may be another since (`node rename`): no file moves then.
     pub name: String,
     /// Where it listens.
     pub addr: SocketAddr,
@@ -79,6 +89,11 @@ impl ClusterFile {
         u128::from_str_radix(&self.id, 16)
             .map(ClusterId)
             .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
+    }
+
+    /// The node with this id, if this machine runs it.
+    pub fn node(&self, id: NodeId) -> Option<&NodeFile> {
+        self.nodes.iter().find(|node| node.id == id)
     }
 
     /// How a process of the cluster speaks to the others.
@@ -227,7 +242,7 @@ impl ClusterDir {
         write().with_context(|| format!("write {}", target.display()))
     }
 
-    /// Takes the whole cluster away from other users: its directory, and pdisks and logs elsewhere. A disk that is away is left out. How many files
+    /// Takes what this machine has of the cluster away from other users: its directory, and pdisks and logs elsewhere. A disk that is away is left out. How many files
     /// and directories were open to others.
     pub fn close_to_others(&self) -> Result<u64> {
         let mut count = u64::from(access::close(&self.path)?)
@@ -273,9 +288,15 @@ impl ClusterDir {
         self.path.join("manager")
     }
 
-    /// The names of the server processes, the manager first.
-    pub fn servers(&self) -> Vec<String> {
-        std::iter::once("manager".to_owned()).chain(self.file.nodes.iter().map(|n| n.name.clone())).collect()
+    /// The server processes of this machine with their addresses, the manager first.
+    pub fn servers(&self) -> Vec<(String, SocketAddr)> {
+        let manager = self.file.manager_here.then(|| ("manager".to_owned(), self.file.manager));
+        manager.into_iter().chain(self.file.nodes.iter().map(|n| (n.name.clone(), n.addr))).collect()
+    }
+
+    /// Their names.
+    pub fn server_names(&self) -> Vec<String> {
+        self.servers().into_iter().map(|(name, _)| name).collect()
     }
 }
 
@@ -391,6 +412,7 @@ mod tests {
             code: "4+2p".into(),
             block_size: ByteSize(1 << 20),
             manager: "127.0.0.1:1".parse().unwrap(),
+            manager_here: false,
             mount: Some("/mnt/c".into()),
             nodes: vec![NodeFile {
                 id: NodeId(1),
@@ -421,6 +443,7 @@ mod tests {
             code: "1way".into(),
             block_size: ByteSize(1 << 20),
             manager: "127.0.0.1:1".parse().unwrap(),
+            manager_here: true,
             mount: None,
             nodes: Vec::new(),
             secret: None,

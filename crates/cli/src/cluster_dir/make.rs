@@ -134,6 +134,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         code: code.to_string(),
         block_size,
         manager: addr(0)?,
+        manager_here: true,
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,
     };

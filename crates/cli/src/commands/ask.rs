@@ -1,51 +1,168 @@
 //! Asking every process of a cluster about itself, and reading what it answers.
+//!
+//! Who belongs to the cluster the manager knows, on whatever machine. While it does not answer, the processes that this
+//! machine's directory names are asked, and the command says so.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::Result;
-use base::units::human_size;
+use anyhow::{Context, Result};
+use base::{NodeId, units::human_size};
 use serde::Serialize;
 use serde_json::Value;
-use wire::admin::{AdminReply, AdminRequest};
+use tokio::task::JoinSet;
+use wire::{
+    admin::{AdminReply, AdminRequest},
+    map::NodeEntry,
+    mgr::ClusterReport,
+};
 
 use crate::{
     args::Listing,
+    cluster_dir::ClusterDir,
     link::{self, Link},
 };
+
+/// How long a process may take to tell of itself.
+pub const ASK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A process of the cluster.
+pub struct Process {
+    /// What the cluster calls it: `manager`, a node's name, a mount point.
+    pub name: String,
+    /// `manager`, `nsd` or `client`.
+    pub role: &'static str,
+    /// Where it can be asked; several are rails of one.
+    pub addresses: Vec<String>,
+    /// What its files in this machine's directory are named by, if it belongs here.
+    pub local: Option<String>,
+    /// Of a mount, its process id.
+    pub pid: Option<u32>,
+}
+
+impl Process {
+    /// The first of its addresses.
+    pub fn address(&self) -> String {
+        self.addresses.first().cloned().unwrap_or_default()
+    }
+}
+
+/// Those who can be asked.
+pub struct Census {
+    /// The manager first, then nodes, then mounts.
+    pub processes: Vec<Process>,
+    /// What the manager says of the cluster. Without it the processes are those of this machine, and no mounts.
+    pub report: Result<ClusterReport>,
+}
+
+impl Census {
+    /// Asks the manager who there is.
+    pub async fn take(dir: &ClusterDir, link: &Link) -> Census {
+        let report = link.cluster().await.context("only what belongs to this machine was asked");
+        let manager = Process {
+            name: "manager".to_owned(),
+            role: "manager",
+            addresses: vec![dir.file.manager.to_string()],
+            local: dir.file.manager_here.then(|| "manager".to_owned()),
+            pid: None,
+        };
+        let node = |id: NodeId, name: &str, addresses: Vec<String>| Process {
+            name: name.to_owned(),
+            role: "nsd",
+            addresses,
+            local: dir.file.node(id).map(|here| here.name.clone()),
+            pid: None,
+        };
+        let mut processes = vec![manager];
+        match &report {
+            Ok(report) => {
+                processes.extend(report.map.nodes.iter().map(|n| node(n.id, &n.name, n.addrs.clone())));
+                processes.extend(report.clients.iter().map(|c| Process {
+                    name: c.mount.clone(),
+                    role: "client",
+                    addresses: vec![c.admin_addr.clone()],
+                    local: None,
+                    pid: Some(c.process.pid),
+                }));
+            }
+            Err(_) => {
+                processes
+                    .extend(dir.file.nodes.iter().map(|n| node(n.id, &n.name, vec![n.addr.to_string()])));
+            }
+        }
+        Census { processes, report }
+    }
+
+    /// What each answers, in their order; none where one does not. All are asked at once.
+    pub async fn ask(&self, link: &Link, request: &AdminRequest) -> Vec<Option<Value>> {
+        let mut asked = JoinSet::new();
+        for (at, process) in self.processes.iter().enumerate() {
+            let (link, request, addrs) = (link.clone(), request.clone(), parsed(&process.addresses));
+            asked.spawn(async move { (at, json(&link, &addrs, &request).await) });
+        }
+        let mut answers = vec![None; self.processes.len()];
+        while let Some(Ok((at, answer))) = asked.join_next().await {
+            answers[at] = answer;
+        }
+        answers
+    }
+}
+
+/// Addresses that can be connected to.
+pub fn parsed(addresses: &[String]) -> Vec<SocketAddr> {
+    addresses.iter().filter_map(|addr| addr.parse().ok()).collect()
+}
+
+/// What one process answers.
+async fn json(link: &Link, addrs: &[SocketAddr], request: &AdminRequest) -> Option<Value> {
+    if addrs.is_empty() {
+        return None;
+    }
+    match link.admin(addrs, request, ASK_PATIENCE).await {
+        Ok(AdminReply::Json(text)) => serde_json::from_str(&text).ok(),
+        Ok(AdminReply::Done) | Err(_) => None,
+    }
+}
+
+/// What the server of a node says of itself.
+pub async fn node_status(link: &Link, node: &NodeEntry) -> Option<Value> {
+    json(link, &parsed(&node.addrs), &AdminRequest::Status).await
+}
 
 /// One process and what it answered.
 #[derive(Serialize)]
 pub struct Answer {
     /// Its name.
     pub process: String,
-    /// Where it was asked.
+    /// Where it was asked: the first of its addresses.
     pub address: String,
+    /// All of them.
+    #[serde(skip)]
+    pub addresses: Vec<String>,
     /// Absent: it does not answer.
     pub answer: Option<Value>,
 }
 
+/// What processes answered, and whether all of the cluster were asked.
+pub struct Asked {
+    /// A process each.
+    pub answers: Vec<Answer>,
+    /// Why not: what a command ends with when it has shown the answers.
+    pub all: Result<()>,
+}
+
 /// Asks every process of the cluster.
-pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Vec<Answer>> {
+pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Asked> {
     let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
-        let report = link.cluster().await?;
-        let mut targets = vec![("manager".to_owned(), dir.file.manager.to_string())];
-        targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), n.addr.to_string())));
-        targets.extend(report.clients.iter().map(|c| (c.mount.clone(), c.admin_addr.clone())));
-        let mut answers = Vec::new();
-        for (process, address) in targets {
-            let reply = match address.parse() {
-                Ok(addr) => link.admin(addr, request, Duration::from_secs(2)).await.ok(),
-                Err(_) => None,
-            };
-            let answer = reply.and_then(|r| match r {
-                AdminReply::Json(text) => serde_json::from_str(&text).ok(),
-                AdminReply::Done => None,
-            });
-            answers.push(Answer { process, address, answer });
-        }
-        Ok(answers)
+        let census = Census::take(&dir, &link).await;
+        let answers = census.ask(&link, request).await;
+        let answer = |(process, answer): (Process, Option<Value>)| {
+            let address = process.address();
+            Answer { process: process.name, address, addresses: process.addresses, answer }
+        };
+        let answers = census.processes.into_iter().zip(answers).map(answer).collect();
+        Ok(Asked { answers, all: census.report.map(drop) })
     })
 }
 

@@ -1,5 +1,5 @@
-//! `ropewalk down`: unmount (everything is written), then the manager, then the servers. The manager goes
-//! first so that it does not take the servers' end for a failure.
+//! `ropewalk down`: unmount (everything is written), then the manager, then the servers, of those that this machine runs. The
+//! manager goes first so that it does not take the servers' end for a failure.
 
 use std::time::Duration;
 
@@ -24,8 +24,9 @@ pub fn down(args: &Down) -> Result<()> {
         true => Interrupted(left_running(&dir)).into(),
         false => error,
     })?;
+    let here = if dir.file.manager_here { "" } else { " on this machine" };
     output::line(format!(
-        "cluster {} is down; `ropewalk up --dir {}` brings it back",
+        "cluster {} is down{here}; `ropewalk up --dir {}` brings it back",
         dir.file.name,
         dir.path.display()
     ));
@@ -35,7 +36,8 @@ pub fn down(args: &Down) -> Result<()> {
 /// What still runs, for a command that was interrupted.
 pub fn left_running(dir: &ClusterDir) -> String {
     let mounts = mounts::mounts_of(dir).into_iter().map(|m| format!("the mount {}", m.display()));
-    let servers = dir.servers().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
+    let servers =
+        dir.server_names().into_iter().filter(|name| pid_file::live_pid(&dir.pid_file(name)).is_some());
     let names: Vec<String> = servers.chain(mounts).collect();
     match names.is_empty() {
         true => format!("nothing of the cluster in {} runs", dir.path.display()),
@@ -43,13 +45,13 @@ pub fn left_running(dir: &ClusterDir) -> String {
     }
 }
 
-/// Ends every process of the cluster in order.
+/// Ends every process that the cluster has on this machine, in order.
 pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
     for mountpoint in mounts::mounts_of(dir) {
         mount::unmount(&mountpoint, force)?;
         output::line(format!("unmounted {}", mountpoint.display()));
     }
-    for name in dir.servers() {
+    for name in dir.server_names() {
         let file = dir.pid_file(&name);
         let Some(pid) = pid_file::live_pid(&file) else { continue };
         control::terminate(pid);

@@ -7,12 +7,13 @@ use anyhow::{Result, bail};
 use base::events::Event;
 use serde::{Deserialize, Serialize};
 use wire::{
-    admin::{AdminReply, AdminRequest},
+    admin::AdminRequest,
     mgr::{ClusterEvent, MgrReply, MgrRequest},
 };
 
 use crate::{
     args::{Events, Listing},
+    commands::ask::Census,
     link::{self, Link},
     output,
 };
@@ -73,22 +74,19 @@ pub fn pdisk_events(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
     let mut rows = link::run(async {
         let link = Link::new(&dir)?;
-        let mut targets = vec![("manager".to_owned(), dir.file.manager)];
-        targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), n.addr)));
-        // Without a manager the mounts are not known.
-        if let Ok(report) = link.cluster().await {
-            let mounts = report.clients.iter();
-            targets.extend(mounts.filter_map(|c| Some((c.mount.clone(), c.admin_addr.parse().ok()?))));
+        let census = Census::take(&dir, &link).await;
+        if census.report.is_err() {
+            output::note("the manager does not answer: only what belongs to this machine is asked");
         }
         let mut rows = Vec::new();
-        for (process, addr) in targets {
-            let answer = link.admin(addr, &AdminRequest::Status, Duration::from_secs(2)).await;
-            let Ok(AdminReply::Json(text)) = answer else {
-                output::note(&format!("{process} does not answer at {addr}: its events are not shown"));
+        for (process, answer) in census.processes.iter().zip(census.ask(&link, &AdminRequest::Status).await) {
+            let (name, address) = (&process.name, process.address());
+            let Some(answer) = answer else {
+                output::note(&format!("{name} does not answer at {address}: its events are not shown"));
                 continue;
             };
-            let Status { events } = serde_json::from_str(&text)?;
-            rows.extend(events.into_iter().map(|event| ProcessEventRow { process: process.clone(), event }));
+            let Status { events } = serde_json::from_value(answer)?;
+            rows.extend(events.into_iter().map(|event| ProcessEventRow { process: name.clone(), event }));
         }
         Ok(rows)
     })?;

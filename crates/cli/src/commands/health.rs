@@ -106,10 +106,16 @@ pub fn health(listing: &Listing) -> Result<()> {
         ));
     }
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
-        remarks.push(format!(
-            "node {} does not serve; start it: ropewalk serve --name {}",
-            node.name, node.name
-        ));
+        remarks.push(match dir.file.node(node.id) {
+            Some(here) => {
+                format!("node {} does not serve; start it: ropewalk serve --name {}", node.name, here.name)
+            }
+            None => format!(
+                "node {} ({}) does not serve; start it on its machine: ropewalk up",
+                node.name,
+                node.addrs.join(", ")
+            ),
+        });
     }
     for node in map.nodes.iter().filter(|n| n.session.is_some()) {
         let of = |id| map.pdisk(id).is_some_and(|pdisk| pdisk.nodes.contains(&node.id));

@@ -25,6 +25,7 @@ use lab::{
 use crate::{
     args::{AgentArgs, CompareArgs, Format, ListArgs, ReportArgs, Resume, RunArgs},
     cluster_dir::ClusterDir,
+    commands::ask::Census,
     link::{self, Link},
     output,
     process::{mounts, stop::stop_signal, tunables},
@@ -131,13 +132,18 @@ fn outline(plans: Vec<Plan>, targets: &Targets) -> Result<()> {
     Ok(())
 }
 
-/// Every node of a cluster as an agent, with the directories that may be written on each.
+/// Every node of a cluster as an agent, on whatever machine, with the directories that may be written on each.
 fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
     let writable: Vec<PathBuf> = writable.into_iter().map(PathBuf::from).collect();
     if let Some(path) = writable.iter().find(|path| path.is_relative()) {
         bail!("{}: name a directory on the nodes by its absolute path", path.display());
     }
-    let addrs = cluster.file.nodes.iter().map(|node| node.addr.to_string()).collect();
+    let census = link::run(async { Ok(Census::take(cluster, &Link::new(cluster)?).await) })?;
+    if let Err(error) = &census.report {
+        output::note(&format!("the nodes of other machines are not known: {error:#}"));
+    }
+    let nodes = census.processes.iter().filter(|process| process.role == "nsd");
+    let addrs = nodes.filter_map(|node| node.addresses.first().cloned()).collect();
     let secret_in = Some(cluster.path.join("cluster.toml"));
     Ok(Agents { addrs, cluster: Some(cluster.file.cluster_id()?), secret_in, writable })
 }

@@ -1,36 +1,26 @@
-//! `status`, `fs`, `pdisk`, `pool`: what the manager knows, as tables or JSON.
-
-use std::time::Duration;
+//! `fs`, `pdisk`, `pool`: what the manager knows, as tables or JSON.
 
 use anyhow::{Result, bail};
 use base::units::{human_size, seconds_of_ms};
 use serde::{Deserialize, Serialize};
 use wire::{
-    admin::{AdminReply, AdminRequest},
     map::{ClusterMap, PdiskState, PoolEntry},
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
 use crate::{
     args::Listing,
-    cluster_dir::ClusterDir,
+    commands::ask::node_status,
     link::{self, Link},
     output,
-    process::pid_file,
 };
 
-/// How long a process may take to tell of itself.
-const ASK_PATIENCE: Duration = Duration::from_secs(2);
-
-fn with_report<T>(
-    listing: &Listing,
-    show: impl AsyncFnOnce(ClusterDir, Link, ClusterReport) -> Result<T>,
-) -> Result<T> {
+fn with_report<T>(listing: &Listing, show: impl AsyncFnOnce(Link, ClusterReport) -> Result<T>) -> Result<T> {
     let dir = listing.dir.open()?;
     link::run(async {
         let link = Link::new(&dir)?;
         let report = link.cluster().await?;
-        show(dir, link, report).await
+        show(link, report).await
     })
 }
 
@@ -46,7 +36,7 @@ struct FsRow {
 
 /// `ropewalk fs list`.
 pub fn fs_list(listing: &Listing) -> Result<()> {
-    with_report(listing, async |_, _, report| {
+    with_report(listing, async |_, report| {
         let rows: Vec<FsRow> =
             (report.map.filesystems.iter().zip(report.inodes.iter().copied().chain(std::iter::repeat(0))))
                 .filter_map(|(fs, inodes)| {
@@ -92,7 +82,7 @@ struct DfRow {
 
 /// `ropewalk fs df`.
 pub fn fs_df(listing: &Listing) -> Result<()> {
-    with_report(listing, async |_, link, report| {
+    with_report(listing, async |link, report| {
         let mut rows = Vec::new();
         for fs in &report.map.filesystems {
             let MgrReply::StatFs { total, free, inodes } =
@@ -130,14 +120,15 @@ pub fn fs_df(listing: &Listing) -> Result<()> {
     })
 }
 
+/// A pdisk, as the manager and its server say.
 #[derive(Serialize)]
-struct PdiskRow {
-    name: String,
+pub struct PdiskRow {
+    pub name: String,
     id: u32,
-    node: String,
-    state: &'static str,
-    size_bytes: u64,
-    used_bytes: u64,
+    pub node: String,
+    pub state: &'static str,
+    pub size_bytes: u64,
+    pub used_bytes: u64,
     free_bytes: u64,
     incarnation: u64,
     last_report_s: Option<f64>,
@@ -147,7 +138,7 @@ struct PdiskRow {
 
 /// How far a returning pdisk is, as its server says.
 #[derive(Serialize, Deserialize)]
-struct CatchUp {
+pub struct CatchUp {
     /// Groups it is in, and of these, compared.
     groups: u64,
     groups_done: u64,
@@ -172,20 +163,17 @@ impl CatchUp {
 }
 
 /// Asks the servers of returning pdisks how far these are.
-async fn add_catch_up(dir: &ClusterDir, link: &Link, rows: &mut [PdiskRow]) {
+pub async fn add_catch_up(map: &ClusterMap, link: &Link, rows: &mut [PdiskRow]) {
     for row in rows.iter_mut().filter(|row| row.state == PdiskState::Returning.name()) {
-        let Some(node) = dir.file.nodes.iter().find(|n| n.name == row.node) else { continue };
-        let Ok(AdminReply::Json(text)) = link.admin(node.addr, &AdminRequest::Status, ASK_PATIENCE).await
-        else {
-            continue;
-        };
-        let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let Some(node) = map.nodes.iter().find(|n| n.name == row.node) else { continue };
+        let Some(status) = node_status(link, node).await else { continue };
         let of_pdisk = status["nsd"]["pdisks"].as_array().into_iter().flatten().find(|p| p["id"] == row.id);
         row.catch_up = of_pdisk.and_then(|p| CatchUp::deserialize(&p["catch_up"]).ok());
     }
 }
 
-fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
+/// All pdisks.
+pub fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
     let row = |usage: &wire::mgr::PdiskUse| {
         let entry = report.map.pdisk(usage.id)?;
         let node =
@@ -208,9 +196,9 @@ fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
 
 /// `ropewalk pdisk list`.
 pub fn pdisk_list(listing: &Listing) -> Result<()> {
-    with_report(listing, async |dir, link, report| {
+    with_report(listing, async |link, report| {
         let mut rows = pdisk_rows(&report);
-        add_catch_up(&dir, &link, &mut rows).await;
+        add_catch_up(&report.map, &link, &mut rows).await;
         if listing.json {
             return output::json(&rows);
         }
@@ -251,7 +239,7 @@ struct PoolRow {
 }
 
 /// How a pool's groups stand now: (groups, groups with a strip that is not ok, groups that cannot be read).
-fn group_health(map: &ClusterMap, pool: &PoolEntry) -> (usize, usize, usize) {
+pub fn group_health(map: &ClusterMap, pool: &PoolEntry) -> (usize, usize, usize) {
     let data = pool.code.parse::<layout::Code>().map(|c| c.data()).unwrap_or(1);
     let mut health = (0, 0, 0);
     for members in pool.table.chunks_exact(usize::from(pool.width.max(1))) {
@@ -283,7 +271,7 @@ fn node_losses_survived(map: &ClusterMap, pool: &PoolEntry) -> u32 {
 
 /// `ropewalk pool list`.
 pub fn pool_list(listing: &Listing) -> Result<()> {
-    with_report(listing, async |_, _, report| {
+    with_report(listing, async |_, report| {
         let row = |pool: &PoolEntry| {
             let (groups, degraded_groups, _) = group_health(&report.map, pool);
             let mut members: Vec<_> = pool.table.clone();
@@ -321,118 +309,4 @@ pub fn pool_list(listing: &Listing) -> Result<()> {
         );
         Ok(())
     })
-}
-
-#[derive(Serialize)]
-struct StatusReport {
-    cluster: String,
-    id: String,
-    epoch: u64,
-    well: bool,
-    remarks: Vec<String>,
-    store: String,
-    deletes_pending: u64,
-    processes: Vec<ProcessRow>,
-    pdisks: Vec<PdiskRow>,
-}
-
-#[derive(Serialize)]
-struct ProcessRow {
-    name: String,
-    role: &'static str,
-    address: String,
-    pid: Option<u32>,
-    /// What the process itself says: statistics of the one registry.
-    status: Option<serde_json::Value>,
-}
-
-/// `ropewalk status`: exit status 0 if the cluster could be asked; `well` says how it is.
-pub fn status(listing: &Listing) -> Result<()> {
-    with_report(listing, async |dir, link, report| {
-        let status = gather_status(&dir, &link, report).await;
-        if listing.json {
-            return output::json(&status);
-        }
-        output::line(format!(
-            "cluster {} ({}), map epoch {}: {}",
-            status.cluster,
-            status.id,
-            status.epoch,
-            if status.well { "well" } else { "needs attention" }
-        ));
-        status.remarks.iter().for_each(|r| output::line(format!("  {r}")));
-        output::line(format!("  store: {}\n", status.store));
-        let cells = |p: &ProcessRow| {
-            let answer = if p.status.is_some() { "answers" } else { "does not answer" };
-            vec![
-                p.name.clone(),
-                p.role.to_owned(),
-                p.pid.map_or("-".to_owned(), |p| p.to_string()),
-                p.address.clone(),
-                answer.to_owned(),
-            ]
-        };
-        output::table(
-            &["PROCESS", "ROLE", "PID", "ADDRESS", "STATE"],
-            status.processes.iter().map(cells).collect(),
-        );
-        Ok(())
-    })
-}
-
-async fn gather_status(dir: &ClusterDir, link: &Link, report: ClusterReport) -> StatusReport {
-    let mut targets = vec![("manager".to_owned(), "manager", dir.file.manager.to_string())];
-    targets.extend(dir.file.nodes.iter().map(|n| (n.name.clone(), "nsd", n.addr.to_string())));
-    targets.extend(report.clients.iter().map(|c| (c.mount.clone(), "client", c.admin_addr.clone())));
-    let mut processes = Vec::new();
-    for (name, role, address) in targets {
-        let answer = match address.parse() {
-            Ok(addr) => link.admin(addr, &AdminRequest::Status, ASK_PATIENCE).await.ok(),
-            Err(_) => None,
-        };
-        let status = answer.and_then(|a| match a {
-            AdminReply::Json(text) => serde_json::from_str::<serde_json::Value>(&text).ok(),
-            AdminReply::Done => None,
-        });
-        let client = report.clients.iter().find(|c| role == "client" && c.mount == name);
-        let pid = client.map(|c| c.process.pid).or_else(|| pid_file::live_pid(&dir.pid_file(&name)));
-        processes.push(ProcessRow { name, role, address, pid, status });
-    }
-
-    let mut remarks: Vec<String> = Vec::new();
-    for p in &processes {
-        let Some(status) = &p.status else {
-            remarks.push(format!("{} {} does not answer at {}", p.role, p.name, p.address));
-            continue;
-        };
-        if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
-            remarks.push(format!("{} {} could not write {lost} lines of its log", p.role, p.name));
-        }
-    }
-    for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
-        remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
-    }
-    for pool in &report.map.pools {
-        match group_health(&report.map, pool) {
-            (_, 0, 0) => {}
-            (groups, degraded, 0) => remarks
-                .push(format!("pool {}: {degraded} of {groups} groups degraded, all readable", pool.name)),
-            (groups, _, dead) => {
-                remarks.push(format!("pool {}: {dead} of {groups} groups cannot be read", pool.name))
-            }
-        }
-    }
-    let mut pdisks = pdisk_rows(&report);
-    add_catch_up(dir, link, &mut pdisks).await;
-    StatusReport {
-        cluster: report.map.name.clone(),
-        id: report.map.cluster.to_string(),
-        epoch: report.map.epoch.0,
-        well: remarks.is_empty(),
-        remarks,
-        store: report.store.clone(),
-        deletes_pending: report.deletes_pending,
-        processes,
-        pdisks,
-    }
 }

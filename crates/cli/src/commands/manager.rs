@@ -22,7 +22,11 @@ use crate::{
 /// Memory for the store's pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
+/// The store is here, and nobody has it open.
 fn stopped(dir: &ClusterDir) -> Result<()> {
+    if !dir.file.manager_here {
+        bail!("the manager's store is on another machine, that of {}; run this there", dir.file.manager);
+    }
     match pid_file::live_pid(&dir.pid_file("manager")) {
         Some(pid) => bail!(
             "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",

@@ -17,6 +17,7 @@ mod net_figures;
 mod net_sizing;
 mod net_status;
 mod netperf;
+mod nodes;
 mod pagepool;
 mod pdisk_bench;
 mod pdisk_tools;
@@ -24,6 +25,7 @@ mod pdisks;
 mod perf;
 mod pools;
 mod rebuild;
+mod status;
 mod testbed;
 mod up;
 mod verify;
@@ -46,12 +48,16 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Serve(args) => process::serve::serve(args),
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => mount::umount(args),
-        Command::Status(listing) => listing::status(listing),
+        Command::Status(listing) => status::status(listing),
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),
         Command::Fs(args::Fs::Create { dir, name, pool }) => pools::fs_create(dir, name, pool),
         Command::Fs(args::Fs::Delete(args)) => pools::fs_delete(args),
         Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
+        Command::Node(args::Node::List(listing)) => nodes::list(listing),
+        Command::Node(args::Node::Show(args)) => nodes::show(args),
+        Command::Node(args::Node::Remove(args)) => nodes::remove(args),
+        Command::Node(args::Node::Rename(args)) => nodes::rename(args),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_tools::verify(dir),
         Command::Pdisk(args::Pdisk::Dump(dir)) => pdisk_tools::dump(dir),

@@ -12,7 +12,7 @@ use wire::admin::AdminRequest;
 
 use crate::{
     args::NetStatus,
-    commands::ask::{Answer, ask_all, list, size, text},
+    commands::ask::{Answer, Asked, ask_all, list, size, text},
     output::{self, end_of},
 };
 
@@ -21,10 +21,11 @@ const NAME_MAX: usize = 24;
 
 /// Does it.
 pub fn status(args: &NetStatus) -> Result<()> {
-    let mut answers = ask_all(&args.listing, &AdminRequest::Net)?;
+    let Asked { mut answers, all } = ask_all(&args.listing, &AdminRequest::Net)?;
     name_peers(&mut answers);
     if args.listing.json {
-        return output::json(&answers);
+        output::json(&answers)?;
+        return all;
     }
     let mut rows = Vec::new();
     let mut remarks = Vec::new();
@@ -66,7 +67,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
     };
     output::table(head, rows);
     remarks.iter().for_each(output::line);
-    Ok(())
+    all
 }
 
 /// Gives each peer the name that the cluster has for it.
@@ -74,7 +75,7 @@ fn name_peers(answers: &mut [Answer]) {
     let mut of_address = HashMap::new();
     let mut of_ends = HashMap::new();
     for a in answers.iter() {
-        of_address.insert(a.address.clone(), a.process.clone());
+        of_address.extend(a.addresses.iter().map(|addr| (addr.clone(), a.process.clone())));
         for c in a.answer.iter().flat_map(list).flat_map(|peer| list(&peer["connections"])) {
             of_ends.insert((text(&c["remote"]), text(&c["local"])), a.process.clone());
         }
@@ -183,6 +184,7 @@ mod tests {
         let answer = |process: &str, address: &str, peers: Value| Answer {
             process: process.into(),
             address: address.into(),
+            addresses: vec![address.into()],
             answer: Some(peers),
         };
         let mut all = [

@@ -18,7 +18,8 @@ const NAME_MAX: usize = 24;
 pub fn pagepool(listing: &Listing) -> Result<()> {
     let mut all = Vec::new();
     let mut silent = Vec::new();
-    for answer in ask_all(listing, &AdminRequest::Status)? {
+    let asked = ask_all(listing, &AdminRequest::Status)?;
+    for answer in asked.answers {
         match answer.answer {
             Some(status) => {
                 let memory = &status["memory"];
@@ -35,7 +36,8 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
         }
     }
     if listing.json {
-        return output::json(&all);
+        output::json(&all)?;
+        return asked.all;
     }
     let rows = |part: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
         let with = all.iter().filter(|one| one[part].is_object());
@@ -51,7 +53,7 @@ pub fn pagepool(listing: &Listing) -> Result<()> {
     );
     output::table(&["SERVER", "CACHE", "USED", "STRIPS", "READ", "HIT"], rows("strip_cache", cache_row));
     silent.iter().for_each(output::line);
-    Ok(())
+    asked.all
 }
 
 fn share(part: u64, whole: u64) -> String {

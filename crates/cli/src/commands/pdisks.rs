@@ -9,13 +9,13 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::{ByteSize, NodeId, PdiskId, PoolId};
 use wire::{
-    map::{ClusterMap, PdiskState, PoolEntry},
-    mgr::{MgrRequest, PdiskWish},
+    map::{ClusterMap, NodeEntry, PdiskState, PoolEntry},
+    mgr::{MgrReply, MgrRequest, PdiskWish},
 };
 
 use crate::{
     args::{PdiskAdd, PdiskName},
-    cluster_dir::{ClusterDir, NodeFile, PdiskFile, access},
+    cluster_dir::{ClusterDir, PdiskFile, access},
     link::{self, Link},
     output,
     process::{control, pid_file},
@@ -31,6 +31,25 @@ pub fn find_pdisk(map: &ClusterMap, name: &str) -> Result<PdiskId> {
         let names: Vec<&str> = map.pdisks.iter().map(|p| p.name.as_str()).collect();
         format!("there is no pdisk {name}; there are {}", names.join(", "))
     })
+}
+
+/// A node by its name.
+pub fn find_node<'a>(map: &'a ClusterMap, name: &str) -> Result<&'a NodeEntry> {
+    map.nodes.iter().find(|node| node.name == name).with_context(|| {
+        let names: Vec<&str> = map.nodes.iter().map(|node| node.name.as_str()).collect();
+        format!("there is no node {name}; there are {}", names.join(", "))
+    })
+}
+
+/// The node that serves a pdisk.
+fn node_of(map: &ClusterMap, pdisk: PdiskId) -> Result<&NodeEntry> {
+    let node = map.pdisk(pdisk).and_then(|p| p.nodes.first()).and_then(|&node| map.node(node));
+    node.with_context(|| format!("{pdisk} is on no node of the cluster"))
+}
+
+/// What can only be done on a node's own machine.
+fn elsewhere(node: &NodeEntry) -> String {
+    format!("node {} ({}) is on another machine; run this there", node.name, node.addrs.join(", "))
 }
 
 /// `ropewalk pdisk fail|drain|keep`.
@@ -70,16 +89,21 @@ struct Place {
 
 /// Makes a pdisk on a node, for the pools of `like` or for all; its name.
 fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
-    let report = link::run(async { Link::new(dir)?.cluster().await })?;
+    let (report, given) = link::run(async {
+        let link = Link::new(dir)?;
+        match link.manager(&MgrRequest::LastPdisk).await? {
+            MgrReply::LastPdisk { pdisk } => Ok((link.cluster().await?, pdisk)),
+            other => bail!("unexpected answer from the manager to LastPdisk: {other:?}"),
+        }
+    })?;
+    // What an interrupted one left in the file has a number too.
     let last = dir.file.nodes.iter().flat_map(|n| n.pdisks.iter().map(|p| p.id)).max();
-    let last = last.max(report.map.pdisks.iter().map(|p| p.id).max()).unwrap_or_default();
-    let id = PdiskId(last.0 + 1);
+    let id = PdiskId(given.max(last.unwrap_or_default()).0 + 1);
     let cluster = dir.file.cluster_id()?;
-    let names = dir.file.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
-    let entry = dir.file.nodes.iter_mut().find(|n| n.name == node);
-    let entry = entry.with_context(|| format!("there is no node {node}; there are {names}"))?;
+    let known = find_node(&report.map, node)?;
+    let entry = dir.file.nodes.iter_mut().find(|n| n.id == known.id).with_context(|| elsewhere(known))?;
     let size = place.size.or(entry.pdisks.first().map(|p| p.size)).context("say how large it is: --size")?;
-    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{node}/pdisk-{}", id.0)));
+    let path = place.path.unwrap_or_else(|| PathBuf::from(format!("nodes/{}/pdisk-{}", entry.name, id.0)));
     let full = dir.path.join(&path);
     if let Some(parent) = full.parent() {
         access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
@@ -157,13 +181,11 @@ pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
     let mut dir = args.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let old = find_pdisk(&report.map, &args.pdisk)?;
-    let place = |n: &NodeFile| n.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
-    let (node, size) = dir
-        .file
-        .nodes
-        .iter()
-        .find_map(|n| Some((n.name.clone(), place(n)?)))
-        .with_context(|| format!("cluster.toml has no {old}"))?;
+    let known = node_of(&report.map, old)?;
+    let here = dir.file.node(known.id).with_context(|| elsewhere(known))?;
+    let size = here.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
+    let size = size.with_context(|| format!("cluster.toml has no {old}"))?;
+    let node = known.name.clone();
     let state = report.map.pdisk(old).map(|p| p.state);
     let place = Place { size: Some(size), path: None, log_dir: None };
     let name = add(&mut dir, &node, place, Some(old))?;
@@ -184,6 +206,11 @@ pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
     let mut dir = args.dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
     let pdisk = find_pdisk(&report.map, &args.pdisk)?;
+    let node = node_of(&report.map, pdisk)?;
+    // A server that goes on naming it would be refused when it registers again. One that is gone for good names nothing.
+    if dir.file.node(node.id).is_none() && node.session.is_some() {
+        bail!(elsewhere(node));
+    }
     let request = MgrRequest::PdiskSet { pdisk, wish: PdiskWish::Remove };
     link::run(async { Link::new(&dir)?.manager(&request).await })?;
     let mut of = None;
@@ -193,7 +220,10 @@ pub fn pdisk_remove(args: &PdiskName) -> Result<()> {
         }
     }
     ClusterDir::save(&dir.path, &dir.file)?;
-    let Some((node, id, place)) = of else { return Ok(()) };
+    let Some((node, id, place)) = of else {
+        output::line(format!("{} is out", args.pdisk));
+        return Ok(());
+    };
     restart_node(&dir, &node, id)?;
     let place = dir.path.join(place);
     // A disk that is gone does not say; its log is known by the name.

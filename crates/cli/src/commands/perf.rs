@@ -56,7 +56,7 @@ fn processes(dir: Option<&ClusterDir>, mountpoint: Option<&Path>) -> Vec<Process
         found.push(Process { role: CLIENT, pid });
     }
     if let Some(dir) = dir {
-        let pids = dir.servers().into_iter().filter_map(|name| pid_file::live_pid(&dir.pid_file(&name)));
+        let pids = dir.server_names().into_iter().filter_map(|name| pid_file::live_pid(&dir.pid_file(&name)));
         found.extend(pids.map(|pid| Process { role: SERVER, pid }));
     }
     found

@@ -1,5 +1,5 @@
-//! `ropewalk up`: a whole cluster on this machine. Makes it if the directory is empty, starts what does
-//! not run yet, mounts, and stays until Ctrl-C unless told to detach.
+//! `ropewalk up`: a whole cluster on this machine, or what this machine runs of one. Makes it if the directory is empty, starts
+//! what does not run yet, mounts, and stays until Ctrl-C unless told to detach.
 //! On failure of a new cluster everything made is removed; of an existing one, what was started is ended.
 
 use std::{
@@ -11,11 +11,14 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use base::units::human_size;
-use wire::mgr::{MgrReply, MgrRequest};
+use wire::{
+    map::ClusterMap,
+    mgr::{MgrReply, MgrRequest},
+};
 
 use crate::{
     args::Up,
-    cluster_dir::{ClusterDir, make},
+    cluster_dir::{ClusterDir, NodeFile, make},
     commands::{down, mount},
     interrupt::{self, Interrupted},
     link::{self, Link},
@@ -52,8 +55,9 @@ pub fn up(args: &Up) -> Result<()> {
         });
     }
     output::line(format!(
-        "cluster {} is up: 1 manager, {} nodes, {} pdisks of {} in all",
+        "cluster {} is up{} {} nodes, {} pdisks of {} in all",
         dir.file.name,
+        if dir.file.manager_here { ": 1 manager," } else { " on this machine:" },
         dir.file.nodes.len(),
         dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
         human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
@@ -123,28 +127,27 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
             dir.path.display()
         )
     };
-    let first = dir.file.nodes.first().context("cluster.toml names no nodes")?;
+    let first = dir.file.nodes.first();
+    let first_pdisk = first.and_then(|node| node.pdisks.first());
     if let Some(nodes) = args.nodes {
         differs("nodes", dir.file.nodes.len().to_string(), nodes.to_string())?;
     }
     if let Some(pdisks) = args.pdisks {
-        differs("pdisks", first.pdisks.len().to_string(), pdisks.to_string())?;
+        differs("pdisks", first.map_or(0, |node| node.pdisks.len()).to_string(), pdisks.to_string())?;
     }
     if let Some(size) = args.pdisk_size {
-        differs(
-            "pdisk-size",
-            first.pdisks.first().map(|p| p.size).unwrap_or_default().to_string(),
-            size.to_string(),
-        )?;
+        differs("pdisk-size", first_pdisk.map(|p| p.size).unwrap_or_default().to_string(), size.to_string())?;
     }
-    if let (Some(asked), Some(pdisk)) = (&args.log_dir, first.pdisks.first()) {
+    if let (Some(asked), Some(pdisk)) = (&args.log_dir, first_pdisk) {
         let log = pdisk::Pdisk::log_path(&dir.path.join(&pdisk.dir))?;
         if !asked.canonicalize().is_ok_and(|asked| log.starts_with(asked)) {
             differs("log-dir", log.display().to_string(), asked.display().to_string())?;
         }
     }
+    // The manager's, as a new cluster has them; elsewhere those of the first node.
+    let at = first.filter(|_| !dir.file.manager_here).map_or(dir.file.manager, |node| node.addr);
     if let Some(listen) = args.listen {
-        differs("listen", dir.file.manager.ip().to_string(), listen.to_string())?;
+        differs("listen", at.ip().to_string(), listen.to_string())?;
     }
     if args.cipher_list.is_some_and(|asked| asked != dir.file.cipher_list) {
         bail!(
@@ -153,7 +156,7 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         );
     }
     if let Some(port) = args.port {
-        differs("port", dir.file.manager.port().to_string(), port.to_string())?;
+        differs("port", at.port().to_string(), port.to_string())?;
     }
     if let Some(code) = &args.code {
         differs("code", dir.file.code.clone(), code.clone())?;
@@ -203,13 +206,10 @@ type Log = (String, std::path::PathBuf, u64);
 
 /// Starts the servers that do not run, but for those started already.
 fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -> Result<()> {
-    let mut addresses = vec![dir.file.manager];
-    addresses.extend(dir.file.nodes.iter().map(|n| n.addr));
-    let names = dir.servers();
-    let absent: Vec<(&String, SocketAddr)> = names
-        .iter()
-        .zip(addresses)
-        .filter(|(name, _)| logs.iter().all(|(started, ..)| started != *name))
+    let absent: Vec<(String, SocketAddr)> = dir
+        .servers()
+        .into_iter()
+        .filter(|(name, _)| logs.iter().all(|(started, ..)| started != name))
         .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addr) in &absent {
@@ -240,10 +240,11 @@ pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
         .with_context(|| format!("{addr} for {name} is not free; stop the program that has it (`ss -ltnp` shows which), or choose other ports with --port for a new cluster"))
 }
 
-/// Starts what does not run, and waits until all nodes serve.
+/// Starts what does not run, and waits until all nodes of this machine serve.
 fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     let mut logs = Vec::new();
     let end = Instant::now() + START_PATIENCE;
+    let nodes = &dir.file.nodes;
     let bar = output::spinner("starting");
     link::run(async {
         let link = Link::new(dir)?;
@@ -256,24 +257,24 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
                     bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from));
                 }
             }
-            let nodes = match link.manager(&MgrRequest::GetMap).await {
-                Ok(MgrReply::Map(map)) => map.nodes.iter().filter(|n| serving(dir, n)).count(),
+            let serve = match link.manager(&MgrRequest::GetMap).await {
+                Ok(MgrReply::Map(map)) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
                 // Another version runs: that does not pass.
                 Err(error) if is_refused(&error) => return Err(error),
-                _ => 0,
+                _ => None, // it starts, or does not answer
             };
-            bar.set_message(format!("{nodes} of {} nodes serve", dir.file.nodes.len()));
-            if nodes == dir.file.nodes.len() {
+            let text = match serve {
+                Some(serve) => format!("{serve} of {} nodes serve", nodes.len()),
+                None => format!("the manager at {} does not answer", dir.file.manager),
+            };
+            if serve == Some(nodes.len()) {
                 bar.finish_and_clear();
                 return Ok(());
             }
             if Instant::now() > end {
-                bail!(
-                    "only {nodes} of {} nodes serve after {START_PATIENCE:?}; the logs are in {}",
-                    dir.file.nodes.len(),
-                    dir.path.join("log").display()
-                );
+                bail!("after {START_PATIENCE:?} {text}; the logs are in {}", dir.path.join("log").display());
             }
+            bar.set_message(text);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
@@ -283,9 +284,9 @@ fn is_refused(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| matches!(cause.downcast_ref(), Some(net::CallError::Refused(_))))
 }
 
-/// A node serves if it is registered under the address it has now and its process lives.
-fn serving(dir: &ClusterDir, node: &wire::map::NodeEntry) -> bool {
-    node.session.is_some()
+/// A node serves if it is registered and its process lives.
+fn serving(dir: &ClusterDir, node: &NodeFile, map: &ClusterMap) -> bool {
+    map.node(node.id).is_some_and(|entry| entry.session.is_some())
         && pid_file::live_pid(&dir.pid_file(&node.name)).is_some()
         && dir.ready_file(&node.name).exists()
 }

@@ -292,7 +292,7 @@ async fn prove(
     repair: bool,
 ) -> Result<Page> {
     let request = AdminRequest::Prove { pool, group, after, limit, repair };
-    let AdminReply::Json(text) = link.admin(addr, &request, PROVE_PATIENCE).await? else {
+    let AdminReply::Json(text) = link.admin(&[addr], &request, PROVE_PATIENCE).await? else {
         bail!("unexpected answer");
     };
     let answer: Result<Page, String> = serde_json::from_str(&text).context("the server's answer")?;
@@ -467,7 +467,7 @@ async fn decodable(link: &Link, map: &ClusterMap, fs: base::FsId, file: &LostFil
     for (addr, stripes) in by_server {
         for some in stripes.chunks(READABLE_PAGE) {
             let request = AdminRequest::Readable { pool: file.pool, stripes: some.to_vec() };
-            let Ok(AdminReply::Json(text)) = link.admin(addr, &request, PROVE_PATIENCE).await else {
+            let Ok(AdminReply::Json(text)) = link.admin(&[addr], &request, PROVE_PATIENCE).await else {
                 continue;
             };
             if let Ok(Ok(readable)) = serde_json::from_str::<Result<Vec<bool>, String>>(&text) {

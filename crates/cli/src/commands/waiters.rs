@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 use wire::admin::AdminRequest;
 
-use super::ask::{Answer, ask_all, list, text};
+use super::ask::{Answer, Asked, ask_all, list, text};
 use crate::{
     args::Listing,
     output::{self, begin_of, end_of},
@@ -20,21 +20,25 @@ const WHAT_MAX: usize = 30;
 /// `ropewalk waiters`: longest first. What a mount is asked by programs, what a process waits for, of others and in itself, what
 /// it serves.
 pub fn waiters(listing: &Listing) -> Result<()> {
-    let answers = ask_all(listing, &AdminRequest::Waiters)?;
+    let Asked { answers, all } = ask_all(listing, &AdminRequest::Waiters)?;
     if listing.json {
-        return output::json(&answers);
+        output::json(&answers)?;
+        return all;
     }
     for a in answers.iter().filter(|a| a.answer.is_none()) {
         output::line(format!("{} does not answer at {}", a.process, a.address));
     }
     output::table(&HEAD, rows(&answers));
-    Ok(())
+    all
 }
 
 const HEAD: [&str; 7] = ["PROCESS", "", "PEER", "WHAT", "INODE", "SINCE", "LEFT"];
 
 fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
-    let of_address = answers.iter().map(|a| (a.address.as_str(), a.process.as_str())).collect();
+    let mut of_address = HashMap::new();
+    for a in answers {
+        of_address.extend(a.addresses.iter().map(|addr| (addr.as_str(), a.process.as_str())));
+    }
     let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
     for a in answers {
         let Some(answer) = &a.answer else { continue };
@@ -113,9 +117,15 @@ mod tests {
             Answer {
                 process: "/mnt/a-long/mount-point/of-somebody".into(),
                 address: "127.0.0.1:40000".into(),
+                addresses: vec!["127.0.0.1:40000".into()],
                 answer: Some(all),
             },
-            Answer { process: "n3".into(), address: "127.0.0.1:31999".into(), answer: None },
+            Answer {
+                process: "n3".into(),
+                address: "10.0.0.3:31999".into(),
+                addresses: vec!["10.0.0.3:31999".into(), "127.0.0.1:31999".into()],
+                answer: None,
+            },
         ];
         let rows = rows(&answers);
         assert_eq!(rows.len(), 6);

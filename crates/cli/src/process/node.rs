@@ -28,9 +28,10 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);
     for p in &node.pdisks {
-        if map.pdisk(p.id).is_none() {
-            // `pdisk add` was interrupted: named in the file, not yet at the manager.
-            tracing::warn!("{} is in cluster.toml and not in the cluster; it is left out", p.id);
+        let entry = map.pdisk(p.id);
+        if entry.is_none_or(|entry| !entry.nodes.contains(&node.id)) {
+            // `pdisk add` was interrupted: named in the file, not yet at the manager. Or it was removed from elsewhere.
+            tracing::warn!("{} is in cluster.toml and not this node's in the cluster; it is left out", p.id);
             continue;
         }
         let path = dir.path.join(&p.dir);
@@ -59,7 +60,8 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         return Err(error);
     }
     let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, node.addr)?;
-    let running = admin::serve_admin(&endpoint, "nsd", &node.name);
+    let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
+    let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
     tunables::follow(&endpoint, dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);

@@ -16,12 +16,12 @@ pub fn serve(args: &Serve) -> Result<()> {
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
-        if args.name == "manager" {
+        if args.name == "manager" && dir.file.manager_here {
             return manager::run(&dir, presence, stop).await;
         }
         match dir.file.nodes.iter().find(|n| n.name == args.name) {
             Some(node) => node::run(&dir, node, presence, stop).await,
-            None => bail!("--name {}: this cluster has {}", args.name, dir.servers().join(", ")),
+            None => bail!("--name {}: this machine has {}", args.name, dir.server_names().join(", ")),
         }
     })
 }

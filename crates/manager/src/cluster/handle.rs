@@ -116,6 +116,21 @@ impl Cluster {
                 let outcome = self.add_pdisk(entry, &pools, step);
                 step.answer(ticket, outcome);
             }
+            Request(R::LastPdisk) => {
+                step.reply(ticket, MgrReply::LastPdisk { pdisk: self.last_pdisk() });
+            }
+            Request(R::NodeAdd { name, addrs }) => match self.add_node(name, &addrs, step) {
+                Ok(node) => step.reply(ticket, MgrReply::NodeAdded { node }),
+                Err(error) => step.refuse(ticket, error),
+            },
+            Request(R::NodeRemove { node }) => {
+                let outcome = self.remove_node(node, step);
+                step.answer(ticket, outcome);
+            }
+            Request(R::NodeSet { node, name, addrs }) => {
+                let outcome = self.set_node(node, name, addrs.as_deref(), step);
+                step.answer(ticket, outcome);
+            }
             MakePool(new) => {
                 let outcome = self.make_pool(new, now, step);
                 step.answer(ticket, outcome);

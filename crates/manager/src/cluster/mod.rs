@@ -33,6 +33,9 @@ mod moves;
 #[cfg(test)]
 mod moves_tests;
 mod moving;
+mod nodes;
+#[cfg(test)]
+mod nodes_tests;
 mod pdisks;
 mod pools;
 #[cfg(test)]
@@ -60,7 +63,7 @@ pub use self::{
     pools::{NewPool, Removal},
     state::Cluster,
     step::{HolderList, Step, StoreOp},
-    stored::{last_removed_fs, load_map, map_record},
+    stored::{given_nodes, last_removed_fs, last_told_pdisk, load_map, map_record},
 };
 pub(crate) use self::{code::needed, longest_lease::LEASE_MAX};
 pub use crate::ticket::Ticket;

@@ -9,7 +9,7 @@
 //! does not wait for it
 //! ([`base::fence`] says why that is safe).
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use base::{Epoch, NodeId, SessionId};
 use libc::EINVAL;
@@ -20,6 +20,7 @@ use wire::{
 
 use super::{
     Cluster, Step, Ticket,
+    nodes::{addr_texts, check_addrs},
     state::{Disk, Server},
 };
 
@@ -73,15 +74,18 @@ impl Cluster {
         now: Duration,
         step: &mut Step,
     ) {
-        if let Err(error) = self.check_registration(node, &pdisks) {
-            return step.refuse(ticket, error);
-        }
+        let addrs = match self.check_registration(node, &addrs, &pdisks) {
+            Ok(addrs) => addrs,
+            Err(error) => return step.refuse(ticket, error),
+        };
+        self.mark_used(node, step);
+        self.take_addrs(node, &addrs, step);
         let session = self.next_session();
         self.bump();
         if let Some(entry) = self.map.nodes.iter_mut().find(|entry| entry.id == node) {
             step.notes.push(format!("server {} ({node}) registered, {session}", entry.name));
             entry.session = Some(session);
-            entry.addrs = addrs;
+            entry.addrs = addr_texts(&addrs);
         }
         // Its map counts as in force only when it says so itself.
         self.servers.insert(node, Server { session, registered: now, renewed: now, acked: Epoch(0) });
@@ -98,10 +102,18 @@ impl Cluster {
         step.reply(ticket, MgrReply::Registered { session, lease_us, map, config: Vec::new() });
     }
 
-    fn check_registration(&self, node: NodeId, pdisks: &[PdiskReport]) -> Result<(), MgrError> {
+    /// Its addresses, if there is nothing to say against the server.
+    fn check_registration(
+        &self,
+        node: NodeId,
+        addrs: &[String],
+        pdisks: &[PdiskReport],
+    ) -> Result<Vec<SocketAddr>, MgrError> {
         if self.map.node(node).is_none() {
             return Err(MgrError::Config(format!("{node} is not in the cluster")));
         }
+        let addrs = check_addrs(addrs)?;
+        self.check_unregistered(node, &addrs)?;
         for (at, report) in pdisks.iter().enumerate() {
             let refuse = |reason: String| MgrError::Pdisk { pdisk: report.id, reason };
             let Some(entry) = self.map.pdisk(report.id) else {
@@ -120,7 +132,7 @@ impl Cluster {
                 return Err(MgrError::Superseded);
             }
         }
-        Ok(())
+        Ok(addrs)
     }
 
     pub(super) fn renew(

@@ -85,9 +85,14 @@ impl Stage {
             }],
             filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
         };
+        Stage::made(&spec)
+    }
+
+    /// As a new store with this in it begins.
+    pub fn made(spec: &crate::Spec) -> Stage {
         let empty: Snapshot = Arc::new(BTreeMap::new());
         let mut store = BTreeMap::new();
-        store::memory::apply(&mut store, crate::format::first_state(&spec, [1, 2], &empty).unwrap());
+        store::memory::apply(&mut store, crate::format::first_state(spec, [1, 2], &empty).unwrap());
         let cluster = Cluster::load(&store, LEASE, Duration::ZERO).unwrap();
         let mut stage = Stage {
             store,

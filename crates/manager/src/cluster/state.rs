@@ -11,7 +11,7 @@ use super::{
     longest_lease::LongestLease,
     moving::Moving,
     space::Space,
-    stored::{last_removed_fs, load_map},
+    stored::{GivenNodes, given_nodes, last_removed_fs, last_told_pdisk, load_map},
 };
 use crate::{
     keys::{self, CounterRecord, EndingRecord, PdiskRecord, ReadError, SessionRecord},
@@ -113,6 +113,10 @@ pub struct Cluster {
     pub(super) moving: BTreeMap<PoolId, Moving>,
     /// The last file system that was removed.
     pub(super) removed_fs: FsId,
+    /// The last pdisk that has told of itself or was removed.
+    pub(super) told_pdisk: PdiskId,
+    /// Nodes that were added or removed.
+    pub(super) given: GivenNodes,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -151,6 +155,8 @@ impl Cluster {
             tokens_max: tokens_max(Tunables::default().max_files_to_cache()),
             moving: BTreeMap::new(),
             removed_fs: last_removed_fs(from)?,
+            told_pdisk: last_told_pdisk(from)?,
+            given: given_nodes(from)?,
             now,
             map,
         };

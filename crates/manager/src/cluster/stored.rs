@@ -1,12 +1,12 @@
 //! How the map is stored: a record without its pools, and one for each pool.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeSet, ops::ControlFlow};
 
-use base::FsId;
+use base::{FsId, NodeId, PdiskId};
 use wire::map::ClusterMap;
 
 use crate::{
-    keys::{self, MapRecord, ReadError},
+    keys::{self, MapRecord, NodeRecord, ReadError},
     store::{Read, StoreError, open_record, prefix_end},
 };
 
@@ -49,11 +49,49 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
     }
 }
 
+/// Nodes that were added or removed while the cluster runs.
+#[derive(Debug, Default)]
+pub struct GivenNodes {
+    /// The highest number among them.
+    pub last: NodeId,
+    /// Those whose server has never registered.
+    pub unused: BTreeSet<NodeId>,
+}
+
+/// The nodes that were added or removed.
+pub fn given_nodes(from: &dyn Read) -> Result<GivenNodes, ReadError> {
+    let mut given = GivenNodes::default();
+    keys::walk(from, b"w", &prefix_end(b"w"), |key, value| {
+        let node = NodeId(number(key));
+        given.last = given.last.max(node);
+        if !open_record::<NodeRecord>(key, value)?.used {
+            given.unused.insert(node);
+        }
+        Ok(true)
+    })?;
+    Ok(given)
+}
+
+/// The highest number of a pdisk that has a record of its own: those of removed ones stay.
+pub fn last_told_pdisk(from: &dyn Read) -> Result<PdiskId, StoreError> {
+    let mut last = PdiskId(0);
+    from.scan(b"p", &prefix_end(b"p"), &mut |key, _| {
+        last = last.max(PdiskId(number(key)));
+        ControlFlow::Continue(())
+    })?;
+    Ok(last)
+}
+
+/// The 32-bit number at the end of a key.
+fn number(key: &[u8]) -> u32 {
+    key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()
+}
+
 /// The highest number of a file system that was removed.
 pub fn last_removed_fs(from: &dyn Read) -> Result<FsId, StoreError> {
     let mut last = FsId(0);
     from.scan(b"z", &prefix_end(b"z"), &mut |key, _| {
-        last = last.max(FsId(key.last_chunk::<4>().copied().map(u32::from_be_bytes).unwrap_or_default()));
+        last = last.max(FsId(number(key)));
         ControlFlow::Continue(())
     })?;
     Ok(last)

@@ -109,7 +109,7 @@ fn who_proves_another_point_than_the_recorded_asks_again() {
         MgrRequest::RegisterServer {
             node: NodeId(1),
             process: process(1),
-            addrs: vec![],
+            addrs: vec!["127.0.0.1:1".into()],
             pdisks: vec![PdiskReport { proved: Some(mark(100)), ..report(1, 6, 400) }],
         },
     );
@@ -150,7 +150,7 @@ fn an_old_copy_of_a_pdisk_must_catch_up() {
         MgrRequest::RegisterServer {
             node: NodeId(1),
             process: process(1),
-            addrs: vec![],
+            addrs: vec!["127.0.0.1:1".into()],
             pdisks: vec![report(1, 5, 100)],
         },
     );
@@ -161,7 +161,7 @@ fn an_old_copy_of_a_pdisk_must_catch_up() {
         MgrRequest::RegisterServer {
             node: NodeId(1),
             process: process(1),
-            addrs: vec![],
+            addrs: vec!["127.0.0.1:1".into()],
             pdisks: vec![report(2, 9, 0)],
         },
     );

@@ -36,7 +36,10 @@ impl Cluster {
             PdiskWish::Remove => {
                 self.bump();
                 self.map.pdisks.retain(|p| p.id != id);
-                self.disks.remove(&id);
+                // Its record stays, so that its number is never given again.
+                let disk = self.disks.remove(&id).unwrap_or_default();
+                step.put(keys::pdisk_key(id), &disk.record);
+                self.told_pdisk = self.told_pdisk.max(id);
                 for pool in &mut self.map.pools {
                     pool.pdisks.retain(|p| p.id != id);
                     step.put(keys::pool_key(pool.id), pool);
@@ -62,6 +65,11 @@ impl Cluster {
         self.bump();
     }
 
+    /// The highest number of a pdisk that was ever given.
+    pub(super) fn last_pdisk(&self) -> PdiskId {
+        self.map.pdisks.iter().map(|p| p.id).max().unwrap_or_default().max(self.told_pdisk)
+    }
+
     /// A new pdisk for some pools.
     pub(super) fn add_pdisk(
         &mut self,
@@ -70,8 +78,9 @@ impl Cluster {
         step: &mut Step,
     ) -> Result<(), MgrError> {
         let no = |text: String| Err(MgrError::Config(text));
-        if let Some(last) = self.map.pdisks.iter().map(|p| p.id).max().filter(|last| *last >= new.id) {
-            return no(format!("{} is not above {last}, the last pdisk of the cluster", new.id));
+        let last = self.last_pdisk();
+        if last >= new.id {
+            return no(format!("{} is not above {last}, the last number of a pdisk that was given", new.id));
         }
         if new.capacity == 0 || new.nodes.iter().any(|node| self.map.node(*node).is_none()) {
             return no(format!("{} has no capacity, or its node is not in the cluster", new.id));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{Grant, PdiskId, SessionId};
+use base::{Grant, NodeId, PdiskId, SessionId};
 use wire::mgr::{MgrError, MgrReply};
 
 use super::*;
@@ -11,8 +11,8 @@ use crate::{
     cluster::Cluster,
     keys::{
         ConfigRecord, CounterRecord, DeleteQueueRecord, DeleteRecord, EndingRecord, EntryRecord,
-        ExtentRecord, FormatRecord, FsRecord, LeapRecord, LeaseRecord, MapRecord, OrphanRecord, PdiskRecord,
-        RemovedFsRecord, ReplyRecord, SessionRecord,
+        ExtentRecord, FormatRecord, FsRecord, LeapRecord, LeaseRecord, MapRecord, NodeRecord, OrphanRecord,
+        PdiskRecord, RemovedFsRecord, ReplyRecord, SessionRecord,
     },
     mutate::mutated,
     store::{seal_bytes, seal_record},
@@ -65,6 +65,7 @@ fn records() -> Records {
     put(&mut all, keys::lease_key(), LeaseRecord { longest_us: 300_000_000 });
     put(&mut all, keys::pdisk_key(PdiskId(1)), pdisk.clone());
     put(&mut all, keys::pdisk_key(PdiskId(2)), keys::PdiskRecord1::from(pdisk));
+    put(&mut all, keys::node_key(NodeId(3)), NodeRecord { used: false });
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {
         put(&mut all, keys::reply_key(session, slot), ReplyRecord { seq: 8, outcome });

@@ -1,0 +1,49 @@
+//! Nodes: the servers of a cluster.
+
+use clap::{Args, Subcommand};
+
+use super::common::{Dir, Listing};
+
+#[derive(Subcommand)]
+pub enum Node {
+    /// Nodes with addresses, state, pdisks and use
+    #[command(
+        after_help = "Examples:\n  ropewalk node list --dir /data/rope\n  ropewalk node list --dir /data/rope --json | jq '.[] | select(.state != \"serves\")'"
+    )]
+    List(Listing),
+    /// One node: its addresses and pdisks, and what its server says of itself
+    #[command(after_help = "Examples:
+  ropewalk node show --dir /data/rope n2
+  ropewalk node show --dir /data/rope n2 --json | jq .status.version")]
+    Show(NodeShow),
+    /// Take a node that does not serve and has no pdisks any more out of the cluster
+    #[command(after_help = "Example:\n  ropewalk node remove --dir /data/rope n4")]
+    Remove(NodeName),
+    /// Call a node otherwise; its files and pdisks keep their names
+    #[command(after_help = "Example:\n  ropewalk node rename --dir /data/rope n4 rack2-4")]
+    Rename(NodeRename),
+}
+
+#[derive(Args)]
+pub struct NodeShow {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Its name, as `node list` shows it
+    pub node: String,
+}
+
+#[derive(Args)]
+pub struct NodeName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name, as `node list` shows it
+    pub node: String,
+}
+
+#[derive(Args)]
+pub struct NodeRename {
+    #[command(flatten)]
+    pub name: NodeName,
+    /// Its new name: 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit
+    pub new: String,
+}

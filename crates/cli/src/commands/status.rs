@@ -1,0 +1,155 @@
+//! `ropewalk status`: the cluster in one look, its processes on all machines with what they say themselves.
+
+use anyhow::Result;
+use serde::Serialize;
+use wire::{admin::AdminRequest, map::PdiskState, mgr::ClusterReport};
+
+use super::{
+    ask::{Census, Process},
+    listing::{PdiskRow, add_catch_up, group_health, pdisk_rows},
+};
+use crate::{
+    args::Listing,
+    cluster_dir::ClusterDir,
+    link::{self, Link},
+    output,
+    process::pid_file,
+};
+
+#[derive(Serialize)]
+struct StatusReport {
+    cluster: String,
+    id: String,
+    /// None where the manager does not answer; as store and deletes_pending.
+    epoch: Option<u64>,
+    well: bool,
+    remarks: Vec<String>,
+    store: Option<String>,
+    deletes_pending: Option<u64>,
+    processes: Vec<ProcessRow>,
+    pdisks: Vec<PdiskRow>,
+}
+
+#[derive(Serialize)]
+struct ProcessRow {
+    name: String,
+    role: &'static str,
+    address: String,
+    pid: Option<u32>,
+    /// What the process itself says: statistics of the one registry.
+    status: Option<serde_json::Value>,
+}
+
+/// `ropewalk status`: exit status 0 if the cluster could be asked; `well` says how it is.
+pub fn status(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let (status, all) = link::run(async {
+        let link = Link::new(&dir)?;
+        let census = Census::take(&dir, &link).await;
+        let answers = census.ask(&link, &AdminRequest::Status).await;
+        let Census { processes, report } = census;
+        let processes = processes.into_iter().zip(answers).map(|(p, status)| process_row(&dir, p, status));
+        let processes: Vec<ProcessRow> = processes.collect();
+        match report {
+            Ok(report) => Ok((gather_status(&link, report, processes).await, Ok(()))),
+            Err(error) => Ok((status_without_manager(&dir, processes), Err(error))),
+        }
+    })?;
+    if listing.json {
+        output::json(&status)?;
+        return all;
+    }
+    let epoch = status.epoch.map(|epoch| format!(", map epoch {epoch}")).unwrap_or_default();
+    output::line(format!(
+        "cluster {} ({}){epoch}: {}",
+        status.cluster,
+        status.id,
+        if status.well { "well" } else { "needs attention" }
+    ));
+    status.remarks.iter().for_each(|r| output::line(format!("  {r}")));
+    status.store.iter().for_each(|store| output::line(format!("  store: {store}")));
+    output::line("");
+    let cells = |p: &ProcessRow| {
+        let answer = if p.status.is_some() { "answers" } else { "does not answer" };
+        vec![
+            p.name.clone(),
+            p.role.to_owned(),
+            p.pid.map_or("-".to_owned(), |p| p.to_string()),
+            p.address.clone(),
+            answer.to_owned(),
+        ]
+    };
+    output::table(
+        &["PROCESS", "ROLE", "PID", "ADDRESS", "STATE"],
+        status.processes.iter().map(cells).collect(),
+    );
+    all
+}
+
+/// A process's id is that on its own machine: of one of this machine as its file says, of others as they say themselves.
+fn process_row(dir: &ClusterDir, process: Process, status: Option<serde_json::Value>) -> ProcessRow {
+    let here = |local: &String| pid_file::live_pid(&dir.pid_file(local));
+    let said = || u32::try_from(status.as_ref()?["pid"].as_u64()?).ok();
+    let pid = process.local.as_ref().and_then(here).or(process.pid).or_else(said);
+    ProcessRow { address: process.address(), name: process.name, role: process.role, pid, status }
+}
+
+/// What the processes' own words give cause to say.
+fn process_remarks(processes: &[ProcessRow]) -> Vec<String> {
+    let mut remarks: Vec<String> = Vec::new();
+    for p in processes {
+        let Some(status) = &p.status else {
+            remarks.push(format!("{} {} does not answer at {}", p.role, p.name, p.address));
+            continue;
+        };
+        if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
+            remarks.push(format!("{} {} could not write {lost} lines of its log", p.role, p.name));
+        }
+    }
+    remarks
+}
+
+/// What this machine knows by itself.
+fn status_without_manager(dir: &ClusterDir, processes: Vec<ProcessRow>) -> StatusReport {
+    StatusReport {
+        cluster: dir.file.name.clone(),
+        id: dir.file.id.clone(),
+        epoch: None,
+        well: false,
+        remarks: process_remarks(&processes),
+        store: None,
+        deletes_pending: None,
+        processes,
+        pdisks: Vec::new(),
+    }
+}
+
+async fn gather_status(link: &Link, report: ClusterReport, processes: Vec<ProcessRow>) -> StatusReport {
+    let mut remarks = process_remarks(&processes);
+    for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
+        remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
+    }
+    for pool in &report.map.pools {
+        match group_health(&report.map, pool) {
+            (_, 0, 0) => {}
+            (groups, degraded, 0) => remarks
+                .push(format!("pool {}: {degraded} of {groups} groups degraded, all readable", pool.name)),
+            (groups, _, dead) => {
+                remarks.push(format!("pool {}: {dead} of {groups} groups cannot be read", pool.name))
+            }
+        }
+    }
+    let mut pdisks = pdisk_rows(&report);
+    add_catch_up(&report.map, link, &mut pdisks).await;
+    StatusReport {
+        cluster: report.map.name.clone(),
+        id: report.map.cluster.to_string(),
+        epoch: Some(report.map.epoch.0),
+        well: remarks.is_empty(),
+        remarks,
+        store: Some(report.store.clone()),
+        deletes_pending: Some(report.deletes_pending),
+        processes,
+        pdisks,
+    }
+}
