@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::units::{MIB, UNIT};
 use serde::Serialize;
-use wire::mgr::INLINE_LEN_MAX;
+use wire::{map::PoolEntry, mgr::INLINE_LEN_MAX};
 
 use crate::error::MountError;
 
@@ -45,6 +45,10 @@ pub struct Tunables {
     pub handles_max: u32,
     /// Every wait ends after this time without progress.
     pub deadline: Duration,
+    /// How often the lease is renewed.
+    pub lease_renew_interval: Duration,
+    /// The largest block of a pool that is mounted, bytes.
+    pub block_size_max: u64,
     /// Raw bytes of room asked for at a time.
     pub reserve_bytes: u64,
     /// Extents of a file's record asked for in one call, and blocks of a window of it: 1 to 4096.
@@ -73,6 +77,8 @@ impl Default for Tunables {
             files_to_cache_max: 50_000,
             handles_max: handles_max(50_000),
             deadline: Duration::from_secs(60),
+            lease_renew_interval: Duration::from_secs(1),
+            block_size_max: 16 * MIB,
             reserve_bytes: 64 * MIB,
             record_window: 4096,
             record_runs_max: 1 << 16,
@@ -113,6 +119,8 @@ impl Tunables {
         self.files_to_cache_max = cluster.max_files_to_cache();
         self.handles_max = handles_max(self.files_to_cache_max);
         self.deadline = cluster.operation_deadline();
+        self.lease_renew_interval = cluster.lease_renew_interval();
+        self.block_size_max = cluster.maxblocksize().0;
         self.adopt_live(&cluster);
         Ok(())
     }
@@ -147,6 +155,19 @@ impl Tunables {
         let MemoryBound { pagepool, idle_buffers, writing, files, handles, names, process, .. } = parts;
         let all = [pagepool, idle_buffers, writing, files, handles, names, process];
         MemoryBound { total: all.into_iter().fold(0, u64::saturating_add), ..parts }
+    }
+
+    /// Refuses a pool of blocks above `maxblocksize`: four of those are all that the page pool is sure to hold.
+    pub(crate) fn check_pool(&self, fs: &str, pool: &PoolEntry) -> Result<(), MountError> {
+        if u64::from(pool.block_size) <= self.block_size_max {
+            return Ok(());
+        }
+        Err(MountError::BlockSize {
+            fs: fs.to_owned(),
+            pool: pool.name.clone(),
+            block_size: pool.block_size.into(),
+            max: self.block_size_max,
+        })
     }
 
     /// Refuses what does not fit into this machine.

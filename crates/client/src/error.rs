@@ -126,13 +126,20 @@ pub enum MountError {
         /// The largest part of it, bytes.
         pagepool: u64,
     },
-    /// The map names a pool in a way this client cannot use.
-    #[error("pool of file system {fs:?}: {reason}")]
-    Pool {
+    /// The file system's pool has larger blocks than a mount accepts.
+    #[error(
+        "file system {fs:?} is on pool {pool:?} with blocks of {}, and maxblocksize is {}: raise maxblocksize, with pagepool at least four times as large, and mount again",
+        human_size(*block_size), human_size(*max)
+    )]
+    BlockSize {
         /// The file system.
         fs: String,
-        /// What is wrong with it.
-        reason: String,
+        /// Its pool.
+        pool: String,
+        /// Bytes of a block of that.
+        block_size: u64,
+        /// The largest that is accepted, bytes.
+        max: u64,
     },
 }
 

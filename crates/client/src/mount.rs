@@ -15,8 +15,8 @@ use net::Endpoint;
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use stripe::{
-    IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport, NsdTransport,
-    Registered, Registrar, RegistrarError, StripeError, StripeIo,
+    ClusterView, IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport,
+    NsdTransport, Registered, Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
     mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
@@ -69,16 +69,22 @@ impl Client {
         buffers: BufPool,
     ) -> Result<Client, MountError> {
         let (membership, granted) = open_session(link, &config).await?;
-        let mut tunables = config.tunables;
-        tunables.adopt_cluster_values(&granted.config)?;
-        tunables.validate()?;
+        let tunables = match accept(&config, &granted, &membership.view()) {
+            Ok(tunables) => tunables,
+            Err(refusal) => {
+                // What the last session left is the next one's to resolve. Unanswered, this one ends with its lease.
+                membership.leave();
+                let until = Instant::now() + config.tunables.deadline;
+                let _ = membership.call(MgrRequest::CloseSession, until).await;
+                return Err(refusal);
+            }
+        };
+        membership.set_renew_interval(tunables.lease_renew_interval);
 
         let io = stripe_io(transport, &membership, tunables.deadline);
         let resolved = !granted.resolve || resolve(&membership, &io, &granted, tunables.deadline).await?;
 
         let blocks = Arc::new(StripeBlocks { io });
-        let block_size = blocks.geometry(granted.session.fs.pool).map_or(0, |g| u64::from(g.block_size));
-        tunables.check_memory(block_size, installed_memory())?;
         let manager = Arc::new(MemberCalls { membership: membership.clone() });
         let client = Client::with_buffers(manager, blocks, granted.session.clone(), tunables, buffers);
         if !granted.whole {
@@ -135,6 +141,17 @@ async fn open_session(
         Some(granted) => Ok((membership, granted)),
         None => Err(MountError::Manager(CallError::Unexpected("OpenSession"))),
     }
+}
+
+/// The tunables of a mount, of a file system that it can take on.
+fn accept(config: &ClientConfig, granted: &Granted, view: &ClusterView) -> Result<Tunables, MountError> {
+    let mut tunables = config.tunables;
+    tunables.adopt_cluster_values(&granted.config)?;
+    tunables.validate()?;
+    let pool = view.map.pool(granted.session.fs.pool);
+    pool.map_or(Ok(()), |pool| tunables.check_pool(&config.fs, pool))?;
+    tunables.check_memory(pool.map_or(0, |pool| u64::from(pool.block_size)), installed_memory())?;
+    Ok(tunables)
 }
 
 fn stripe_io(transport: Arc<dyn NsdTransport>, membership: &Membership, deadline: Duration) -> StripeIo {

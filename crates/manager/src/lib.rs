@@ -24,6 +24,7 @@ pub mod apply;
 pub mod check;
 mod closing;
 pub mod cluster;
+mod delete_queue;
 mod error;
 mod event_log;
 pub mod format;

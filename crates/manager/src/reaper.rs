@@ -17,7 +17,8 @@ use base::{PdiskId, PoolId};
 use wire::{map::ClusterMap, nsd::BATCH_MAX, strip::DeleteStrips};
 
 use crate::{
-    keys::{self, DeleteQueueRecord, DeleteRecord, delete_queue_key, last_u64},
+    delete_queue,
+    keys::{self, DeleteRecord, last_u64},
     manager::Inner,
     namespace::Fault,
     store::{Read, open_record, prefix_end},
@@ -87,6 +88,7 @@ impl Pass {
             let more = taken < BATCH_MAX && looked < LOOK_MAX;
             if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
+        debug_assert!(batches.keys().all(|pool| !self.waiting.contains(pool)), "tried once in a pass");
         self.after = if taken < BATCH_MAX && looked < LOOK_MAX { 0 } else { last };
         Ok(batches)
     }
@@ -193,14 +195,7 @@ async fn delete_everywhere(
 }
 
 async fn finish(inner: &Arc<Inner>, batch: Batch) -> Result<(), String> {
-    let done = inner.writer.run(move |txn| {
-        let mut queue = keys::read::<DeleteQueueRecord>(txn, &delete_queue_key())?.unwrap_or_default();
-        queue.entries = queue.entries.saturating_sub(batch.numbers.len() as u64);
-        queue.blocks = queue.blocks.saturating_sub(batch.blocks);
-        batch.numbers.iter().for_each(|&number| txn.delete(keys::delete_key(number)));
-        keys::write(txn, delete_queue_key(), &queue);
-        Ok(())
-    });
+    let done = inner.writer.run(move |txn| Ok(delete_queue::remove(txn, &batch.numbers, batch.blocks)?));
     done.await.map_err(|error| error.to_string())
 }
 

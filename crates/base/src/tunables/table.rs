@@ -9,7 +9,7 @@ use super::{
     attributes::{
         Change::{self, Live, Reopen, Restart},
         Scope::{self, Cluster, Mount, Node},
-        Status::{self, Planned, Used},
+        Status::{self, Used},
     },
     setting::{Allowed, ConnCount, ConnCounts, IoEngine, Setting, TransferMode},
 };
@@ -227,11 +227,11 @@ tunables! {
         default: ByteSize(512 * KIB), range: sizes(0, 1024 * TIB),
         unit: "bytes", scope: Node, change: Live, status: Used
     }
-    /// The largest block size of a pool that a mount accepts.
+    /// The largest block size of a pool that a mount accepts: a file system on a pool of larger blocks is not mounted.
     maxblocksize = "maxblocksize": ByteSize {
         default: ByteSize(16 * MIB),
         range: [256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB].map(ByteSize),
-        unit: "bytes", scope: Cluster, change: Restart, status: Planned
+        unit: "bytes", scope: Cluster, change: Reopen, status: Used
     }
     /// Inodes a client keeps with their tokens after the files were closed; open files are not limited.
     max_files_to_cache = "maxFilesToCache": u32 {
@@ -357,10 +357,11 @@ tunables! {
         default: Duration::from_secs(10), range: ms(1_000, 300_000),
         unit: "time", scope: Cluster, change: Restart, status: Used
     }
-    /// How often a lease is renewed; at most a third of `leaseDuration`, so that two renewals may be lost.
+    /// How often servers and mounts renew their lease, and after a quarter of it where that is sooner: two renewals may be
+    /// lost. At most a third of `leaseDuration`.
     lease_renew_interval = "leaseRenewInterval": Duration {
         default: Duration::from_secs(1), range: ms(100, 100_000),
-        unit: "time", scope: Cluster, change: Restart, status: Planned
+        unit: "time", scope: Cluster, change: Restart, status: Used
     }
     /// A pdisk that has been missing for this long is rebuilt on the others. Short times move data for
     /// every restart of a node that takes longer; long ones leave groups degraded.

@@ -72,7 +72,10 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         addrs: vec![node.addr.to_string()],
         pdisks: pdisks.clone(),
         manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),
-        membership: stripe::MembershipConfig::default(),
+        membership: stripe::MembershipConfig {
+            renew_interval: tunables.lease_renew_interval(),
+            ..stripe::MembershipConfig::default()
+        },
         io: stripe::IoConfig::default(),
         tuning: nsd::Tuning { cache_bytes: admin::cache_bytes(&tunables), ..nsd::Tuning::default() },
     };

@@ -4,11 +4,13 @@
 //! across a restart: sessions claim what they hold, and until all have claimed or are gone nothing is given
 //! or told, only given up.
 //!
-//! Invariants: locks of different owners go together. A session's locks stay until it gives them up or
+//! Invariants, looked at in debug builds after each change (`check.rs`): locks of different owners go together, as far as
+//! they were given here: claims are believed. A session's locks stay until it gives them up or
 //! [`Locks::drop_session`] says that it is fenced or ended cleanly. Whoever waits, waits for a lock that is
-//! held, or for at most [`FAIR_FOR`] because somebody else waited before; who waits for locks that are held
-//! never waits in a circle.
+//! held, or for at most [`FAIR_FOR`] because somebody else waited before; who asks to wait for locks that are held
+//! is not left waiting in a circle.
 
+mod check;
 #[cfg(test)]
 mod tests;
 
@@ -63,6 +65,8 @@ struct Waiter {
 #[derive(Debug, Default, Clone)]
 struct Entry {
     held: LockSet<SessionId>,
+    /// Some of it was claimed: by what sessions say, it may clash.
+    claimed: bool,
     waiting: VecDeque<Waiter>,
     /// Highest number of a change, of sessions that hold or wait for something here.
     seqs: BTreeMap<SessionId, u64>,
@@ -131,13 +135,14 @@ impl Locks {
             return answers; // late
         }
         for (ino, lock) in locks.iter().filter(|(_, lock)| lock.is_valid()) {
-            self.inodes.entry(*ino).or_default();
+            self.inodes.entry(*ino).or_default().claimed = true;
             self.give(*ino, session, *lock, now);
         }
         if last {
             self.members.entry(session).or_default().claimed = true;
             self.settle_all(now, &mut answers);
         }
+        self.check_all(now);
         answers
     }
 
@@ -180,6 +185,10 @@ impl Locks {
             self.settle(ino, now, &mut answers);
             answers.push((ticket, LockAnswer::Deadlock));
         }
+        if self.ready() && self.is_waiting(ino, session, seq) {
+            self.check_no_circle(session, lock.owner);
+        }
+        self.check(ino, now);
         answers
     }
 
@@ -199,6 +208,7 @@ impl Locks {
             answers.extend(waiter.ticket.map(|ticket| (ticket, LockAnswer::Cancelled)));
         }
         self.settle(ino, now, &mut answers);
+        self.check(ino, now);
         answers
     }
 
@@ -216,6 +226,7 @@ impl Locks {
         let ask = Ask::Test;
         self.enqueue(ino, Waiter { session, seq: 0, lock, ask, since: now, ticket: Some(ticket), expires });
         self.settle(ino, now, &mut answers);
+        self.check(ino, now);
         answers
     }
 
@@ -227,6 +238,7 @@ impl Locks {
                 self.change(ino, |entry| entry.waiting.retain(|waiter| waiter.session != session));
             }
         }
+        self.check_indexes();
     }
 
     /// Sessions that are to be fenced.
@@ -246,6 +258,7 @@ impl Locks {
             });
         }
         self.settle_all(now, &mut answers);
+        self.check_all(now);
         answers
     }
 
@@ -272,6 +285,7 @@ impl Locks {
         } else {
             self.stalled.get_or_insert(now);
         }
+        self.check_all(now);
         answers
     }
 

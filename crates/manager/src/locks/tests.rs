@@ -229,6 +229,24 @@ fn after_a_restart_nothing_is_given_before_all_have_claimed() {
     assert_eq!(stage.tried(S2, exclusive(2, 5, 5)), LockAnswer::Done);
 }
 
+/// Claims come from outside: two sessions may both say that a byte is theirs, and nothing of that breaks the table.
+#[test]
+fn claims_that_clash_are_believed() {
+    let mut stage = Stage::new();
+    stage.locks = Locks::new(78);
+    stage.locks.begin(S1, "b", false);
+    stage.locks.begin(S2, "b", false);
+    let waits = stage.set(S2, F, exclusive(3, 5, 5), true);
+    for session in [S1, S2] {
+        let answers = stage.locks.claim(session, 78, &[(F, exclusive(1, 0, 9))], true, stage.now);
+        assert!(answers.is_empty(), "{answers:?}");
+    }
+    assert_eq!(stage.tried(S1, lock(1, LockMode::None, 0, END)), LockAnswer::Done);
+    assert_eq!(stage.answers.get(&waits), None);
+    assert_eq!(stage.tried(S2, lock(1, LockMode::None, 0, END)), LockAnswer::Done);
+    assert_eq!(stage.answers.get(&waits), Some(&LockAnswer::Done));
+}
+
 #[derive(Debug, Clone)]
 enum Move {
     Set(u64, u64, Lock, bool),

@@ -125,18 +125,31 @@ impl Editor<'_, '_> {
         if free >= first + COOKIE_MIN {
             return errno(ENOSPC); // 128 names with one 56-bit hash under a secret key
         }
+        debug_assert!(self.is_entry(dir, free) != Some(true), "the cookie of an entry is its own");
         let entry = EntryRecord { name: name.to_vec(), ino, kind };
         keys::write(self.txn, entry_key(self.fs.fs, dir, free), &entry);
         Ok(())
     }
 
+    /// Whether there is an entry; `None` where that cannot be read.
+    fn is_entry(&self, dir: InodeNo, cookie: u64) -> Option<bool> {
+        self.txn.get(&entry_key(self.fs.fs, dir, cookie)).ok().map(|entry| entry.is_some())
+    }
+
     /// Points an existing entry elsewhere; its cookie stays.
     pub(super) fn replace_entry(&mut self, dir: InodeNo, cookie: u64, entry: &EntryRecord) {
+        debug_assert!(
+            keys::read::<EntryRecord>(self.txn, &entry_key(self.fs.fs, dir, cookie))
+                .ok()
+                .is_none_or(|old| old.is_some_and(|old| old.name == entry.name)),
+            "an entry keeps its name and its cookie"
+        );
         keys::write(self.txn, entry_key(self.fs.fs, dir, cookie), entry);
     }
 
     /// Removes an entry.
     pub(super) fn remove_entry(&mut self, dir: InodeNo, cookie: u64) {
+        debug_assert!(self.is_entry(dir, cookie) != Some(false), "an entry that was found is there");
         self.txn.delete(entry_key(self.fs.fs, dir, cookie));
     }
 }

@@ -14,7 +14,8 @@ use wire::{
 
 use super::{Editor, Op, errno};
 use crate::{
-    keys::{self, BYTES_VERSION, DeleteQueueRecord, DeleteRecord, FsRecord, Inode, body_key, inode_key},
+    delete_queue,
+    keys::{self, BYTES_VERSION, DeleteRecord, FsRecord, Inode, body_key, inode_key},
     store::{Read, open_bytes, prefix_end, seal_bytes},
 };
 
@@ -167,6 +168,7 @@ impl Editor<'_, '_> {
         if size > FILE_SIZE_MAX {
             return errno(EFBIG);
         }
+        let was_sound = self.runs_are_sound(ino, inode) == Some(true);
         if size < inode.size {
             let keep = size.div_ceil(u64::from(inode.block_size));
             self.drop_blocks(ino, inode, keep, u64::MAX, highest)?;
@@ -176,7 +178,9 @@ impl Editor<'_, '_> {
             }
         }
         inode.size = size;
-        self.recount(ino, inode)
+        self.recount(ino, inode)?;
+        debug_assert!(!was_sound || self.runs_are_sound(ino, inode) != Some(false), "{ino} cut to {size}");
+        Ok(())
     }
 
     /// Takes a link away; the inode goes with the last one, unless it is held open.
@@ -200,10 +204,13 @@ impl Editor<'_, '_> {
             self.put(ino, &inode);
             let own = open.then_some(self.actor.session);
             let others = self.actor.openers.iter().filter(|(opened, _)| *opened == ino).map(|(_, s)| *s);
+            let mut holders = 0;
             for session in own.into_iter().chain(others.filter(|s| *s != self.actor.session)) {
                 let key = keys::orphan_key(session, self.fs.fs, ino);
                 keys::write(self.txn, key, &keys::OrphanRecord {});
+                holders += 1;
             }
+            debug_assert!(holders > 0, "{ino} has no name, and no orphan record says who holds it");
         } else {
             self.remove_inode(ino, &inode, highest)?;
         }
@@ -276,13 +283,8 @@ impl Editor<'_, '_> {
         last: u64,
         highest: Version,
     ) -> Op<()> {
-        let key = keys::delete_queue_key();
-        let mut queue = keys::read::<DeleteQueueRecord>(self.txn, &key)?.unwrap_or_default();
         let size_blocks = inode.size.div_ceil(u64::from(inode.block_size.max(1)));
         let blocks = last.saturating_sub(first).saturating_add(1).min(inode.blocks.max(size_blocks));
-        queue.last += 1;
-        queue.entries += 1;
-        queue.blocks += blocks;
         let strips = DeleteStrips {
             fs: self.fs.fs,
             inode: ino,
@@ -291,8 +293,6 @@ impl Editor<'_, '_> {
             highest,
         };
         let record = DeleteRecord { pool: inode.pool, strips, blocks };
-        keys::write(self.txn, keys::delete_key(queue.last), &record);
-        keys::write(self.txn, key, &queue);
-        Ok(())
+        Ok(delete_queue::push(self.txn, &record)?)
     }
 }

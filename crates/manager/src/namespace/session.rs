@@ -51,13 +51,12 @@ fn mutate_inner(
         return Ok(Err(MgrError::Errno(EINVAL)));
     }
     let key = keys::reply_key(session, op.slot);
-    if let Some(last) = keys::read::<ReplyRecord>(txn, &key)? {
-        if last.seq == op.seq {
-            return Ok(last.outcome);
-        }
-        if op.seq < last.seq {
-            return Ok(Err(MgrError::Superseded));
-        }
+    let last = keys::read::<ReplyRecord>(txn, &key)?;
+    let last_seq = last.as_ref().map(|last| last.seq);
+    match last {
+        Some(last) if last.seq == op.seq => return Ok(last.outcome),
+        Some(last) if op.seq < last.seq => return Ok(Err(MgrError::Superseded)),
+        _ => {}
     }
     let outcome = match apply(txn, fs, Actor { session, grant: record.grant, openers }, change) {
         Ok(reply) => Ok(reply),
@@ -66,6 +65,7 @@ fn mutate_inner(
             Err(fault.into_reply()?)
         }
     };
+    debug_assert!(last_seq.is_none_or(|last| last < op.seq), "a slot's numbers rise");
     let reply = ReplyRecord { seq: op.seq, outcome };
     keys::write(txn, key, &reply);
     txn.keep();

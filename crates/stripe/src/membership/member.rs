@@ -30,7 +30,8 @@ use crate::{ClusterView, SessionCell, SilenceReporter};
 /// Times of membership.
 #[derive(Clone, Debug)]
 pub struct MembershipConfig {
-    /// How often the lease is renewed; of a lease shorter than four times this, after a quarter of it.
+    /// How often the lease is renewed, until [`Membership::set_renew_interval`] says otherwise; of a lease shorter than four
+    /// times this, after a quarter of it.
     pub renew_interval: Duration,
     /// One long poll for the map.
     pub map_poll: Duration,
@@ -54,6 +55,11 @@ impl Default for MembershipConfig {
     }
 }
 
+/// How long a renewal may take.
+const RENEW_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the report of a silent pdisk may take.
+const REPORT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Session, lease and map of this process. Cheap to clone; the tasks end with [`Membership::stop`] or the
 /// last clone.
 #[derive(Clone)]
@@ -74,6 +80,7 @@ struct Inner {
     link: Arc<dyn ManagerLink>,
     registrar: Arc<dyn Registrar>,
     config: MembershipConfig,
+    renew_interval: Mutex<Duration>,
     session: SessionCell,
     views: watch::Sender<Arc<ClusterView>>,
     in_force: watch::Sender<InForce>,
@@ -124,6 +131,7 @@ impl Membership {
                 admitting: if config.in_force_by_owner { Epoch(0) } else { view.epoch() },
                 pdisks: BTreeMap::new(),
             }),
+            renew_interval: Mutex::new(config.renew_interval),
             config,
             views: watch::Sender::new(view),
             oldest: Mutex::default(),
@@ -200,6 +208,11 @@ impl Membership {
     pub fn renew_soon(&self) {
         self.inner.renew.notify_one();
     }
+    /// How often the lease is renewed from now on.
+    pub fn set_renew_interval(&self, interval: Duration) {
+        *self.inner.renew_interval.lock() = interval;
+        self.renew_soon();
+    }
     /// The owner is about to end the session. Its lease is kept up until it is gone.
     pub fn leave(&self) {
         self.inner.leaving.store(true, Ordering::Relaxed);
@@ -221,8 +234,7 @@ impl SilenceReporter for Inner {
             }
         }
         let request = MgrRequest::ReportSilent { pdisk };
-        let call =
-            self.link.call(self.session.get(), self.epoch(), request, now + self.config.renew_interval * 5);
+        let call = self.link.call(self.session.get(), self.epoch(), request, now + REPORT_PATIENCE);
         tokio::spawn(async move {
             if let Err(error) = call.await {
                 tracing::debug!(%pdisk, %error, "cannot report a silent pdisk");
@@ -281,7 +293,7 @@ impl Inner {
 
     async fn renew(&self) -> Result<(), LinkError> {
         let (sent, session) = (boot_time(), self.session.get());
-        let deadline = Instant::now() + self.config.renew_interval * 3;
+        let deadline = Instant::now() + RENEW_PATIENCE;
         let in_force = self.in_force.borrow().clone();
         let request = MgrRequest::Renew { epoch: in_force.admitting, pdisks: self.reports(&in_force) };
         let MgrReply::Renewed { lease_us, epoch } = self.call(request, deadline).await? else {
@@ -302,7 +314,7 @@ impl Inner {
 
     async fn keep_lease(self: Arc<Self>) {
         loop {
-            let pause = self.config.renew_interval.min(self.lease().time / 4);
+            let pause = (*self.renew_interval.lock()).min(self.lease().time / 4);
             // Safe to cancel: what was wished meanwhile is kept.
             let _ = tokio::time::timeout(pause, self.renew.notified()).await;
             match self.renew().await {
@@ -368,3 +380,7 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "member_tests.rs"]
+mod tests;

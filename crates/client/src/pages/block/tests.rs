@@ -1,11 +1,18 @@
 #![allow(clippy::single_range_in_vec_init)] // one range of units is one range
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
+use base::units::UNIT;
+use bytes::Bytes;
 use proptest::prelude::*;
+use wire::strip::Range;
 
-use super::{super::piece::Content, *};
-use crate::pages::{pool::Pool, queues::PageOwner};
+use super::*;
+use crate::pages::{
+    piece::{Content, OwnBuf, State},
+    pool::Pool,
+    queues::{PageOwner, Tag},
+};
 
 struct Nobody;
 impl PageOwner for Nobody {
