@@ -28,7 +28,8 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        let config = EndpointConfig { conns_max: 1, ..dir.file.endpoint(Role::Admin)? };
+        let config =
+            EndpointConfig { conns_max: 1, ..dir.endpoint_as(&[Role::Admin, Role::Server, Role::Client])? };
         Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
     }
 

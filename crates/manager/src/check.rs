@@ -146,6 +146,7 @@ impl State {
             b'h' => is::<keys::LeaseRecord>(key, value)?,
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => drop(keys::open_pdisk(key, value)?),
+            b'v' => is::<keys::InvitationRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use base::{Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId, Version};
 use serde::{Deserialize, Serialize};
 use wire::{
+    hello::Role,
     map::{ClientEntry, FsEntry, NodeEntry, PdiskEntry, PoolEntry},
     mgr::{FileKind, LogMark, MgrError, MgrReply, ProcessIdent, Timestamp},
     strip::DeleteStrips,
@@ -344,6 +345,33 @@ record!(NodeRecord, "node", 1);
 /// `w NODE`
 pub fn node_key(node: NodeId) -> Vec<u8> {
     Key::new(b'w').u32(node.0).done()
+}
+
+/// `v TOKEN`: an invitation: with the token whose secret has that hash a machine may join, once. It stays until it has expired, so
+/// that a machine whose answer was lost hears it again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InvitationRecord {
+    /// SHA-256 of the secret.
+    pub hash: [u8; 32],
+    /// What the machine will be.
+    pub role: Role,
+    /// Seconds since 1970.
+    pub expires: u64,
+    /// Who has used it.
+    pub used: Option<JoinedRecord>,
+}
+record!(InvitationRecord, "invitation", 1);
+/// Who has joined.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JoinedRecord {
+    /// SHA-256 of its request for a certificate.
+    pub request: [u8; 32],
+    /// Its node, if it is a server.
+    pub node: Option<NodeId>,
+}
+/// `v TOKEN`
+pub fn invitation_key(token: u64) -> Vec<u8> {
+    Key::new(b'v').u64(token).done()
 }
 
 /// `i FS INODE`: an inode.

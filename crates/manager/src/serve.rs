@@ -12,7 +12,7 @@ use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Service, Status
 use wire::{
     frame,
     map::ClusterMap,
-    mgr::MgrRequest,
+    mgr::{MgrError, MgrReply, MgrRequest},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::DeleteStrips,
 };
@@ -83,6 +83,10 @@ impl Handler for Front {
                 Ok(decoded) => decoded,
                 Err(error) => return Response::error(Status::BadRequest, error),
             };
+            if !decoded.is_for(request.peer.role) {
+                let role = format!("{:?}", request.peer.role).to_lowercase();
+                return Response::ok(frame::encode(&MgrReply::Error(MgrError::Role(role))));
+            }
             if manager.overtaken(request.header.epoch) {
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }

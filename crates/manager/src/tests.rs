@@ -443,7 +443,9 @@ async fn it_answers_over_the_network_and_a_dump_makes_the_same_manager() {
     let identity = net::Identity::from_secret(ClusterId(7), &net::Secret::new([7; 32])).ok();
     let config = net::EndpointConfig { cluster: ClusterId(7), identity, ..net::EndpointConfig::default() };
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let endpoint = net::Endpoint::start(net::EndpointConfig { listen, ..config.clone() }).unwrap();
+    let endpoint =
+        net::Endpoint::start(net::EndpointConfig { listen, role: net::Role::Manager, ..config.clone() })
+            .unwrap();
     let running = Manager::open(&path).unwrap().serve(&endpoint).unwrap();
     let client = net::Endpoint::start(config).unwrap();
     let peer = client.peer(endpoint.local_addrs());

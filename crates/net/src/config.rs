@@ -53,6 +53,8 @@ pub struct EndpointConfig {
     /// What follows the handshake need not be encrypted, where the other side wants the same and no relay lies between: for
     /// networks that nobody else can listen to.
     pub clear: bool,
+    /// Who has no certificate is heard as well: see [`Endpoint::receive_visitors`](crate::Endpoint::receive_visitors).
+    pub visitors: bool,
     /// What this process is to its cluster.
     pub role: Role,
     /// This node; 0 for clients that are not cluster nodes.
@@ -112,6 +114,7 @@ impl Default for EndpointConfig {
             cluster: ClusterId::default(),
             identity: None,
             clear: false,
+            visitors: false,
             role: Role::Admin,
             node: NodeId(0),
             session: SessionId(0),

@@ -29,12 +29,21 @@ pub(crate) fn share_units(bytes: usize) -> u32 {
     bytes.div_ceil(SHARE_UNIT) as u32
 }
 
+fn place() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!("{} {}", boot.trim(), namespace.display()))
+}
+
 /// What tasks, groups and connections share.
 pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
     pub identity: Identity,
+    /// Where this process's loopback addresses mean something: the boot, and the network namespace. Drawn where the system does
+    /// not say: nobody else is there then.
+    pub place: String,
     pub runtime: Handle,
     pub pool: BufPool,
     /// `inbound_bytes_max` in units of 4 KiB.
@@ -74,6 +83,7 @@ impl Core {
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
             process,
             identity,
+            place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
             placing: Semaphore::new(1),
             started: Instant::now(),

@@ -12,7 +12,7 @@ use crate::{
     config::{EndpointConfig, Transfer, check_conns_max},
     connections::{
         accept,
-        groups::{self, Groups},
+        groups::{self, Groups, Receive},
         socket,
     },
     core::Core,
@@ -87,6 +87,12 @@ impl Endpoint {
     /// answered `NoService`.
     pub fn serve(&self, service: Service, handler: Arc<dyn Handler>) {
         self.groups().services.set(service, handler);
+    }
+
+    /// Answers visitors: who has no certificate, is heard once, in at most 4096 bytes, and hears as many. Once in the life of an
+    /// endpoint whose configuration says `visitors`; until then they are refused.
+    pub fn receive_visitors(&self, receive: Receive) {
+        let _ = self.groups().visitors.set(receive); // the first one stays
     }
 
     /// The process at `addrs` (its addresses on one or several networks). Handles for the same addresses

@@ -24,12 +24,14 @@ mod peer;
 mod sight;
 pub mod sizing;
 mod stats;
+mod visit;
 
 pub use calls::call::{Call, Reply};
 pub use calls::handler::{BoxFuture, Handler, PeerId, Request, handler_fn};
 pub use calls::payload::{Destination, Payload, ReceiveInto, ReplyPayload};
 pub use calls::response::Response;
 pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
+pub use connections::groups::Receive;
 pub use connections::plan::PlacementStatus;
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
@@ -37,6 +39,7 @@ pub use links::{choose::Path, hash, tcp_info::TcpInfo};
 pub use peer::Peer;
 pub use sight::{CallState, ConnState, ConnStatus, PeerStatus, RailStatus, Serving, Waiter};
 pub use trust::{Identity, SECRET_LEN, Secret, TrustError};
+pub use visit::{VisitError, visit};
 pub use wire::{
     frame::{Header, Service, Status},
     hello::{Lane, Role, Window},

@@ -183,6 +183,46 @@ async fn nobody_is_more_than_his_certificate_says() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
+/// A client where the manager or a server was, that says truthfully what it is, is not asked what those would be.
+#[tokio::test]
+async fn a_client_in_the_place_of_a_manager_is_not_asked() {
+    let client = Some(signed(&member(Role::Client, 0), Duration::ZERO));
+    let (impostor, addr, asked) =
+        counting(EndpointConfig { identity: client, role: Role::Client, ..listening(0) });
+    for service in [Service::Manager, Service::Nsd] {
+        impostor.serve(service, handler_fn(|_| async { panic!("it is asked") }));
+        let victim = Endpoint::start(config(2)).unwrap();
+        let call = Call { service, ..call(ECHO, b"secret") };
+        let error = timeout(SOON, victim.peer(&[addr]).call(call)).await.unwrap().unwrap_err();
+        assert!(
+            matches!(&error, CallError::Refused(why) if why.contains("certificate as Client")),
+            "{error}"
+        );
+    }
+    // What every process answers it may be asked.
+    ask(config(2), addr).await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+/// Two processes that say they are the same one, but show different certificates, are two: what one of them is owed does not
+/// go to the other.
+#[tokio::test]
+async fn nobody_takes_the_place_of_another_process() {
+    let (server, addr, _) = counting(listening(1));
+    let (mut one, mut other) =
+        (TcpStream::connect(addr).await.unwrap(), TcpStream::connect(addr).await.unwrap());
+    introduced(&mut one, Lane::Control, 99, false).await.unwrap();
+    introduced(&mut other, Lane::Control, 99, false).await.unwrap();
+    let peers = || server.status().iter().filter(|peer| peer.process == Some(99)).count();
+    timeout(SOON, async {
+        while peers() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("two peers");
+}
+
 /// Who shows no certificate, or an older TLS, is refused as well.
 #[tokio::test]
 async fn who_shows_no_certificate_is_refused() {

@@ -22,9 +22,16 @@ const PKCS8_ED25519: [u8; 16] =
 /// A certificate holds from this long before its signing on: clocks of machines differ.
 const EARLIER: Duration = Duration::from_secs(24 * 3600);
 
-/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo): by it a new machine knows the authority.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// SHA-256 of an authority's certificate: by it a new machine knows the authority.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint(pub [u8; 32]);
+
+impl Fingerprint {
+    /// That of a certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
+        Fingerprint(Sha256::digest(certificate).into())
+    }
+}
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,7 +68,7 @@ impl Authority {
             (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(9999, 1, 1));
         let certificate =
             params.self_signed(&key).map_err(made("the authority's certificate"))?.der().clone();
-        let fingerprint = Fingerprint(Sha256::digest(key.subject_public_key_info()).into());
+        let fingerprint = Fingerprint::of(&certificate);
         Ok(Authority { issuer: Issuer::new(params, key), certificate, fingerprint })
     }
 

@@ -21,15 +21,20 @@ use wire::frame::PROTOCOL_VERSION;
 
 use crate::{Authority, Member, Nodes, Roles, Secret, TrustError, authority::made};
 
-fn tls(what: &'static str) -> impl FnOnce(Error) -> TrustError {
+pub(crate) fn tls(what: &'static str) -> impl FnOnce(Error) -> TrustError {
     move |source| TrustError::Tls { what, source }
 }
 
 /// The algorithms: AES-128-GCM first, which costs least on CPUs with AES instructions.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     let mut suites = aws_lc_rs::ALL_CIPHER_SUITES.to_vec();
     suites.sort_by_key(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
     Arc::new(CryptoProvider { cipher_suites: suites, ..aws_lc_rs::default_provider() })
+}
+
+/// What is spoken, as TLS names it (ALPN).
+pub(crate) fn protocol() -> Vec<u8> {
+    format!("ropewalk/{PROTOCOL_VERSION}").into_bytes()
 }
 
 /// What a process is in its cluster, and what proves it. Clones share it.
@@ -38,6 +43,7 @@ pub struct Identity {
     member: Arc<Member>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    open: Arc<ServerConfig>,
 }
 
 impl Identity {
@@ -58,12 +64,13 @@ impl Identity {
     ) -> Result<Identity, TrustError> {
         let member = Member::of(&certificate)?;
         let mut roots = RootCertStore::empty();
+        let behind = authorities.clone();
         for authority in authorities {
             roots.add(authority).map_err(tls("an authority's certificate"))?;
         }
         let (roots, provider) = (Arc::new(roots), provider());
         let key = PrivatePkcs8KeyDer::from(key);
-        let chain = vec![certificate];
+        let chain = vec![certificate.clone()];
         let judge = MembersOnly { roots: Arc::clone(&roots), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
@@ -72,23 +79,40 @@ impl Identity {
             .with_custom_certificate_verifier(Arc::new(judge))
             .with_client_auth_cert(chain.clone(), key.clone_key().into())
             .map_err(tls("the own certificate"))?;
-        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
             .map_err(|error| tls("the judging of others")(Error::General(error.to_string())))?;
-        let mut server = ServerConfig::builder_with_provider(provider)
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key.into())
+            .with_single_cert(chain, key.clone_key().into())
             .map_err(tls("the own certificate"))?;
         // Each connection proves everything anew: revoking must not wait for a ticket to expire.
         client.resumption = Resumption::disabled();
         (server.session_storage, server.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
         (client.enable_sni, client.enable_secret_extraction) = (false, true);
         server.enable_secret_extraction = true;
-        let version = format!("ropewalk/{PROTOCOL_VERSION}").into_bytes();
-        (client.alpn_protocols, server.alpn_protocols) = (vec![version.clone()], vec![version]);
-        Ok(Identity { member: Arc::new(member), client: Arc::new(client), server: Arc::new(server) })
+        (client.alpn_protocols, server.alpn_protocols) = (vec![protocol()], vec![protocol()]);
+        // The same for who has no certificate, and knows ours by the authority's behind it.
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| tls("the judging of others")(Error::General(error.to_string())))?;
+        let mut open = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(tls("TLS"))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert([certificate].into_iter().chain(behind).collect(), key.into())
+            .map_err(tls("the own certificate"))?;
+        (open.session_storage, open.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
+        (open.enable_secret_extraction, open.alpn_protocols) = (true, vec![protocol()]);
+        Ok(Identity {
+            member: Arc::new(member),
+            client: Arc::new(client),
+            server: Arc::new(server),
+            open: Arc::new(open),
+        })
     }
 
     /// What the own certificate says.
@@ -103,9 +127,9 @@ impl Identity {
         UnbufferedClientConnection::new(Arc::clone(&self.client), name)
     }
 
-    /// A handshake from the side that accepts.
-    pub fn accept(&self) -> Result<UnbufferedServerConnection, Error> {
-        UnbufferedServerConnection::new(Arc::clone(&self.server))
+    /// A handshake from the side that accepts. `open`: also of who shows no certificate, a [`Visitor`](crate::Visitor).
+    pub fn accept(&self, open: bool) -> Result<UnbufferedServerConnection, Error> {
+        UnbufferedServerConnection::new(Arc::clone(if open { &self.open } else { &self.server }))
     }
 
     /// What TLS is told of the side that connects.

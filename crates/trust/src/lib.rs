@@ -4,19 +4,26 @@
 //! itself by its [`Identity`]: a key, the certificate of that key, and the authorities that it believes. The authority's key
 //! is made from the cluster's [`Secret`]: who has that is every member at once. No I/O: who keeps what in which file is
 //! somebody else's business.
+//!
+//! A machine joins with a [`Token`]: as a [`Visitor`] it asks the manager to have its own key signed ([`Request`]).
 
 #![forbid(unsafe_code)]
 
 mod authority;
 mod identity;
 mod member;
+pub mod pem;
 mod secret;
+mod token;
+mod visitor;
 
 pub use self::{
     authority::{Authority, Fingerprint, Request},
     identity::Identity,
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
+    token::{NoToken, Token},
+    visitor::Visitor,
 };
 
 /// Why keys and certificates could not be made or used. None of these names a secret.

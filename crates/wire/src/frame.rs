@@ -15,7 +15,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use crate::crc::crc32c;
+use crate::{crc::crc32c, hello::Role};
 
 /// "RWLK", the first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RWLK");
@@ -67,6 +67,19 @@ pub enum Service {
     Lab = 4,
     /// Calls from manager to client (revokes, map pushes): `wire::callback`.
     Callback = 5,
+}
+
+impl Service {
+    /// Whether a process in this role may be what a request of the service is for. A client that sits where the manager was
+    /// is not asked what the manager would be.
+    pub fn is_served_by(self, role: Role) -> bool {
+        match self {
+            Service::Manager => role == Role::Manager,
+            Service::Nsd => role == Role::Server,
+            Service::Callback => role == Role::Client,
+            Service::Net | Service::Admin | Service::Lab => true,
+        }
+    }
 }
 
 /// How a request ended, as far as the transport is concerned; the finer outcome is in the body.

@@ -63,7 +63,18 @@ pub struct Introduction {
     pub software: String,
     /// The sender wants what follows in the clear, and this is the connection as it sees it: its own address and the one it
     /// connected to. Between two that see the same there is no relay that could change what they say.
-    pub clear: Option<(SocketAddr, SocketAddr)>,
+    pub clear: Option<Seen>,
+}
+
+/// A connection as one end sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// Address of the side that connected.
+    pub from: SocketAddr,
+    /// Address that it connected to.
+    pub to: SocketAddr,
+    /// Where these mean something: nothing, but for loopback addresses, which each machine and network namespace has.
+    pub place: String,
 }
 
 /// What the accepting side says of itself.

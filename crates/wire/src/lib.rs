@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod crc;
 pub mod frame;
 pub mod hello;
+pub mod join;
 pub mod lock;
 pub mod lock_set;
 pub mod map;

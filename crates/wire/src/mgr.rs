@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
+    hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
     map::{ClusterMap, FsEntry},
     owned::{OwnedRun, Owner},
@@ -427,7 +428,42 @@ pub enum MgrRequest {
     },
     /// The highest number of a pdisk that was ever given: a new one is above it.
     LastPdisk,
+    /// A machine may join, once, that shows a secret with this hash. Asking again for the same is harmless.
+    Invite {
+        /// The token's number.
+        token: u64,
+        /// SHA-256 of its secret.
+        hash: [u8; 32],
+        /// What the machine will be: server, client or admin.
+        role: Role,
+        /// Until then, seconds since 1970; at most [`INVITED_FOR_MAX`] from `now` on.
+        expires: u64,
+        /// The time where it is asked, seconds since 1970.
+        now: u64,
+    },
+    /// A machine that was invited is there. The manager's own process asks this, for a visitor.
+    Admit(Box<Admission>),
 }
+
+/// Who asks to be let in.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Admission {
+    /// The token's number.
+    pub token: u64,
+    /// SHA-256 of the secret that was shown.
+    pub hash: [u8; 32],
+    /// SHA-256 of the request for a certificate: the same one may ask again.
+    pub request: [u8; 32],
+    /// Servers: the name of the new node, and its addresses, as with [`MgrRequest::NodeAdd`].
+    pub name: String,
+    /// "ip:port".
+    pub addrs: Vec<String>,
+    /// The manager's time, seconds since 1970.
+    pub now: u64,
+}
+
+/// Longest time for which a machine is invited, seconds: a week.
+pub const INVITED_FOR_MAX: u64 = 7 * 24 * 3600;
 
 /// Longest name of a node, bytes.
 pub const NODE_NAME_MAX: usize = 63;
@@ -435,6 +471,68 @@ pub const NODE_NAME_MAX: usize = 63;
 pub const NODE_ADDRS_MAX: usize = 16;
 
 impl MgrRequest {
+    /// Whether a process in this role may ask it over the network.
+    ///
+    /// What only looks is for every member; what a session does, for those that have one; what changes the cluster, for
+    /// administrators. A server's machine may add pdisks.
+    pub fn is_for(&self, role: Role) -> bool {
+        use MgrRequest as R;
+        match self {
+            // The manager's process lets machines in itself.
+            R::Admit(_) => false,
+            _ if matches!(role, Role::Admin | Role::Manager) => true,
+            R::GetMap
+            | R::WaitMap { .. }
+            | R::Cluster
+            | R::ConfigGet
+            | R::Events { .. }
+            | R::StatFs { .. }
+            | R::Tokens { .. }
+            | R::Locks { .. }
+            | R::LostFiles { .. }
+            | R::LogMarks { .. }
+            | R::LastPdisk
+            | R::Owned { .. }
+            | R::Owners { .. }
+            | R::Renew { .. } => matches!(role, Role::Server | Role::Client),
+            R::RegisterServer { .. } | R::PdiskAdd { .. } => role == Role::Server,
+            R::OpenSession { .. }
+            | R::ResolveDone
+            | R::CloseSession
+            | R::Reserve { .. }
+            | R::ReportSilent { .. }
+            | R::Lookup { .. }
+            | R::GetAttr { .. }
+            | R::ReadDir { .. }
+            | R::ReadLink { .. }
+            | R::ReadInline { .. }
+            | R::Extents { .. }
+            | R::GetXattr { .. }
+            | R::ListXattr { .. }
+            | R::Mutate { .. }
+            | R::MutateMany { .. }
+            | R::Acquire { .. }
+            | R::Release { .. }
+            | R::WaitRecalls
+            | R::Claim { .. }
+            | R::Resolved { .. }
+            | R::ResolvePassDone { .. }
+            | R::Lock(_)
+            | R::Published { .. } => role == Role::Client,
+            R::ConfigSet { .. }
+            | R::Detach { .. }
+            | R::PdiskSet { .. }
+            | R::PoolCreate { .. }
+            | R::PoolDelete { .. }
+            | R::FsCreate { .. }
+            | R::FsDelete { .. }
+            | R::NodeAdd { .. }
+            | R::NodeRemove { .. }
+            | R::NodeSet { .. }
+            | R::Invite { .. } => false,
+        }
+    }
+
     /// Whether it may be carried out once more, perhaps later, perhaps by the next manager. What begins a session
     /// ends the one that the same process had before: a copy would end the session that a later one began. What
     /// says all that is held is true when it is asked for: a copy lacks what was granted since.
@@ -611,6 +709,13 @@ pub enum MgrReply {
         /// Its number, above every one that was ever given.
         node: NodeId,
     },
+    /// A machine may join.
+    Admitted {
+        /// What it is from now on.
+        role: Role,
+        /// Its node, if it is a server.
+        node: Option<NodeId>,
+    },
     /// See [`MgrRequest::LastPdisk`].
     LastPdisk {
         /// It; 0: none was given yet.
@@ -638,6 +743,12 @@ pub enum MgrError {
         /// Why, for people.
         reason: String,
     },
+    /// The asking process has another role than this takes.
+    #[error(
+        "a {0} may not ask that; give the command on the manager's machine, or on one that has joined as an administrator \
+         (`ropewalk node token --role admin`)"
+    )]
+    Role(String),
     /// A configuration value was refused.
     #[error("{0}")]
     Config(String),

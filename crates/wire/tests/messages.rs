@@ -52,8 +52,8 @@ fn samples<T: DeserializeOwned>(variants: usize) -> Vec<Vec<u8>> {
 #[test]
 fn changed_messages_are_refused_or_mean_something() {
     let all = [
-        samples::<MgrRequest>(49),
-        samples::<MgrReply>(31),
+        samples::<MgrRequest>(51),
+        samples::<MgrReply>(32),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
         samples::<AdminRequest>(6),

@@ -95,6 +95,11 @@ impl Setting for Duration {
     }
 }
 
+/// A time as tunables and options have it: `20ms`, `10s`, `2min`, `1h`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    Setting::read(text)
+}
+
 /// A tunable whose values are words.
 pub trait Choice: Copy + PartialEq + 'static {
     /// Every value with its word.

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod common;
+mod join;
 mod lab;
 mod net;
 mod nodes;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, lab::*, net::*, nodes::*, pdisks::*, perf::*, processes::*, testbed::*,
+    cluster::*, common::*, join::*, lab::*, net::*, nodes::*, pdisks::*, perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -47,6 +48,18 @@ pub enum Command {
   ropewalk up --dir /tmp/r --nodes 6 --pdisks 2 --code 8+2p --block-size 8m --pdisk-size 4g --detach
   ropewalk up --dir /data/rope                       the cluster of that directory again, until Ctrl-C")]
     Up(Up),
+    /// Make the first machine of a cluster of several: the manager and a node
+    #[command(after_help = "Examples:
+  ropewalk init --name rope --address 10.0.0.1 --pdisk /disks/1 --pdisk /disks/2
+  ropewalk node token                                on it, for each further machine
+  ropewalk join TOKEN --address 10.0.0.2 --pdisk /disks/1          on that machine")]
+    Init(Init),
+    /// Join a cluster with a token: this machine becomes a node of it, or a client
+    #[command(after_help = "Examples:
+  ropewalk join rw1.server.5f... --address 10.0.0.2 --pdisk /disks/1 --pdisk /disks/2
+  ropewalk join - --dir /data/rope < token           the token is in no list of processes then
+  ropewalk join rw1.client.07... && ropewalk mount --dir /var/lib/ropewalk fs1 /mnt/rope")]
+    Join(Join),
     /// Stop what this machine runs of a cluster: unmount, then end its processes
     #[command(after_help = "Example:\n  ropewalk down --dir /data/rope")]
     Down(Down),

@@ -2,7 +2,10 @@
 
 use clap::{Args, Subcommand};
 
-use super::common::{Dir, Listing};
+use super::{
+    common::{Dir, Listing},
+    join::NodeToken,
+};
 
 #[derive(Subcommand)]
 pub enum Node {
@@ -16,6 +19,11 @@ pub enum Node {
   ropewalk node show --dir /data/rope n2
   ropewalk node show --dir /data/rope n2 --json | jq .status.version")]
     Show(NodeShow),
+    /// Make a token, with which one machine may join, once
+    #[command(after_help = "Examples:
+  ropewalk node token --dir /data/rope
+  ropewalk node token --dir /data/rope --role client --lifetime 10min")]
+    Token(NodeToken),
     /// Take a node that does not serve and has no pdisks any more out of the cluster
     #[command(after_help = "Example:\n  ropewalk node remove --dir /data/rope n4")]
     Remove(NodeName),

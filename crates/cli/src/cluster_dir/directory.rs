@@ -18,13 +18,16 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, NodeId, PdiskId};
 use serde::{Deserialize, Serialize};
 
-use crate::{args::CipherList, cluster_dir::access};
+use crate::{
+    args::CipherList,
+    cluster_dir::{access, keys},
+};
 
 const FORMAT: u32 = 1;
 const MARKER: &str = ".making-cluster";
 
 /// `cluster.toml`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Clone)]
 pub struct ClusterFile {
     /// Version of this file.
     pub format: u32,
@@ -32,11 +35,14 @@ pub struct ClusterFile {
     pub name: String,
     /// The cluster's identity, 32 hexadecimal digits.
     pub id: String,
-    /// Redundancy code of the first pool.
-    pub code: String,
-    /// Block size of the first pool.
-    pub block_size: ByteSize,
-    /// What its processes prove to each other to know: 64 hexadecimal digits. Whoever has it owns the data.
+    /// Redundancy code of the pool that it was made with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Block size of that pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<ByteSize>,
+    /// What the authority's key is made from: 64 hexadecimal digits. Whoever has it owns the data. A machine that has joined
+    /// has none, but a key of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// How what the cluster's processes send each other is protected.
@@ -59,7 +65,7 @@ fn yes() -> bool {
 }
 
 /// One node of this machine in `cluster.toml`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Clone)]
 pub struct NodeFile {
     /// Its id: what it is known by in the cluster.
     pub id: NodeId,
@@ -73,7 +79,7 @@ pub struct NodeFile {
 }
 
 /// One pdisk in `cluster.toml`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Clone)]
 pub struct PdiskFile {
     /// Its id.
     pub id: PdiskId,
@@ -95,27 +101,6 @@ impl ClusterFile {
     pub fn node(&self, id: NodeId) -> Option<&NodeFile> {
         self.nodes.iter().find(|node| node.id == id)
     }
-
-    /// How a process of the cluster speaks to the others.
-    pub fn endpoint(&self, role: net::Role) -> Result<net::EndpointConfig> {
-        let secret = self.secret.as_deref().context(
-            "cluster.toml holds no secret: the cluster was made by an older version. `ropewalk up` makes one; copy \
-             cluster.toml to its other machines again then",
-        )?;
-        // Not shown, whatever it is.
-        let secret = net::Secret::from_hex(secret)
-            .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")?;
-        let cluster = self.cluster_id()?;
-        Ok(net::EndpointConfig {
-            cluster,
-            identity: Some(
-                net::Identity::from_secret(cluster, &secret).context("make the process's identity")?,
-            ),
-            clear: self.cipher_list == CipherList::Empty,
-            role,
-            ..net::EndpointConfig::default()
-        })
-    }
 }
 
 /// An opened cluster directory.
@@ -127,6 +112,25 @@ pub struct ClusterDir {
 }
 
 impl ClusterDir {
+    /// How a process of the cluster speaks to the others.
+    pub fn endpoint(&self, role: net::Role) -> Result<net::EndpointConfig> {
+        Ok(net::EndpointConfig { role, ..self.endpoint_as(&[role])? })
+    }
+
+    /// The same of a command: as the first of these roles that this machine may have.
+    pub fn endpoint_as(&self, roles: &[net::Role]) -> Result<net::EndpointConfig> {
+        let cluster = self.file.cluster_id()?;
+        let identity = keys::identity(&self.path, cluster, self.file.secret.as_deref())?;
+        let role = roles.iter().copied().find(|role| identity.member().roles.contains(*role));
+        Ok(net::EndpointConfig {
+            cluster,
+            clear: self.file.cipher_list == CipherList::Empty,
+            role: role.or(roles.first().copied()).unwrap_or(net::Role::Admin),
+            identity: Some(identity),
+            ..net::EndpointConfig::default()
+        })
+    }
+
     /// Opens the directory of an existing cluster.
     pub fn open(path: &Path) -> Result<ClusterDir> {
         let Some(dir) = ClusterDir::open_if_made(path)? else {
@@ -247,7 +251,7 @@ impl ClusterDir {
     pub fn close_to_others(&self) -> Result<u64> {
         let mut count = u64::from(access::close(&self.path)?)
             + u64::from(access::close(&self.path.join("cluster.toml"))?);
-        for part in ["run", "log", "manager", "nodes"].map(|part| self.path.join(part)) {
+        for part in ["run", "log", "manager", "nodes", "keys"].map(|part| self.path.join(part)) {
             if part.exists() {
                 count += access::close_all(&part)?;
             }
@@ -409,8 +413,8 @@ mod tests {
             format: FORMAT,
             name: "c".into(),
             id: "0123456789abcdef0123456789abcdef".into(),
-            code: "4+2p".into(),
-            block_size: ByteSize(1 << 20),
+            code: Some("4+2p".into()),
+            block_size: Some(ByteSize(1 << 20)),
             manager: "127.0.0.1:1".parse().unwrap(),
             manager_here: false,
             mount: Some("/mnt/c".into()),
@@ -427,7 +431,7 @@ mod tests {
         crate::mutate::mutated(&[text], 2_000, |bytes| {
             fs::write(dir.path().join("cluster.toml"), bytes).unwrap();
             if let Ok(Some(opened)) = ClusterDir::open_if_made(dir.path()) {
-                let _ = opened.file.endpoint(net::Role::Manager);
+                let _ = opened.endpoint(net::Role::Manager);
             }
         });
     }
@@ -440,8 +444,8 @@ mod tests {
             format: FORMAT,
             name: "c".into(),
             id: "7".into(),
-            code: "1way".into(),
-            block_size: ByteSize(1 << 20),
+            code: None,
+            block_size: None,
             manager: "127.0.0.1:1".parse().unwrap(),
             manager_here: true,
             mount: None,

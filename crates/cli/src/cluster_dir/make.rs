@@ -10,46 +10,63 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
+use wire::map::{FsEntry, PoolEntry, PoolPdisk};
 
 use crate::{
     args::{CipherList, Up},
-    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
+    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access, init::check_listen},
     interrupt::{self, Interrupted},
     output,
     process::mounts,
 };
 
+/// The first pool.
+const POOL: PoolId = PoolId(1);
 /// Smaller pdisks would be all log and reserve.
 const PDISK_SIZE_MIN: u64 = 64 * units::MIB;
 
 /// What a new cluster will be, every value checked.
-struct Plan {
+pub struct Plan {
+    /// Its pool, with a file system in it.
+    pub pool: Option<PoolPlan>,
+    /// Its file.
+    pub file: ClusterFile,
+    /// Where the pdisks' logs go, if not beside their data: a directory of this cluster's own.
+    pub log_dir: Option<PathBuf>,
+    /// Its ports, held.
+    pub listeners: Vec<TcpListener>,
+}
+
+/// The pool of a new cluster.
+pub struct PoolPlan {
     code: Code,
     block_size: u32,
     table: LayoutTable,
-    file: ClusterFile,
-    /// Where the pdisks' logs go, if not beside their data: a directory of this cluster's own.
-    log_dir: Option<PathBuf>,
-    listeners: Vec<TcpListener>,
 }
 
 /// Makes the cluster that the options describe, in `dir`.
 pub fn make(dir: &Path, args: &Up) -> Result<ClusterDir> {
-    let plan = plan(dir, args)?;
+    finish(dir, plan(dir, args)?)
+}
+
+/// Makes what was planned, or leaves nothing.
+pub fn finish(dir: &Path, plan: Plan) -> Result<ClusterDir> {
     let claim = ClusterDir::claim(dir)?;
     let path = claim.path.clone();
     match build(&path, &plan) {
         Ok(()) => {
             drop(plan.listeners);
+            let pdisks: Vec<&PdiskFile> = plan.file.nodes.iter().flat_map(|n| &n.pdisks).collect();
+            let of = pdisks.first().map_or(String::new(), |first| format!(" of {}", first.size));
+            let pool = plan.pool.as_ref().map_or(String::new(), |pool| {
+                format!(", {} with blocks of {}", pool.code, ByteSize(pool.block_size.into()))
+            });
             output::line(format!(
-                "made cluster {} in {}: {} nodes, {} pdisks of {}, {} with blocks of {}",
+                "made cluster {} in {}: {} nodes, {} pdisks{of}{pool}",
                 plan.file.name,
                 path.display(),
                 plan.file.nodes.len(),
-                plan.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
-                plan.file.nodes[0].pdisks[0].size,
-                plan.code,
-                ByteSize(plan.block_size.into()),
+                pdisks.len(),
             ));
             ClusterDir::open(&path)
         }
@@ -76,7 +93,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         bail!("--block-size {block_size}: must be a power of two from 256k to 16m");
     }
     let mount = args.mount.as_deref().map(|m| mounts::check_mountpoint(m, dir)).transpose()?;
-    let size = pdisk_size(dir, args, nodes * per_node)?;
+    let size = pdisk_size(dir, args.pdisk_size, nodes * per_node)?;
 
     let descriptions: Vec<PdiskDesc> = (0..nodes * per_node)
         .map(|i| PdiskDesc {
@@ -97,15 +114,9 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     .with_context(|| format!("--code {code} on {nodes} nodes with {per_node} pdisks each"))?;
 
     let listen = args.listen.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    if listen.is_unspecified() {
-        bail!("--listen {listen}: clients need the address that they are to connect to");
-    }
-    drop(TcpListener::bind((listen, 0)).with_context(|| {
-        format!("--listen {listen}: must be an address of this machine (`ip address` shows them)")
-    })?);
+    check_listen("--listen", listen)?;
     let listeners = reserve_ports(listen, args.port, nodes)?;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
-    let id = ClusterId(u128::from(random_u64()?) << 64 | u128::from(random_u64()?));
     let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
     let node = |n: u32| -> Result<NodeFile> {
         Ok(NodeFile {
@@ -124,15 +135,15 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let file = ClusterFile {
         format: ClusterDir::format(),
         name,
-        id: id.to_string(),
+        id: new_id()?.to_string(),
         secret: Some(new_secret()?),
         cipher_list: args.cipher_list.unwrap_or(if listen.is_loopback() {
             CipherList::Empty
         } else {
             CipherList::Default
         }),
-        code: code.to_string(),
-        block_size,
+        code: Some(code.to_string()),
+        block_size: Some(block_size),
         manager: addr(0)?,
         manager_here: true,
         mount,
@@ -140,14 +151,15 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     };
     // Others may have their logs there as well.
     let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
-    Ok(Plan { code, block_size: block_size.0 as u32, table, file, log_dir, listeners })
+    let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
+    Ok(Plan { pool: Some(pool), file, log_dir, listeners })
 }
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
-fn pdisk_size(dir: &Path, args: &Up, count: u32) -> Result<ByteSize> {
+pub fn pdisk_size(dir: &Path, asked: Option<ByteSize>, count: u32) -> Result<ByteSize> {
     let free = free_space(dir)?;
     let smallest = PDISK_SIZE_MIN;
-    if let Some(size) = args.pdisk_size {
+    if let Some(size) = asked {
         if size.0 < smallest {
             bail!("--pdisk-size {size}: at least {} is needed", ByteSize(smallest));
         }
@@ -247,7 +259,6 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
     })?;
     bar.finish_and_clear();
 
-    let pool = PoolId(1);
     let spec = manager::Spec {
         cluster,
         name: plan.file.name.clone(),
@@ -275,32 +286,45 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
                 ..Default::default()
             })
             .collect(),
-        pools: vec![wire::map::PoolEntry {
-            id: pool,
-            name: "pool1".to_owned(),
-            code: plan.code.to_string(),
-            block_size: plan.block_size,
-            width: plan.code.width(),
-            spare: 0,
-            seed: plan.table.seed(),
-            table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
-            pdisks: plan
-                .table
-                .pdisks()
-                .iter()
-                .map(|p| wire::map::PoolPdisk {
-                    id: p.id,
-                    array: plan.table.array_of(p.id),
-                    weight: p.weight,
-                    enclosure: p.enclosure,
-                })
-                .collect(),
-            ..Default::default()
-        }],
-        filesystems: vec![wire::map::FsEntry { id: FsId(1), name: "fs1".to_owned(), pool }],
+        pools: plan.pool.iter().map(pool_entry).collect(),
+        filesystems: plan
+            .pool
+            .iter()
+            .map(|_| FsEntry { id: FsId(1), name: "fs1".to_owned(), pool: POOL })
+            .collect(),
     };
     manager::format(&path.join("manager"), spec).context("make the manager's store")?;
     ClusterDir::save(path, &plan.file)
+}
+
+fn pool_entry(plan: &PoolPlan) -> PoolEntry {
+    PoolEntry {
+        id: POOL,
+        name: "pool1".to_owned(),
+        code: plan.code.to_string(),
+        block_size: plan.block_size,
+        width: plan.code.width(),
+        spare: 0,
+        seed: plan.table.seed(),
+        table: plan.table.group_ids().flat_map(|g| plan.table.members(g).to_vec()).collect(),
+        pdisks: plan
+            .table
+            .pdisks()
+            .iter()
+            .map(|p| PoolPdisk {
+                id: p.id,
+                array: plan.table.array_of(p.id),
+                weight: p.weight,
+                enclosure: p.enclosure,
+            })
+            .collect(),
+        ..Default::default()
+    }
+}
+
+/// A new cluster's number.
+pub fn new_id() -> Result<ClusterId> {
+    random().map(u128::from_le_bytes).map(ClusterId)
 }
 
 /// A new secret, as `cluster.toml` holds it.
@@ -312,7 +336,8 @@ fn random_u64() -> Result<u64> {
     random().map(u64::from_le_bytes)
 }
 
-fn random<const N: usize>() -> Result<[u8; N]> {
+/// Random bytes of the system.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0u8; N];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("draw random bytes")?;

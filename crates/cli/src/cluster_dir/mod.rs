@@ -3,6 +3,8 @@
 pub mod access;
 mod choice;
 mod directory;
+pub mod init;
+pub mod keys;
 pub mod make;
 
 pub use self::directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile};

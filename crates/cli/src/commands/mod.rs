@@ -7,6 +7,7 @@ mod config;
 mod down;
 mod events;
 mod health;
+mod join;
 mod lab;
 mod lab_run;
 mod listing;
@@ -43,6 +44,8 @@ use crate::{
 /// Does what was asked.
 pub fn run(command: &Command) -> Result<()> {
     match command {
+        Command::Init(args) => join::init(args),
+        Command::Join(args) => join::join(args),
         Command::Up(args) => up::up(args),
         Command::Down(args) => down::down(args),
         Command::Serve(args) => process::serve::serve(args),
@@ -56,6 +59,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
         Command::Node(args::Node::List(listing)) => nodes::list(listing),
         Command::Node(args::Node::Show(args)) => nodes::show(args),
+        Command::Node(args::Node::Token(args)) => join::token(args),
         Command::Node(args::Node::Remove(args)) => nodes::remove(args),
         Command::Node(args::Node::Rename(args)) => nodes::rename(args),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    path::PathBuf,
+    path::{self, Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,7 @@ use wire::{
 
 use crate::{
     args::{PdiskAdd, PdiskName},
-    cluster_dir::{ClusterDir, PdiskFile, access},
+    cluster_dir::{ClusterDir, PdiskFile, access, make},
     link::{self, Link},
     output,
     process::{control, pid_file},
@@ -87,8 +87,33 @@ struct Place {
     log_dir: Option<PathBuf>,
 }
 
+/// Makes a pdisk in a directory on a node whose server is started after it; its name.
+pub fn add_before_start(
+    dir: &mut ClusterDir,
+    node: &str,
+    path: &Path,
+    size: Option<ByteSize>,
+) -> Result<String> {
+    let size = make::pdisk_size(path, size, 1)?;
+    let path = path::absolute(path).with_context(|| format!("find {}", path.display()))?;
+    let place = Place { size: Some(size), path: Some(path), log_dir: None };
+    register(dir, node, place, None).map(|(name, ..)| name)
+}
+
 /// Makes a pdisk on a node, for the pools of `like` or for all; its name.
 fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
+    let (name, node_name, node_id) = register(dir, node, place, like)?;
+    restart_node(dir, &node_name, node_id)?;
+    Ok(name)
+}
+
+/// Makes it, and names it to the manager; its name, and the node's in this directory and number.
+fn register(
+    dir: &mut ClusterDir,
+    node: &str,
+    place: Place,
+    like: Option<PdiskId>,
+) -> Result<(String, String, NodeId)> {
     let (report, given) = link::run(async {
         let link = Link::new(dir)?;
         match link.manager(&MgrRequest::LastPdisk).await? {
@@ -139,8 +164,7 @@ fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) ->
             return Err(error.context(undone()));
         }
     }
-    restart_node(dir, &node_name, node_id)?;
-    Ok(name)
+    Ok((name, node_name, node_id))
 }
 
 /// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.

@@ -78,6 +78,14 @@ pub fn up(args: &Up) -> Result<()> {
     ended
 }
 
+/// Starts what this machine runs of a cluster, and leaves it running.
+pub fn start(dir: &ClusterDir) -> Result<()> {
+    let mut started = Started(Vec::new());
+    serve_all(dir, &mut started)?;
+    started.0.clear();
+    Ok(())
+}
+
 /// Starts what does not run yet, and mounts.
 fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
     serve_all(dir, started)?;
@@ -159,10 +167,10 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         differs("port", at.port().to_string(), port.to_string())?;
     }
     if let Some(code) = &args.code {
-        differs("code", dir.file.code.clone(), code.clone())?;
+        differs("code", dir.file.code.clone().unwrap_or_default(), code.clone())?;
     }
     if let Some(size) = args.block_size {
-        differs("block-size", dir.file.block_size.to_string(), size.to_string())?;
+        differs("block-size", dir.file.block_size.unwrap_or_default().to_string(), size.to_string())?;
     }
     Ok(())
 }

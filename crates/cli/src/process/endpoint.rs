@@ -21,7 +21,8 @@ pub fn start_endpoint(
     node: base::NodeId,
     listen: SocketAddr,
 ) -> Result<Endpoint> {
-    let config = EndpointConfig { node, listen: vec![listen], ..dir.file.endpoint(role)? };
+    let config =
+        EndpointConfig { node, listen: vec![listen], visitors: role == Role::Manager, ..dir.endpoint(role)? };
     Ok(Endpoint::start(config)?)
 }
 

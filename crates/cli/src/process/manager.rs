@@ -1,11 +1,14 @@
 //! The manager's process.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use net::Role;
 
-use super::{admin, endpoint, presence::Presence, resolver, stop::Stop, tunables};
+use super::{admin, endpoint, joining::Door, presence::Presence, resolver, stop::Stop, tunables};
 use crate::cluster_dir::ClusterDir;
 
 /// How long a manager waits for the store of one that was killed.
@@ -39,6 +42,11 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
+    let door = Arc::new(Door::new(dir, running.manager())?);
+    endpoint.receive_visitors(Box::new(move |from, said| {
+        let door = Arc::clone(&door);
+        Box::pin(async move { door.answer(from, &said).await })
+    }));
     tunables::follow(&endpoint, dir.file.manager, told);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod control;
 pub mod endpoint;
 pub mod ident;
+mod joining;
 mod manager;
 mod metrics;
 pub mod mount;

@@ -123,6 +123,14 @@ impl Cluster {
                 Ok(node) => step.reply(ticket, MgrReply::NodeAdded { node }),
                 Err(error) => step.refuse(ticket, error),
             },
+            Request(R::Invite { token, hash, role, expires, now }) => {
+                let outcome = self.invite(token, hash, role, expires, now, step);
+                step.answer(ticket, outcome);
+            }
+            Request(R::Admit(asked)) => match self.admit(&asked, step) {
+                Ok((role, node)) => step.reply(ticket, MgrReply::Admitted { role, node }),
+                Err(error) => step.refuse(ticket, error),
+            },
             Request(R::NodeRemove { node }) => {
                 let outcome = self.remove_node(node, step);
                 step.answer(ticket, outcome);

@@ -22,6 +22,7 @@ mod event;
 mod grants;
 mod handle;
 mod holders;
+mod invitations;
 mod lives;
 #[cfg(test)]
 mod lives_tests;

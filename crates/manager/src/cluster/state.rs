@@ -11,10 +11,10 @@ use super::{
     longest_lease::LongestLease,
     moving::Moving,
     space::Space,
-    stored::{GivenNodes, given_nodes, last_removed_fs, last_told_pdisk, load_map},
+    stored::{GivenNodes, given_nodes, invitations, last_removed_fs, last_told_pdisk, load_map},
 };
 use crate::{
-    keys::{self, CounterRecord, EndingRecord, PdiskRecord, ReadError, SessionRecord},
+    keys::{self, CounterRecord, EndingRecord, InvitationRecord, PdiskRecord, ReadError, SessionRecord},
     locks::Locks,
     store::Read,
     tokens::Tokens,
@@ -117,6 +117,8 @@ pub struct Cluster {
     pub(super) told_pdisk: PdiskId,
     /// Nodes that were added or removed.
     pub(super) given: GivenNodes,
+    /// Machines that are invited to join, by their tokens' numbers.
+    pub(super) invited: BTreeMap<u64, InvitationRecord>,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -157,6 +159,7 @@ impl Cluster {
             removed_fs: last_removed_fs(from)?,
             told_pdisk: last_told_pdisk(from)?,
             given: given_nodes(from)?,
+            invited: invitations(from)?,
             now,
             map,
         };

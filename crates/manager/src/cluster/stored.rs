@@ -1,12 +1,15 @@
 //! How the map is stored: a record without its pools, and one for each pool.
 
-use std::{collections::BTreeSet, ops::ControlFlow};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
 
 use base::{FsId, NodeId, PdiskId};
 use wire::map::ClusterMap;
 
 use crate::{
-    keys::{self, MapRecord, NodeRecord, ReadError},
+    keys::{self, InvitationRecord, MapRecord, NodeRecord, ReadError, last_u64},
     store::{Read, StoreError, open_record, prefix_end},
 };
 
@@ -70,6 +73,16 @@ pub fn given_nodes(from: &dyn Read) -> Result<GivenNodes, ReadError> {
         Ok(true)
     })?;
     Ok(given)
+}
+
+/// Machines that are invited.
+pub fn invitations(from: &dyn Read) -> Result<BTreeMap<u64, InvitationRecord>, ReadError> {
+    let mut invited = BTreeMap::new();
+    keys::walk(from, b"v", &prefix_end(b"v"), |key, value| {
+        invited.insert(last_u64(key), open_record(key, value)?);
+        Ok(true)
+    })?;
+    Ok(invited)
 }
 
 /// The highest number of a pdisk that has a record of its own: those of removed ones stay.

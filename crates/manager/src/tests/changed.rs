@@ -66,6 +66,9 @@ fn records() -> Records {
     put(&mut all, keys::pdisk_key(PdiskId(1)), pdisk.clone());
     put(&mut all, keys::pdisk_key(PdiskId(2)), keys::PdiskRecord1::from(pdisk));
     put(&mut all, keys::node_key(NodeId(3)), NodeRecord { used: false });
+    let used = Some(keys::JoinedRecord { request: [3; 32], node: Some(NodeId(3)) });
+    let (hash, role, expires) = ([2; 32], wire::hello::Role::Server, 1_900_000_000);
+    put(&mut all, keys::invitation_key(7), keys::InvitationRecord { hash, role, expires, used });
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {
         put(&mut all, keys::reply_key(session, slot), ReplyRecord { seq: 8, outcome });

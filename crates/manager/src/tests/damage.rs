@@ -94,7 +94,9 @@ async fn an_older_copy_is_found_by_whoever_saw_a_newer_map() {
     };
     let serve = |path: &Path| {
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
-        let endpoint = net::Endpoint::start(net::EndpointConfig { listen, ..config() }).unwrap();
+        let endpoint =
+            net::Endpoint::start(net::EndpointConfig { listen, role: net::Role::Manager, ..config() })
+                .unwrap();
         (Manager::open(path).unwrap().serve(&endpoint).unwrap(), endpoint)
     };
     let client = net::Endpoint::start(config()).unwrap();

@@ -69,6 +69,13 @@ impl Group {
                     assigned.map_err(|e| if tried.is_some() { perhaps(e) } else { e })?
                 }
             };
+            if !call.service.is_served_by(conn.peer.role) {
+                let (there, service) = (conn.peer_name(), call.service);
+                return Err(CallError::Refused(format!(
+                    "{there} has a certificate as {:?}, which does not answer for {service:?}",
+                    conn.peer.role
+                )));
+            }
             if let Some((process, lost)) = &tried
                 && once
                 && *process != conn.peer.process

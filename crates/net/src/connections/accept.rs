@@ -7,7 +7,12 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{groups::Groups, handshake, refused, socket, start};
+use crate::connections::{
+    groups::Groups,
+    handshake::{self, Came},
+    handshake_error::HandshakeError,
+    refused, socket, start,
+};
 
 /// Pause after accept fails for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,10 +61,20 @@ async fn greet(groups: Arc<Groups>, stream: TcpStream, from: SocketAddr) {
         socket::configure(&stream, core.config.heartbeat_timeout)?;
         handshake::accept(core, stream).await
     };
-    let result = greeted.await.and_then(|(socket, accepted)| {
-        let group = groups.accepted(accepted.peer.node, accepted.peer.process);
-        Ok(start::run(&groups.services, &group, socket, None, &accepted)?)
-    });
+    let result = match greeted.await {
+        Ok(Came::Member(socket, accepted)) => {
+            let group = groups.accepted(&accepted.peer);
+            start::run(&groups.services, &group, socket, None, &accepted).map_err(HandshakeError::from)
+        }
+        Ok(Came::Visitor(socket, said)) => match groups.visitors.get() {
+            Some(receive) => {
+                let answer = receive(from, said).await;
+                handshake::answer_visitor(core, &socket, &answer).await
+            }
+            None => Err(HandshakeError::Stranger),
+        },
+        Err(error) => Err(error),
+    };
     if let Err(error) = result {
         refused::note(core, from, &error);
     }

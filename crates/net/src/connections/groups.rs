@@ -5,18 +5,20 @@ use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use base::NodeId;
+use bytes::Bytes;
 use tokio::{sync::Notify, task::AbortHandle};
+use trust::Fingerprint;
 
 use crate::{
-    calls::services::Services,
-    connections::{group::Group, keeper},
+    calls::{handler::BoxFuture, services::Services},
+    connections::{group::Group, handshake::Identity, keeper},
     core::Core,
 };
 
@@ -51,10 +53,15 @@ impl Handshakes {
     }
 }
 
+/// What is answered to a visitor at an address who says something.
+pub type Receive = Box<dyn Fn(SocketAddr, Bytes) -> BoxFuture<'static, Vec<u8>> + Send + Sync>;
+
 pub(crate) struct Groups {
     pub core: Arc<Core>,
     pub services: Arc<Services>,
     pub handshakes: Handshakes,
+    /// Answers who has no certificate.
+    pub visitors: OnceLock<Receive>,
     /// Told when the endpoint is shut down.
     pub shutting: Notify,
     shut: AtomicBool,
@@ -64,7 +71,7 @@ pub(crate) struct Groups {
 #[derive(Default)]
 struct Peers {
     dialed: HashMap<Vec<SocketAddr>, Arc<Group>>,
-    accepted: HashMap<(NodeId, u64), Arc<Group>>,
+    accepted: HashMap<(Fingerprint, NodeId, u64), Arc<Group>>,
 }
 
 impl Groups {
@@ -73,6 +80,7 @@ impl Groups {
             core,
             services: Arc::default(),
             handshakes: Handshakes::default(),
+            visitors: OnceLock::new(),
             shutting: Notify::new(),
             shut: AtomicBool::new(false),
             peers: Mutex::default(),
@@ -103,13 +111,16 @@ impl Groups {
     }
 
     /// The group of a process that connects to us.
-    pub(crate) fn accepted(&self, node: NodeId, process: u64) -> Arc<Group> {
-        Arc::clone(self.lock().accepted.entry((node, process)).or_insert_with(|| self.begin(&[])))
+    pub(crate) fn accepted(&self, peer: &Identity) -> Arc<Group> {
+        let key = (peer.certificate, peer.node, peer.process);
+        Arc::clone(self.lock().accepted.entry(key).or_insert_with(|| self.begin(&[])))
     }
 
     /// The same, if it has.
     pub(crate) fn find_accepted(&self, node: NodeId, process: u64) -> Option<Arc<Group>> {
-        self.lock().accepted.get(&(node, process)).cloned()
+        let peers = self.lock();
+        let mut all = peers.accepted.iter();
+        all.find(|((_, n, p), _)| (*n, *p) == (node, process)).map(|(_, group)| Arc::clone(group))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Group>> {

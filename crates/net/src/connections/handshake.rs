@@ -13,15 +13,19 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::Member;
+use trust::{Fingerprint, Member, Visitor};
 use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{Introduction, Lane, Role, Welcome, Window},
+    hello::{Introduction, Lane, Role, Seen, Welcome, Window},
 };
 
 use crate::{
-    connections::{handshake_error::HandshakeError, socket::Socket, tls},
+    connections::{
+        handshake_error::HandshakeError,
+        socket::Socket,
+        tls::{self, Shown},
+    },
     core::Core,
     links::choose::Path,
 };
@@ -41,6 +45,8 @@ pub(crate) struct Identity {
     pub role: Role,
     pub session: SessionId,
     pub software: String,
+    /// By which it has proven that: no two processes are one that have different ones.
+    pub certificate: Fingerprint,
 }
 
 /// What a finished handshake yields.
@@ -69,8 +75,8 @@ pub(crate) async fn connect(
 
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
-    let (socket, member) = tls::connect(&core.identity, stream, lane).await?;
-    let seen = (socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
+    let (socket, shown) = tls::connect(&core.identity, stream, lane).await?;
+    let seen = seen(core, socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
     let introduction = Introduction {
         node: config.node,
         process: core.process,
@@ -81,7 +87,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         window: config.window,
         capabilities: 0,
         software: config.software.clone(),
-        clear: config.clear.then(|| (plain(seen.0), plain(seen.1))),
+        clear: config.clear.then_some(seen),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
     let welcome = match receive(&socket).await? {
@@ -91,41 +97,88 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
     match welcome {
         Welcome::Refused { reason } => Err(HandshakeError::Refused(reason)),
         Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses, clear } => {
-            is_its(core, &member, role, node).map_err(HandshakeError::Refusing)?;
+            is_its(core, &shown.member, role, node).map_err(HandshakeError::Refusing)?;
             if clear && !config.clear {
                 return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
-            let peer = Identity { node, process, role, session: SessionId(0), software: String::new() };
+            let (session, software) = (SessionId(0), String::new());
+            let peer = Identity { node, process, role, session, software, certificate: shown.certificate };
             Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
 }
 
+/// Who has connected.
+pub(crate) enum Came {
+    Member(Socket, Accepted),
+    /// Who has no certificate, and what it says.
+    Visitor(Socket, Bytes),
+}
+
 /// The accepting side.
-pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<(Socket, Accepted), HandshakeError> {
+pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, HandshakeError> {
     let (limit, began) = (core.config.connect_timeout, Instant::now());
-    let (socket, member) = match within(limit, tls::accept(&core.identity, &mut stream)).await {
-        Ok((records, member)) => (Socket::sealed(stream, records), member),
-        Err(error) => {
-            if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
-                // Its version does not know ours, and reads the number in a header.
-                let header = Header { kind: FrameKind::Welcome, ..Header::default() };
-                let _ = within(limit, async { Ok(stream.write_all(&header.encode()).await?) }).await;
+    let (socket, shown) =
+        match within(limit, tls::accept(&core.identity, &mut stream, core.config.visitors)).await {
+            Ok((records, shown)) => (Socket::sealed(stream, records), shown),
+            Err(error) => {
+                if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
+                    // Its version does not know ours, and reads the number in a header.
+                    let header = Header { kind: FrameKind::Welcome, ..Header::default() };
+                    let _ = within(limit, async { Ok(stream.write_all(&header.encode()).await?) }).await;
+                }
+                read_out(&mut stream).await;
+                return Err(error);
             }
-            read_out(&mut stream).await;
-            return Err(error);
-        }
-    };
+        };
     let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
-    match within(left, welcome(core, &socket, &member)).await {
-        Ok((accepted, clear)) => Ok((socket.settle(clear), accepted)),
+    let Some(shown) = shown else {
+        let (FrameKind::Introduction, said) = within(left, receive(&socket)).await? else {
+            return Err(HandshakeError::Stranger);
+        };
+        return Ok(Came::Visitor(socket, said));
+    };
+    match within(left, welcome(core, &socket, &shown)).await {
+        Ok((accepted, clear)) => Ok(Came::Member(socket.settle(clear), accepted)),
         Err(error) => {
             // It was told.
             let _ = tokio::time::timeout(REASON_READ, socket.read_exact(&mut [0])).await;
             Err(error)
         }
     }
+}
+
+/// What a visitor is told; it reads that and goes.
+pub(crate) async fn answer_visitor(
+    core: &Core,
+    socket: &Socket,
+    answer: &[u8],
+) -> Result<(), HandshakeError> {
+    let told = async {
+        send_bytes(socket, FrameKind::Welcome, answer).await?;
+        let _ = socket.read_exact(&mut [0]).await;
+        Ok(())
+    };
+    within(core.config.connect_timeout, told).await
+}
+
+/// Says something to a manager without a certificate, and hears what it answers.
+pub(crate) async fn visit(
+    visitor: &Visitor,
+    stream: TcpStream,
+    said: &[u8],
+    limit: Duration,
+) -> Result<Bytes, HandshakeError> {
+    within(limit, async {
+        let socket = tls::visit(visitor, stream).await?;
+        send_bytes(&socket, FrameKind::Introduction, said).await?;
+        match receive(&socket).await? {
+            (FrameKind::Welcome, answer) => Ok(answer),
+            (kind, _) => Err(HandshakeError::Unexpected(kind)),
+        }
+    })
+    .await
 }
 
 /// Unread bytes at close would reset the connection before the peer has read why.
@@ -138,15 +191,15 @@ async fn read_out(stream: &mut TcpStream) {
     .await;
 }
 
-async fn welcome(core: &Core, socket: &Socket, member: &Member) -> Result<(Accepted, bool), HandshakeError> {
+async fn welcome(core: &Core, socket: &Socket, shown: &Shown) -> Result<(Accepted, bool), HandshakeError> {
     let config = &core.config;
     let introduction: Introduction = match receive(socket).await? {
         (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
     let verdict =
-        judge(&introduction).and_then(|()| is_its(core, member, introduction.role, introduction.node));
-    let seen = (plain(socket.as_ref().peer_addr()?), plain(socket.as_ref().local_addr()?));
+        judge(&introduction).and_then(|()| is_its(core, &shown.member, introduction.role, introduction.node));
+    let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
     let clear = config.clear && introduction.clear == Some(seen);
     let welcome = match &verdict {
         Ok(()) => Welcome::Accepted {
@@ -164,13 +217,15 @@ async fn welcome(core: &Core, socket: &Socket, member: &Member) -> Result<(Accep
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
-    let peer = Identity { node, process, role, session, software };
+    let peer = Identity { node, process, role, session, software, certificate: shown.certificate };
     Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
 }
 
-/// An address as both ends see it, whatever socket they have.
-fn plain(of: SocketAddr) -> SocketAddr {
-    SocketAddr::new(of.ip().to_canonical(), of.port())
+/// A connection as both ends see it, whatever socket they have.
+fn seen(core: &Core, from: SocketAddr, to: SocketAddr) -> Seen {
+    let [from, to] = [from, to].map(|of| SocketAddr::new(of.ip().to_canonical(), of.port()));
+    let local = from.ip().is_loopback() || to.ip().is_loopback();
+    Seen { from, to, place: if local { core.place.clone() } else { String::new() } }
 }
 
 /// Whether the other side's certificate allows what it says it is.
@@ -207,11 +262,12 @@ async fn send<T: serde::Serialize>(
     kind: FrameKind,
     message: &T,
 ) -> Result<(), HandshakeError> {
-    let body = wire::frame::encode(message);
-    let header = Header { kind, body_len: body.len() as u32, body_crc: crc32c(&body), ..Header::default() };
-    let mut bytes = header.encode().to_vec();
-    bytes.extend_from_slice(&body);
-    Ok(socket.write_all(&bytes).await?)
+    send_bytes(socket, kind, &wire::frame::encode(message)).await
+}
+
+async fn send_bytes(socket: &Socket, kind: FrameKind, body: &[u8]) -> Result<(), HandshakeError> {
+    let header = Header { kind, body_len: body.len() as u32, body_crc: crc32c(body), ..Header::default() };
+    Ok(socket.write_all(&[&header.encode()[..], body].concat()).await?)
 }
 
 async fn receive(socket: &Socket) -> Result<(FrameKind, Bytes), HandshakeError> {

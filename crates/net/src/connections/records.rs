@@ -432,8 +432,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut accepted, _) = listener.accept().await.unwrap();
-        let both =
-            tokio::join!(tls::connect(&identity, stream, Lane::Bulk), tls::accept(&identity, &mut accepted));
+        let both = tokio::join!(
+            tls::connect(&identity, stream, Lane::Bulk),
+            tls::accept(&identity, &mut accepted, false)
+        );
         let (Ok((connecting, _)), Ok((records, _))) = both else { panic!("no handshake") };
         (connecting.settle(false), Socket::sealed(accepted, records).settle(false))
     }

@@ -10,7 +10,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Identity, Member};
+use trust::{Fingerprint, Identity, Member, Visitor};
 use wire::{
     frame::{FrameError, HEADER_LEN, Header},
     hello::Lane,
@@ -52,30 +52,48 @@ pub(crate) async fn connect(
     identity: &Identity,
     mut stream: TcpStream,
     lane: Lane,
-) -> Result<(Socket, Member), HandshakeError> {
+) -> Result<(Socket, Shown), HandshakeError> {
     let mut end = identity.connect()?;
     drive(&mut end, &mut stream).await?;
-    let member = member(end.peer_certificates())?;
+    let shown = shown(end.peer_certificates())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
     let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(lane)))?;
-    Ok((Socket::sealed(stream, records), member))
+    Ok((Socket::sealed(stream, records), shown))
 }
 
-/// The accepting side. What refuses the other end has said so to it.
+/// The connecting side that has no certificate.
+pub(crate) async fn visit(visitor: &Visitor, mut stream: TcpStream) -> Result<Socket, HandshakeError> {
+    let mut end = visitor.connect()?;
+    drive(&mut end, &mut stream).await?;
+    let (secrets, keys) = end.dangerous_into_kernel_connection()?;
+    let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(Lane::Control)))?;
+    Ok(Socket::sealed(stream, records))
+}
+
+/// The accepting side; nobody: it is a visitor. What refuses the other end has said so to it.
 pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
-) -> Result<(Records, Member), HandshakeError> {
-    let mut end = identity.accept()?;
+    visitors: bool,
+) -> Result<(Records, Option<Shown>), HandshakeError> {
+    let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
-    let member = member(end.peer_certificates())?;
+    let certificates = end.peer_certificates();
+    let shown = certificates.map(|all| shown(Some(all))).transpose()?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys), ahead(None))?, member))
+    Ok((Records::new(secrets, Keys::Accepting(keys), ahead(None))?, shown))
 }
 
-fn member(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
+/// Who is at the other end.
+pub(crate) struct Shown {
+    pub member: Member,
+    pub certificate: Fingerprint,
+}
+
+fn shown(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Shown, HandshakeError> {
     let certificate = certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented)?;
-    Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))
+    let member = Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))?;
+    Ok(Shown { member, certificate: Fingerprint::of(certificate) })
 }
 
 /// What the state machine wants next.

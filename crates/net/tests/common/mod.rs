@@ -20,7 +20,7 @@ use tokio::{
 use wire::{
     crc::crc32c,
     frame::{FrameKind, HEADER_LEN, Header},
-    hello::{Introduction, Role, Welcome, Window},
+    hello::{Introduction, Role, Seen, Welcome, Window},
 };
 
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -146,6 +146,12 @@ pub fn introduction(lane: Lane, process: u64) -> Introduction {
     }
 }
 
+/// Where loopback addresses mean the same.
+pub fn place() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    format!("{} {}", boot.trim(), std::fs::read_link("/proc/self/ns/net").unwrap().display())
+}
+
 /// A frame of the handshake.
 pub fn step<T: serde::Serialize>(kind: FrameKind, message: &T) -> Vec<u8> {
     frame(Header { kind, ..Header::default() }, &wire::frame::encode(message), &[])
@@ -264,13 +270,17 @@ pub async fn introduced(
     clear: bool,
 ) -> std::io::Result<Tls> {
     let mut tls = before_introduction(stream).await?;
-    let clear = clear.then(|| (stream.local_addr().unwrap(), stream.peer_addr().unwrap()));
-    let introduction = Introduction { clear, ..introduction(lane, process) };
+    let seen = clear.then(|| Seen {
+        from: stream.local_addr().unwrap(),
+        to: stream.peer_addr().unwrap(),
+        place: place(),
+    });
+    let introduction = Introduction { clear: seen, ..introduction(lane, process) };
     tls.send(stream, &step(FrameKind::Introduction, &introduction)).await?;
     let (header, body, _) = tls.receive_frame(stream).await?;
     assert_eq!(header.kind, FrameKind::Welcome);
     let welcome = wire::frame::decode(&body).unwrap();
-    assert!(matches!(welcome, Welcome::Accepted { clear: c, .. } if c == clear.is_some()), "{welcome:?}");
+    assert!(matches!(welcome, Welcome::Accepted { clear: c, .. } if c == clear), "{welcome:?}");
     Ok(tls)
 }
 

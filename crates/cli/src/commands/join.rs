@@ -1,0 +1,230 @@
+//! `ropewalk init`, `ropewalk node token` and `ropewalk join`: a cluster of several machines.
+
+use std::{
+    io::{self, Read},
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, Result, bail};
+use net::{Role, Secret};
+use serde::Serialize;
+use trust::{Authority, Request, Token, Visitor};
+use wire::{
+    frame,
+    join::{JoinReply, JoinRequest, Joined},
+    mgr::MgrRequest,
+};
+
+use crate::{
+    args::{CipherList, Init, Join, NodeToken},
+    cluster_dir::{ClusterDir, ClusterFile, NodeFile, access, init, keys, make},
+    commands::{pdisks, up},
+    interrupt,
+    link::{self, Link},
+    output,
+};
+
+/// How long the manager may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest token that is read.
+const TOKEN_LEN_MAX: u64 = 4096;
+
+/// `ropewalk init`.
+pub fn init(args: &Init) -> Result<()> {
+    interrupt::catch()?;
+    let dir = init::init(args)?;
+    up::start(&dir)?;
+    output::line(format!(
+        "cluster {} is up: the manager, and node {}",
+        dir.file.name, dir.file.nodes[0].name
+    ));
+    let place = dir.path.display();
+    output::line(format!("let other machines join: ropewalk node token --dir {place}"));
+    output::line(format!(
+        "then: ropewalk pool create --dir {place} data --code 4+2p; ropewalk fs create --dir {place} fs1 --pool data"
+    ));
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Printed {
+    token: String,
+    role: String,
+    expires_s: u64,
+}
+
+/// `ropewalk node token`.
+pub fn token(args: &NodeToken) -> Result<()> {
+    let dir = args.dir.open()?;
+    let secret = dir.file.secret.as_deref().and_then(Secret::from_hex).context(
+        "tokens are made where the cluster was made: this machine has no secret of the cluster in its cluster.toml",
+    )?;
+    if dir.file.manager.ip().is_loopback() {
+        output::note(
+            "the manager listens on loopback: only this machine can join (`ropewalk init --address`)",
+        );
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let token = Token {
+        role: args.role.into(),
+        id: u64::from_le_bytes(make::random()?),
+        expires: now + args.lifetime.as_secs(),
+        secret: make::random()?,
+        authority: Authority::from_secret(dir.file.cluster_id()?, &secret)?.fingerprint(),
+        managers: vec![dir.file.manager],
+    };
+    let invite = MgrRequest::Invite {
+        token: token.id,
+        hash: Token::hash(&token.secret),
+        role: token.role,
+        expires: token.expires,
+        now,
+    };
+    link::run(async { Link::new(&dir)?.manager(&invite).await })?;
+    if args.json {
+        let role = format!("{:?}", token.role).to_lowercase();
+        return output::json(&Printed { token: token.to_string(), role, expires_s: token.expires });
+    }
+    output::line(token.to_string());
+    Ok(())
+}
+
+/// `ropewalk join`.
+pub fn join(args: &Join) -> Result<()> {
+    let token = Token::parse(&text_of(&args.token)?)?;
+    let path = args.dir.dir.clone().unwrap_or_else(|| init::DEFAULT_DIR.into());
+    let addr = server_address(&token, args)?;
+    interrupt::catch()?;
+    let claim = ClusterDir::claim(&path)?;
+    let name = args.name.clone().unwrap_or_else(init::host_name);
+    let joined = ask(&token, &name, addr).and_then(|(key, joined)| {
+        keep(&claim.path, &token, &name, addr, &key, &joined)?;
+        Ok(joined)
+    });
+    let joined = match joined {
+        Ok(joined) => joined,
+        Err(error) => {
+            ClusterDir::abandon(&claim.path);
+            return Err(error);
+        }
+    };
+    drop(claim);
+    let mut dir = ClusterDir::open(&path)?;
+    output::line(format!(
+        "this machine is a member of cluster {} now{}; its directory is {}",
+        joined.name,
+        if joined.node.is_some() { format!(", as node {name}") } else { String::new() },
+        dir.path.display()
+    ));
+    if joined.node.is_none() {
+        output::line(format!(
+            "mount a file system: ropewalk mount --dir {} fs1 /mnt/fs1",
+            dir.path.display()
+        ));
+        return Ok(());
+    }
+    for place in &args.pdisk {
+        let made = pdisks::add_before_start(&mut dir, &name, place, args.pdisk_size);
+        let made = made.with_context(|| {
+            format!(
+                "the machine has joined, and has no pdisk in {}: `ropewalk up --dir {} --detach` starts it, `ropewalk \
+                 pdisk add` tries again",
+                place.display(),
+                dir.path.display()
+            )
+        })?;
+        output::line(format!("{made} is in {}", place.display()));
+    }
+    up::start(&dir)?;
+    output::line(format!("node {name} serves at {}", dir.file.nodes[0].addr));
+    Ok(())
+}
+
+/// `-`: from standard input, where no list of processes shows it.
+fn text_of(token: &str) -> Result<String> {
+    if token != "-" {
+        return Ok(token.to_owned());
+    }
+    let mut text = String::new();
+    io::stdin()
+        .take(TOKEN_LEN_MAX)
+        .read_to_string(&mut text)
+        .context("read the token from standard input")?;
+    Ok(text)
+}
+
+/// Where the new node is to listen; nowhere for clients.
+fn server_address(token: &Token, args: &Join) -> Result<Option<SocketAddr>> {
+    if token.role != Role::Server {
+        if args.address.is_some() || !args.pdisk.is_empty() {
+            bail!("--address and --pdisk are for servers, and the token is for a {:?}", token.role);
+        }
+        return Ok(None);
+    }
+    let ip = args.address.context("--address: say at which address of this machine others reach the node")?;
+    init::check_listen("--address", ip)?;
+    let addr = SocketAddr::new(ip, args.port);
+    drop(TcpListener::bind(addr).with_context(|| {
+        format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
+    })?);
+    Ok(Some(addr))
+}
+
+/// Asks each manager until one lets us in: the new key, and what was said.
+fn ask(token: &Token, name: &str, addr: Option<SocketAddr>) -> Result<(Vec<u8>, Joined)> {
+    let Request { key, request } = Request::new()?;
+    let request = JoinRequest {
+        token: token.id,
+        secret: token.secret,
+        name: name.to_owned(),
+        addrs: addr.iter().map(SocketAddr::to_string).collect(),
+        request,
+    };
+    let visitor = Visitor::new(token.authority)?;
+    let answered = link::run(async {
+        let mut failed = None;
+        for &manager in &token.managers {
+            match net::visit(&visitor, manager, &frame::encode(&request), PATIENCE).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.map_or_else(|| anyhow::anyhow!("the token names no manager"), Into::into))
+    })?;
+    match frame::decode(&answered).context("decode the manager's answer")? {
+        JoinReply::Joined(joined) => Ok((key, *joined)),
+        JoinReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
+    }
+}
+
+/// Makes the directory of a machine that was let in.
+fn keep(
+    dir: &Path,
+    token: &Token,
+    name: &str,
+    addr: Option<SocketAddr>,
+    key: &[u8],
+    joined: &Joined,
+) -> Result<()> {
+    for sub in ["run", "log", "nodes"] {
+        access::make_dir(&dir.join(sub)).with_context(|| format!("create {}", dir.join(sub).display()))?;
+    }
+    keys::save(dir, key, &joined.certificate, &joined.authority)?;
+    let node = |(id, addr)| NodeFile { id, name: name.to_owned(), addr, pdisks: Vec::new() };
+    let file = ClusterFile {
+        format: ClusterDir::format(),
+        name: joined.name.clone(),
+        id: joined.cluster.to_string(),
+        code: None,
+        block_size: None,
+        secret: None,
+        cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
+        manager: *token.managers.first().context("the token names no manager")?,
+        manager_here: false,
+        mount: None,
+        nodes: joined.node.zip(addr).map(node).into_iter().collect(),
+    };
+    ClusterDir::save(dir, &file)
+}

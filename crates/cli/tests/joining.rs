@@ -1,0 +1,174 @@
+//! Story: a cluster of several machines (hosts: network namespaces with addresses of their own), made by `init`, tokens and
+//! `join`. What a token lets in and what it does not; all machines off and on again, in any order; a client that mounts.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+#[path = "common/beds.rs"]
+mod beds;
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use beds::Bed;
+use common::{ROPEWALK, Random, copy_tree, same_tree, seed, until, write_tree};
+
+/// A host with a directory of its own.
+struct Machine<'a> {
+    bed: &'a Bed,
+    host: usize,
+    dir: PathBuf,
+}
+
+impl<'a> Machine<'a> {
+    fn new(bed: &'a Bed, base: &Path, host: usize) -> Machine<'a> {
+        Machine { bed, host, dir: base.join(format!("h{host}")) }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let dir = self.dir.to_str().unwrap();
+        let command = [&[ROPEWALK], words, &["--dir", dir]].concat();
+        self.bed.exec(&format!("h{}", self.host), &command).output().unwrap()
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn token(&self, options: &[&str]) -> String {
+        self.ok(&[&["node", "token"], options].concat()).trim().to_owned()
+    }
+
+    fn join(&self, token: &str) -> String {
+        let (addr, disk) = (self.bed.addr(self.host - 1), self.dir.with_extension("disk"));
+        let name = format!("h{}", self.host);
+        let place = ["--address", &addr, "--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
+        self.ok(&[&["join", token, "--name", &name], &place[..]].concat())
+    }
+}
+
+/// What runs on the machines of a test ends with it.
+struct Down<'a>(Vec<&'a Machine<'a>>);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        self.0.iter().rev().for_each(|machine| drop(machine.run(&["down", "--force"])));
+    }
+}
+
+fn states(machine: &Machine<'_>) -> Vec<(String, String)> {
+    let nodes: serde_json::Value = serde_json::from_str(&machine.ok(&["node", "list", "--json"])).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    nodes.as_array().unwrap().iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
+}
+
+fn well(machine: &Machine<'_>) -> bool {
+    let pdisks: serde_json::Value = serde_json::from_str(&machine.ok(&["pdisk", "list", "--json"])).unwrap();
+    let ok = pdisks.as_array().unwrap().iter().all(|pdisk| pdisk["state"] == "ok");
+    ok && states(machine).iter().all(|(_, state)| state == "serves")
+}
+
+#[test]
+fn machines_join_with_tokens_and_serve_together() {
+    let bed = Bed::up("join", &["--hosts", "5"]);
+    let base = tempfile::Builder::new().prefix("ropewalk-join-").tempdir().unwrap();
+    let machines: Vec<Machine<'_>> = (1..=5).map(|host| Machine::new(&bed, base.path(), host)).collect();
+    let [first, second, third, fourth, client] = &machines[..] else { unreachable!() };
+    let _down = Down(machines.iter().collect());
+    let disk = first.dir.with_extension("disk");
+    let place = ["--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
+    let addr = bed.addr(0);
+    let said =
+        first.ok(&[&["init", "--name", "rope", "--node", "h1", "--address", &addr], &place[..]].concat());
+    assert!(said.contains("node token"), "{said}");
+
+    // Who has no token that holds gets nothing, and leaves nothing.
+    let token = first.token(&[]);
+    let (head, tail) = token.split_once('@').unwrap();
+    let parts: Vec<&str> = head.split('.').collect();
+    let with = |at: usize, part: String| {
+        let mut parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+        parts[at] = part;
+        format!("{}@{tail}", parts.join("."))
+    };
+    let addr = bed.addr(1);
+    for (wrong, why) in [
+        (with(4, "0".repeat(64)), "no such token"),
+        (with(2, "0".repeat(16)), "no such token"),
+        (with(5, "0".repeat(64)), "no manager of the token's cluster"),
+        (token[..100].to_owned(), "no token"),
+        (first.token(&["--lifetime", "1s"]), "expired"),
+    ] {
+        std::thread::sleep(std::time::Duration::from_millis(if why == "expired" { 1500 } else { 0 }));
+        let error = second.refused(&["join", &wrong, "--address", &addr, "--name", "h2"]);
+        assert!(error.contains(why), "{why}: {error}");
+        assert!(!second.dir.exists(), "{why}");
+    }
+    assert_eq!(states(first), [("h1".to_owned(), "serves".to_owned())]);
+
+    // Its own key, readable by nobody else; the cluster's secret does not come with it.
+    second.join(&token);
+    let keys = second.dir.join("keys");
+    for file in ["machine.key", "machine.crt", "authority.crt"] {
+        assert_eq!(fs::metadata(keys.join(file)).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
+    }
+    assert!(!fs::read_to_string(second.dir.join("cluster.toml")).unwrap().contains("secret"));
+    let error = third.refused(&["join", &token, "--address", &bed.addr(2), "--name", "h3"]);
+    assert!(error.contains("another machine") && !third.dir.exists(), "{error}");
+    third.join(&first.token(&[]));
+    fourth.join(&first.token(&[]));
+    let names: Vec<String> = states(fourth).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["h1", "h2", "h3", "h4"]);
+
+    first.ok(&["pool", "create", "data", "--code", "2+1p", "--block-size", "1m"]);
+    first.ok(&["fs", "create", "fs1", "--pool", "data"]);
+    let said = client.ok(&["join", &first.token(&["--role", "client"]), "--name", "laptop"]);
+    assert!(said.contains("ropewalk mount"), "{said}");
+    let mnt = base.path().join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    let mount = ["mount", "fs1", mnt.to_str().unwrap()];
+    client.ok(&mount);
+    let tree = base.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut random = Random(seed());
+    write_tree(&tree, 120, &mut random);
+    copy_tree(&tree, &mnt.join("in"));
+    same_tree(&tree, &mnt.join("in"));
+    // Whose certificate says client is no administrator.
+    for words in [
+        &["config", "set", "leaseDuration=7s"][..],
+        &["fs", "delete", "fs1", "--yes"],
+        &["node", "remove", "h2"],
+        &["pdisk", "fail", "h2p1"],
+    ] {
+        let error = client.refused(words);
+        assert!(error.contains("may not"), "{words:?}: {error}");
+    }
+    client.refused(&["node", "token"]);
+
+    // All machines off, and on again in another order.
+    common::ok(&["umount", mnt.to_str().unwrap()]);
+    [third, first, fourth, second].iter().for_each(|machine| drop(machine.ok(&["down"])));
+    std::thread::scope(|scope| {
+        let starting: Vec<_> = [fourth, third, second, first]
+            .iter()
+            .map(|machine| scope.spawn(|| machine.ok(&["up", "--detach"])))
+            .collect();
+        starting.into_iter().for_each(|start| drop(start.join().unwrap()));
+    });
+    until("all nodes serve again", || well(first));
+    client.ok(&mount);
+    same_tree(&tree, &mnt.join("in"));
+    common::ok(&["umount", mnt.to_str().unwrap()]);
+}

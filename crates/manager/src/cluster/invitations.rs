@@ -1,0 +1,175 @@
+//! Machines that are invited to join, and join.
+//!
+//! Invariants: who has not shown the secret of a token that holds gets nothing and changes nothing; a token lets one machine in;
+//! its use and the node that comes of it are one commit.
+
+use base::NodeId;
+use wire::{
+    hello::Role,
+    mgr::{Admission, INVITED_FOR_MAX, MgrError},
+};
+
+use super::{Cluster, Step, StoreOp};
+use crate::keys::{self, InvitationRecord, JoinedRecord};
+
+/// Most invitations at a time.
+const INVITED_MAX: usize = 4096;
+
+fn no<T>(text: impl Into<String>) -> Result<T, MgrError> {
+    Err(MgrError::Config(text.into()))
+}
+
+impl Cluster {
+    /// A machine may join.
+    pub(super) fn invite(
+        &mut self,
+        token: u64,
+        hash: [u8; 32],
+        role: Role,
+        expires: u64,
+        now: u64,
+        step: &mut Step,
+    ) -> Result<(), MgrError> {
+        if !matches!(role, Role::Server | Role::Client | Role::Admin) {
+            return no(format!("nobody joins as {role:?}: server, client or admin"));
+        }
+        if expires <= now || expires - now > INVITED_FOR_MAX {
+            return no(format!("a token holds for 1 second to {} hours", INVITED_FOR_MAX / 3600));
+        }
+        let invitation = InvitationRecord { hash, role, expires, used: None };
+        if let Some(there) = self.invited.get(&token) {
+            return if *there == invitation { Ok(()) } else { no("there is another token of that number") };
+        }
+        let gone: Vec<u64> =
+            self.invited.iter().filter(|(_, i)| i.expires < now).map(|(id, _)| *id).collect();
+        for token in gone {
+            self.invited.remove(&token);
+            step.store.push(StoreOp::Delete(keys::invitation_key(token)));
+        }
+        if self.invited.len() >= INVITED_MAX {
+            return no(format!("{INVITED_MAX} tokens hold already; wait until some have expired"));
+        }
+        step.put(keys::invitation_key(token), &invitation);
+        self.invited.insert(token, invitation);
+        Ok(())
+    }
+
+    /// A machine joins; what it is, and its node. All that is wrong with a token sounds the same, but for who has its secret.
+    pub(super) fn admit(
+        &mut self,
+        asked: &Admission,
+        step: &mut Step,
+    ) -> Result<(Role, Option<NodeId>), MgrError> {
+        const AGAIN: &str = "make another one: ropewalk node token";
+        let invitation = self.invited.get(&asked.token).filter(|there| there.hash == asked.hash);
+        let Some(invitation) = invitation.cloned() else {
+            return no(format!("there is no such token; {AGAIN}"));
+        };
+        if let Some(used) = &invitation.used {
+            return match used.request == asked.request {
+                true => Ok((invitation.role, used.node)),
+                false => no(format!("the token has let another machine in already; {AGAIN}")),
+            };
+        }
+        if invitation.expires <= asked.now {
+            return no(format!("the token has expired; {AGAIN}"));
+        }
+        let node = match invitation.role {
+            Role::Server => Some(self.add_node(asked.name.clone(), &asked.addrs, step)?),
+            _ => {
+                step.notes.push(format!("a machine has joined as {:?}: {:?}", invitation.role, asked.name));
+                None
+            }
+        };
+        let used = InvitationRecord {
+            used: Some(JoinedRecord { request: asked.request, node }),
+            ..invitation.clone()
+        };
+        step.put(keys::invitation_key(asked.token), &used);
+        self.invited.insert(asked.token, used);
+        Ok((invitation.role, node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::mgr::{MgrReply, MgrRequest};
+
+    use super::*;
+    use crate::cluster::stage::{NOBODY, Stage};
+
+    const NOW: u64 = 1_900_000_000;
+
+    fn invite(stage: &mut Stage, token: u64, role: Role, expires: u64) -> Result<(), String> {
+        let request = MgrRequest::Invite { token, hash: [token as u8; 32], role, expires, now: NOW };
+        match stage.ask(NOBODY, request) {
+            MgrReply::Done => Ok(()),
+            MgrReply::Error(error) => Err(error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn admission(token: u64, name: &str) -> Admission {
+        let addrs = vec![format!("192.0.2.{token}:10")];
+        Admission { token, hash: [token as u8; 32], request: [9; 32], name: name.into(), addrs, now: NOW + 1 }
+    }
+
+    fn admit(stage: &mut Stage, asked: Admission) -> Result<(Role, Option<NodeId>), String> {
+        match stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked))) {
+            MgrReply::Admitted { role, node } => Ok((role, node)),
+            MgrReply::Error(error) => Err(error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_token_lets_one_machine_in_also_after_a_restart() {
+        let mut stage = Stage::running(4, "2+2p");
+        invite(&mut stage, 1, Role::Server, NOW + 60).unwrap();
+        invite(&mut stage, 2, Role::Client, NOW + 60).unwrap();
+        stage.restart();
+        let before = stage.cluster.map().clone();
+        let wrong = [
+            Admission { hash: [7; 32], ..admission(1, "n5") },
+            Admission { token: 3, ..admission(1, "n5") },
+            Admission { now: NOW + 60, ..admission(1, "n5") },
+            Admission { name: "n1".into(), ..admission(1, "n5") },
+            Admission { addrs: vec![], ..admission(1, "n5") },
+        ];
+        for wrong in wrong {
+            admit(&mut stage, wrong.clone()).unwrap_err();
+            assert_eq!(*stage.cluster.map(), before, "{wrong:?}");
+        }
+        assert_eq!(admit(&mut stage, admission(1, "n5")), Ok((Role::Server, Some(NodeId(5)))));
+        assert_eq!(admit(&mut stage, admission(2, "laptop")), Ok((Role::Client, None)));
+        stage.restart();
+        // The answer was lost: the same machine hears it again, also later; another one hears nothing.
+        let late = Admission { now: NOW + 600, ..admission(1, "n5") };
+        assert_eq!(admit(&mut stage, late), Ok((Role::Server, Some(NodeId(5)))));
+        let another = Admission { request: [8; 32], ..admission(1, "n6") };
+        assert!(admit(&mut stage, another).unwrap_err().contains("another machine"));
+        assert_eq!(stage.cluster.map().nodes.len(), 5);
+    }
+
+    #[test]
+    fn tokens_have_an_end_and_are_forgotten_after_it() {
+        let mut stage = Stage::running(4, "2+2p");
+        for (role, expires) in [(Role::Manager, NOW + 60), (Role::Lab, NOW + 60), (Role::Server, NOW)] {
+            invite(&mut stage, 1, role, expires).unwrap_err();
+        }
+        invite(&mut stage, 1, Role::Server, NOW + INVITED_FOR_MAX + 1).unwrap_err();
+        invite(&mut stage, 1, Role::Server, NOW + 1).unwrap();
+        invite(&mut stage, 1, Role::Server, NOW + 1).unwrap();
+        assert!(invite(&mut stage, 1, Role::Client, NOW + 1).unwrap_err().contains("another token"));
+        let later = MgrRequest::Invite {
+            token: 2,
+            hash: [2; 32],
+            role: Role::Admin,
+            expires: NOW + 60,
+            now: NOW + 2,
+        };
+        stage.ask(NOBODY, later);
+        stage.restart();
+        assert_eq!(stage.cluster.invited.keys().copied().collect::<Vec<_>>(), [2]);
+    }
+}

@@ -1,0 +1,52 @@
+//! How a machine joins a cluster: what it says to the manager without a certificate, and what it hears.
+
+use base::{ClusterId, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::hello::Role;
+
+/// A machine that has a token asks to be let in. It has seen by then that it speaks to the manager of the token's cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The token's number.
+    pub token: u64,
+    /// The token's secret.
+    pub secret: [u8; 32],
+    /// What the node is to be called; for clients a name for people.
+    pub name: String,
+    /// "ip:port" of its server; none for clients.
+    pub addrs: Vec<String>,
+    /// Its key to be signed: a request as PKCS #10 has it.
+    pub request: Vec<u8>,
+}
+
+/// The manager's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JoinReply {
+    /// It is a member.
+    Joined(Box<Joined>),
+    /// It is not; for a person.
+    Refused {
+        /// Why, and what helps.
+        reason: String,
+    },
+}
+
+/// What a new member needs to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Joined {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its name.
+    pub name: String,
+    /// What the machine is.
+    pub role: Role,
+    /// Its node, if it is a server.
+    pub node: Option<NodeId>,
+    /// The certificate of its key.
+    pub certificate: Vec<u8>,
+    /// The cluster's authority.
+    pub authority: Vec<u8>,
+    /// Connections need not be encrypted after the handshake.
+    pub clear: bool,
+}
