@@ -69,7 +69,7 @@ async fn a_server_survives_changed_conversations_and_allocates_by_what_has_come(
         // The introduction, or a frame after it.
         let spoiled = random.below(2 * conversation.len());
         if spoiled >= conversation.len() {
-            let mut tls = before_introduction(&mut stream).await.unwrap();
+            let mut tls = before_introduction(&identity(), &mut stream).await.unwrap();
             let mut said = step(FrameKind::Introduction, &introduction(Lane::Bulk, 99));
             random.mutate(&mut said);
             let _ = tls.send(&mut stream, &said).await;

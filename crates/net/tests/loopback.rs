@@ -206,7 +206,7 @@ async fn both_sides_call_over_the_same_connections() {
 
 #[tokio::test]
 async fn statuses_and_panics_are_answers() {
-    let (_server, addr) = server();
+    let (_server, addr) = server_with(EndpointConfig { role: net::Role::Manager, ..listening(1) });
     let client = Endpoint::start(config(2)).unwrap();
     let peer = client.peer(&[addr]);
     let status = |e: CallError| match e {

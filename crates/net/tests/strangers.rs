@@ -211,8 +211,8 @@ async fn nobody_takes_the_place_of_another_process() {
     let (server, addr, _) = counting(listening(1));
     let (mut one, mut other) =
         (TcpStream::connect(addr).await.unwrap(), TcpStream::connect(addr).await.unwrap());
-    introduced(&mut one, Lane::Control, 99, false).await.unwrap();
-    introduced(&mut other, Lane::Control, 99, false).await.unwrap();
+    introduced_as(&another_identity(), &mut one, Lane::Control, 99, false).await.unwrap();
+    introduced_as(&another_identity(), &mut other, Lane::Control, 99, false).await.unwrap();
     let peers = || server.status().iter().filter(|peer| peer.process == Some(99)).count();
     timeout(SOON, async {
         while peers() < 2 {
@@ -326,7 +326,7 @@ async fn whatever_comes_first_is_refused() {
         frame(Header { kind: FrameKind::Introduction, ..Header::default() }, b"", b""),
     ] {
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        let mut tls = before_introduction(&mut stream).await.unwrap();
+        let mut tls = before_introduction(&identity(), &mut stream).await.unwrap();
         tls.send(&mut stream, &second).await.unwrap();
         assert!(rest(&mut stream).await.is_empty());
     }

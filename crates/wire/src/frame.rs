@@ -76,8 +76,7 @@ impl Service {
         match self {
             Service::Manager => role == Role::Manager,
             Service::Nsd => role == Role::Server,
-            Service::Callback => role == Role::Client,
-            Service::Net | Service::Admin | Service::Lab => true,
+            Service::Net | Service::Admin | Service::Lab | Service::Callback => true,
         }
     }
 }

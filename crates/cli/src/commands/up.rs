@@ -183,7 +183,7 @@ fn make_private(dir: &mut ClusterDir) -> Result<()> {
             "{open} files and directories of the cluster were open to other users; now they are not"
         ));
     }
-    if dir.file.secret.is_none() {
+    if dir.file.secret.is_none() && dir.file.manager_here {
         dir.file.secret = Some(make::new_secret()?);
         ClusterDir::save(&dir.path, &dir.file)?;
         output::line(

@@ -27,6 +27,11 @@ impl Bed {
         mine["hosts"][host]["addrs"][0].as_str().unwrap().to_owned()
     }
 
+    /// The network namespace of host number `host`, counted from 1.
+    pub fn netns(&self, host: usize) -> String {
+        format!("ropewalk-{}-h{host}", self.0)
+    }
+
     pub fn exec(&self, host: &str, command: &[&str]) -> Command {
         let mut ropewalk = Command::new(ROPEWALK);
         ropewalk.args(["lab", "testbed", "exec", "--name", &self.0, host]).args(command);

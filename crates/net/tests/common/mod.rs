@@ -39,7 +39,14 @@ pub fn secret() -> Secret {
     Secret::new([7; 32])
 }
 
+/// Of this process.
 pub fn identity() -> Identity {
+    static OWN: std::sync::OnceLock<Identity> = std::sync::OnceLock::new();
+    OWN.get_or_init(another_identity).clone()
+}
+
+/// As another process would have it.
+pub fn another_identity() -> Identity {
     Identity::from_secret(CLUSTER, &secret()).unwrap()
 }
 
@@ -256,20 +263,21 @@ impl Tls {
 }
 
 /// The handshake of the connecting side up to its introduction, which is not sent.
-pub async fn before_introduction(stream: &mut TcpStream) -> std::io::Result<Tls> {
-    let mut tls = Tls::connecting(&identity());
+pub async fn before_introduction(identity: &Identity, stream: &mut TcpStream) -> std::io::Result<Tls> {
+    let mut tls = Tls::connecting(identity);
     tls.shake(stream).await?;
     Ok(tls)
 }
 
 /// The whole handshake of the connecting side; what follows is in the clear if `clear`, and the server wants it, too.
-pub async fn introduced(
+pub async fn introduced_as(
+    identity: &Identity,
     stream: &mut TcpStream,
     lane: Lane,
     process: u64,
     clear: bool,
 ) -> std::io::Result<Tls> {
-    let mut tls = before_introduction(stream).await?;
+    let mut tls = before_introduction(identity, stream).await?;
     let seen = clear.then(|| Seen {
         from: stream.local_addr().unwrap(),
         to: stream.peer_addr().unwrap(),
@@ -282,6 +290,11 @@ pub async fn introduced(
     let welcome = wire::frame::decode(&body).unwrap();
     assert!(matches!(welcome, Welcome::Accepted { clear: c, .. } if c == clear), "{welcome:?}");
     Ok(tls)
+}
+
+/// The same as this process.
+pub async fn introduced(stream: &mut TcpStream, lane: Lane, process: u64, clear: bool) -> std::io::Result<Tls> {
+    introduced_as(&identity(), stream, lane, process, clear).await
 }
 
 /// The same; everything after it is in the clear.
