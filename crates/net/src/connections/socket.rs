@@ -82,6 +82,10 @@ impl Socket {
         let (mut open, mut moved) = (records.open.lock(), 0);
         loop {
             moved += records.open(&mut open, slices, moved)?;
+            if open.take_answer() {
+                // Where it does not fit, or fails, whoever sends next sees to that.
+                let _ = self.send_sealed(&mut records.seal.lock());
+            }
             if moved == wanted || open.ended() {
                 return Ok(moved);
             }
@@ -89,7 +93,9 @@ impl Socket {
                 Ok(0) => return Ok(moved),
                 Ok(n) => open.received(n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && moved > 0 => return Ok(moved),
-                Err(e) => return Err(e),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                // The kernel says it once.
+                Err(e) => return open.fail(e, moved),
             }
         }
     }
