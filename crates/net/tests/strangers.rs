@@ -278,7 +278,7 @@ async fn whatever_comes_first_is_refused() {
     })
     .await
     .expect("each is counted");
-    // After the proof, but where an introduction is due: a request, noise, far too much.
+    // After the handshake of TLS, but where an introduction is due: a request, noise, far too much.
     for second in [
         frame(request(1), b"", b""),
         vec![0xff; 300],
