@@ -27,6 +27,7 @@ use crate::{
         handshake::{Accepted, Identity},
         outbox::{Closed, Flushed, OutFrame, Outbox},
         plan::Have,
+        refused,
         socket::Socket,
     },
     core::Core,
@@ -252,6 +253,11 @@ impl Conn {
         self.inbound.cancel_all();
         if !self.dialed {
             self.core.count_accepted(false);
+        }
+        if let CloseReason::Io(error) = reason
+            && error.kind() == std::io::ErrorKind::InvalidData
+        {
+            refused::note_tampered(&self.core, self.remote, &self.peer_name(), error);
         }
         tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");
     }
