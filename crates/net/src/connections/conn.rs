@@ -95,10 +95,11 @@ impl Conn {
     /// A connection whose handshake is done; `start.rs` brings it to life.
     pub(crate) fn new(
         group: &Arc<Group>,
-        socket: Socket,
+        mut socket: Socket,
         rail: Option<usize>,
         accepted: &Accepted,
     ) -> std::io::Result<Arc<Conn>> {
+        socket.serve(accepted.lane);
         Ok(Arc::new(Conn {
             id: group.core.next_id(),
             lane: accepted.lane,

@@ -31,6 +31,12 @@ pub(crate) const RECORD_MAX: usize = CONTENT_MAX + 256;
 const TAG: usize = 16;
 /// Sealed bytes gathered before they are sent.
 const GATHER: usize = 128 << 10;
+/// Bytes of sealed records that are read at a time: at least one record.
+const AHEAD: usize = 32 << 10;
+/// The same where payloads come.
+const AHEAD_BULK: usize = 128 << 10;
+/// Room for sealed bytes that stays with a connection that sends no more than this between two heartbeats.
+pub(crate) const KEPT: usize = 32 << 10;
 /// A slice of at least this many bytes begins a record of its own, so that it is opened in one piece.
 const LARGE: usize = 4 << 10;
 /// Records that one key seals; AES-GCM bears 2^24.5 of this size (section 5.5).
@@ -148,9 +154,9 @@ pub(crate) struct Open {
 }
 
 impl Records {
-    /// Those of a connection whose handshake is done. `ahead`: bytes read at a time, at least one record.
-    pub(crate) fn new(secrets: ExtractedSecrets, keys: Keys, ahead: usize) -> io::Result<Records> {
-        let buffer = vec![0; ahead.max(HEAD + RECORD_MAX)].into_boxed_slice();
+    /// Those of a connection whose handshake is done.
+    pub(crate) fn new(secrets: ExtractedSecrets, keys: Keys) -> io::Result<Records> {
+        let buffer = vec![0; AHEAD].into_boxed_slice();
         let (seal, open) = (Key::new(secrets.tx)?, Key::new(secrets.rx)?);
         Ok(Records {
             keys: Mutex::new(keys),
@@ -346,6 +352,13 @@ impl Seal {
         &self.buffer[self.sent..]
     }
 
+    /// Little was sent for a while: room for much is given back if nothing is in it.
+    pub(crate) fn give_back(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+            self.buffer = Vec::new();
+        }
+    }
+
     /// So many bytes of it are sent.
     pub(crate) fn sent(&mut self, n: usize) {
         self.sent += n;
@@ -357,6 +370,15 @@ impl Seal {
 }
 
 impl Open {
+    /// Payloads will come: much is read at a time. What is here already stays.
+    pub(crate) fn expect_payloads(&mut self) {
+        if self.buffer.len() < AHEAD_BULK {
+            let mut buffer = vec![0; AHEAD_BULK].into_boxed_slice();
+            buffer[..self.buffer.len()].copy_from_slice(&self.buffer);
+            self.buffer = buffer;
+        }
+    }
+
     /// Where the next bytes from the socket go; not empty. Nothing opened is left, and no whole record.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let len = self.buffer.len();

@@ -231,7 +231,38 @@ async fn a_failure_takes_nothing_with_it() {
     assert!(opener.open.lock().has_some(), "who waits for bytes is told of the end");
 }
 
-/// The same where the socket fails: its error is said once, and not instead of bytes.
+/// A connection takes the memory that its use asks for, and what has come before that is known is not lost.
+#[tokio::test]
+async fn memory_follows_the_use() {
+    let (mut from, mut to) = connected().await;
+    let ahead = |socket: &Socket| socket.records().unwrap().open.lock().buffer.len();
+    assert_eq!((ahead(&from), ahead(&to)), (AHEAD_BULK, AHEAD));
+    to.serve(Lane::Control);
+    assert_eq!(ahead(&to), AHEAD);
+    let whole = pattern(20_000);
+    from.write_all(&whole).await.unwrap();
+    // Some of it is taken, some opened, and some has only come.
+    let mut received = vec![0; whole.len()];
+    to.read_exact(&mut received[..100]).await.unwrap();
+    assert!(to.records().unwrap().open.lock().has_some());
+    to.serve(Lane::Bulk);
+    assert_eq!(ahead(&to), AHEAD_BULK);
+    to.read_exact(&mut received[100..]).await.unwrap();
+    assert!(received == whole);
+    let room = |socket: &Socket| socket.records().unwrap().seal.lock().buffer.capacity();
+    from.write_all(&pattern(GATHER / 2)).await.unwrap();
+    from.give_back();
+    assert!(room(&from) <= KEPT);
+    // Not while something is in it.
+    padded(&mut from.records().unwrap().seal.lock(), &whole, DATA, 0);
+    from.records().unwrap().seal.lock().buffer.reserve(GATHER);
+    from.give_back();
+    assert!(room(&from) > KEPT);
+    from.serve(Lane::Control);
+    assert_eq!(ahead(&from), AHEAD_BULK, "what was given is not taken back");
+}
+
+/// Where a socket fails its error is said once, and not instead of bytes.
 #[tokio::test]
 async fn an_error_of_the_socket_is_said_after_the_bytes() {
     let (_from, to) = connected().await;

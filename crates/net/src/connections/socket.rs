@@ -17,6 +17,7 @@ use tokio::{
     io::Interest,
     net::{TcpListener, TcpSocket, TcpStream},
 };
+use wire::hello::Lane;
 
 use crate::{
     connections::records::{Records, Seal},
@@ -40,6 +41,20 @@ impl Socket {
             records.open.lock().read_ahead();
         }
         Socket { stream: self.stream, records: self.records.filter(|_| !clear) }
+    }
+
+    /// What it is for is known. Until then a read takes little at a time.
+    pub(crate) fn serve(&mut self, lane: Lane) {
+        if let (Some(records), Lane::Bulk) = (&mut self.records, lane) {
+            records.open.get_mut().expect_payloads();
+        }
+    }
+
+    /// Little was sent for a while.
+    pub(crate) fn give_back(&self) {
+        if let Some(records) = &self.records {
+            records.seal.lock().give_back();
+        }
     }
 
     #[cfg(test)]

@@ -24,10 +24,6 @@ use crate::connections::{
 
 /// Most bytes of a handshake that are kept: some certificates.
 const HELD_MAX: usize = 64 << 10;
-/// Bytes of sealed records that are read at a time.
-fn ahead(lane: Option<Lane>) -> usize {
-    if lane == Some(Lane::Control) { 32 << 10 } else { 128 << 10 }
-}
 
 /// Either end of a handshake.
 trait End {
@@ -57,8 +53,9 @@ pub(crate) async fn connect(
     drive(&mut end, &mut stream).await?;
     let member = member(end.peer_certificates())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(lane)))?;
-    Ok((Socket::sealed(stream, records), member))
+    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?);
+    socket.serve(lane);
+    Ok((socket, member))
 }
 
 /// The accepting side. What refuses the other end has said so to it.
@@ -70,7 +67,7 @@ pub(crate) async fn accept(
     drive(&mut end, stream).await?;
     let member = member(end.peer_certificates())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys), ahead(None))?, member))
+    Ok((Records::new(secrets, Keys::Accepting(keys))?, member))
 }
 
 fn member(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
