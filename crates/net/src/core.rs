@@ -62,6 +62,8 @@ pub(crate) struct Core {
     accepted: AtomicUsize,
     /// Handshakes that came to nothing.
     pub refused: AtomicU64,
+    /// Connections on which something else came than the peer had sealed.
+    pub tampered: AtomicU64,
     conns_max: AtomicU8,
     conns_auto: AtomicBool,
     /// `Transfer::Fetch` is in force.
@@ -95,6 +97,7 @@ impl Core {
             local,
             accepted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            tampered: AtomicU64::new(0),
             conns_max: AtomicU8::new(config.conns_max),
             conns_auto: AtomicBool::new(config.conns_auto),
             fetch: AtomicBool::new(config.transfer == Transfer::Fetch),

@@ -318,7 +318,7 @@ async fn whatever_comes_first_is_refused() {
     })
     .await
     .expect("each is counted");
-    // After the proof, but where an introduction is due: a request, noise, far too much.
+    // After the handshake of TLS, but where an introduction is due: a request, noise, far too much.
     for second in [
         frame(request(1), b"", b""),
         vec![0xff; 300],
@@ -404,6 +404,9 @@ async fn through_a_relay_everything_is_encrypted() {
 #[tokio::test]
 async fn a_relay_that_meddles_is_found_out() {
     let (_server, addr, _) = counting(unnamed());
+    let help = "Connections that ended because what came on them was not what the peer had sealed.";
+    let tampered = || base::stats::counter("net_tampered_connections", help, &[]).get();
+    let before = tampered();
     let whole = pattern(200_000, 3);
     for round in 0..16usize {
         // Somewhere in the second half of what is sent: records of a payload, mostly.
@@ -435,6 +438,14 @@ async fn a_relay_that_meddles_is_found_out() {
             Err(error) => assert!(matches!(error, CallError::Disconnected { .. }), "round {round}: {error}"),
         }
     }
+    // Each is counted, and told.
+    let counted = async {
+        while tampered() < before + 16 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, counted).await.unwrap_or_else(|_| panic!("{} of 16", tampered() - before));
+    assert!(base::events::events().after(0).iter().any(|e| e.name == "net_tampered"));
 }
 
 /// All that a member has said, said again by a stranger.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use base::ClusterId;
@@ -19,8 +19,10 @@ use crate::{Member, Secret, TrustError};
 /// What stands before the 32 bytes of an Ed25519 key in its PKCS #8 form (RFC 8410, section 7).
 const PKCS8_ED25519: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
-/// A certificate holds from this long before its signing on: clocks of machines differ.
-const EARLIER: Duration = Duration::from_secs(24 * 3600);
+/// A certificate that ends holds from this long before its signing on: clocks of machines differ.
+const EARLIER: Duration = Duration::from_secs(30 * 24 * 3600);
+/// From 1970 to the last second that a certificate can name, which means that it does not end (RFC 5280, section 4.1.2.5).
+const NEVER: Duration = Duration::from_secs(253_402_300_799);
 
 /// SHA-256 of an authority's certificate: by it a new machine knows the authority.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -62,10 +64,9 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, format!("ropewalk cluster {:032x}", cluster.0));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        // The same whenever it is made. It ends with its cluster, not by a date.
+        // The same whenever it is made. It ends with its cluster, not by a date, and holds where a clock was never set.
         params.serial_number = Some(SerialNumber::from(vec![1]));
-        (params.not_before, params.not_after) =
-            (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(9999, 1, 1));
+        (params.not_before, params.not_after) = (UNIX_EPOCH.into(), (UNIX_EPOCH + NEVER).into());
         let certificate =
             params.self_signed(&key).map_err(made("the authority's certificate"))?.der().clone();
         let fingerprint = Fingerprint::of(&certificate);
@@ -82,7 +83,8 @@ impl Authority {
         self.fingerprint
     }
 
-    /// The certificate of a key that says that its holder is `member`. It holds for `life` from now on; 0: without end.
+    /// The certificate of a key that says that its holder is `member`. It holds for `life` from now on; 0, or more than there
+    /// are years with four digits: always, whatever the clock says.
     pub fn sign(
         &self,
         member: &Member,
@@ -98,11 +100,11 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-        let now = SystemTime::now();
-        (params.not_before, params.not_after) = match life {
-            Duration::ZERO => (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(9999, 1, 1)),
-            life => ((now - EARLIER).into(), (now + life).into()),
-        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let end = now.checked_add(life).filter(|end| !life.is_zero() && *end < NEVER);
+        let begin = end.map_or(Duration::ZERO, |_| now.saturating_sub(EARLIER));
+        (params.not_before, params.not_after) =
+            ((UNIX_EPOCH + begin).into(), (UNIX_EPOCH + end.unwrap_or(NEVER)).into());
         Ok(params.signed_by(key, &self.issuer).map_err(made(what))?.der().clone())
     }
 
@@ -141,5 +143,55 @@ impl Request {
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key).map_err(made("a request to sign"))?;
         Ok(Request { key: key.serialize_der(), request: request.der().to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::NodeId;
+    use rustls::{
+        Error, RootCertStore, client::verify_server_cert_signed_by_trust_anchor,
+        crypto::aws_lc_rs::default_provider, pki_types::UnixTime, server::ParsedCertificate,
+    };
+    use wire::hello::Role;
+
+    use super::*;
+    use crate::{Nodes, Roles};
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    /// Whether a certificate for `life` holds so long after 1970.
+    fn holds(life: Duration, at: Duration) -> Result<(), Error> {
+        let authority = Authority::from_secret(ClusterId(7), &Secret::new([1; 32])).unwrap();
+        let (roles, nodes) = (Roles::of(&[Role::Server]), Nodes::These(vec![NodeId(3)]));
+        let member = Member { cluster: ClusterId(7), id: 9, roles, nodes };
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let certificate = authority.sign(&member, &key, life).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.certificate().clone()).unwrap();
+        let parsed = ParsedCertificate::try_from(&certificate).unwrap();
+        let algorithms = default_provider().signature_verification_algorithms.all;
+        let at = UnixTime::since_unix_epoch(at);
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], at, algorithms)
+    }
+
+    #[test]
+    fn what_has_no_end_holds_whatever_the_clock_says() {
+        for life in [Duration::ZERO, Duration::MAX, NEVER] {
+            for at in [Duration::ZERO, DAY, NEVER] {
+                holds(life, at).unwrap_or_else(|error| panic!("{life:?} {at:?}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_ends_holds_for_its_time_and_a_month_before() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        for at in [now - DAY * 29, now, now + DAY] {
+            holds(DAY * 2, at).unwrap();
+        }
+        for at in [Duration::ZERO, now - DAY * 31, now + DAY * 3] {
+            assert!(holds(DAY * 2, at).is_err(), "{at:?}");
+        }
     }
 }

@@ -86,8 +86,7 @@ impl Request {
 }
 
 /// The authenticated peer: the process at the other end of a connection, as its handshake has proven it. The one place
-/// where a handler learns who asks. Today the proof is the cluster's secret: whoever has it is a member, and is
-/// what it says it is. Certificates will fill the same fields.
+/// where a handler learns who asks. The proof is its certificate, which says in which roles and as which nodes it may speak.
 #[derive(Clone)]
 pub struct PeerId {
     /// Its node; 0 for clients that are not cluster nodes.

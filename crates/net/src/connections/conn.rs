@@ -27,6 +27,7 @@ use crate::{
         handshake::{Accepted, Identity},
         outbox::{Closed, Flushed, OutFrame, Outbox},
         plan::Have,
+        refused,
         socket::Socket,
     },
     core::Core,
@@ -94,10 +95,11 @@ impl Conn {
     /// A connection whose handshake is done; `start.rs` brings it to life.
     pub(crate) fn new(
         group: &Arc<Group>,
-        socket: Socket,
+        mut socket: Socket,
         rail: Option<usize>,
         accepted: &Accepted,
     ) -> std::io::Result<Arc<Conn>> {
+        socket.serve(accepted.lane);
         Ok(Arc::new(Conn {
             id: group.core.next_id(),
             lane: accepted.lane,
@@ -252,6 +254,11 @@ impl Conn {
         self.inbound.cancel_all();
         if !self.dialed {
             self.core.count_accepted(false);
+        }
+        if let CloseReason::Io(error) = reason
+            && error.kind() == std::io::ErrorKind::InvalidData
+        {
+            refused::note_tampered(&self.core, self.remote, &self.peer_name(), error);
         }
         tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");
     }

@@ -167,9 +167,7 @@ fn close_drained(group: &Group) {
             DrainState::Begun(since) => since.elapsed() >= DRAIN_MAX,
             DrainState::Agreed(since) => {
                 since.elapsed() >= DRAIN_MAX
-                    || state.table.look_at(conn.id).0 == 0
-                        && conn.inbound.is_empty()
-                        && conn.outbox.bytes() == 0
+                    || state.table.look_at(conn.id).0 == 0 && conn.inbound.is_empty() && conn.outbox.is_idle()
             }
         };
         conns.into_iter().filter(|c| over(c)).collect()
@@ -237,7 +235,7 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
             Advice::Rate(id, rate) => group.lock().table.set_rate(id, rate),
             Advice::Suspect(id, suspect) => group.lock().table.set_suspect(id, suspect),
             Advice::Ping(id) => {
-                if let Some(conn) = find(id).filter(|c| c.outbox.bytes() == 0) {
+                if let Some(conn) = find(id).filter(|c| c.outbox.is_idle()) {
                     let _ = conn.send(conn.bare(FrameKind::Ping, 0), false);
                 }
             }
@@ -280,7 +278,7 @@ fn seen(group: &Group, conn: &Conn) -> Seen {
         bulk: conn.lane == Lane::Bulk,
         acked: info.bytes_acked,
         received: info.bytes_received,
-        unacked: info.unacked > 0 || conn.outbox.bytes() > 0,
+        unacked: info.unacked > 0 || !conn.outbox.is_idle(),
         waited_for: requests > 0,
         busy,
     }

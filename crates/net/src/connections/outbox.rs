@@ -64,7 +64,7 @@ struct State {
     queue: VecDeque<OutFrame>,
     /// Somebody is in `flush`.
     flushing: bool,
-    /// Frames are left in the batch because the socket was full.
+    /// Frames are left in the batch, or sealed bytes, because the socket was full.
     blocked: bool,
     closed: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Outbox {
     batch: Mutex<Batch>,
     /// The writer task's call to work.
     pub wake: Notify,
-    /// Bytes queued and not yet taken by the socket.
+    /// Bytes queued and not yet taken by the socket, or sealed for it.
     bytes: AtomicU64,
     /// Told when the bytes fall and somebody waits for that.
     drained: Notify,
@@ -94,9 +94,15 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Outbox {
-    /// Bytes queued and not yet taken by the socket.
+    /// Bytes queued and not yet taken by the socket, or sealed for it.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Whether all that was queued is with the kernel: what is sealed is out of the bytes, and may still wait for the socket.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        !state.flushing && !state.blocked && self.bytes() == 0
     }
 
     /// Ends when the bytes have fallen, or the outbox was closed, since this was called.
@@ -355,5 +361,34 @@ mod tests {
         }
         assert_eq!(outbox.close(), [2]);
         assert!(outbox.push(frame(3, b"x", &[]), false).is_err());
+    }
+
+    /// What is sealed and waits for the socket is a reply's end: who closes then cuts it off.
+    #[tokio::test]
+    async fn an_outbox_is_idle_when_the_socket_has_everything() {
+        let (from, to) = crate::connections::records::tests::connected().await;
+        let (outbox, mut queued) = (Outbox::default(), 0);
+        assert!(outbox.is_idle());
+        let sealed = loop {
+            let f = frame(1, &[7; 50_000], &[]);
+            queued += f.len();
+            assert!(outbox.push(f, false).unwrap() && !outbox.is_idle());
+            match outbox.flush(&from, None) {
+                Flushed::All => assert!(outbox.is_idle()),
+                Flushed::Blocked => break from.records().unwrap().seal.lock().pending().len(),
+                Flushed::Failed(e) => panic!("{e}"),
+            }
+        };
+        assert!(outbox.bytes() == 0 && sealed > 0 && !outbox.is_idle());
+        let mut received = vec![0; queued];
+        let receiving = to.read_exact(&mut received);
+        let sending = async {
+            while !outbox.is_idle() {
+                from.writable().await.unwrap();
+                assert!(outbox.begin_flush(true));
+                assert!(!matches!(outbox.flush(&from, None), Flushed::Failed(_)));
+            }
+        };
+        tokio::join!(receiving, sending).0.unwrap();
     }
 }

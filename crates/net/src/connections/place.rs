@@ -81,17 +81,24 @@ pub(crate) async fn run(
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
     let asked = Instant::now();
-    let peer = within(deadline, Probe::new(&socket).peer_links()).await.unwrap_or_default();
+    let peer = within(deadline, Probe::new(&socket).peer_links()).await;
     let trip = asked.elapsed();
+    // An answer that was cut off may still be on its way: such a connection carries nothing else.
+    let made = peer.is_some().then_some((socket, accepted));
+    let peer = peer.unwrap_or_default();
     let task =
         Task { services, trip, group, rail, addr, deadline, here, peer, tried: Vec::new(), failed: None };
     if task.group.lock_plan().in_haste(rail, Instant::now()) {
         // Without a placement the keeper has it done when the haste is over.
         task.group.lock_plan().forget_placement(rail);
-        return task.take_any(socket, accepted, n);
+        return task.take_any(made, n);
     }
+    let Some((socket, accepted)) = made else {
+        return task.by_chance(None, n, "placed by chance: the peer did not say in time which links it has");
+    };
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
-        return task.by_chance(socket, accepted, n, "one link on each side: there is nothing to choose");
+        let made = Some((socket, accepted));
+        return task.by_chance(made, n, "one link on each side: there is nothing to choose");
     }
     task.place(socket, accepted, n).await;
 }
@@ -117,7 +124,7 @@ impl Task {
         // One placement at a time on this node: they would take each other's bursts for noise.
         let Ok(Some(_turn)) = tokio::time::timeout(TURN_WITHIN, self.turn(&core)).await else {
             let why = "placed by chance: many peers at once, over which chance spreads well by itself";
-            return self.by_chance(socket, accepted, n, why);
+            return self.by_chance(Some((socket, accepted)), n, why);
         };
         self.deadline = Instant::now() + PLACE_FOR;
         let local = socket.as_ref().local_addr().map(|a| a.ip()).ok();
@@ -207,15 +214,18 @@ impl Task {
     }
 
     /// The same, and says why.
-    fn by_chance(&self, socket: Socket, accepted: Accepted, n: usize, why: &str) {
+    fn by_chance(&self, made: Option<(Socket, Accepted)>, n: usize, why: &str) {
         self.report(0, [1; 2], why.to_owned());
-        self.take_any(socket, accepted, n);
+        self.take_any(made, n);
     }
 
-    /// Takes the connection as it is, and makes the others as they come.
-    fn take_any(&self, socket: Socket, accepted: Accepted, n: usize) {
-        self.hand_over(socket, accepted, None);
-        for _ in 1..n {
+    /// Takes the connection as it is, if there is one, and makes the others as they come.
+    fn take_any(&self, made: Option<(Socket, Accepted)>, n: usize) {
+        let others = n - made.iter().len();
+        if let Some((socket, accepted)) = made {
+            self.hand_over(socket, accepted, None);
+        }
+        for _ in 0..others {
             let group = Arc::clone(&self.group);
             let attempt =
                 dial::attempt(Arc::clone(&self.services), group, Lane::Bulk, self.rail, self.addr, false);

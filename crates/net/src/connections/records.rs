@@ -5,7 +5,9 @@
 //! is opened straight into the place of its bytes where that is in one piece.
 //!
 //! Invariants: no key seals more than [`RECORDS_MAX`] records; a sequence number is used once; of a record that was not
-//! opened nothing is given to anybody.
+//! opened nothing is given to anybody, and after it nothing at all; what is given before it is not lost. A peer that sends
+//! records without content gets nothing done by it: [`IDLE_MAX`] of them in a row end the connection, and however many new keys
+//! it asks for, one answer waits. That is sent when it is read, or where the socket is full, before the next data.
 
 use std::{
     fmt,
@@ -29,10 +31,18 @@ pub(crate) const RECORD_MAX: usize = CONTENT_MAX + 256;
 const TAG: usize = 16;
 /// Sealed bytes gathered before they are sent.
 const GATHER: usize = 128 << 10;
+/// Bytes of sealed records that are read at a time: at least one record.
+const AHEAD: usize = 32 << 10;
+/// The same where payloads come.
+const AHEAD_BULK: usize = 128 << 10;
+/// Room for sealed bytes that stays with a connection that sends no more than this between two heartbeats.
+pub(crate) const KEPT: usize = 32 << 10;
 /// A slice of at least this many bytes begins a record of its own, so that it is opened in one piece.
 const LARGE: usize = 4 << 10;
 /// Records that one key seals; AES-GCM bears 2^24.5 of this size (section 5.5).
 const RECORDS_MAX: u64 = 1 << 24;
+/// Records in a row that may come without a byte of content.
+const IDLE_MAX: u32 = 32;
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -119,6 +129,8 @@ pub(crate) struct Seal {
     /// Records, of which those before `sent` are gone.
     buffer: Vec<u8>,
     sent: usize,
+    /// A new key that the peer has asked for is in the buffer, and no data after it.
+    answered: bool,
 }
 
 /// What has come and is not yet opened, or not yet taken.
@@ -131,17 +143,24 @@ pub(crate) struct Open {
     content: std::ops::Range<usize>,
     /// Not a byte is read beyond a record: what follows may not be sealed.
     by_record: bool,
+    /// Nothing more is given.
     ended: bool,
+    /// Why, to be told after what came before it.
+    failed: Option<io::Error>,
+    /// Records without content since the last one with any.
+    idle: u32,
+    /// The peer's wish for a new key was answered, and that is to be sent.
+    answer: bool,
 }
 
 impl Records {
-    /// Those of a connection whose handshake is done. `ahead`: bytes read at a time, at least one record.
-    pub(crate) fn new(secrets: ExtractedSecrets, keys: Keys, ahead: usize) -> io::Result<Records> {
-        let buffer = vec![0; ahead.max(HEAD + RECORD_MAX)].into_boxed_slice();
+    /// Those of a connection whose handshake is done.
+    pub(crate) fn new(secrets: ExtractedSecrets, keys: Keys) -> io::Result<Records> {
+        let buffer = vec![0; AHEAD].into_boxed_slice();
         let (seal, open) = (Key::new(secrets.tx)?, Key::new(secrets.rx)?);
         Ok(Records {
             keys: Mutex::new(keys),
-            seal: Mutex::new(Seal { key: seal, buffer: Vec::new(), sent: 0 }),
+            seal: Mutex::new(Seal { key: seal, buffer: Vec::new(), sent: 0, answered: false }),
             open: Mutex::new(Open {
                 key: open,
                 buffer,
@@ -149,6 +168,9 @@ impl Records {
                 content: 0..0,
                 by_record: true,
                 ended: false,
+                failed: None,
+                idle: 0,
+                answer: false,
             }),
         })
     }
@@ -163,6 +185,7 @@ impl Records {
                 self.renew(seal, false)?;
             }
             taken += seal.record(DATA, |content| rest.take(content))?;
+            seal.answered = false;
         }
         Ok(taken)
     }
@@ -178,14 +201,31 @@ impl Records {
         Ok(())
     }
 
-    /// Moves what was opened, and opens what has come whole, into `slices` from byte `from` on; how many bytes that was.
+    /// Moves what was opened, and opens what has come whole, into `slices` from byte `from` on; how many bytes that was. Those
+    /// before `from` are not taken yet: what fails then is told the next time.
     pub(crate) fn open(
         &self,
         open: &mut Open,
         slices: &mut [IoSliceMut<'_>],
-        mut from: usize,
+        from: usize,
     ) -> io::Result<usize> {
+        if let Some(error) = open.failed.take() {
+            return Err(error);
+        }
         let mut moved = 0;
+        match self.open_into(open, slices, from, &mut moved) {
+            Ok(()) => Ok(moved),
+            Err(error) => open.fail(error, from + moved).map(|_| moved),
+        }
+    }
+
+    fn open_into(
+        &self,
+        open: &mut Open,
+        slices: &mut [IoSliceMut<'_>],
+        mut from: usize,
+        moved: &mut usize,
+    ) -> io::Result<()> {
         for slice in slices {
             let skipped = from.min(slice.len());
             from -= skipped;
@@ -194,16 +234,16 @@ impl Records {
                 let n = if open.content.is_empty() {
                     match self.next_record(open, place)? {
                         Some(n) => n,
-                        None => return Ok(moved),
+                        None => return Ok(()),
                     }
                 } else {
                     open.take(place)
                 };
-                moved += n;
+                *moved += n;
                 place = &mut place[n..];
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Opens the next record if it is whole: into `place` if it fits there, which yields its length, else in its own place,
@@ -212,6 +252,15 @@ impl Records {
         if open.ended {
             return Ok(None);
         }
+        let Some(n) = self.open_record(open, place)? else { return Ok(None) };
+        open.idle = if n > 0 || !open.content.is_empty() { 0 } else { open.idle + 1 };
+        if open.idle > IDLE_MAX {
+            return Err(broken("records without content, one after the other"));
+        }
+        Ok(Some(n))
+    }
+
+    fn open_record(&self, open: &mut Open, place: &mut [u8]) -> io::Result<Option<usize>> {
         let Some((head, body)) = open.whole_record()? else { return Ok(None) };
         let nonce = open.key.nonce();
         let forged = |_| {
@@ -255,7 +304,12 @@ impl Records {
             (HANDSHAKE, [24, 0, 0, 1, wanted @ (0 | 1)]) => {
                 open.key = Key::new(self.keys.lock().next(false).map_err(io::Error::other)?)?;
                 if *wanted == 1 {
-                    self.renew(&mut self.seal.lock(), false)?;
+                    let mut seal = self.seal.lock();
+                    // One answer is enough for all that was asked before it (section 4.6.3).
+                    if !seal.answered {
+                        self.renew(&mut seal, false)?;
+                        (seal.answered, open.answer) = (true, true);
+                    }
                 }
                 Ok(())
             }
@@ -298,20 +352,38 @@ impl Seal {
         &self.buffer[self.sent..]
     }
 
+    /// Little was sent for a while: room for much is given back if nothing is in it.
+    pub(crate) fn give_back(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+            self.buffer = Vec::new();
+        }
+    }
+
     /// So many bytes of it are sent.
     pub(crate) fn sent(&mut self, n: usize) {
         self.sent += n;
         if self.sent == self.buffer.len() {
             self.buffer.clear();
-            self.sent = 0;
+            (self.sent, self.answered) = (0, false);
         }
     }
 }
 
 impl Open {
+    /// Payloads will come: much is read at a time. What is here already stays.
+    pub(crate) fn expect_payloads(&mut self) {
+        if self.buffer.len() < AHEAD_BULK {
+            let mut buffer = vec![0; AHEAD_BULK].into_boxed_slice();
+            buffer[..self.buffer.len()].copy_from_slice(&self.buffer);
+            self.buffer = buffer;
+        }
+    }
+
     /// Where the next bytes from the socket go; not empty. Nothing opened is left, and no whole record.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        if self.buffer.len() - self.sealed.end < self.buffer.len() / 2 {
+        let len = self.buffer.len();
+        // Room for much at a time, and in any case for the rest of the longest record.
+        if len - self.sealed.end < len / 2 || len - self.sealed.start < HEAD + RECORD_MAX {
             self.buffer.copy_within(self.sealed.clone(), 0);
             self.sealed = 0..self.sealed.len();
         }
@@ -335,12 +407,28 @@ impl Open {
         self.sealed.end += n;
     }
 
-    /// Whether something of the stream is here already.
+    /// Whether something of the stream is here already, or its end.
     pub(crate) fn has_some(&self) -> bool {
-        !self.content.is_empty() || !self.sealed.is_empty()
+        !self.content.is_empty() || !self.sealed.is_empty() || self.ended
     }
 
-    /// The peer has said that nothing more comes.
+    /// The stream has failed. `moved` bytes were given by the present read: if there are any they count, and the next one says
+    /// why.
+    pub(crate) fn fail(&mut self, error: io::Error, moved: usize) -> io::Result<usize> {
+        self.ended = true;
+        if moved == 0 {
+            return Err(error);
+        }
+        self.failed = Some(error);
+        Ok(moved)
+    }
+
+    /// Whether an answer to the peer was sealed since this was asked.
+    pub(crate) fn take_answer(&mut self) -> bool {
+        std::mem::take(&mut self.answer)
+    }
+
+    /// The peer has said that nothing more comes, or it has failed.
     pub(crate) fn ended(&self) -> bool {
         self.ended
     }
@@ -418,98 +506,5 @@ impl Rest<'_, '_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use base::ClusterId;
-    use tokio::net::{TcpListener, TcpStream};
-    use trust::{Identity, Secret};
-    use wire::hello::Lane;
-
-    use super::*;
-    use crate::connections::{socket::Socket, tls};
-
-    async fn connected() -> (Socket, Socket) {
-        let identity = Identity::from_secret(ClusterId(7), &Secret::new([7; 32])).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut accepted, _) = listener.accept().await.unwrap();
-        let both = tokio::join!(
-            tls::connect(&identity, stream, Lane::Bulk),
-            tls::accept(&identity, &mut accepted, false)
-        );
-        let (Ok((connecting, _)), Ok((records, _))) = both else { panic!("no handshake") };
-        (connecting.settle(false), Socket::sealed(accepted, records).settle(false))
-    }
-
-    fn pattern(len: usize) -> Vec<u8> {
-        (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
-    }
-
-    /// Whatever the slices are that it is sent from and received into.
-    #[tokio::test]
-    async fn what_is_received_is_what_was_sent() {
-        let (from, to) = connected().await;
-        let whole = pattern(1_500_000);
-        for (out, into) in
-            [(1_500_000, 1_500_000), (128, 4096), (4096, 128), (5000, 70_001), (16_385, 16_384)]
-        {
-            let sending = async {
-                let mut slices: Vec<IoSlice<'_>> = whole.chunks(out).map(IoSlice::new).collect();
-                let mut left = &mut slices[..];
-                while !left.is_empty() {
-                    match from.try_writev(left) {
-                        Ok(n) => IoSlice::advance_slices(&mut left, n),
-                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => from.writable().await.unwrap(),
-                        Err(e) => panic!("{e}"),
-                    }
-                }
-                from.write_all(&[]).await.unwrap(); // what still waits
-            };
-            let receiving = async {
-                let mut received = vec![0; whole.len()];
-                for chunk in received.chunks_mut(into) {
-                    to.read_exact(chunk).await.unwrap();
-                }
-                received
-            };
-            let ((), received) = tokio::join!(sending, receiving);
-            assert!(received == whole, "{out} {into}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_key_that_is_used_up_is_followed_by_another() {
-        let (from, to) = connected().await;
-        let records = from.records().unwrap();
-        let before = records.seal.lock().key.iv;
-        // The same place in both sequences, just before the end.
-        records.seal.lock().key.seq = RECORDS_MAX - 2;
-        to.records().unwrap().open.lock().key.seq = RECORDS_MAX - 2;
-        let whole = pattern(100_000);
-        from.write_all(&whole).await.unwrap();
-        assert!(records.seal.lock().key.iv != before && records.seal.lock().key.seq < 10);
-        let mut received = vec![0; whole.len()];
-        to.read_exact(&mut received).await.unwrap();
-        assert_eq!(received, whole);
-        // And in the other direction, which keeps its key.
-        to.write_all(&whole).await.unwrap();
-        from.read_exact(&mut received).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn of_a_record_that_was_changed_nothing_is_given() {
-        let (from, to) = connected().await;
-        let (from, to) = (from.records().unwrap(), to.records().unwrap());
-        let mut sealed = {
-            let mut seal = from.seal.lock();
-            assert_eq!(from.seal(&mut seal, &[IoSlice::new(b"what was said")], 0).unwrap(), 13);
-            seal.pending().to_vec()
-        };
-        *sealed.last_mut().unwrap() ^= 1;
-        let mut open = to.open.lock();
-        open.room()[..sealed.len()].copy_from_slice(&sealed);
-        open.received(sealed.len());
-        let mut place = [0; 5];
-        let error = to.open(&mut open, &mut [IoSliceMut::new(&mut place)], 0).unwrap_err();
-        assert_eq!((error.kind(), place), (io::ErrorKind::InvalidData, [0; 5]));
-    }
-}
+#[path = "records_tests.rs"]
+pub(crate) mod tests;

@@ -1,12 +1,13 @@
-//! Handshakes that came to nothing: counted, logged, and told as an event.
+//! Handshakes that came to nothing, and connections on which something else came than their peers had sealed: counted, logged,
+//! and told as events.
 
-use std::{net::SocketAddr, sync::atomic::Ordering};
+use std::{io, net::SocketAddr, sync::atomic::Ordering};
 
 use base::events::Severity;
 
 use crate::{connections::handshake_error::HandshakeError, core::Core};
 
-/// Failed handshakes logged as warnings; beyond, one in this many.
+/// So many of a kind are logged as warnings; beyond, one in this many.
 const LOG_EVERY: u64 = 1000;
 
 /// Counts a handshake that came to nothing, and tells of it.
@@ -14,18 +15,37 @@ pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
     let help = "Handshakes that came to nothing: nothing could be asked.";
     base::stats::counter("net_refused_handshakes", help, &[("reason", error.kind())]).inc();
     // Attempts that another one has made needless end like these.
-    match error {
+    if let HandshakeError::Io(_) = error {
         // After an outage dozens of them stand in the queue.
-        HandshakeError::Io(_) => return tracing::debug!(peer = %with, "handshake: {error}"),
-        _ => {}
+        return tracing::debug!(peer = %with, "handshake: {error}");
     }
     let n = core.refused.fetch_add(1, Ordering::Relaxed) + 1;
-    if n <= LOG_EVERY || n.is_multiple_of(LOG_EVERY) {
+    if is_logged(n) {
         tracing::warn!(peer = %with, failed = n, "handshake: {error}");
     }
-    // Rarer and rarer: strangers must not push other events out.
+    let text = || format!("{n} connections were refused, the last with {with}: {error}");
+    raise(n, "net_refused", with, text);
+}
+
+/// Counts a connection that ended because what came on it was not what its peer had sealed, and tells of it.
+pub(crate) fn note_tampered(core: &Core, with: SocketAddr, name: &str, error: &io::Error) {
+    let help = "Connections that ended because what came on them was not what the peer had sealed.";
+    base::stats::counter("net_tampered_connections", help, &[]).inc();
+    let n = core.tampered.fetch_add(1, Ordering::Relaxed) + 1;
+    if is_logged(n) {
+        tracing::warn!(peer = %name, failed = n, "connection ended: {error}");
+    }
+    let text = || format!("{n} connections were meddled with, the last with {name}: {error}");
+    raise(n, "net_tampered", with, text);
+}
+
+fn is_logged(n: u64) -> bool {
+    n <= LOG_EVERY || n.is_multiple_of(LOG_EVERY)
+}
+
+/// Rarer and rarer: strangers must not push other events out.
+fn raise(n: u64, event: &'static str, with: SocketAddr, text: impl FnOnce() -> String) {
     if n.is_power_of_two() {
-        let text = format!("{n} connections were refused, the last with {with}: {error}");
-        base::events::raise(Severity::Warning, "net_refused", &with.ip().to_string(), &text);
+        base::events::raise(Severity::Warning, event, &with.ip().to_string(), &text());
     }
 }

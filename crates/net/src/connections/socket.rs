@@ -17,6 +17,7 @@ use tokio::{
     io::Interest,
     net::{TcpListener, TcpSocket, TcpStream},
 };
+use wire::hello::Lane;
 
 use crate::{
     connections::records::{Records, Seal},
@@ -40,6 +41,20 @@ impl Socket {
             records.open.lock().read_ahead();
         }
         Socket { stream: self.stream, records: self.records.filter(|_| !clear) }
+    }
+
+    /// What it is for is known. Until then a read takes little at a time.
+    pub(crate) fn serve(&mut self, lane: Lane) {
+        if let (Some(records), Lane::Bulk) = (&mut self.records, lane) {
+            records.open.get_mut().expect_payloads();
+        }
+    }
+
+    /// Little was sent for a while.
+    pub(crate) fn give_back(&self) {
+        if let Some(records) = &self.records {
+            records.seal.lock().give_back();
+        }
     }
 
     #[cfg(test)]
@@ -82,6 +97,10 @@ impl Socket {
         let (mut open, mut moved) = (records.open.lock(), 0);
         loop {
             moved += records.open(&mut open, slices, moved)?;
+            if open.take_answer() {
+                // Where it does not fit, or fails, whoever sends next sees to that.
+                let _ = self.send_sealed(&mut records.seal.lock());
+            }
             if moved == wanted || open.ended() {
                 return Ok(moved);
             }
@@ -89,7 +108,9 @@ impl Socket {
                 Ok(0) => return Ok(moved),
                 Ok(n) => open.received(n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && moved > 0 => return Ok(moved),
-                Err(e) => return Err(e),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                // The kernel says it once.
+                Err(e) => return open.fail(e, moved),
             }
         }
     }

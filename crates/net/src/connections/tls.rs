@@ -24,10 +24,6 @@ use crate::connections::{
 
 /// Most bytes of a handshake that are kept: some certificates.
 const HELD_MAX: usize = 64 << 10;
-/// Bytes of sealed records that are read at a time.
-fn ahead(lane: Option<Lane>) -> usize {
-    if lane == Some(Lane::Control) { 32 << 10 } else { 128 << 10 }
-}
 
 /// Either end of a handshake.
 trait End {
@@ -57,8 +53,9 @@ pub(crate) async fn connect(
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(lane)))?;
-    Ok((Socket::sealed(stream, records), shown))
+    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?);
+    socket.serve(lane);
+    Ok((socket, shown))
 }
 
 /// The connecting side that has no certificate.
@@ -66,8 +63,7 @@ pub(crate) async fn visit(visitor: &Visitor, mut stream: TcpStream) -> Result<So
     let mut end = visitor.connect()?;
     drive(&mut end, &mut stream).await?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let records = Records::new(secrets, Keys::Connecting(keys), ahead(Some(Lane::Control)))?;
-    Ok(Socket::sealed(stream, records))
+    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?))
 }
 
 /// The accepting side; nobody: it is a visitor. What refuses the other end has said so to it.
@@ -81,7 +77,7 @@ pub(crate) async fn accept(
     let certificates = end.peer_certificates();
     let shown = certificates.map(|all| shown(Some(all))).transpose()?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys), ahead(None))?, shown))
+    Ok((Records::new(secrets, Keys::Accepting(keys))?, shown))
 }
 
 /// Who is at the other end.

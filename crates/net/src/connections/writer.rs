@@ -8,7 +8,7 @@ use std::{
 use wire::frame::FrameKind;
 
 use crate::{
-    connections::{conn::Conn, outbox::Flushed},
+    connections::{conn::Conn, outbox::Flushed, records::KEPT},
     error::CloseReason,
 };
 
@@ -76,6 +76,9 @@ impl Watch {
         let now = conn.core.now_us();
         let queued = conn.outbox.bytes();
         let sent = conn.counters.bytes_sent.load(Ordering::Relaxed).saturating_sub(queued);
+        if sent.saturating_sub(self.sent_then) <= KEPT as u64 && conn.outbox.is_idle() {
+            conn.socket.give_back();
+        }
         // Bytes that the socket takes while more wait are a sign of life; and a process that was itself
         // stopped must first look into its sockets before it judges others.
         let progress = queued > 0 && sent != self.sent_then;

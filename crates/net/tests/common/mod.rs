@@ -293,7 +293,12 @@ pub async fn introduced_as(
 }
 
 /// The same as this process.
-pub async fn introduced(stream: &mut TcpStream, lane: Lane, process: u64, clear: bool) -> std::io::Result<Tls> {
+pub async fn introduced(
+    stream: &mut TcpStream,
+    lane: Lane,
+    process: u64,
+    clear: bool,
+) -> std::io::Result<Tls> {
     introduced_as(&identity(), stream, lane, process, clear).await
 }
 
