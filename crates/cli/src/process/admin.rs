@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use base::{stats, tunables::Tunables};
-use net::{Endpoint, Response, Service, Status, handler_fn};
+use net::{Endpoint, Response, Role, Service, Status, handler_fn};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
@@ -89,6 +89,11 @@ pub fn cache_bytes(tunables: &Tunables) -> u64 {
     tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
 }
 
+/// Whether it does more than look.
+fn is_for_admins(request: &AdminRequest) -> bool {
+    matches!(request, AdminRequest::Shutdown | AdminRequest::Prove { repair: true, .. })
+}
+
 /// Answers what every process answers.
 pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<Running> {
     let running: Arc<Running> = Arc::default();
@@ -101,6 +106,12 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
             let (name, endpoint, running) = (Arc::clone(&name), inner.clone(), Arc::clone(&serving));
             async move {
                 match frame::decode(&request.body) {
+                    Ok(asked)
+                        if is_for_admins(&asked)
+                            && !matches!(request.peer.role, Role::Admin | Role::Manager) =>
+                    {
+                        Response::error(Status::BadRequest, "this is for administrators of the cluster")
+                    }
                     Ok(AdminRequest::Status) => {
                         let json = serde_json::json!({
                             "name": &*name,
