@@ -127,9 +127,17 @@ fn machines_join_with_tokens_and_serve_together() {
     assert!(!fs::read_to_string(second.dir.join("cluster.toml")).unwrap().contains("secret"));
     let error = third.refused(&["join", &token, "--address", &bed.addr(2), "--name", "h3"]);
     assert!(error.contains("another machine") && !third.dir.exists(), "{error}");
-    third.join(&first.token(&[]));
-    fourth.join(&first.token(&[]));
+    // Two at once: each gets pdisks of its own.
+    std::thread::scope(|scope| {
+        let joining = [third, fourth].map(|machine| scope.spawn(|| machine.join(&first.token(&[]))));
+        joining.into_iter().for_each(|join| drop(join.join().unwrap()));
+    });
+    until("all pdisks are ok", || well(first));
+    let nodes: serde_json::Value = serde_json::from_str(&first.ok(&["node", "list", "--json"])).unwrap();
+    assert!(nodes.as_array().unwrap().iter().all(|node| node["pdisks"] == 1), "{nodes}");
     let names: Vec<String> = states(fourth).into_iter().map(|(name, _)| name).collect();
+    let mut names = names;
+    names.sort();
     assert_eq!(names, ["h1", "h2", "h3", "h4"]);
 
     first.ok(&["pool", "create", "data", "--code", "2+1p", "--block-size", "1m"]);

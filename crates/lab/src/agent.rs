@@ -235,6 +235,10 @@ impl Agent {
         handler_fn(move |request| {
             let agent = Arc::clone(&agent);
             async move {
+                // A client of the cluster gives no work to its servers.
+                if !matches!(request.peer.role, Role::Lab | Role::Admin | Role::Manager) {
+                    return Response::error(Status::BadRequest, "this is for administrators and the lab");
+                }
                 if request.header.op != OP {
                     return Response::error(Status::BadRequest, "no request to a lab agent");
                 }

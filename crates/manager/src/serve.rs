@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::PdiskId;
-use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Service, Status};
+use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Role, Service, Status};
 use wire::{
     frame,
     map::ClusterMap,
@@ -71,6 +71,34 @@ impl Running {
     }
 }
 
+impl Manager {
+    /// Why a request is not its sender's business: a server speaks for its own node, and its session is nobody else's.
+    fn not_its_own(&self, request: &Request, asked: &MgrRequest) -> Option<String> {
+        let (role, own) = (request.peer.role, request.peer.node);
+        if matches!(role, Role::Admin | Role::Manager) {
+            return None;
+        }
+        let map = self.map();
+        let map = map.borrow();
+        let session = request.header.session;
+        let holder = map.nodes.iter().find(|node| node.session == Some(session)).map(|node| node.id);
+        let spoken_for = match asked {
+            MgrRequest::RegisterServer { node, .. } | MgrRequest::PdiskAdd { node, .. } => Some(*node),
+            _ => holder,
+        };
+        let is_server = role == Role::Server;
+        match spoken_for {
+            Some(node) if !(is_server && node == own) => {
+                Some(format!("only {node} itself may ask that for it"))
+            }
+            None if matches!(asked, MgrRequest::Renew { pdisks, .. } if !pdisks.is_empty()) && !is_server => {
+                Some("only servers have pdisks".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
 struct Front {
     manager: Manager,
 }
@@ -83,6 +111,9 @@ impl Handler for Front {
                 Ok(decoded) => decoded,
                 Err(error) => return Response::error(Status::BadRequest, error),
             };
+            if let Some(reason) = manager.not_its_own(&request, &decoded) {
+                return Response::ok(frame::encode(&MgrReply::Error(MgrError::Config(reason))));
+            }
             if !decoded.is_for(request.peer.role) {
                 let role = format!("{:?}", request.peer.role).to_lowercase();
                 return Response::ok(frame::encode(&MgrReply::Error(MgrError::Role(role))));

@@ -34,6 +34,7 @@ mod damage;
 mod ended;
 mod full;
 mod restart;
+mod roles;
 
 fn spec(nodes: u32) -> Spec {
     Spec {

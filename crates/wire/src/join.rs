@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::hello::Role;
 
 /// A machine that has a token asks to be let in. It has seen by then that it speaks to the manager of the token's cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The token's number.
     pub token: u64,

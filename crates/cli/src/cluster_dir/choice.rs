@@ -12,7 +12,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{args::Dir, cluster_dir::ClusterDir, process::pid_file};
+use crate::{
+    args::Dir,
+    cluster_dir::{ClusterDir, DEFAULT_DIR},
+    process::pid_file,
+};
 
 impl Dir {
     /// Opens the cluster that is meant.
@@ -24,7 +28,13 @@ impl Dir {
     pub fn path(&self) -> Result<PathBuf> {
         match &self.dir {
             Some(dir) => Ok(dir.clone()),
-            None => only(clusters_here()?),
+            None => match clusters_here()? {
+                // What `init` and `join` make, unless told otherwise.
+                found if found.is_empty() && Path::new(DEFAULT_DIR).join("cluster.toml").exists() => {
+                    Ok(DEFAULT_DIR.into())
+                }
+                found => only(found),
+            },
         }
     }
 }

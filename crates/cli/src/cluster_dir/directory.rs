@@ -23,6 +23,8 @@ use crate::{
     cluster_dir::{access, keys},
 };
 
+/// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
+pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
 const FORMAT: u32 = 1;
 const MARKER: &str = ".making-cluster";
 
@@ -122,8 +124,13 @@ impl ClusterDir {
         let cluster = self.file.cluster_id()?;
         let identity = keys::identity(&self.path, cluster, self.file.secret.as_deref())?;
         let role = roles.iter().copied().find(|role| identity.member().roles.contains(*role));
+        let node = match &identity.member().nodes {
+            trust::Nodes::These(nodes) => nodes.first().copied().unwrap_or_default(),
+            trust::Nodes::Any => NodeId(0),
+        };
         Ok(net::EndpointConfig {
             cluster,
+            node,
             clear: self.file.cipher_list == CipherList::Empty,
             role: role.or(roles.first().copied()).unwrap_or(net::Role::Admin),
             identity: Some(identity),
@@ -187,6 +194,12 @@ impl ClusterDir {
     /// Claims an absent or empty directory for a new cluster, as long as the claim lives. What an interrupted
     /// `up` left is removed.
     pub fn claim(path: &Path) -> Result<Claim> {
+        if path.join("cluster.toml").exists() {
+            bail!(
+                "{0} holds a cluster already; `ropewalk up --dir {0}` starts what this machine runs of it",
+                path.display()
+            );
+        }
         match fs::read_dir(path) {
             Ok(mut entries) => {
                 if !path.join(MARKER).exists() && entries.next().is_some() {
@@ -240,7 +253,9 @@ impl ClusterDir {
             fs::File::open(path)?.sync_all()?;
             match fs::remove_file(path.join(MARKER)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
+                Err(_) => Ok(()),
+                // It must not come back with the next loss of power.
+                Ok(()) => fs::File::open(path)?.sync_all(),
             }
         };
         write().with_context(|| format!("write {}", target.display()))

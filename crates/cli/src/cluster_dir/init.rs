@@ -2,7 +2,7 @@
 //! have joined.
 
 use std::{
-    net::{IpAddr, SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener},
     path::{self, Path},
 };
 
@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail};
 use base::{NodeId, PdiskId};
 
 use super::{
-    ClusterDir, ClusterFile, NodeFile, PdiskFile,
+    ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile,
     make::{self, Plan},
 };
 use crate::args::{CipherList, Init};
 
-/// Where a machine keeps what it runs, unless told otherwise.
-pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
+/// Longest name of a cluster, bytes.
+const NAME_MAX: usize = 63;
 
 /// Makes it.
 pub fn init(args: &Init) -> Result<ClusterDir> {
@@ -25,7 +25,7 @@ pub fn init(args: &Init) -> Result<ClusterDir> {
 }
 
 fn plan(dir: &Path, args: &Init) -> Result<Plan> {
-    check_listen("--address", args.address)?;
+    make::check_listen("--address", args.address)?;
     let second = args
         .port
         .checked_add(1)
@@ -40,18 +40,19 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         Some(name) => name.clone(),
         None => dir.file_name().map_or("rope".into(), |name| name.to_string_lossy().into_owned()),
     };
+    if name.is_empty() || name.len() > NAME_MAX {
+        bail!("--name {name:?}: a cluster's name has 1 to {NAME_MAX} bytes");
+    }
+    let node_name = args.node.clone().unwrap_or_else(host_name);
+    manager::check_node_name(&node_name).with_context(|| format!("--node {node_name:?}"))?;
     let count = args.pdisk.len() as u32;
     let pdisks = args.pdisk.iter().zip(1..).map(|(place, number)| {
         let size = make::pdisk_size(place, args.pdisk_size, count)?;
         let dir = path::absolute(place).with_context(|| format!("find {}", place.display()))?;
         Ok(PdiskFile { id: PdiskId(number), dir, size })
     });
-    let node = NodeFile {
-        id: NodeId(1),
-        name: args.node.clone().unwrap_or_else(host_name),
-        addr: node,
-        pdisks: pdisks.collect::<Result<_>>()?,
-    };
+    let node =
+        NodeFile { id: NodeId(1), name: node_name, addr: node, pdisks: pdisks.collect::<Result<_>>()? };
     let clear = args.address.is_loopback();
     let file = ClusterFile {
         format: ClusterDir::format(),
@@ -68,17 +69,6 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     };
     let listeners = listeners.into_iter().collect::<Result<_>>()?;
     Ok(Plan { pool: None, file, log_dir: None, listeners })
-}
-
-/// Refuses what is no address of this machine that others could connect to.
-pub fn check_listen(option: &str, address: IpAddr) -> Result<()> {
-    if address.is_unspecified() {
-        bail!("{option} {address}: others need the address that they are to connect to");
-    }
-    drop(TcpListener::bind((address, 0)).with_context(|| {
-        format!("{option} {address}: must be an address of this machine (`ip address` shows them)")
-    })?);
-    Ok(())
 }
 
 /// What this machine is called: the first part of its name.

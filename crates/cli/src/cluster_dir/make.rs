@@ -14,7 +14,7 @@ use wire::map::{FsEntry, PoolEntry, PoolPdisk};
 
 use crate::{
     args::{CipherList, Up},
-    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access, init::check_listen},
+    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,
     process::mounts,
@@ -153,6 +153,17 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
     let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
     Ok(Plan { pool: Some(pool), file, log_dir, listeners })
+}
+
+/// Refuses what is no address of this machine that others could connect to.
+pub fn check_listen(option: &str, address: IpAddr) -> Result<()> {
+    if address.is_unspecified() {
+        bail!("{option} {address}: others need the address that they are to connect to");
+    }
+    drop(TcpListener::bind((address, 0)).with_context(|| {
+        format!("{option} {address}: must be an address of this machine (`ip address` shows them)")
+    })?);
+    Ok(())
 }
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.

@@ -7,4 +7,4 @@ pub mod init;
 pub mod keys;
 pub mod make;
 
-pub use self::directory::{ClusterDir, ClusterFile, NodeFile, PdiskFile};
+pub use self::directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Role, Secret};
+use net::{Role, Secret, VisitError};
 use serde::Serialize;
 use trust::{Authority, Request, Token, Visitor};
 use wire::{
@@ -19,7 +19,7 @@ use wire::{
 
 use crate::{
     args::{CipherList, Init, Join, NodeToken},
-    cluster_dir::{ClusterDir, ClusterFile, NodeFile, access, init, keys, make},
+    cluster_dir::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
     commands::{pdisks, up},
     interrupt,
     link::{self, Link},
@@ -28,6 +28,8 @@ use crate::{
 
 /// How long the manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How often each manager is asked.
+const TRIES: usize = 3;
 /// Longest token that is read.
 const TOKEN_LEN_MAX: u64 = 4096;
 
@@ -94,7 +96,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
 /// `ropewalk join`.
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
-    let path = args.dir.dir.clone().unwrap_or_else(|| init::DEFAULT_DIR.into());
+    let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
     let addr = server_address(&token, args)?;
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
@@ -164,7 +166,7 @@ fn server_address(token: &Token, args: &Join) -> Result<Option<SocketAddr>> {
         return Ok(None);
     }
     let ip = args.address.context("--address: say at which address of this machine others reach the node")?;
-    init::check_listen("--address", ip)?;
+    make::check_listen("--address", ip)?;
     let addr = SocketAddr::new(ip, args.port);
     drop(TcpListener::bind(addr).with_context(|| {
         format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
@@ -183,15 +185,23 @@ fn ask(token: &Token, name: &str, addr: Option<SocketAddr>) -> Result<(Vec<u8>, 
         request,
     };
     let visitor = Visitor::new(token.authority)?;
+    let said = frame::encode(&request);
     let answered = link::run(async {
         let mut failed = None;
-        for &manager in &token.managers {
-            match net::visit(&visitor, manager, &frame::encode(&request), PATIENCE).await {
+        // An answer may be lost: to the same question the manager answers the same again.
+        for &manager in token.managers.iter().cycle().take(TRIES * token.managers.len()) {
+            interrupt::check()?;
+            match net::visit(&visitor, manager, &said, PATIENCE).await {
                 Ok(answer) => return Ok(answer),
+                Err(error @ VisitError::Stranger(_)) => return Err(error.into()),
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.map_or_else(|| anyhow::anyhow!("the token names no manager"), Into::into))
+        let failed =
+            failed.map_or_else(|| anyhow::anyhow!("the token names no manager"), anyhow::Error::from);
+        Err(failed.context(
+            "this machine may have been let in all the same: join again with another token, the same --name and --address",
+        ))
     })?;
     match frame::decode(&answered).context("decode the manager's answer")? {
         JoinReply::Joined(joined) => Ok((key, *joined)),

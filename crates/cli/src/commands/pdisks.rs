@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     path::{self, Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -81,6 +82,7 @@ pub fn pdisk_add(args: &PdiskAdd) -> Result<()> {
 }
 
 /// Where a new pdisk is made, and how large; `None`: as its node's others.
+#[derive(Clone)]
 struct Place {
     size: Option<ByteSize>,
     path: Option<PathBuf>,
@@ -97,12 +99,36 @@ pub fn add_before_start(
     let size = make::pdisk_size(path, size, 1)?;
     let path = path::absolute(path).with_context(|| format!("find {}", path.display()))?;
     let place = Place { size: Some(size), path: Some(path), log_dir: None };
-    register(dir, node, place, None).map(|(name, ..)| name)
+    register_anew(dir, node, place, None).map(|(name, ..)| name)
 }
+
+/// As often as another machine takes the number first.
+fn register_anew(
+    dir: &mut ClusterDir,
+    node: &str,
+    place: Place,
+    like: Option<PdiskId>,
+) -> Result<(String, String, NodeId)> {
+    for _ in 1..NUMBERS_TRIED {
+        match register(dir, node, place.clone(), like) {
+            Err(error) if error.is::<NumberTaken>() => {}
+            outcome => return outcome,
+        }
+    }
+    register(dir, node, place, like)
+}
+
+/// Another machine was given the number of a pdisk that was made here, and is taken away again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} was given to another machine meanwhile; try again")]
+struct NumberTaken(PdiskId);
+
+/// How often a number is asked for.
+const NUMBERS_TRIED: u32 = 8;
 
 /// Makes a pdisk on a node, for the pools of `like` or for all; its name.
 fn add(dir: &mut ClusterDir, node: &str, place: Place, like: Option<PdiskId>) -> Result<String> {
-    let (name, node_name, node_id) = register(dir, node, place, like)?;
+    let (name, node_name, node_id) = register_anew(dir, node, place, like)?;
     restart_node(dir, &node_name, node_id)?;
     Ok(name)
 }
@@ -133,13 +159,11 @@ fn register(
     if let Some(parent) = full.parent() {
         access::make_dir(parent).with_context(|| format!("create {}", parent.display()))?;
     }
-    if full.exists() {
-        access::close(&full)?;
-    }
     let options =
         pdisk::CreateOptions { log_dir: place.log_dir, ..pdisk::CreateOptions::new(cluster, id, size.0) };
     pdisk::Pdisk::create(&full, options)
         .with_context(|| format!("make a pdisk of {size} in {}", full.display()))?;
+    access::close(&full)?;
     let number = report.map.pdisks.iter().filter(|p| p.nodes.contains(&entry.id)).count() + 1;
     let taken = |name: &String| report.map.pdisks.iter().any(|p| p.name == *name);
     let name = (number..).map(|n| format!("{node}p{n}")).find(|n| !taken(n)).unwrap_or_default();
@@ -158,9 +182,18 @@ fn register(
         let report = link::run(async { Link::new(dir)?.cluster().await }).with_context(|| {
             format!("{error:#}; `ropewalk pdisk list` shows later whether {name} is there")
         })?;
-        if report.map.pdisk(id).is_none() {
+        let there = report.map.pdisk(id);
+        if there.is_none_or(|there| !there.nodes.contains(&node_id)) {
+            let taken = there.is_some();
             dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
             ClusterDir::save(&dir.path, &dir.file)?;
+            if taken {
+                // All that is in it was made just now.
+                let log = pdisk::Pdisk::log_path(&full).ok();
+                fs::remove_dir_all(&full).with_context(undone)?;
+                log.map(fs::remove_file);
+                return Err(NumberTaken(id).into());
+            }
             return Err(error.context(undone()));
         }
     }

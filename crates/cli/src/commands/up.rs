@@ -279,6 +279,11 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
                 bar.finish_and_clear();
                 return Ok(());
             }
+            if Instant::now() > end && !dir.file.manager_here {
+                bar.finish_and_clear();
+                output::note("the manager does not answer yet: what was started waits for it");
+                return Ok(());
+            }
             if Instant::now() > end {
                 bail!("after {START_PATIENCE:?} {text}; the logs are in {}", dir.path.join("log").display());
             }

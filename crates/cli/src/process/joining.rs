@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use net::{Role, Secret};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 use trust::{Authority, Member, Nodes, Roles, Token};
 use wire::{
     frame,
@@ -23,6 +24,8 @@ use crate::{
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Visitors that are answered at a time.
+const AT_A_TIME: usize = 4;
 /// A certificate holds for ten years: nothing renews one yet.
 const LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -31,6 +34,8 @@ pub struct Door {
     authority: Authority,
     file: ClusterFile,
     manager: manager::Manager,
+    /// Few at a time: each costs a signature before it is known whether it may.
+    places: Semaphore,
 }
 
 impl Door {
@@ -39,18 +44,24 @@ impl Door {
         let secret = dir.file.secret.as_deref().and_then(Secret::from_hex);
         let secret = secret.context("the manager's machine needs the secret in cluster.toml")?;
         let authority = Authority::from_secret(dir.file.cluster_id()?, &secret)?;
-        Ok(Door { authority, file: dir.file.clone(), manager: manager.clone() })
+        Ok(Door {
+            authority,
+            file: dir.file.clone(),
+            manager: manager.clone(),
+            places: Semaphore::new(AT_A_TIME),
+        })
     }
 
     /// Answers a visitor.
     pub async fn answer(&self, from: SocketAddr, said: &[u8]) -> Vec<u8> {
-        let reply = match frame::decode(said) {
-            Ok(request) => self.join(request).await,
-            Err(_) => Err("that is no request to join".to_owned()),
+        let _place = self.places.acquire().await;
+        let (name, reply) = match frame::decode::<JoinRequest>(said) {
+            Ok(request) => (request.name.clone(), self.join(request).await),
+            Err(_) => (String::new(), Err("that is no request to join".to_owned())),
         };
         let reply = match reply {
             Ok(joined) => {
-                tracing::info!("{} at {from} has joined as {:?}", joined.name, joined.role);
+                tracing::info!("{name:?} at {from} has joined as {:?}", joined.role);
                 JoinReply::Joined(Box::new(joined))
             }
             Err(reason) => {

@@ -61,6 +61,7 @@ pub use self::{
     code::data_strips,
     event::{Ask, Event, Question},
     holders::{Holders, UnderWay},
+    nodes::check_name as check_node_name,
     pools::{NewPool, Removal},
     state::Cluster,
     step::{HolderList, Step, StoreOp},

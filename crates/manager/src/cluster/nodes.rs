@@ -24,7 +24,8 @@ fn no<T>(text: String) -> Result<T, MgrError> {
     Err(MgrError::Config(text))
 }
 
-fn check_name(name: &str) -> Result<(), MgrError> {
+/// Refuses what cannot be a node's name.
+pub fn check_name(name: &str) -> Result<(), MgrError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
     if !first || name.len() > NODE_NAME_MAX || !name.chars().all(fits) {

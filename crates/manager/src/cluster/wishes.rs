@@ -9,6 +9,11 @@ use wire::{
 use super::{Cluster, Step, state::Disk};
 use crate::keys;
 
+/// A new pdisk's number is at most so far above the last: those between were given by commands that came to nothing.
+const LEAP_MAX: u32 = 1 << 16;
+/// Bytes of a pdisk, at most: 2^56, far above what a disk has.
+const CAPACITY_MAX: u64 = 1 << 56;
+
 impl Cluster {
     /// What an administrator wants of a pdisk.
     pub(super) fn wish(&mut self, id: PdiskId, wish: PdiskWish, step: &mut Step) -> Result<(), MgrError> {
@@ -81,6 +86,9 @@ impl Cluster {
         let last = self.last_pdisk();
         if last >= new.id {
             return no(format!("{} is not above {last}, the last number of a pdisk that was given", new.id));
+        }
+        if new.id.0 - last.0 > LEAP_MAX || new.capacity > CAPACITY_MAX {
+            return no(format!("{} with {} bytes: no pdisk has such a number or size", new.id, new.capacity));
         }
         if new.capacity == 0 || new.nodes.iter().any(|node| self.map.node(*node).is_none()) {
             return no(format!("{} has no capacity, or its node is not in the cluster", new.id));
