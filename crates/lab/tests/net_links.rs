@@ -146,8 +146,12 @@ impl Load {
 
 /// Each link carries its share of what one direction carries in all.
 fn assert_equal(bytes: &[u64], what: &str) {
+    assert!(are_equal(bytes), "{what}: {bytes:?}");
+}
+
+fn are_equal(bytes: &[u64]) -> bool {
     let fair = bytes.iter().sum::<u64>() / bytes.len() as u64;
-    assert!(bytes.iter().all(|&b| b > fair * 2 / 3 && b < fair * 4 / 3), "{what}: {bytes:?}");
+    bytes.iter().all(|&b| b > fair * 2 / 3 && b < fair * 4 / 3)
 }
 
 #[test]
@@ -274,9 +278,15 @@ fn a_rail_lost_in_any_way_is_left_and_taken_back_and_no_request_fails() {
         pair.until(&format!("{state:?}: it is taken back"), |peer| {
             peer.rails.iter().all(|r| r.up && r.connections > 0)
         });
-        load.more(50);
-        let out: Vec<u64> = pair.shares(&load, 100).iter().map(|s| s.0).collect();
-        assert_equal(&out, &format!("after {state:?}"));
+        // How soon depends on how soon the returned one is measured to be as fast as before.
+        let began = Instant::now();
+        loop {
+            let out: Vec<u64> = pair.shares(&load, 100).iter().map(|s| s.0).collect();
+            if are_equal(&out) {
+                break;
+            }
+            assert!(began.elapsed() < SOON, "after {state:?}: {out:?}");
+        }
     }
     load.end(&pair);
     assert!(pair.client.waiters().is_empty() && pair.server.serving().is_empty());

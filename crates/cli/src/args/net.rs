@@ -64,7 +64,7 @@ pub enum Netperf {
   ropewalk netperf server                                       on loopback only
   ropewalk netperf server --listen 10.0.0.2                     for other hosts, port 6668
   ropewalk netperf server --listen 10.0.0.2,10.1.0.2            two networks, used together
-Whoever reaches the port can use the server and end it: listen only on networks you trust.")]
+Whoever has the lab's secret (~/.ropewalk-lab.key) can use the server and end it.")]
     Server {
         /// HOST[:PORT]; several, separated by commas, are used together as rails
         #[arg(long, default_value = "127.0.0.1")]
