@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn golden_header() {
         let bytes = sample().encode();
-        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 7, 0, 4, 2, 2, 9, 4, 0]);
+        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 8, 0, 4, 2, 2, 9, 4, 0]);
         assert_eq!(bytes[12..20], [77, 0, 0, 0, 0, 0, 16, 0]);
         assert_eq!(bytes[72..92], [7, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
