@@ -233,8 +233,8 @@ impl ReadPlan {
             return Step::Wait;
         }
 
-        // "Nothing here": does the parity cover something there?
-        let absent = lost.iter().any(|&i| self.strips[i].phase == Phase::Absent);
+        // "Nothing here", of what is lost or of what would help: does the parity cover something there?
+        let absent = self.strips[..self.geometry.k()].iter().any(|s| s.phase == Phase::Absent);
         if absent && covers.is_none() {
             return self.ask_covers();
         }

@@ -91,6 +91,22 @@ fn stripe(bad: impl Strategy<Value = Holds> + Clone + 'static) -> impl Strategy<
         .prop_filter("something was written", |s| s.written.iter().any(Option::is_some))
 }
 
+/// A data strip that was never written helps to decode another one, but only parity tells that it is zeros:
+/// when the first parity has nothing, the second is asked.
+#[test]
+fn what_was_never_written_helps_when_one_parity_is_left() {
+    use Holds::{Fault, Nothing, Right};
+    let stripe = Stripe {
+        written: [None, Some(2), None, Some(2)],
+        holds: [Fault, Right, Right, Right, Nothing, Right],
+        wanted: [true, true, false, false],
+    };
+    for dice in [[221, 148, 121, 4, 1, 0], [0; 6]] {
+        let (step, plan) = stripe.read(&dice, false);
+        assert_eq!(step, Step::Done, "{plan:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn up_to_m_strips_out_of_reach_are_got_round(
