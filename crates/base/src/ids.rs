@@ -70,6 +70,11 @@ id!(
     SessionId(u64), "session"
 );
 id!(
+    /// A member of the cluster: who holds one of its certificates. It stays the same when that is renewed; 0 is who has the
+    /// cluster's secret.
+    MemberId(u64), "member"
+);
+id!(
     /// One life of a pdisk; raised at every open.
     Incarnation(u64), "incarnation"
 );

@@ -12,7 +12,7 @@ mod show;
 mod table;
 mod values;
 
-pub use attributes::{Change, Scope, Status};
+pub use attributes::{Change, Scope};
 pub use error::TunableError;
 pub use setting::{Choice, ConnCount, IoEngine, TransferMode, parse_duration};
 pub use show::{Mark, ShowRow, explain, markdown};

@@ -166,6 +166,11 @@ fn machines_join_with_tokens_and_serve_together() {
     }
     client.refused(&["node", "token"]);
 
+    // An administrator's machine may; and it may mount.
+    let desk = &Machine { bed: &bed, host: 5, dir: base.path().join("desk") };
+    desk.ok(&["join", &first.token(&["--role", "admin"]), "--name", "desk"]);
+    desk.ok(&["config", "set", "operationDeadline=5s"]);
+
     // All machines off, and on again in another order.
     common::ok(&["umount", mnt.to_str().unwrap()]);
     [third, first, fourth, second].iter().for_each(|machine| drop(machine.ok(&["down"])));
@@ -179,5 +184,44 @@ fn machines_join_with_tokens_and_serve_together() {
     until("all nodes serve again", || well(first));
     client.ok(&mount);
     same_tree(&tree, &mnt.join("in"));
-    common::ok(&["umount", mnt.to_str().unwrap()]);
+
+    // Who is shut out changes nothing any more, and does not come back; others go on.
+    let members = || -> Vec<(String, String, String)> {
+        let members: serde_json::Value =
+            serde_json::from_str(&desk.ok(&["node", "members", "--json"])).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let row = |m: &serde_json::Value| (text(&m["name"]), text(&m["role"]), text(&m["state"]));
+        let mut rows: Vec<_> = members.as_array().unwrap().iter().map(row).collect();
+        rows.sort();
+        rows
+    };
+    let row = |(name, role, state): (&str, &str, &str)| (name.to_owned(), role.to_owned(), state.to_owned());
+    let all = [
+        ("desk", "admin", "member"),
+        ("h2", "server", "member"),
+        ("h3", "server", "member"),
+        ("h4", "server", "member"),
+        ("laptop", "client", "member"),
+    ];
+    assert_eq!(members(), all.map(row));
+    assert!(client.refused(&["node", "revoke", "desk"]).contains("may not"));
+    assert!(desk.refused(&["node", "revoke", "nobody"]).contains("node members"));
+    desk.ok(&["node", "revoke", "laptop"]);
+    assert_eq!(members()[4], row(("laptop", "client", "revoked")));
+    fs::write(mnt.join("after"), "after")
+        .and_then(|()| fs::File::open(mnt.join("after"))?.sync_all())
+        .unwrap_err();
+    client.ok(&["umount", "--force", mnt.to_str().unwrap()]);
+    for words in [&mount[..], &["status"]] {
+        let error = client.refused(words);
+        assert!(error.contains("revoked"), "{words:?}: {error}");
+    }
+    let again = &Machine { bed: &bed, host: 5, dir: base.path().join("again") };
+    again.ok(&["join", &first.token(&["--role", "client"]), "--name", "laptop"]);
+    for machine in [desk, again] {
+        machine.ok(&mount);
+        same_tree(&tree, &mnt.join("in"));
+        assert!(!mnt.join("after").exists());
+        common::ok(&["umount", mnt.to_str().unwrap()]);
+    }
 }

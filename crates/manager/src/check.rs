@@ -141,12 +141,13 @@ impl State {
         let text = || KeyText(key.to_vec());
         match key.first().copied().unwrap_or_default() {
             b'!' => self.hash = Some(DirHash::new(open_record::<keys::FormatRecord>(key, value)?.hash_key)),
-            b'm' => self.map = Some(open_record(key, value)?),
+            b'm' => self.map = Some(keys::open_map(key, value)?),
             b'l' => drop(self.pools.insert(open_record::<PoolEntry>(key, value)?.id)),
             b'h' => is::<keys::LeaseRecord>(key, value)?,
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => drop(keys::open_pdisk(key, value)?),
             b'v' => is::<keys::InvitationRecord>(key, value)?,
+            b'c' => is::<keys::MemberRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,

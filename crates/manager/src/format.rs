@@ -141,7 +141,7 @@ pub fn accept_loss(dir: &Path) -> Result<Accepted, ManagerError> {
 
 fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     let mut txn = Txn::new(from);
-    let mut map: keys::MapRecord = read_or_default(from, &keys::map_key())?;
+    let mut map = keys::read_map(from).map_err(ManagerError::from)?;
     map.epoch.0 += RESTORE_LEAP;
     let mut counters: keys::CounterRecord = read_or_default(from, &keys::counter_key())?;
     counters.session.0 += RESTORE_LEAP;
@@ -256,6 +256,7 @@ pub fn first_state(
         pools: spec.pools.clone(),
         filesystems: spec.filesystems.clone(),
         clients: Vec::new(),
+        revoked: Vec::new(),
     };
     map.nodes.iter_mut().for_each(|node| node.session = None);
     for pdisk in &mut map.pdisks {

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId, Version};
+use base::{Epoch, FsId, Grant, Incarnation, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId, Version};
 use serde::{Deserialize, Serialize};
 use wire::{
     hello::Role,
@@ -145,8 +145,54 @@ pub struct MapRecord {
     pub filesystems: Vec<FsEntry>,
     /// Client sessions.
     pub clients: Vec<ClientEntry>,
+    /// Members whose certificates are worth nothing any more.
+    pub revoked: Vec<MemberId>,
 }
-record!(MapRecord, "map", 1);
+record!(MapRecord, "map", 2);
+
+/// The same as version 1 had it: no members.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MapRecord1 {
+    epoch: Epoch,
+    cluster: base::ClusterId,
+    name: String,
+    nodes: Vec<NodeEntry>,
+    pdisks: Vec<PdiskEntry>,
+    filesystems: Vec<FsEntry>,
+    clients: Vec<(SessionId, FsId)>,
+}
+record!(MapRecord1, "map", 1);
+
+#[cfg(test)]
+impl From<MapRecord> for MapRecord1 {
+    fn from(record: MapRecord) -> MapRecord1 {
+        let MapRecord { epoch, cluster, name, nodes, pdisks, filesystems, clients, revoked: _ } = record;
+        let clients = clients.into_iter().map(|client| (client.session, client.fs)).collect();
+        MapRecord1 { epoch, cluster, name, nodes, pdisks, filesystems, clients }
+    }
+}
+
+/// The record of the map; the default if there is none.
+pub fn read_map(from: &dyn Read) -> Result<MapRecord, ReadError> {
+    let key = map_key();
+    let value = from.get(&key)?;
+    Ok(value.map(|value| open_map(&key, &value)).transpose()?.unwrap_or_default())
+}
+
+/// The record of the map in a value, of an earlier version too.
+pub fn open_map(key: &[u8], value: &[u8]) -> Result<MapRecord, BadRecord> {
+    let newest = open_record::<MapRecord>(key, value);
+    if newest.is_err()
+        && let Ok(old) = open_record::<MapRecord1>(key, value)
+    {
+        let MapRecord1 { epoch, cluster, name, nodes, pdisks, filesystems, clients } = old;
+        let client = |(session, fs)| ClientEntry { session, fs, member: MemberId(0) };
+        let clients = clients.into_iter().map(client).collect();
+        return Ok(MapRecord { epoch, cluster, name, nodes, pdisks, filesystems, clients, revoked: vec![] });
+    }
+    newest
+}
+
 /// `m`
 pub fn map_key() -> Vec<u8> {
     Key::new(b'm').done()
@@ -372,6 +418,26 @@ pub struct JoinedRecord {
 /// `v TOKEN`
 pub fn invitation_key(token: u64) -> Vec<u8> {
     Key::new(b'v').u64(token).done()
+}
+
+/// `c MEMBER`: a machine that has joined. Whether it is revoked stands in the map.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// What it called itself.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// Its node, if it is a server.
+    pub node: Option<NodeId>,
+    /// When it joined, seconds since 1970.
+    pub joined: u64,
+    /// When its certificate ends, seconds since 1970.
+    pub until: u64,
+}
+record!(MemberRecord, "member", 1);
+/// `c MEMBER`
+pub fn member_key(member: MemberId) -> Vec<u8> {
+    Key::new(b'c').u64(member.0).done()
 }
 
 /// `i FS INODE`: an inode.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::PdiskId;
+use base::{PdiskId, SessionId};
 use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Role, Service, Status};
 use wire::{
     frame,
@@ -40,7 +40,11 @@ impl Manager {
         let told = endpoint.clone();
         self.spawn(async move {
             loop {
-                told.set_epoch(map.borrow_and_update().epoch);
+                {
+                    let map = map.borrow_and_update();
+                    told.set_epoch(map.epoch);
+                    told.shut_out(&map.revoked);
+                }
                 if map.changed().await.is_err() {
                     return;
                 }
@@ -72,30 +76,24 @@ impl Running {
 }
 
 impl Manager {
-    /// Why a request is not its sender's business: a server speaks for its own node, and its session is nobody else's.
+    /// Why a request is not its sender's business: a session is its member's, and a server speaks for its own node.
     fn not_its_own(&self, request: &Request, asked: &MgrRequest) -> Option<String> {
-        let (role, own) = (request.peer.role, request.peer.node);
-        if matches!(role, Role::Admin | Role::Manager) {
-            return None;
+        let (peer, session) = (&request.peer, request.header.session);
+        if let MgrRequest::RegisterServer { node, .. } | MgrRequest::PdiskAdd { node, .. } = asked
+            && peer.server() != Some(*node)
+            && !matches!(peer.role, Role::Admin | Role::Manager)
+        {
+            return Some(format!("only {node} itself may ask that for it"));
         }
-        let map = self.map();
-        let map = map.borrow();
-        let session = request.header.session;
-        let holder = map.nodes.iter().find(|node| node.session == Some(session)).map(|node| node.id);
-        let spoken_for = match asked {
-            MgrRequest::RegisterServer { node, .. } | MgrRequest::PdiskAdd { node, .. } => Some(*node),
-            _ => holder,
-        };
-        let is_server = role == Role::Server;
-        match spoken_for {
-            Some(node) if !(is_server && node == own) => {
-                Some(format!("only {node} itself may ask that for it"))
-            }
-            None if matches!(asked, MgrRequest::Renew { pdisks, .. } if !pdisks.is_empty()) && !is_server => {
-                Some("only servers have pdisks".to_owned())
-            }
-            _ => None,
+        if let MgrRequest::Renew { pdisks, .. } = asked
+            && !pdisks.is_empty()
+            && peer.server().is_none()
+        {
+            return Some("only servers have pdisks".to_owned());
         }
+        let map = self.inner().map.borrow();
+        let is_its = session == SessionId(0) || map.is_session_of(session, peer.member, peer.server());
+        (!is_its && map.has_session(session)).then(|| format!("{session} is not the asker's"))
     }
 }
 
@@ -121,7 +119,11 @@ impl Handler for Front {
             if manager.overtaken(request.header.epoch) {
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }
-            let caller = Caller { session: request.header.session, expires: request.expires.into() };
+            let caller = Caller {
+                session: request.header.session,
+                member: request.peer.member,
+                expires: request.expires.into(),
+            };
             Response::ok(frame::encode(&manager.handle(caller, decoded).await))
         })
     }

@@ -6,13 +6,13 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use base::{BufPool, Epoch, SessionId};
+use base::{BufPool, Epoch, MemberId, SessionId};
 use tokio::{runtime::Handle, sync::Semaphore};
 use trust::Identity;
 
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub refused: AtomicU64,
     /// Connections on which something else came than the peer had sealed.
     pub tampered: AtomicU64,
+    /// Members whose certificates are worth nothing any more, by rising number.
+    shut_out: RwLock<Vec<MemberId>>,
     conns_max: AtomicU8,
     conns_auto: AtomicBool,
     /// `Transfer::Fetch` is in force.
@@ -98,6 +100,7 @@ impl Core {
             accepted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             tampered: AtomicU64::new(0),
+            shut_out: RwLock::default(),
             conns_max: AtomicU8::new(config.conns_max),
             conns_auto: AtomicBool::new(config.conns_auto),
             fetch: AtomicBool::new(config.transfer == Transfer::Fetch),
@@ -159,6 +162,20 @@ impl Core {
 
     pub(crate) fn set_epoch(&self, epoch: Epoch) {
         self.epoch.store(epoch.0, Ordering::Relaxed);
+    }
+
+    /// Whether a member's certificate is worth nothing any more.
+    pub(crate) fn is_shut_out(&self, member: MemberId) -> bool {
+        self.shut_out.read().unwrap_or_else(|e| e.into_inner()).binary_search(&member).is_ok()
+    }
+
+    /// These are shut out from now on, by rising number; false: they were already, and no others.
+    pub(crate) fn shut_out(&self, members: &[MemberId]) -> bool {
+        if *self.shut_out.read().unwrap_or_else(|e| e.into_inner()) == members {
+            return false;
+        }
+        *self.shut_out.write().unwrap_or_else(|e| e.into_inner()) = members.to_vec();
+        true
     }
 
     /// The addresses listened on.

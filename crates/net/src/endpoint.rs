@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use base::{BufPool, Epoch, NodeId, SessionId};
+use base::{BufPool, Epoch, MemberId, NodeId, SessionId};
 use tokio::runtime::Handle;
 use wire::frame::Service;
 
@@ -146,6 +146,13 @@ impl Endpoint {
     /// The map version named in replies.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.core().set_epoch(epoch);
+    }
+
+    /// These members (by rising number), and nobody else, are shut out: connections with them end, and none begins.
+    pub fn shut_out(&self, members: &[MemberId]) {
+        if self.core().shut_out(members) {
+            self.groups().all().iter().for_each(|group| group.close_if_shut_out());
+        }
     }
 
     /// Payload bytes of requests under way, at most.

@@ -124,12 +124,15 @@ pub(crate) enum CloseReason {
     Drained,
     #[error("the endpoint is shut down")]
     Shutdown,
+    #[error("the peer's certificate has been revoked")]
+    Revoked,
 }
 
 impl CloseReason {
     /// Whether the end was meant, not a failure.
     pub(crate) fn is_meant(&self) -> bool {
-        matches!(self, CloseReason::Superseded | CloseReason::Drained | CloseReason::Shutdown)
+        use CloseReason::{Drained, Revoked, Shutdown, Superseded};
+        matches!(self, Superseded | Drained | Shutdown | Revoked)
     }
     /// Whether the network between the nodes no longer passes anything.
     pub(crate) fn is_path(&self) -> bool {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterId, NodeId};
+use base::{ClusterId, MemberId, NodeId};
 use common::*;
 use net::{Call, CallError, Endpoint, EndpointConfig, Identity, Lane, NetError, Role, Secret, handler_fn};
 use tokio::{
@@ -71,7 +71,12 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 fn member(role: Role, node: u32) -> Member {
-    Member { cluster: CLUSTER, id: 5, roles: Roles::of(&[role]), nodes: Nodes::These(vec![NodeId(node)]) }
+    Member {
+        cluster: CLUSTER,
+        id: MemberId(5),
+        roles: Roles::of(&[role]),
+        nodes: Nodes::These(vec![NodeId(node)]),
+    }
 }
 
 /// An identity that the cluster's authority has signed.

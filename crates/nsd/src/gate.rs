@@ -187,9 +187,7 @@ impl Gate {
         let present = &mut *present;
         let map = &present.view.map;
         let from_manager = session == SessionId(0) && matches!(request, NsdRequest::Delete { .. });
-        let known = map.clients.iter().any(|c| c.session == session)
-            || map.nodes.iter().any(|n| n.session == Some(session));
-        if !known && !from_manager {
+        if !map.has_session(session) && !from_manager {
             return Err(NsdRefusal::Fenced);
         }
         let Some(at) = present.pdisks.get_mut(&pdisk) else { return Err(NsdRefusal::NoSuchPdisk) };

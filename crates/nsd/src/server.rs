@@ -349,6 +349,11 @@ impl Inner {
         self.cache.get(served.id, read, states.first()?)
     }
 
+    /// Whether a session is the peer's own, not one that it has read of in the map.
+    fn is_its_session(&self, peer: &net::PeerId, session: SessionId) -> bool {
+        self.membership.view().map.is_session_of(session, peer.member, peer.server())
+    }
+
     async fn answer(self: Arc<Self>, request: Request) -> Response {
         let message: NsdRequest = match frame::decode(&request.body) {
             Ok(message) => message,
@@ -378,6 +383,9 @@ impl Inner {
             Ok(pass) => pass,
             Err(refusal) => return Response::ok(frame::encode(&NsdReply::Refused(refusal))),
         };
+        if header.session != SessionId(0) && !self.is_its_session(&request.peer, header.session) {
+            return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
+        }
         let (pdisk, counted) = (message.pdisk(), self.statistics.of(&message));
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));

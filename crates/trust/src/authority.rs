@@ -164,7 +164,7 @@ mod tests {
     fn holds(life: Duration, at: Duration) -> Result<(), Error> {
         let authority = Authority::from_secret(ClusterId(7), &Secret::new([1; 32])).unwrap();
         let (roles, nodes) = (Roles::of(&[Role::Server]), Nodes::These(vec![NodeId(3)]));
-        let member = Member { cluster: ClusterId(7), id: 9, roles, nodes };
+        let member = Member { cluster: ClusterId(7), id: base::MemberId(9), roles, nodes };
         let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let certificate = authority.sign(&member, &key, life).unwrap();
         let mut roots = RootCertStore::empty();

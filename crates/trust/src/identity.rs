@@ -2,24 +2,23 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use base::ClusterId;
+use base::{ClusterId, MemberId};
 use rcgen::{KeyPair, PKCS_ED25519};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
-    client::{
-        Resumption, UnbufferedClientConnection,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        verify_server_cert_signed_by_trust_anchor,
-    },
-    crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime},
-    server::{NoServerSessionStorage, ParsedCertificate, UnbufferedServerConnection, WebPkiClientVerifier},
+    ClientConfig, Error, RootCertStore, ServerConfig,
+    client::{Resumption, UnbufferedClientConnection},
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName},
+    server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier},
     version::TLS13,
 };
 use wire::frame::PROTOCOL_VERSION;
 
-use crate::{Authority, Member, Nodes, Roles, Secret, TrustError, authority::made};
+use crate::{
+    Authority, Member, Nodes, Roles, Secret, TrustError,
+    authority::made,
+    judge::{Accepts, Judge},
+};
 
 pub(crate) fn tls(what: &'static str) -> impl FnOnce(Error) -> TrustError {
     move |source| TrustError::Tls { what, source }
@@ -50,7 +49,7 @@ impl Identity {
     /// Of a process that has the cluster's secret: any member, by a certificate that it signs itself.
     pub fn from_secret(cluster: ClusterId, secret: &Secret) -> Result<Identity, TrustError> {
         let authority = Authority::from_secret(cluster, secret)?;
-        let member = Member { cluster, id: 0, roles: Roles::ALL, nodes: Nodes::Any };
+        let member = Member { cluster, id: MemberId(0), roles: Roles::ALL, nodes: Nodes::Any };
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
         let certificate = authority.sign(&member, &key, Duration::ZERO)?;
         Identity::new(key.serialize_der(), certificate, vec![authority.certificate().clone()])
@@ -71,7 +70,7 @@ impl Identity {
         let (roots, provider) = (Arc::new(roots), provider());
         let key = PrivatePkcs8KeyDer::from(key);
         let chain = vec![certificate.clone()];
-        let judge = MembersOnly { roots: Arc::clone(&roots), provider: Arc::clone(&provider) };
+        let judge = Judge { accepts: Accepts::Members(Arc::clone(&roots)), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
@@ -159,53 +158,6 @@ impl Member {
     }
 }
 
-/// Accepts servers by their authority, whatever the name of their machine.
-#[derive(Debug)]
-struct MembersOnly {
-    roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for MembersOnly {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let parsed = ParsedCertificate::try_from(certificate)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        // Never asked: only TLS 1.3 is spoken.
-        Err(Error::InvalidCertificate(CertificateError::BadSignature))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use base::NodeId;
@@ -222,7 +174,7 @@ mod tests {
 
     fn server3() -> Member {
         let (roles, nodes) = (Roles::of(&[Role::Server]), Nodes::These(vec![NodeId(3)]));
-        Member { cluster: CLUSTER, id: 9, roles, nodes }
+        Member { cluster: CLUSTER, id: MemberId(9), roles, nodes }
     }
 
     /// Both ends to the end of a handshake, with rustls' own connections; what each says of the other's certificate.

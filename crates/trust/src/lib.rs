@@ -11,6 +11,7 @@
 
 mod authority;
 mod identity;
+mod judge;
 mod member;
 pub mod pem;
 mod secret;

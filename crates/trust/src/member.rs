@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use base::{ClusterId, NodeId};
+use base::{ClusterId, MemberId, NodeId};
 use wire::hello::Role;
 
 const SCHEME: &str = "ropewalk:";
@@ -63,7 +63,7 @@ pub struct Member {
     /// Of which cluster.
     pub cluster: ClusterId,
     /// Its number, which stays the same when its certificate is renewed.
-    pub id: u64,
+    pub id: MemberId,
     /// What it may be.
     pub roles: Roles,
     /// As which nodes it may speak.
@@ -97,7 +97,7 @@ impl Member {
         };
         let member = Member {
             cluster: ClusterId(u128::from_str_radix(cluster?, 16).ok()?),
-            id: u64::from_str_radix(id?, 16).ok()?,
+            id: u64::from_str_radix(id?, 16).ok().map(MemberId)?,
             roles: Roles::of(&roles?),
             nodes,
         };
@@ -108,7 +108,7 @@ impl Member {
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{:032x}/{:016x}/{}/", self.cluster.0, self.id, self.roles)?;
+        write!(f, "{SCHEME}{:032x}/{:016x}/{}/", self.cluster.0, self.id.0, self.roles)?;
         match &self.nodes {
             Nodes::Any => f.write_str("*"),
             Nodes::These(nodes) => {
@@ -125,7 +125,7 @@ mod tests {
 
     fn server(nodes: Nodes) -> Member {
         let roles = Roles::of(&[Role::Server, Role::Client]);
-        Member { cluster: ClusterId(7), id: 0x5f, roles, nodes }
+        Member { cluster: ClusterId(7), id: MemberId(0x5f), roles, nodes }
     }
 
     #[test]

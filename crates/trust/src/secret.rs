@@ -7,6 +7,20 @@ use sha2::{Digest, Sha256};
 /// Bytes of a secret.
 pub const SECRET_LEN: usize = 32;
 
+/// 32 bytes from 64 hexadecimal digits; `None` for anything else.
+pub(crate) fn bytes_of_hex(text: &str) -> Option<[u8; SECRET_LEN]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * SECRET_LEN {
+        return None;
+    }
+    let mut bytes = [0; SECRET_LEN];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |d: u8| char::from(d).to_digit(16);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(bytes)
+}
+
 /// What the authority's key of a cluster is made from: who knows it may do everything. Never shown: it has no `Display` and
 /// no `Serialize`, and `Debug` says nothing.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,16 +34,7 @@ impl Secret {
 
     /// From 64 hexadecimal digits; `None` for anything else.
     pub fn from_hex(text: &str) -> Option<Secret> {
-        let digits = text.as_bytes();
-        if digits.len() != 2 * SECRET_LEN {
-            return None;
-        }
-        let mut bytes = [0; SECRET_LEN];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |d: u8| char::from(d).to_digit(16);
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Some(Secret(bytes))
+        bytes_of_hex(text).map(Secret)
     }
 
     /// For the one file that keeps it.

@@ -9,7 +9,7 @@ use std::{fmt, net::SocketAddr};
 use sha2::{Digest, Sha256};
 use wire::hello::Role;
 
-use crate::Fingerprint;
+use crate::{Fingerprint, secret::bytes_of_hex};
 
 const BEGIN: &str = "rw1.";
 /// Most addresses of managers.
@@ -63,25 +63,11 @@ impl Token {
             },
             id: u64::from_str_radix(id, 16).map_err(|_| NoToken("its number is damaged"))?,
             expires: expires.parse().map_err(|_| NoToken("its time is damaged"))?,
-            secret: bytes(secret).ok_or(NoToken("its secret is damaged"))?,
-            authority: Fingerprint(bytes(authority).ok_or(NoToken("its authority is damaged"))?),
+            secret: bytes_of_hex(secret).ok_or(NoToken("its secret is damaged"))?,
+            authority: Fingerprint(bytes_of_hex(authority).ok_or(NoToken("its authority is damaged"))?),
             managers: managers.ok_or(NoToken("the manager's address is damaged"))?,
         })
     }
-}
-
-/// Of 64 hexadecimal digits.
-fn bytes(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |d: u8| char::from(d).to_digit(16);
-        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-    }
-    Some(bytes)
 }
 
 impl fmt::Display for Token {

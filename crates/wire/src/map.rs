@@ -1,7 +1,9 @@
 //! The cluster map: who is in the cluster, which pdisks count, how pools are laid out, whose sessions
 //! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
 
-use base::{ClusterId, Epoch, FsId, GroupId, Incarnation, NodeId, PdiskId, PoolId, SessionId, StripIndex};
+use base::{
+    ClusterId, Epoch, FsId, GroupId, Incarnation, MemberId, NodeId, PdiskId, PoolId, SessionId, StripIndex,
+};
 use serde::{Deserialize, Serialize};
 
 /// One version of the cluster map.
@@ -21,8 +23,10 @@ pub struct ClusterMap {
     pub pools: Vec<PoolEntry>,
     /// The file systems, by rising id.
     pub filesystems: Vec<FsEntry>,
-    /// Client sessions that may change anything. Who is not here is fenced.
+    /// Client sessions that may change anything, by rising number. Who is not here is fenced.
     pub clients: Vec<ClientEntry>,
+    /// Members whose certificates are worth nothing any more, by rising number.
+    pub revoked: Vec<MemberId>,
 }
 
 /// A node.
@@ -171,6 +175,8 @@ pub struct ClientEntry {
     pub session: SessionId,
     /// The file system it has mounted.
     pub fs: FsId,
+    /// Whose it is: nobody else may act in it.
+    pub member: MemberId,
 }
 
 impl ClusterMap {
@@ -189,6 +195,18 @@ impl ClusterMap {
     /// The file system with this name.
     pub fn fs_by_name(&self, name: &str) -> Option<&FsEntry> {
         self.filesystems.iter().find(|f| f.name == name)
+    }
+    /// Whether a session is there, and is the asker's: a client's is its member's, a server's its node's.
+    pub fn is_session_of(&self, session: SessionId, member: MemberId, server: Option<NodeId>) -> bool {
+        match self.clients.binary_search_by_key(&session, |client| client.session) {
+            Ok(at) => self.clients[at].member == member,
+            Err(_) => server.and_then(|node| self.node(node)).is_some_and(|n| n.session == Some(session)),
+        }
+    }
+    /// Whether it is anybody's session.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.clients.binary_search_by_key(&session, |client| client.session).is_ok()
+            || self.nodes.iter().any(|node| node.session == Some(session))
     }
     /// The members of a group, in strip order; empty if there is no such group.
     pub fn group_members(&self, pool: PoolId, group: GroupId) -> &[PdiskId] {

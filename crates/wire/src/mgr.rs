@@ -3,7 +3,7 @@
 //! Mutations are applied exactly once: each carries an [`OpId`], and the reply is stored in the
 //! operation's own transaction. Repeating one returns the stored reply.
 
-use base::{BlockIndex, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, SessionId};
+use base::{BlockIndex, Epoch, FsId, Grant, Incarnation, InodeNo, MemberId, NodeId, PdiskId, SessionId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -443,6 +443,21 @@ pub enum MgrRequest {
     },
     /// A machine that was invited is there. The manager's own process asks this, for a visitor.
     Admit(Box<Admission>),
+    /// Who has joined.
+    Members,
+    /// A member's certificate gets a new end. The manager's own process asks this, for a visitor that has its key.
+    Recertify {
+        /// Whose.
+        member: MemberId,
+        /// Seconds since 1970.
+        until: u64,
+    },
+    /// A member's certificate is worth nothing any more: its sessions are fenced, and nobody speaks to it. It does not come back;
+    /// its machine may join with a new token. Asking again is harmless.
+    Revoke {
+        /// Which.
+        member: MemberId,
+    },
 }
 
 /// Who asks to be let in.
@@ -460,6 +475,27 @@ pub struct Admission {
     pub addrs: Vec<String>,
     /// The manager's time, seconds since 1970.
     pub now: u64,
+    /// When its certificate is to end, seconds since 1970.
+    pub until: u64,
+}
+
+/// Who has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Its number.
+    pub id: MemberId,
+    /// What its machine called itself; of a server the node's name then.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// Its node, if it is a server.
+    pub node: Option<NodeId>,
+    /// When it joined, seconds since 1970.
+    pub joined: u64,
+    /// When its certificate ends, seconds since 1970.
+    pub until: u64,
+    /// Its certificate is worth nothing any more.
+    pub revoked: bool,
 }
 
 /// Longest time for which a machine is invited, seconds: a week.
@@ -479,7 +515,7 @@ impl MgrRequest {
         use MgrRequest as R;
         match self {
             // The manager's process lets machines in itself.
-            R::Admit(_) => false,
+            R::Admit(_) | R::Recertify { .. } => false,
             _ if matches!(role, Role::Admin | Role::Manager) => true,
             R::GetMap
             | R::WaitMap { .. }
@@ -494,6 +530,7 @@ impl MgrRequest {
             | R::LastPdisk
             | R::Owned { .. }
             | R::Owners { .. }
+            | R::Members
             | R::Renew { .. } => matches!(role, Role::Server | Role::Client),
             R::RegisterServer { .. } | R::PdiskAdd { .. } => role == Role::Server,
             R::OpenSession { .. }
@@ -529,7 +566,8 @@ impl MgrRequest {
             | R::NodeAdd { .. }
             | R::NodeRemove { .. }
             | R::NodeSet { .. }
-            | R::Invite { .. } => false,
+            | R::Invite { .. }
+            | R::Revoke { .. } => false,
         }
     }
 
@@ -721,6 +759,8 @@ pub enum MgrReply {
         /// It; 0: none was given yet.
         pdisk: PdiskId,
     },
+    /// Who has joined, by rising number.
+    Members(Vec<MemberInfo>),
 }
 
 /// Why the manager did not do it.

@@ -23,13 +23,3 @@ pub enum Change {
     /// When the process starts again.
     Restart,
 }
-
-/// Whether this version acts on a tunable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// It has the effect described.
-    Used,
-    /// It is accepted and kept, but nothing reads it yet.
-    Planned,
-}

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    attributes::{Change, Scope, Status},
+    attributes::{Change, Scope},
     error::TunableError,
     table::{ROWS, Row, Tunables},
 };
@@ -45,7 +45,6 @@ pub struct ShowRow {
     pub unit: &'static str,
     pub scope: Scope,
     pub change: Change,
-    pub status: Status,
     pub derived: Option<&'static str>,
 }
 
@@ -71,7 +70,6 @@ impl Tunables {
             unit: row.unit,
             scope: row.scope,
             change: row.change,
-            status: row.status,
             derived: row.derived,
         }
     }
@@ -188,9 +186,6 @@ pub fn explain(name: &str) -> Result<String, TunableError> {
     if !row.aliases.is_empty() {
         line("also", &row.aliases.join(", "));
     }
-    if row.status == Status::Planned {
-        line("status", "planned: accepted and kept, but nothing reads it yet");
-    }
     Ok(text)
 }
 
@@ -201,8 +196,7 @@ Made from the table in `crates/base/src/tunables/table.rs`; a test compares the 
 
 Names are compared without case. Sizes are binary (`1m` = 1048576), durations are written `500us`, `20ms`,
 `10s`, `2min`. *Change* says when a new value takes effect: *live* at once, *reopen* when the pdisk,
-connection group or mount is opened again, *restart* when the process starts again. *Planned* marks what is
-accepted and kept, but read by nothing yet.
+connection group or mount is opened again, *restart* when the process starts again.
 ";
 
 const TABLE_HEAD: &str = "\
@@ -225,10 +219,9 @@ pub fn markdown() -> String {
         } else {
             format!(" *Also: {}.*", row.aliases.join(", "))
         };
-        let planned = if row.status == Status::Planned { " *Planned.*" } else { "" };
         let _ = writeln!(
             text,
-            "| `{}` | {}{derived}{also}{planned} | {} | {} | {} | {} | {} |",
+            "| `{}` | {}{derived}{also} | {} | {} | {} | {} | {} |",
             row.name,
             paragraph(row.meaning).replace('|', "\\|"),
             row.unit,

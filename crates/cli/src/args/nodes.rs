@@ -24,6 +24,17 @@ pub enum Node {
   ropewalk node token --dir /data/rope
   ropewalk node token --dir /data/rope --role client --lifetime 10min")]
     Token(NodeToken),
+    /// Machines that have joined, of any role: since when, until when their certificates hold
+    #[command(after_help = "Examples:
+  ropewalk node members --dir /data/rope
+  ropewalk node members --dir /data/rope --json | jq '.[] | select(.state == \"revoked\")'")]
+    Members(Listing),
+    /// Shut a machine that has joined out, for good: its mounts are fenced, and no process speaks to it any more. To come
+    /// back it joins with a new token. Of a node's machine: its pdisks count as missing from then on
+    #[command(after_help = "Examples:
+  ropewalk node revoke --dir /data/rope laptop
+  ropewalk node revoke --dir /data/rope 5f1c2b3a4d5e6f70")]
+    Revoke(MemberName),
     /// Take a node that does not serve and has no pdisks any more out of the cluster
     #[command(after_help = "Example:\n  ropewalk node remove --dir /data/rope n4")]
     Remove(NodeName),
@@ -54,4 +65,12 @@ pub struct NodeRename {
     pub name: NodeName,
     /// Its new name: 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit
     pub new: String,
+}
+
+#[derive(Args)]
+pub struct MemberName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The machine's name or number, as `node members` shows it
+    pub member: String,
 }

@@ -53,7 +53,7 @@ pub struct Up {
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub mount: Option<PathBuf>,
     /// Address of this machine at which manager and nodes are reached [default for a new cluster: 127.0.0.1].
-    /// Whoever has the cluster.toml can use the file system from there. Nothing is encrypted: keep it to a network of your own
+    /// Other machines join with a token (`ropewalk node token`)
     #[arg(long)]
     pub listen: Option<IpAddr>,
     /// How connections are protected after the handshake, which proves both ends in any case [default: EMPTY on loopback,

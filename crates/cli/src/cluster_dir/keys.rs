@@ -77,8 +77,12 @@ mod tests {
         assert!(error.contains("ropewalk join"), "{error}");
         let authority = trust::Authority::from_secret(ClusterId(7), &Secret::new([7; 32])).unwrap();
         let roles = trust::Roles::of(&[net::Role::Server]);
-        let member =
-            trust::Member { cluster: ClusterId(7), id: 1, roles, nodes: trust::Nodes::These(vec![]) };
+        let member = trust::Member {
+            cluster: ClusterId(7),
+            id: base::MemberId(1),
+            roles,
+            nodes: trust::Nodes::These(vec![]),
+        };
         let asked = trust::Request::new().unwrap();
         let certificate = authority.sign_request(&member, &asked.request, std::time::Duration::ZERO).unwrap();
         save(dir.path(), &asked.key, &certificate, authority.certificate()).unwrap();

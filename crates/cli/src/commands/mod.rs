@@ -13,6 +13,7 @@ mod lab_run;
 mod listing;
 mod locks;
 mod manager;
+mod members;
 mod mount;
 mod net_figures;
 mod net_sizing;
@@ -60,6 +61,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Node(args::Node::List(listing)) => nodes::list(listing),
         Command::Node(args::Node::Show(args)) => nodes::show(args),
         Command::Node(args::Node::Token(args)) => join::token(args),
+        Command::Node(args::Node::Members(listing)) => members::list(listing),
+        Command::Node(args::Node::Revoke(args)) => members::revoke(args),
         Command::Node(args::Node::Remove(args)) => nodes::remove(args),
         Command::Node(args::Node::Rename(args)) => nodes::rename(args),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),

@@ -38,7 +38,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(25);
 /// `ropewalk mount`.
 pub fn mount(args: &args::Mount) -> Result<()> {
     let dir = args.dir.open()?;
-    // On a client's machine it is a copy, made with whatever mode.
+    // It may have been copied here, or restored, with whatever mode.
     if let Err(error) = access::close(&dir.path.join("cluster.toml")) {
         output::note(&format!("whoever reads the cluster's secret owns its data: {error:#}"));
     }

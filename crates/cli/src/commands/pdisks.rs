@@ -123,6 +123,21 @@ fn register_anew(
 #[error("{0} was given to another machine meanwhile; try again")]
 struct NumberTaken(PdiskId);
 
+/// Removes what is in a directory, and then the directory unless a disk is mounted there.
+fn empty(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    match fs::remove_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => Ok(()),
+        removed => removed,
+    }
+}
+
 /// How often a number is asked for.
 const NUMBERS_TRIED: u32 = 8;
 
@@ -188,9 +203,9 @@ fn register(
             dir.file.nodes.iter_mut().for_each(|n| n.pdisks.retain(|p| p.id != id));
             ClusterDir::save(&dir.path, &dir.file)?;
             if taken {
-                // All that is in it was made just now.
+                // All that is in it was made just now; the directory itself may be where a disk is mounted.
                 let log = pdisk::Pdisk::log_path(&full).ok();
-                fs::remove_dir_all(&full).with_context(undone)?;
+                empty(&full).with_context(undone)?;
                 log.map(fs::remove_file);
                 return Err(NumberTaken(id).into());
             }

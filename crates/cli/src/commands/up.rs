@@ -187,7 +187,7 @@ fn make_private(dir: &mut ClusterDir) -> Result<()> {
         dir.file.secret = Some(make::new_secret()?);
         ClusterDir::save(&dir.path, &dir.file)?;
         output::line(
-            "cluster.toml has a secret now, without which nothing speaks to the cluster: copy it to client machines again",
+            "cluster.toml has a secret now, without which nothing speaks to the cluster; other machines join with a token (`ropewalk node token`)",
         );
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use base::MemberId;
 use net::{Role, Secret};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -54,10 +55,11 @@ impl Door {
 
     /// Answers a visitor.
     pub async fn answer(&self, from: SocketAddr, said: &[u8]) -> Vec<u8> {
-        let _place = self.places.acquire().await;
-        let (name, reply) = match frame::decode::<JoinRequest>(said) {
-            Ok(request) => (request.name.clone(), self.join(request).await),
-            Err(_) => (String::new(), Err("that is no request to join".to_owned())),
+        let place = tokio::time::timeout(PATIENCE, self.places.acquire()).await;
+        let (name, reply) = match (place, frame::decode::<JoinRequest>(said)) {
+            (Err(_), _) => (String::new(), Err("the manager is busy with others; try again".to_owned())),
+            (Ok(_place), Ok(request)) => (request.name.clone(), self.join(request).await),
+            (Ok(_place), Err(_)) => (String::new(), Err("that is no request to join".to_owned())),
         };
         let reply = match reply {
             Ok(joined) => {
@@ -81,16 +83,21 @@ impl Door {
             name: asked.name,
             addrs: asked.addrs,
             now,
+            until: now + LIFE.as_secs(),
         };
         // A request that cannot be signed must not use up the token.
         let cluster = self.file.cluster_id().map_err(|e| e.to_string())?;
-        let nobody = Member { cluster, id: 0, roles: Roles::default(), nodes: Nodes::These(Vec::new()) };
+        let nobody =
+            Member { cluster, id: MemberId(0), roles: Roles::default(), nodes: Nodes::These(Vec::new()) };
         let sign = |member: &Member| {
             self.authority.sign_request(member, &asked.request, LIFE).map_err(|e| e.to_string())
         };
         sign(&nobody)?;
-        let caller =
-            manager::Caller { session: base::SessionId(0), expires: (Instant::now() + PATIENCE).into() };
+        let caller = manager::Caller {
+            session: base::SessionId(0),
+            member: MemberId(0),
+            expires: (Instant::now() + PATIENCE).into(),
+        };
         let (role, node) = match self.manager.handle(caller, MgrRequest::Admit(Box::new(admission))).await {
             MgrReply::Admitted { role, node } => (role, node),
             MgrReply::Error(error) => return Err(error.to_string()),
@@ -102,7 +109,7 @@ impl Door {
             role => Roles::of(&[role]),
         };
         let nodes = Nodes::These(node.into_iter().collect());
-        let certificate = sign(&Member { cluster, id: asked.token, roles, nodes })?.to_vec();
+        let certificate = sign(&Member { cluster, id: MemberId(asked.token), roles, nodes })?.to_vec();
         Ok(Joined {
             cluster,
             name: self.file.name.clone(),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use base::{ClusterId, Epoch, FsId, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId};
 use bytes::Bytes;
 use client::{Client, ClientConfig, MountError, Tunables};
 use layout::{LayoutTable, PdiskDesc};
@@ -258,7 +258,11 @@ impl Cluster {
     /// Asks the manager in nobody's name.
     pub async fn wish(&self, request: MgrRequest) -> Option<MgrReply> {
         let (manager, process) = self.manager.lock().unwrap().clone()?;
-        let caller = Caller { session: SessionId(0), expires: Instant::now() + Duration::from_secs(30) };
+        let caller = Caller {
+            session: SessionId(0),
+            member: MemberId(0),
+            expires: Instant::now() + Duration::from_secs(30),
+        };
         process.spawn(async move { manager.handle(caller, request).await }).await.ok()
     }
 
@@ -355,7 +359,7 @@ impl Cluster {
             sleep(Duration::from_millis(20)).await;
             return Err(LinkError::Unreachable("no manager".into()));
         };
-        let caller = Caller { session, expires };
+        let caller = Caller { session, member: MemberId(0), expires };
         if request.is_idempotent()
             && let Some(late) = self.copy_after()
         {

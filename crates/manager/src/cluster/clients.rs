@@ -14,7 +14,7 @@ use wire::{
 };
 
 use super::{
-    Cluster, Step, StoreOp, Ticket,
+    Cluster, Question, Step, StoreOp, Ticket,
     state::{Client, PendingOpen},
 };
 use crate::keys::{SessionRecord, ending_key, session_key};
@@ -26,8 +26,7 @@ impl Cluster {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn open(
         &mut self,
-        ticket: Ticket,
-        expires: Duration,
+        asked: Question,
         fs: &str,
         mut record: SessionRecord,
         proven_dead: &[SessionId],
@@ -35,6 +34,7 @@ impl Cluster {
         now: Duration,
         step: &mut Step,
     ) {
+        let Question { ticket, member, expires, .. } = asked;
         let Some(fs) = self.map.fs_by_name(fs).map(|fs| fs.id) else {
             return step.refuse(ticket, MgrError::Errno(ENOENT));
         };
@@ -60,7 +60,7 @@ impl Cluster {
         }
         dead.into_iter().for_each(|session| self.end_uncleanly(session, step));
         record.fs = fs;
-        self.opens.push(PendingOpen { ticket, expires, fs, record });
+        self.opens.push(PendingOpen { ticket, expires, fs, member, record });
     }
 
     fn remove(&mut self, session: SessionId, step: &mut Step) {
@@ -182,7 +182,7 @@ impl Cluster {
         let grant = self.next_grant(step);
         let record = SessionRecord { grant, ..open.record };
         self.bump();
-        self.map.clients.push(ClientEntry { session, fs: open.fs });
+        self.map.clients.push(ClientEntry { session, fs: open.fs, member: open.member });
         step.put(session_key(session), &record);
         step.notes.push(format!("{session} began: {} on {}", fs.name, record.process.host));
         self.with_locks(open.fs, step, |locks| {

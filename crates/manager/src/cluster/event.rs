@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Epoch, FsId, InodeNo, PoolId, SessionId};
+use base::{Epoch, FsId, InodeNo, MemberId, PoolId, SessionId};
 use wire::mgr::{MgrRequest, Timestamp};
 
 use super::{NewPool, Removal, Ticket};
@@ -41,6 +41,8 @@ pub struct Question {
     pub ticket: Ticket,
     /// Whose session; 0 where it needs none.
     pub session: SessionId,
+    /// Which member of the cluster asks.
+    pub member: MemberId,
     /// When the asker stops waiting.
     pub expires: Duration,
 }

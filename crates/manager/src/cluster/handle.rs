@@ -83,7 +83,7 @@ impl Cluster {
             Request(R::Renew { epoch, pdisks }) => self.renew(ticket, session, epoch, pdisks, now, step),
             Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
                 let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
+                self.open(question, &fs, record, &proven_dead, share, now, step);
             }
             Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
             Request(R::CloseSession) => self.close(ticket, session, now, step),
@@ -131,6 +131,15 @@ impl Cluster {
                 Ok((role, node)) => step.reply(ticket, MgrReply::Admitted { role, node }),
                 Err(error) => step.refuse(ticket, error),
             },
+            Request(R::Members) => step.reply(ticket, MgrReply::Members(self.member_list())),
+            Request(R::Recertify { member, until }) => {
+                let outcome = self.renew_member(member, until, step);
+                step.answer(ticket, outcome);
+            }
+            Request(R::Revoke { member }) => {
+                let outcome = self.revoke(member, step);
+                step.answer(ticket, outcome);
+            }
             Request(R::NodeRemove { node }) => {
                 let outcome = self.remove_node(node, step);
                 step.answer(ticket, outcome);

@@ -3,14 +3,14 @@
 //! Invariants: who has not shown the secret of a token that holds gets nothing and changes nothing; a token lets one machine in;
 //! its use and the node that comes of it are one commit.
 
-use base::NodeId;
+use base::{MemberId, NodeId};
 use wire::{
     hello::Role,
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
 use super::{Cluster, Step, StoreOp};
-use crate::keys::{self, InvitationRecord, JoinedRecord};
+use crate::keys::{self, InvitationRecord, JoinedRecord, MemberRecord};
 
 /// Most invitations at a time.
 const INVITED_MAX: usize = 4096;
@@ -76,11 +76,20 @@ impl Cluster {
         }
         let node = match invitation.role {
             Role::Server => Some(self.add_node(asked.name.clone(), &asked.addrs, step)?),
-            _ => {
-                step.notes.push(format!("a machine has joined as {:?}: {:?}", invitation.role, asked.name));
-                None
-            }
+            _ => None,
         };
+        step.notes.push(format!(
+            "a machine has joined as {:?} with token {:016x}: {:?}",
+            invitation.role, asked.token, asked.name
+        ));
+        let member = MemberRecord {
+            name: asked.name.clone(),
+            role: invitation.role,
+            node,
+            joined: asked.now,
+            until: asked.until,
+        };
+        self.new_member(MemberId(asked.token), member, step);
         let used = InvitationRecord {
             used: Some(JoinedRecord { request: asked.request, node }),
             ..invitation.clone()
@@ -111,7 +120,15 @@ mod tests {
 
     fn admission(token: u64, name: &str) -> Admission {
         let addrs = vec![format!("192.0.2.{token}:10")];
-        Admission { token, hash: [token as u8; 32], request: [9; 32], name: name.into(), addrs, now: NOW + 1 }
+        Admission {
+            token,
+            hash: [token as u8; 32],
+            request: [9; 32],
+            name: name.into(),
+            addrs,
+            now: NOW + 1,
+            until: NOW + 9,
+        }
     }
 
     fn admit(stage: &mut Stage, asked: Admission) -> Result<(Role, Option<NodeId>), String> {

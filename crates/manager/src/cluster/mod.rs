@@ -30,6 +30,7 @@ mod locks;
 #[cfg(test)]
 mod locks_tests;
 mod longest_lease;
+mod members;
 mod moves;
 #[cfg(test)]
 mod moves_tests;

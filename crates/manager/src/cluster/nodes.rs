@@ -154,6 +154,7 @@ impl Cluster {
         self.bump();
         self.map.nodes.retain(|node| node.id != id);
         step.notes.push(format!("node {name} ({id}) is removed"));
+        self.revoke_node(id, step);
         Ok(())
     }
 

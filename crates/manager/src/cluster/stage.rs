@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use base::{ClusterId, Epoch, FsId, Grant, Incarnation, InodeNo, NodeId, PdiskId, PoolId, SessionId};
+use base::{
+    ClusterId, Epoch, FsId, Grant, Incarnation, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId,
+};
 use wire::{
     lock::LockRequest,
     map::{FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
@@ -27,6 +29,8 @@ pub(super) struct Stage {
     pub cluster: Cluster,
     pub now: Duration,
     tickets: Ticket,
+    /// Which member asks.
+    pub asker: MemberId,
     pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
     pub collected: u32,
@@ -99,6 +103,7 @@ impl Stage {
             cluster,
             now: Duration::ZERO,
             tickets: 0,
+            asker: MemberId(0),
             replies: BTreeMap::new(),
             servers: BTreeMap::new(),
             collected: 0,
@@ -131,7 +136,10 @@ impl Stage {
     pub fn question(&mut self, session: SessionId, ask: impl Into<Ask>) -> Ticket {
         self.tickets += 1;
         let expires = self.now + Duration::from_secs(60);
-        self.tell(Event::Asked(Question { ticket: self.tickets, session, expires }, ask.into()));
+        self.tell(Event::Asked(
+            Question { ticket: self.tickets, session, member: self.asker, expires },
+            ask.into(),
+        ));
         self.tickets
     }
 

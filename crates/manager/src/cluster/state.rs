@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base::{Epoch, FsId, NodeId, PdiskId, PoolId, SessionId, fence::Versions, tunables::Tunables};
+use base::{Epoch, FsId, MemberId, NodeId, PdiskId, PoolId, SessionId, fence::Versions, tunables::Tunables};
 use wire::map::ClusterMap;
 
 use super::{
@@ -11,10 +11,13 @@ use super::{
     longest_lease::LongestLease,
     moving::Moving,
     space::Space,
-    stored::{GivenNodes, given_nodes, invitations, last_removed_fs, last_told_pdisk, load_map},
+    stored::{GivenNodes, given_nodes, invitations, last_removed_fs, last_told_pdisk, load_map, members},
 };
 use crate::{
-    keys::{self, CounterRecord, EndingRecord, InvitationRecord, PdiskRecord, ReadError, SessionRecord},
+    keys::{
+        self, CounterRecord, EndingRecord, InvitationRecord, MemberRecord, PdiskRecord, ReadError,
+        SessionRecord,
+    },
     locks::Locks,
     store::Read,
     tokens::Tokens,
@@ -83,6 +86,7 @@ pub(super) struct PendingOpen {
     pub ticket: Ticket,
     pub expires: Duration,
     pub fs: FsId,
+    pub member: MemberId,
     pub record: SessionRecord,
 }
 
@@ -119,6 +123,8 @@ pub struct Cluster {
     pub(super) given: GivenNodes,
     /// Machines that are invited to join, by their tokens' numbers.
     pub(super) invited: BTreeMap<u64, InvitationRecord>,
+    /// Machines that have joined.
+    pub(super) members: BTreeMap<MemberId, MemberRecord>,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -160,6 +166,7 @@ impl Cluster {
             told_pdisk: last_told_pdisk(from)?,
             given: given_nodes(from)?,
             invited: invitations(from)?,
+            members: members(from)?,
             now,
             map,
         };

@@ -5,11 +5,11 @@ use std::{
     ops::ControlFlow,
 };
 
-use base::{FsId, NodeId, PdiskId};
+use base::{FsId, MemberId, NodeId, PdiskId};
 use wire::map::ClusterMap;
 
 use crate::{
-    keys::{self, InvitationRecord, MapRecord, NodeRecord, ReadError, last_u64},
+    keys::{self, InvitationRecord, MapRecord, MemberRecord, NodeRecord, ReadError, last_u64},
     store::{Read, StoreError, open_record, prefix_end},
 };
 
@@ -23,12 +23,13 @@ pub fn map_record(map: &ClusterMap) -> MapRecord {
         pdisks: map.pdisks.clone(),
         filesystems: map.filesystems.clone(),
         clients: map.clients.clone(),
+        revoked: map.revoked.clone(),
     }
 }
 
 /// The stored map with its pools.
 pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
-    let head: MapRecord = keys::read(from, &keys::map_key())?.unwrap_or_default();
+    let head = keys::read_map(from)?;
     let (mut pools, mut bad) = (Vec::new(), None);
     from.scan(b"l", &prefix_end(b"l"), &mut |key, value| {
         match open_record(key, value) {
@@ -48,6 +49,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             pools,
             filesystems: head.filesystems,
             clients: head.clients,
+            revoked: head.revoked,
         }),
     }
 }
@@ -83,6 +85,16 @@ pub fn invitations(from: &dyn Read) -> Result<BTreeMap<u64, InvitationRecord>, R
         Ok(true)
     })?;
     Ok(invited)
+}
+
+/// Who has joined.
+pub fn members(from: &dyn Read) -> Result<BTreeMap<MemberId, MemberRecord>, ReadError> {
+    let mut members = BTreeMap::new();
+    keys::walk(from, b"c", &prefix_end(b"c"), |key, value| {
+        members.insert(MemberId(last_u64(key)), open_record(key, value)?);
+        Ok(true)
+    })?;
+    Ok(members)
 }
 
 /// The highest number of a pdisk that has a record of its own: those of removed ones stay.

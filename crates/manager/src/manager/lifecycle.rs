@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Epoch, SessionId};
+use base::{Epoch, MemberId, SessionId};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -52,6 +52,8 @@ impl Default for Options {
 pub struct Caller {
     /// The session in the request's header.
     pub session: SessionId,
+    /// Which member of the cluster asks.
+    pub member: MemberId,
     /// When it stops waiting.
     pub expires: Instant,
 }

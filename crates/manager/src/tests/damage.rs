@@ -170,6 +170,10 @@ async fn a_check_reads_whatever_the_manager_reads() {
     store.commit(&[(key, Some(former))].into()).unwrap();
     let read = keys::read_pdisk(&*store.snapshot().unwrap(), pdisk).unwrap();
     assert_eq!((read.incarnation, read.process), (now.incarnation, now.process));
+    let map = keys::read_map(&*store.snapshot().unwrap()).unwrap();
+    let former = seal_record(&keys::map_key(), &keys::MapRecord1::from(map.clone()));
+    store.commit(&[(keys::map_key(), Some(former))].into()).unwrap();
+    assert_eq!(keys::read_map(&*store.snapshot().unwrap()).unwrap(), map);
     drop(store);
     let found = check(&path).unwrap();
     assert!(found.problems.is_empty(), "{found:?}");

@@ -76,3 +76,58 @@ async fn nobody_asks_for_another() {
     assert!(matches!(ask(Role::Server, 1, session, &renew(&[])).await, MgrReply::Renewed { .. }));
     running.stop().await;
 }
+
+/// A client with a certificate of its own.
+fn client(member: u64) -> net::Endpoint {
+    let secret = net::Secret::new([7; 32]);
+    let authority = trust::Authority::from_secret(ClusterId(7), &secret).unwrap();
+    let (roles, nodes) = (trust::Roles::of(&[Role::Client]), trust::Nodes::These(vec![]));
+    let it = trust::Member { cluster: ClusterId(7), id: MemberId(member), roles, nodes };
+    let asked = trust::Request::new().unwrap();
+    let certificate = authority.sign_request(&it, &asked.request, Duration::ZERO).unwrap();
+    let believed = vec![authority.certificate().clone()];
+    let identity = Some(net::Identity::new(asked.key, certificate, believed).unwrap());
+    let config =
+        net::EndpointConfig { cluster: ClusterId(7), identity, role: Role::Client, ..Default::default() };
+    net::Endpoint::start(config).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_its_members_alone_and_ends_when_that_is_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("manager");
+    format(&path, spec(3)).unwrap();
+    let at = endpoint(Role::Manager, 0, vec!["127.0.0.1:0".parse().unwrap()]);
+    let running = Manager::open(&path).unwrap().serve(&at).unwrap();
+    let ask = async |from: &net::Endpoint, session, request: &MgrRequest| {
+        let body = wire::frame::encode(request);
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let call = net::Call { session, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
+        let reply = from.peer(at.local_addrs()).call(call).await?;
+        Ok::<_, net::CallError>(wire::frame::decode::<MgrReply>(&reply.body).unwrap())
+    };
+    let (owner, thief) = (client(5), client(6));
+    let open = MgrRequest::OpenSession {
+        fs: "fs1".into(),
+        process: ProcessIdent { pid: 5, ..ProcessIdent::default() },
+        admin_addr: String::new(),
+        mount: "/m".into(),
+        proven_dead: vec![],
+        share: false,
+    };
+    let MgrReply::SessionOpen { session, .. } = ask(&owner, SessionId(0), &open).await.unwrap() else {
+        panic!()
+    };
+    let root = MgrRequest::GetAttr { ino: InodeNo::ROOT };
+    for request in [&root, &MgrRequest::CloseSession, &MgrRequest::WaitRecalls] {
+        let reply = ask(&thief, session, request).await.unwrap();
+        assert!(matches!(&reply, MgrReply::Error(MgrError::Config(_))), "{request:?}: {reply:?}");
+    }
+    let reply = ask(&owner, session, &root).await.unwrap();
+    assert!(matches!(&reply, MgrReply::Attr(_)), "{reply:?}");
+    at.shut_out(&[MemberId(5)]);
+    let error = ask(&owner, session, &root).await.unwrap_err();
+    assert!(error.to_string().contains("revoked"), "{error}");
+    assert!(ask(&thief, SessionId(0), &MgrRequest::GetMap).await.is_ok());
+    running.stop().await;
+}

@@ -55,6 +55,7 @@ pub(crate) fn dispatch(
         node: conn.peer.node,
         process: conn.peer.process,
         role: conn.peer.role,
+        member: conn.peer.member,
         addr: conn.remote,
         session: conn.peer.session,
         group: Arc::clone(&conn.group),

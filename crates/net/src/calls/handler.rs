@@ -4,7 +4,7 @@
 
 use std::{fmt, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
-use base::{NodeId, SessionId};
+use base::{MemberId, NodeId, SessionId};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use wire::{frame::Header, hello::Role};
@@ -95,6 +95,8 @@ pub struct PeerId {
     pub process: u64,
     /// What it is to the cluster.
     pub role: Role,
+    /// Which member of the cluster it has proven to be.
+    pub member: MemberId,
     /// Its address on this connection.
     pub addr: SocketAddr,
     /// The session named in its handshake; a request's own is in its header.
@@ -103,6 +105,11 @@ pub struct PeerId {
 }
 
 impl PeerId {
+    /// The node whose server it is, if it is one.
+    pub fn server(&self) -> Option<NodeId> {
+        (self.role == Role::Server).then_some(self.node)
+    }
+
     /// The peer's connection group, for requests in the other direction.
     pub fn reply_to(&self) -> Peer {
         Peer::from_group(Arc::clone(&self.group))

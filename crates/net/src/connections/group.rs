@@ -244,6 +244,14 @@ impl Group {
         self.notify_all();
     }
 
+    /// Ends the connections with a member that is shut out; the next handshake refuses it.
+    pub(crate) fn close_if_shut_out(&self) {
+        let conns = self.lock().conns.clone();
+        for conn in conns.iter().filter(|conn| self.core.is_shut_out(conn.peer.member)) {
+            conn.close(CloseReason::Revoked);
+        }
+    }
+
     /// Ends all connections and calls.
     pub(crate) fn shut(&self) {
         let (conns, calls) = {

@@ -1,13 +1,13 @@
 //! The handshake: TLS proves who is at the other end (`tls.rs`), then both sides say what they are, which must be what their
-//! certificates say. Before that nothing is believed, nothing is told, and nothing larger than a handshake is read. Once a
-//! connection; what it costs later is the sealing. Both sides log a refusal with its reason.
+//! certificates say. Before that nothing is believed, nothing is told but our own certificate, and nothing larger than a
+//! handshake is read. Once a connection; what it costs later is the sealing. Both sides log a refusal with its reason.
 
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use base::{NodeId, SessionId};
+use base::{MemberId, NodeId, SessionId};
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -37,12 +37,16 @@ const REASON_READ: Duration = Duration::from_secs(1);
 /// Most addresses taken from a peer.
 const ADDRESSES_MAX: usize = 64;
 
+const REVOKED: &str =
+    "its certificate has been revoked; a machine that is to be a member again joins with a new token";
+
 /// Who the handshake has proven to be at the other end.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub node: NodeId,
     pub process: u64,
     pub role: Role,
+    pub member: MemberId,
     pub session: SessionId,
     pub software: String,
     /// By which it has proven that: no two processes are one that have different ones.
@@ -103,7 +107,8 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let (session, software) = (SessionId(0), String::new());
-            let peer = Identity { node, process, role, session, software, certificate: shown.certificate };
+            let (member, certificate) = (shown.member.id, shown.certificate);
+            let peer = Identity { node, process, role, member, session, software, certificate };
             Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
@@ -217,7 +222,8 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Shown) -> Result<(Accepte
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
-    let peer = Identity { node, process, role, session, software, certificate: shown.certificate };
+    let (member, certificate) = (shown.member.id, shown.certificate);
+    let peer = Identity { node, process, role, member, session, software, certificate };
     Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
 }
 
@@ -228,8 +234,11 @@ fn seen(core: &Core, from: SocketAddr, to: SocketAddr) -> Seen {
     Seen { from, to, place: if local { core.place.clone() } else { String::new() } }
 }
 
-/// Whether the other side's certificate allows what it says it is.
+/// Whether the other side's certificate holds, and allows what it says it is.
 fn is_its(core: &Core, member: &Member, role: Role, node: NodeId) -> Result<(), String> {
+    if core.is_shut_out(member.id) {
+        return Err(REVOKED.to_owned());
+    }
     if member.speaks_as(core.config.cluster, role, node) {
         return Ok(());
     }

@@ -22,6 +22,8 @@ pub(crate) fn run(
     }
     tracing::debug!(conn = conn.id, peer = %conn.peer_name(), lane = ?conn.lane, "connected");
     group.add(&conn, accepted);
+    // It may have been shut out since it was judged.
+    group.close_if_shut_out();
     core.runtime.spawn(reader::run(Arc::clone(&conn), Arc::clone(services)));
     core.runtime.spawn(writer::run(conn));
     Ok(())

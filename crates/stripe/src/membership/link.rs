@@ -7,6 +7,7 @@ use net::{BoxFuture, Call, CallError, Endpoint, Lane, Service};
 use thiserror::Error;
 use wire::{
     frame,
+    map::ClusterMap,
     mgr::{MgrError, MgrReply, MgrRequest},
 };
 
@@ -37,8 +38,8 @@ pub trait ManagerLink: Send + Sync + 'static {
         request: MgrRequest,
         deadline: Instant,
     ) -> BoxFuture<'static, Result<MgrReply, LinkError>>;
-    /// The session and map version now in use.
-    fn identify(&self, _session: SessionId, _epoch: Epoch) {}
+    /// The session and the map now in use.
+    fn identify(&self, _session: SessionId, _map: &ClusterMap) {}
 }
 
 /// Over connection groups.
@@ -82,8 +83,9 @@ impl ManagerLink for NetManager {
         })
     }
 
-    fn identify(&self, session: SessionId, epoch: Epoch) {
+    fn identify(&self, session: SessionId, map: &ClusterMap) {
         self.endpoint.set_session(session);
-        self.endpoint.set_epoch(epoch);
+        self.endpoint.set_epoch(map.epoch);
+        self.endpoint.shut_out(&map.revoked);
     }
 }

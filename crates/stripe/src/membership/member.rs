@@ -122,7 +122,7 @@ impl Membership {
             }
         };
         let view = Arc::new(ClusterView::new(registered.map));
-        link.identify(registered.session, view.epoch());
+        link.identify(registered.session, &view.map);
         let inner = Arc::new(Inner {
             link,
             registrar,
@@ -253,7 +253,6 @@ impl Inner {
     }
 
     fn install(&self, map: ClusterMap) {
-        let epoch = map.epoch;
         let newer = self.views.send_if_modified(|view| {
             let newer = map.epoch > view.epoch();
             if newer {
@@ -262,9 +261,10 @@ impl Inner {
             newer
         });
         if newer {
-            self.link.identify(self.session.get(), epoch);
+            let view = self.views.borrow().clone();
+            self.link.identify(self.session.get(), &view.map);
             if !self.config.in_force_by_owner {
-                self.in_force.send_modify(|now| now.admitting = epoch);
+                self.in_force.send_modify(|now| now.admitting = view.epoch());
             }
         }
     }
@@ -341,7 +341,7 @@ impl Inner {
                 Ok(registered) => {
                     self.session.set(registered.session);
                     self.install(registered.map);
-                    self.link.identify(registered.session, self.epoch());
+                    self.link.identify(registered.session, &self.views.borrow().map);
                     self.set_lease(registered.sent, registered.lease);
                     tracing::info!(session = %registered.session, "registered again");
                     return true;

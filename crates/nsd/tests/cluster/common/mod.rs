@@ -10,8 +10,8 @@ use std::{
 };
 
 use base::{
-    BlockIndex, ClusterId, Epoch, FsId, Grant, GroupId, InodeNo, NodeId, OpClass, PdiskId, PoolId, SessionId,
-    StripeId, Version,
+    BlockIndex, ClusterId, Epoch, FsId, Grant, GroupId, InodeNo, MemberId, NodeId, OpClass, PdiskId, PoolId,
+    SessionId, StripeId, Version,
 };
 use bytes::Bytes;
 use layout::{Code, LayoutTable, PdiskDesc};
@@ -85,7 +85,7 @@ impl FakeManager {
     }
     pub fn client(&self) -> SessionId {
         let session = self.new_session();
-        self.change(|map, _| map.clients.push(ClientEntry { session, fs: FS }));
+        self.change(|map, _| map.clients.push(ClientEntry { session, fs: FS, member: MemberId(0) }));
         session
     }
     pub fn fence(&self, session: SessionId) {
@@ -239,6 +239,7 @@ impl Cluster {
             }],
             filesystems: vec![FsEntry { id: FS, name: "fs1".into(), pool: POOL }],
             clients: vec![],
+            revoked: Vec::new(),
         };
         let manager =
             Arc::new(FakeManager { map: watch::Sender::new(Arc::new(map)), state: Mutex::default() });

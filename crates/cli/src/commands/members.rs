@@ -1,0 +1,148 @@
+//! `ropewalk node members|revoke`: machines that have joined.
+
+use std::time::SystemTime;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use wire::mgr::{MemberInfo, MgrReply, MgrRequest};
+
+use crate::{
+    args::{Listing, MemberName},
+    link::{self, Link},
+    output,
+};
+
+const DAY: u64 = 24 * 3600;
+
+#[derive(Serialize)]
+struct MemberRow {
+    name: String,
+    /// 16 hexadecimal digits.
+    member: String,
+    role: String,
+    /// Number of its node, if it is a server.
+    node: Option<u32>,
+    /// Seconds since 1970.
+    joined_s: u64,
+    /// When its certificate ends, seconds since 1970.
+    certified_until_s: u64,
+    /// `member`, `expired` or `revoked`.
+    state: &'static str,
+}
+
+fn number(member: &MemberInfo) -> String {
+    format!("{:016x}", member.id.0)
+}
+
+fn row(member: &MemberInfo, now: u64) -> MemberRow {
+    MemberRow {
+        name: member.name.clone(),
+        member: number(member),
+        role: format!("{:?}", member.role).to_lowercase(),
+        node: member.node.map(|node| node.0),
+        joined_s: member.joined,
+        certified_until_s: member.until,
+        state: match member.revoked {
+            true => "revoked",
+            false if member.until <= now => "expired",
+            false => "member",
+        },
+    }
+}
+
+async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
+    match link.manager(&MgrRequest::Members).await? {
+        MgrReply::Members(members) => Ok(members),
+        other => bail!("unexpected answer from the manager to Members: {other:?}"),
+    }
+}
+
+/// `ropewalk node members`.
+pub fn list(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let members = link::run(async { members(&Link::new(&dir)?).await })?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let rows: Vec<MemberRow> = members.iter().map(|member| row(member, now)).collect();
+    if listing.json {
+        return output::json(&rows);
+    }
+    if rows.is_empty() {
+        output::line("no machine has joined; `ropewalk node token` makes a token for one");
+        return Ok(());
+    }
+    let days = |from: u64, to: u64| format!("{} days", to.saturating_sub(from) / DAY);
+    let cells = |row: &MemberRow| {
+        vec![
+            output::begin_of(&row.name, 24),
+            row.member.clone(),
+            row.role.clone(),
+            row.node.map_or("-".to_owned(), |node| node.to_string()),
+            row.state.to_owned(),
+            days(row.joined_s, now),
+            days(now, row.certified_until_s),
+        ]
+    };
+    let head = ["MACHINE", "MEMBER", "ROLE", "NODE", "STATE", "JOINED", "CERTIFIED"];
+    output::table(&head, rows.iter().map(cells).collect());
+    Ok(())
+}
+
+/// `ropewalk node revoke`.
+pub fn revoke(args: &MemberName) -> Result<()> {
+    let dir = args.dir.open()?;
+    let name = link::run(async {
+        let link = Link::new(&dir)?;
+        let members = members(&link).await?;
+        let member = find(&members, &args.member)?;
+        link.manager(&MgrRequest::Revoke { member: member.id }).await?;
+        Ok(format!("{} ({})", member.name, number(member)))
+    })?;
+    output::line(format!("{name} is shut out; to come back it joins with a new token"));
+    Ok(())
+}
+
+/// The one of this name or number.
+fn find<'a>(members: &'a [MemberInfo], name: &str) -> Result<&'a MemberInfo> {
+    if let Some(member) = members.iter().find(|member| number(member) == name) {
+        return Ok(member);
+    }
+    // A machine that was shut out may have joined again.
+    let named = || members.iter().filter(|member| member.name == name);
+    let mut live = named().filter(|member| !member.revoked);
+    match (live.next().or_else(|| named().next()), live.next()) {
+        (Some(member), None) => Ok(member),
+        (Some(_), Some(_)) => {
+            let numbers: Vec<String> = named().map(number).collect();
+            bail!("several machines are called {name}; name one by its number: {}", numbers.join(", "))
+        }
+        (None, _) => bail!("no machine {name} has joined; `ropewalk node members` shows which have"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::MemberId;
+    use net::Role;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_is_found_by_name_or_number_and_never_guessed() {
+        let member = |id, name: &str, revoked| MemberInfo {
+            id: MemberId(id),
+            name: name.into(),
+            role: Role::Client,
+            node: None,
+            joined: 1,
+            until: 2,
+            revoked,
+        };
+        let all = [member(1, "a", true), member(2, "a", false), member(3, "b", true), member(4, "c", false)];
+        let both = [&all[..], &[member(5, "c", false)]].concat();
+        assert_eq!(find(&all, "a").unwrap().id, MemberId(2));
+        assert_eq!(find(&all, "b").unwrap().id, MemberId(3));
+        assert_eq!(find(&all, "0000000000000001").unwrap().id, MemberId(1));
+        assert!(find(&all, "d").unwrap_err().to_string().contains("node members"));
+        assert!(find(&both, "c").unwrap_err().to_string().contains("0000000000000005"));
+    }
+}

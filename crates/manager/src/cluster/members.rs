@@ -1,0 +1,139 @@
+//! Machines that have joined: until when their certificates hold, and which are worth nothing any more.
+//!
+//! Invariant: who is revoked stays so, and has no session. The map tells every process who that is.
+
+use base::{MemberId, NodeId};
+use wire::mgr::{MemberInfo, MgrError};
+
+use super::{Cluster, Step};
+use crate::keys::{self, MemberRecord};
+
+fn no<T>(text: String) -> Result<T, MgrError> {
+    Err(MgrError::Config(text))
+}
+
+impl Cluster {
+    /// A machine has joined.
+    pub(super) fn new_member(&mut self, id: MemberId, record: MemberRecord, step: &mut Step) {
+        step.put(keys::member_key(id), &record);
+        self.members.insert(id, record);
+    }
+
+    /// Who has joined, by rising number.
+    pub(super) fn member_list(&self) -> Vec<MemberInfo> {
+        let info = |(&id, record): (&MemberId, &MemberRecord)| {
+            let MemberRecord { name, role, node, joined, until } = record.clone();
+            MemberInfo { id, name, role, node, joined, until, revoked: self.is_revoked(id) }
+        };
+        self.members.iter().map(info).collect()
+    }
+
+    fn is_revoked(&self, id: MemberId) -> bool {
+        self.map.revoked.binary_search(&id).is_ok()
+    }
+
+    /// A member's certificate is renewed.
+    pub(super) fn renew_member(&mut self, id: MemberId, until: u64, step: &mut Step) -> Result<(), MgrError> {
+        let again = "it joins with a new token (`ropewalk node token`, `ropewalk join`)";
+        if self.is_revoked(id) {
+            return no(format!("the machine's certificate has been revoked; {again}"));
+        }
+        let Some(record) = self.members.get_mut(&id) else {
+            return no(format!("no machine has joined with that certificate; {again}"));
+        };
+        record.until = until;
+        step.put(keys::member_key(id), record);
+        Ok(())
+    }
+
+    /// A member's certificate is worth nothing any more.
+    pub(super) fn revoke(&mut self, id: MemberId, step: &mut Step) -> Result<(), MgrError> {
+        let Some(record) = self.members.get(&id) else {
+            return no(format!("no machine has joined as member {:016x}", id.0));
+        };
+        let Err(at) = self.map.revoked.binary_search(&id) else { return Ok(()) };
+        step.notes.push(format!("the certificate of {:?} (member {:016x}) is revoked", record.name, id.0));
+        self.map.revoked.insert(at, id);
+        self.bump();
+        let its = self.map.clients.iter().filter(|client| client.member == id);
+        for session in its.map(|client| client.session).collect::<Vec<_>>() {
+            self.end_uncleanly(session, step);
+        }
+        self.opens.retain(|open| open.member != id);
+        Ok(())
+    }
+
+    /// The machine of a node is a member no longer.
+    pub(super) fn revoke_node(&mut self, node: NodeId, step: &mut Step) {
+        let its = self.members.iter().filter(|(_, record)| record.node == Some(node));
+        for id in its.map(|(&id, _)| id).collect::<Vec<_>>() {
+            // It is known.
+            let _ = self.revoke(id, step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{
+        hello::Role,
+        mgr::{Admission, MgrReply, MgrRequest},
+    };
+
+    use super::*;
+    use crate::cluster::stage::{NOBODY, Stage};
+
+    const NOW: u64 = 1_900_000_000;
+
+    fn joined(stage: &mut Stage, token: u64, role: Role) -> MemberId {
+        let hash = [token as u8; 32];
+        stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW });
+        let (name, addrs) = (format!("m{token}"), vec![format!("192.0.2.{token}:10")]);
+        let asked = Admission { token, hash, request: [9; 32], name, addrs, now: NOW, until: NOW + 900 };
+        let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
+        assert!(matches!(reply, MgrReply::Admitted { .. }), "{reply:?}");
+        MemberId(token)
+    }
+
+    fn revoked(stage: &mut Stage) -> Vec<bool> {
+        match stage.ask(NOBODY, MgrRequest::Members) {
+            MgrReply::Members(members) => members.iter().map(|member| member.revoked).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_is_revoked_is_fenced_and_does_not_come_back() {
+        let mut stage = Stage::running(4, "2+2p");
+        let (laptop, other) = (joined(&mut stage, 5, Role::Client), joined(&mut stage, 6, Role::Client));
+        stage.asker = laptop;
+        let ticket = stage.open(1, None);
+        let (its, ..) = stage.opened(ticket);
+        stage.asker = MemberId(0);
+        let map = stage.cluster.map();
+        assert!(map.is_session_of(its, laptop, None) && !map.is_session_of(its, other, None));
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: laptop }), MgrReply::Done);
+        let map = stage.cluster.map();
+        assert_eq!((map.clients.len(), map.revoked.clone()), (0, vec![laptop]));
+        assert!(!map.has_session(its) && !map.is_session_of(its, laptop, None));
+        // It stays so: asked again, renewed, after a restart.
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: laptop }), MgrReply::Done);
+        let renew = |member| MgrRequest::Recertify { member, until: NOW + 5000 };
+        let again = stage.ask(NOBODY, renew(laptop));
+        assert!(matches!(&again, MgrReply::Error(MgrError::Config(text)) if text.contains("revoked")));
+        assert_eq!(stage.ask(NOBODY, renew(other)), MgrReply::Done);
+        stage.restart();
+        assert_eq!(revoked(&mut stage), [true, false]);
+        assert_eq!(stage.cluster.members[&other].until, NOW + 5000);
+        let unknown = stage.ask(NOBODY, MgrRequest::Revoke { member: MemberId(77) });
+        assert!(matches!(unknown, MgrReply::Error(_)));
+    }
+
+    #[test]
+    fn a_node_that_is_removed_takes_its_machine_along() {
+        let mut stage = Stage::running(4, "2+2p");
+        joined(&mut stage, 5, Role::Server);
+        assert_eq!(stage.ask(NOBODY, MgrRequest::NodeRemove { node: NodeId(5) }), MgrReply::Done);
+        assert_eq!(revoked(&mut stage), [true]);
+    }
+}
