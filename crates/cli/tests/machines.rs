@@ -314,3 +314,43 @@ fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
     let new = list.as_array().unwrap().iter().find(|p| p["name"] == "adap2").unwrap();
     assert!(new["id"] == 5 && new["node"] == "ada", "{new}");
 }
+
+/// A machine renews its certificate while it runs, and by its own key when it was off past the end; `health` names it then.
+#[test]
+fn a_certificate_is_renewed_in_time_and_after_its_end() {
+    const LIFE: u64 = 10;
+    let (first, second) = (Cluster::prepare(&[]), Cluster::prepare(&[]));
+    let [one, two] = [&first, &second].map(|machine| machine.dir().to_str().unwrap().to_owned());
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // The node takes the port after the manager's.
+    let port = loop {
+        let port = free().port();
+        if TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break port.to_string();
+        }
+    };
+    ok(&["init", "--dir", &one, "--name", "rope", "--node", "n1", "--address", "127.0.0.1", "--port", &port]);
+    ok(&["config", "set", "--dir", &one, &format!("certificateLife={LIFE}s")]);
+    let token = ok(&["node", "token", "--dir", &one]);
+    let address = free().to_string();
+    ok(&["join", "--dir", &two, token.trim(), "--name", "n2", "--address", &address]);
+    let until_s = || first.json(&["node", "members"])[0]["certified_until_s"].as_u64().unwrap();
+    let began = until_s();
+    until("the certificate is renewed", || until_s() > began);
+    // What was made with the former one goes on; what is made now, too.
+    assert!(states(&second).iter().all(|(_, state)| state == "serves"), "{:?}", states(&second));
+    ok(&["health", "--dir", &two]);
+    ok(&["down", "--dir", &two]);
+    until("it ends", || first.json(&["node", "members"])[0]["state"] == "expired");
+    let said = refused(&["health", "--dir", &one]);
+    assert!(said.contains("machine n2 has ended"), "{said}");
+    ok(&["up", "--detach", "--dir", &two]);
+    until("n2 serves", || states(&first).iter().all(|(_, state)| state == "serves"));
+    assert_eq!(first.json(&["node", "members"])[0]["state"], "member");
+    // Who is out is not renewed either, and is told why.
+    ok(&["down", "--dir", &two]);
+    ok(&["node", "revoke", "--dir", &one, "n2"]);
+    std::thread::sleep(Duration::from_secs(LIFE + 1));
+    let said = refused(&["status", "--dir", &two]);
+    assert!(said.contains("has been revoked"), "{said}");
+}

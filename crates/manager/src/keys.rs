@@ -420,7 +420,7 @@ pub fn invitation_key(token: u64) -> Vec<u8> {
     Key::new(b'v').u64(token).done()
 }
 
-/// `c MEMBER`: a machine that has joined. Whether it is revoked stands in the map.
+/// `j MEMBER`: a machine that has joined. Whether it is revoked stands in the map.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// What it called itself.
@@ -431,13 +431,15 @@ pub struct MemberRecord {
     pub node: Option<NodeId>,
     /// When it joined, seconds since 1970.
     pub joined: u64,
-    /// When its certificate ends, seconds since 1970.
+    /// When its certificate was signed, seconds since 1970.
+    pub certified: u64,
+    /// When that ends, seconds since 1970.
     pub until: u64,
 }
 record!(MemberRecord, "member", 1);
-/// `c MEMBER`
+/// `j MEMBER`
 pub fn member_key(member: MemberId) -> Vec<u8> {
-    Key::new(b'c').u64(member.0).done()
+    Key::new(b'j').u64(member.0).done()
 }
 
 /// `i FS INODE`: an inode.

@@ -40,7 +40,7 @@ pub(crate) struct Core {
     pub config: EndpointConfig,
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
-    pub identity: Identity,
+    identity: RwLock<Identity>,
     /// Where this process's loopback addresses mean something: the boot, and the network namespace. Drawn where the system does
     /// not say: nobody else is there then.
     pub place: String,
@@ -86,7 +86,7 @@ impl Core {
             pool: BufPool::new(config.pool_idle_bytes_max),
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
             process,
-            identity,
+            identity: RwLock::new(identity),
             place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
             placing: Semaphore::new(1),
@@ -162,6 +162,15 @@ impl Core {
 
     pub(crate) fn set_epoch(&self, epoch: Epoch) {
         self.epoch.store(epoch.0, Ordering::Relaxed);
+    }
+
+    /// What this process proves itself by.
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    pub(crate) fn set_identity(&self, identity: Identity) {
+        *self.identity.write().unwrap_or_else(|e| e.into_inner()) = identity;
     }
 
     /// Whether a member's certificate is worth nothing any more.

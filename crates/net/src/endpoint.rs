@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use base::{BufPool, Epoch, MemberId, NodeId, SessionId};
 use tokio::runtime::Handle;
+use trust::Identity;
 use wire::frame::Service;
 
 use crate::{
@@ -45,9 +46,7 @@ impl Endpoint {
     pub fn start(config: EndpointConfig) -> Result<Endpoint, NetError> {
         config.validate()?;
         let identity = config.identity.clone().ok_or(NetError::NoIdentity)?;
-        if !identity.member().speaks_as(config.cluster, config.role, config.node) {
-            return Err(NetError::NotAllowed(identity.member().to_string(), config.role, config.node));
-        }
+        check_identity(&config, &identity)?;
         let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
         let mut listeners = Vec::new();
         let mut local = Vec::new();
@@ -148,6 +147,18 @@ impl Endpoint {
         self.core().set_epoch(epoch);
     }
 
+    /// What this process proves itself by.
+    pub fn identity(&self) -> Identity {
+        self.core().identity()
+    }
+
+    /// Proves itself by another certificate from now on, of the same member: connections that stand go on.
+    pub fn set_identity(&self, identity: Identity) -> Result<(), NetError> {
+        check_identity(&self.core().config, &identity)?;
+        self.core().set_identity(identity);
+        Ok(())
+    }
+
     /// These members (by rising number), and nobody else, are shut out: connections with them end, and none begins.
     pub fn shut_out(&self, members: &[MemberId]) {
         if self.core().shut_out(members) {
@@ -191,5 +202,13 @@ impl Endpoint {
     /// happens when the last handle is dropped.
     pub fn shutdown(&self) {
         self.groups().shut();
+    }
+}
+
+/// Whether a process may be what it is to be with what it proves itself by.
+fn check_identity(config: &EndpointConfig, identity: &Identity) -> Result<(), NetError> {
+    match identity.member().speaks_as(config.cluster, config.role, config.node) {
+        true => Ok(()),
+        false => Err(NetError::NotAllowed(identity.member().to_string(), config.role, config.node)),
     }
 }

@@ -209,15 +209,17 @@ async fn a_client_in_the_place_of_a_manager_is_not_asked() {
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
-/// Two processes that say they are the same one, but show different certificates, are two: what one of them is owed does not
+/// Two processes that say they are the same one, but are different members, are two: what one of them is owed does not
 /// go to the other.
 #[tokio::test]
 async fn nobody_takes_the_place_of_another_process() {
     let (server, addr, _) = counting(listening(1));
     let (mut one, mut other) =
         (TcpStream::connect(addr).await.unwrap(), TcpStream::connect(addr).await.unwrap());
-    introduced_as(&another_identity(), &mut one, Lane::Control, 99, false).await.unwrap();
-    introduced_as(&another_identity(), &mut other, Lane::Control, 99, false).await.unwrap();
+    for (stream, id) in [(&mut one, 5), (&mut other, 6)] {
+        let it = Member { id: MemberId(id), ..member(Role::Lab, 9) };
+        introduced_as(&signed(&it, Duration::ZERO), stream, Lane::Control, 99, false).await.unwrap();
+    }
     let peers = || server.status().iter().filter(|peer| peer.process == Some(99)).count();
     timeout(SOON, async {
         while peers() < 2 {

@@ -11,10 +11,18 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SanType,
     SerialNumber, string::Ia5String,
 };
-use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
+use rustls::{
+    RootCertStore,
+    client::verify_server_cert_signed_by_trust_anchor,
+    pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer, UnixTime},
+    server::ParsedCertificate,
+};
 use sha2::{Digest, Sha256};
 
-use crate::{Member, Secret, TrustError};
+use crate::{
+    Member, Secret, TrustError,
+    identity::{provider, tls},
+};
 
 /// What stands before the 32 bytes of an Ed25519 key in its PKCS #8 form (RFC 8410, section 7).
 const PKCS8_ED25519: [u8; 16] =
@@ -108,6 +116,37 @@ impl Authority {
         Ok(params.signed_by(key, &self.issuer).map_err(made(what))?.der().clone())
     }
 
+    /// Another certificate, from now on for `life`, for the holder of one that this authority has signed, whether that one has ended
+    /// or not. The request is of the same key, which proves that it comes from the holder: for anybody else the new
+    /// certificate is worth nothing.
+    pub fn renew(
+        &self,
+        certificate: &CertificateDer<'_>,
+        request: &[u8],
+        life: Duration,
+    ) -> Result<(Member, CertificateDer<'static>), TrustError> {
+        let term = Term::of(certificate)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).map_err(tls("the authority's certificate"))?;
+        let parsed = ParsedCertificate::try_from(certificate).map_err(tls("the former certificate"))?;
+        let (algorithms, when) = (
+            provider().signature_verification_algorithms.all,
+            UnixTime::since_unix_epoch(Duration::from_secs(term.end)),
+        );
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], when, algorithms)
+            .map_err(tls("the former certificate"))?;
+        let asked = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))
+            .map_err(made("a request to sign"))?;
+        let (_, former) =
+            x509_parser::parse_x509_certificate(certificate).map_err(|_| TrustError::NoMember)?;
+        if former.public_key().raw != asked.public_key.subject_public_key_info() {
+            return Err(TrustError::OtherKey);
+        }
+        let member = Member::of(certificate)?;
+        let certificate = self.sign(&member, &asked.public_key, life)?;
+        Ok((member, certificate))
+    }
+
     /// The same for a [`Request`]'s key. What else it asks for is not looked at; that who sent it has the key is checked.
     pub fn sign_request(
         &self,
@@ -127,6 +166,37 @@ impl fmt::Debug for Authority {
     }
 }
 
+/// When a certificate holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Term {
+    /// When it was signed, seconds since 1970; 0 of one that holds always.
+    pub signed: u64,
+    /// When it ends, seconds since 1970.
+    pub end: u64,
+}
+
+impl Term {
+    /// Of a certificate, whoever signed it.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Term, TrustError> {
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(certificate).map_err(|_| TrustError::NoMember)?;
+        let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+        let (begin, end) = (seconds(parsed.validity().not_before), seconds(parsed.validity().not_after));
+        let signed = if begin == 0 { 0 } else { begin + EARLIER.as_secs() };
+        Ok(Term { signed, end })
+    }
+
+    /// For how long it holds, seconds.
+    pub fn life(&self) -> u64 {
+        self.end.saturating_sub(self.signed)
+    }
+
+    /// When another one is to be asked for: a third of its life before its end.
+    pub fn renew_at(&self) -> u64 {
+        self.end - self.life() / 3
+    }
+}
+
 /// A new key of a machine, and its request to have it signed. The key itself goes nowhere.
 pub struct Request {
     /// The private key, PKCS #8.
@@ -138,7 +208,17 @@ pub struct Request {
 impl Request {
     /// Draws a key.
     pub fn new() -> Result<Request, TrustError> {
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
+        Request::with(KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?)
+    }
+
+    /// Of a key that is there (PKCS #8), for another certificate.
+    pub fn of(key: &[u8]) -> Result<Request, TrustError> {
+        let key = PrivatePkcs8KeyDer::from(key);
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ED25519);
+        Request::with(key.map_err(made("the machine's key"))?)
+    }
+
+    fn with(key: KeyPair) -> Result<Request, TrustError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key).map_err(made("a request to sign"))?;
@@ -149,10 +229,7 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use base::NodeId;
-    use rustls::{
-        Error, RootCertStore, client::verify_server_cert_signed_by_trust_anchor,
-        crypto::aws_lc_rs::default_provider, pki_types::UnixTime, server::ParsedCertificate,
-    };
+    use rustls::{Error, crypto::aws_lc_rs::default_provider};
     use wire::hello::Role;
 
     use super::*;

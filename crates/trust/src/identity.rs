@@ -15,7 +15,7 @@ use rustls::{
 use wire::frame::PROTOCOL_VERSION;
 
 use crate::{
-    Authority, Member, Nodes, Roles, Secret, TrustError,
+    Authority, Member, Nodes, Roles, Secret, Term, TrustError,
     authority::made,
     judge::{Accepts, Judge},
 };
@@ -40,6 +40,7 @@ pub(crate) fn protocol() -> Vec<u8> {
 #[derive(Clone)]
 pub struct Identity {
     member: Arc<Member>,
+    term: Term,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     open: Arc<ServerConfig>,
@@ -61,7 +62,7 @@ impl Identity {
         certificate: CertificateDer<'static>,
         authorities: Vec<CertificateDer<'static>>,
     ) -> Result<Identity, TrustError> {
-        let member = Member::of(&certificate)?;
+        let (member, term) = (Member::of(&certificate)?, Term::of(&certificate)?);
         let mut roots = RootCertStore::empty();
         let behind = authorities.clone();
         for authority in authorities {
@@ -108,6 +109,7 @@ impl Identity {
         (open.enable_secret_extraction, open.alpn_protocols) = (true, vec![protocol()]);
         Ok(Identity {
             member: Arc::new(member),
+            term,
             client: Arc::new(client),
             server: Arc::new(server),
             open: Arc::new(open),
@@ -117,6 +119,11 @@ impl Identity {
     /// What the own certificate says.
     pub fn member(&self) -> &Member {
         &self.member
+    }
+
+    /// When the own certificate holds.
+    pub fn term(&self) -> Term {
+        self.term
     }
 
     /// A handshake from the side that connects.
@@ -231,6 +238,33 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1100)); // dates have whole seconds
         for other in [stranger, ended] {
             assert!(shake(&ours, &other).is_err() && shake(&other, &ours).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_for_its_own_key_also_after_its_end() {
+        let (authority, other) = (
+            Authority::from_secret(CLUSTER, &secret(1)).unwrap(),
+            Authority::from_secret(CLUSTER, &secret(2)).unwrap(),
+        );
+        let Request { key, request } = Request::new().unwrap();
+        let month = Duration::from_secs(30 * 24 * 3600);
+        for life in [Duration::from_nanos(1), Duration::from_secs(60), Duration::ZERO] {
+            let former = authority.sign_request(&server3(), &request, life).unwrap();
+            let again = Request::of(&key).unwrap().request;
+            let (member, renewed) = authority.renew(&former, &again, month).unwrap();
+            let (term, was) = (Term::of(&renewed).unwrap(), Term::of(&former).unwrap());
+            assert_eq!((member, term.life()), (server3(), month.as_secs()));
+            assert!(was.renew_at() <= was.end && was.end <= term.end || life.is_zero(), "{was:?} {term:?}");
+            let identity =
+                Identity::new(key.clone(), renewed, vec![authority.certificate().clone()]).unwrap();
+            shake(&identity, &Identity::from_secret(CLUSTER, &secret(1)).unwrap()).unwrap();
+            // Another key, another authority, no certificate.
+            let stranger = Request::new().unwrap().request;
+            assert!(matches!(authority.renew(&former, &stranger, month), Err(TrustError::OtherKey)));
+            assert!(other.renew(&former, &again, month).is_err());
+            assert!(authority.renew(&former[..former.len() - 1].to_vec().into(), &again, month).is_err());
+            assert!(authority.renew(&former, &again[1..], month).is_err());
         }
     }
 

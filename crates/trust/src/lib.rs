@@ -19,7 +19,7 @@ mod token;
 mod visitor;
 
 pub use self::{
-    authority::{Authority, Fingerprint, Request},
+    authority::{Authority, Fingerprint, Request, Term},
     identity::Identity,
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
@@ -46,6 +46,9 @@ pub enum TrustError {
         /// What the library says.
         source: rustls::Error,
     },
+    /// A certificate is to be renewed for another key than its own.
+    #[error("the request is not of the certificate's own key")]
+    OtherKey,
     /// A certificate, whoever signed it, that does not say who its holder is.
     #[error("the certificate names no member of a cluster")]
     NoMember,

@@ -1,4 +1,4 @@
-//! How a machine joins a cluster: what it says to the manager without a certificate, and what it hears.
+//! How a machine joins a cluster, and has its certificate renewed: what it says to the manager without one, and what it hears.
 
 use base::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -20,15 +20,34 @@ pub struct JoinRequest {
     pub request: Vec<u8>,
 }
 
+/// What a visitor asks.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VisitRequest {
+    /// To be let in.
+    Join(JoinRequest),
+    /// Another certificate for a machine that has joined, also if its own has ended.
+    Renew {
+        /// Its own.
+        certificate: Vec<u8>,
+        /// The same key to be signed: a request as PKCS #10 has it.
+        request: Vec<u8>,
+    },
+}
+
 /// The manager's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum JoinReply {
+pub enum VisitReply {
     /// It is a member.
     Joined(Box<Joined>),
     /// It is not; for a person.
     Refused {
         /// Why, and what helps.
         reason: String,
+    },
+    /// The new certificate.
+    Renewed {
+        /// It.
+        certificate: Vec<u8>,
     },
 }
 

@@ -449,7 +449,9 @@ pub enum MgrRequest {
     Recertify {
         /// Whose.
         member: MemberId,
-        /// Seconds since 1970.
+        /// When it is signed, seconds since 1970.
+        now: u64,
+        /// When it ends, seconds since 1970.
         until: u64,
     },
     /// A member's certificate is worth nothing any more: its sessions are fenced, and nobody speaks to it. It does not come back;
@@ -492,7 +494,9 @@ pub struct MemberInfo {
     pub node: Option<NodeId>,
     /// When it joined, seconds since 1970.
     pub joined: u64,
-    /// When its certificate ends, seconds since 1970.
+    /// When its certificate was signed, seconds since 1970.
+    pub certified: u64,
+    /// When that ends, seconds since 1970.
     pub until: u64,
     /// Its certificate is worth nothing any more.
     pub revoked: bool,

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::CipherList,
-    cluster_dir::{access, keys},
+    cluster_dir::{access, renewal},
 };
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
@@ -114,6 +114,16 @@ pub struct ClusterDir {
 }
 
 impl ClusterDir {
+    /// This machine, as its certificate is renewed.
+    pub fn machine(&self) -> Result<renewal::Machine> {
+        Ok(renewal::Machine {
+            path: self.path.clone(),
+            cluster: self.file.cluster_id()?,
+            secret: self.file.secret.clone(),
+            manager: self.file.manager,
+        })
+    }
+
     /// How a process of the cluster speaks to the others.
     pub fn endpoint(&self, role: net::Role) -> Result<net::EndpointConfig> {
         Ok(net::EndpointConfig { role, ..self.endpoint_as(&[role])? })
@@ -122,7 +132,7 @@ impl ClusterDir {
     /// The same of a command: as the first of these roles that this machine may have.
     pub fn endpoint_as(&self, roles: &[net::Role]) -> Result<net::EndpointConfig> {
         let cluster = self.file.cluster_id()?;
-        let identity = keys::identity(&self.path, cluster, self.file.secret.as_deref())?;
+        let identity = renewal::identity(&self.machine()?)?;
         let role = roles.iter().copied().find(|role| identity.member().roles.contains(*role));
         let node = match &identity.member().nodes {
             trust::Nodes::These(nodes) => nodes.first().copied().unwrap_or_default(),

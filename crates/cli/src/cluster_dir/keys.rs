@@ -23,6 +23,34 @@ pub fn identity(dir: &Path, cluster: ClusterId, secret: Option<&str>) -> Result<
     Identity::from_secret(cluster, &secret).context("make the process's identity")
 }
 
+/// What a machine that has joined keeps.
+pub struct Own {
+    /// Its private key, PKCS #8.
+    pub key: Vec<u8>,
+    /// The certificate of that.
+    pub certificate: Vec<u8>,
+    /// The cluster's authority's.
+    pub authority: Vec<u8>,
+}
+
+impl Own {
+    /// From its files.
+    pub fn read(dir: &Path) -> Result<Own> {
+        let place = dir.join("keys");
+        let read = |name: &str, kind: &'static str| -> Result<Vec<u8>> {
+            let path = place.join(name);
+            let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            pem::read(&text, kind).with_context(|| {
+                format!("{} is damaged; restore it from a copy, or join again", path.display())
+            })
+        };
+        let key = read(KEY, pem::KEY)?;
+        let (certificate, authority) =
+            (read(CERTIFICATE, pem::CERTIFICATE)?, read(AUTHORITY, pem::CERTIFICATE)?);
+        Ok(Own { key, certificate, authority })
+    }
+}
+
 fn joined(dir: &Path) -> Result<Identity> {
     let place = dir.join("keys");
     if !place.join(KEY).exists() {
@@ -32,16 +60,26 @@ fn joined(dir: &Path) -> Result<Identity> {
             place.display()
         );
     }
-    let read = |name: &str, kind: &'static str| -> Result<Vec<u8>> {
-        let path = place.join(name);
-        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        pem::read(&text, kind)
-            .with_context(|| format!("{} is damaged; restore it from a copy, or join again", path.display()))
-    };
-    let key = read(KEY, pem::KEY)?;
-    let (certificate, authority) = (read(CERTIFICATE, pem::CERTIFICATE)?, read(AUTHORITY, pem::CERTIFICATE)?);
+    let Own { key, certificate, authority } = Own::read(dir)?;
     Identity::new(key, certificate.into(), vec![authority.into()])
         .with_context(|| format!("use the key in {}", place.display()))
+}
+
+/// Keeps another certificate in the place of the former: one of them is there at any time.
+pub fn replace_certificate(dir: &Path, certificate: &[u8]) -> Result<()> {
+    let place = dir.join("keys");
+    let path = place.join(CERTIFICATE);
+    let replace = || -> std::io::Result<()> {
+        // Two processes of the machine may renew at once: each writes a file of its own.
+        let new = place.join(format!("{CERTIFICATE}.new.{}", std::process::id()));
+        let _ = fs::remove_file(&new);
+        let mut file = access::options().write(true).create_new(true).open(&new)?;
+        file.write_all(pem::write(certificate, pem::CERTIFICATE).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        fs::File::open(&place)?.sync_all()
+    };
+    replace().with_context(|| format!("write {}", path.display()))
 }
 
 /// Keeps what a machine got when it joined.
@@ -87,6 +125,12 @@ mod tests {
         let certificate = authority.sign_request(&member, &asked.request, std::time::Duration::ZERO).unwrap();
         save(dir.path(), &asked.key, &certificate, authority.certificate()).unwrap();
         assert_eq!(*identity(dir.path(), ClusterId(7), None).unwrap().member(), member);
+        let minute = std::time::Duration::from_secs(60);
+        let (_, renewed) = authority.renew(&certificate, &asked.request, minute).unwrap();
+        replace_certificate(dir.path(), &renewed).unwrap();
+        let renewed = identity(dir.path(), ClusterId(7), None).unwrap();
+        assert_eq!((renewed.member(), renewed.term().life()), (&member, 60));
+        assert_eq!(fs::read_dir(dir.path().join("keys")).unwrap().count(), 3);
         for name in [KEY, CERTIFICATE, AUTHORITY] {
             let path = dir.path().join("keys").join(name);
             let whole = fs::read_to_string(&path).unwrap();

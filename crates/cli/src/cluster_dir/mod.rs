@@ -6,5 +6,6 @@ mod directory;
 pub mod init;
 pub mod keys;
 pub mod make;
+pub mod renewal;
 
 pub use self::directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile};

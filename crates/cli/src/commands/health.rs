@@ -8,7 +8,10 @@ use wire::{
     mgr::ClusterReport,
 };
 
-use super::rebuild::{rebuild_rows, waiting};
+use super::{
+    members,
+    rebuild::{rebuild_rows, waiting},
+};
 use crate::{
     args::Listing,
     link::{self, Link},
@@ -96,9 +99,13 @@ struct Health {
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let report = link::run(async { Link::new(&dir)?.cluster().await })?;
+    let (report, members) = link::run(async {
+        let link = Link::new(&dir)?;
+        Ok((link.cluster().await?, members::members(&link).await?))
+    })?;
     let map = &report.map;
     let mut remarks = Vec::new();
+    remarks.extend(members.iter().filter_map(|member| members::overdue(member, members::now())));
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \

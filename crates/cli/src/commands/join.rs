@@ -13,7 +13,7 @@ use serde::Serialize;
 use trust::{Authority, Request, Token, Visitor};
 use wire::{
     frame,
-    join::{JoinReply, JoinRequest, Joined},
+    join::{JoinRequest, Joined, VisitReply, VisitRequest},
     mgr::MgrRequest,
 };
 
@@ -71,7 +71,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let token = Token {
         role: args.role.into(),
-        id: u64::from_le_bytes(make::random()?),
+        id: u64::from_le_bytes(make::random()?).max(1), // 0 is who has the secret
         expires: now + args.lifetime.as_secs(),
         secret: make::random()?,
         authority: Authority::from_secret(dir.file.cluster_id()?, &secret)?.fingerprint(),
@@ -185,7 +185,7 @@ fn ask(token: &Token, name: &str, addr: Option<SocketAddr>) -> Result<(Vec<u8>, 
         request,
     };
     let visitor = Visitor::new(token.authority)?;
-    let said = frame::encode(&request);
+    let said = frame::encode(&VisitRequest::Join(request));
     let answered = link::run(async {
         let mut failed = None;
         // An answer may be lost: to the same question the manager answers the same again.
@@ -204,8 +204,9 @@ fn ask(token: &Token, name: &str, addr: Option<SocketAddr>) -> Result<(Vec<u8>, 
         ))
     })?;
     match frame::decode(&answered).context("decode the manager's answer")? {
-        JoinReply::Joined(joined) => Ok((key, *joined)),
-        JoinReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
+        VisitReply::Joined(joined) => Ok((key, *joined)),
+        VisitReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
+        VisitReply::Renewed { .. } => bail!("unexpected answer from the manager to Join"),
     }
 }
 

@@ -50,7 +50,35 @@ fn row(member: &MemberInfo, now: u64) -> MemberRow {
     }
 }
 
-async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// What is to be said of a member whose certificate should have been renewed: it ends within three weeks, and a sixth of its
+/// life, where its machine asks for another one when a third is left.
+pub fn overdue(member: &MemberInfo, now: u64) -> Option<String> {
+    let (left, life) = (member.until.saturating_sub(now), member.until.saturating_sub(member.certified));
+    if member.revoked || left > (21 * DAY).min(life / 6) {
+        return None;
+    }
+    let name = &member.name;
+    Some(match left {
+        0 => format!(
+            "the certificate of machine {name} has ended; it is renewed when a process or command of the cluster starts there. \
+             If the machine is gone for good: ropewalk node revoke {}",
+            number(member)
+        ),
+        _ => format!(
+            "the certificate of machine {name} ends in {} h and was not renewed; start what it runs (`ropewalk up --detach`), \
+             or look at its events",
+            left / 3600
+        ),
+    })
+}
+
+/// Who has joined.
+pub async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
     match link.manager(&MgrRequest::Members).await? {
         MgrReply::Members(members) => Ok(members),
         other => bail!("unexpected answer from the manager to Members: {other:?}"),
@@ -61,7 +89,7 @@ async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
 pub fn list(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
     let members = link::run(async { members(&Link::new(&dir)?).await })?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = now();
     let rows: Vec<MemberRow> = members.iter().map(|member| row(member, now)).collect();
     if listing.json {
         return output::json(&rows);
@@ -127,6 +155,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_lets_its_certificate_run_out_is_named() {
+        let of = |revoked| MemberInfo {
+            id: MemberId(7),
+            name: "laptop".into(),
+            role: Role::Client,
+            node: None,
+            joined: 0,
+            certified: 1000 * DAY,
+            until: 1365 * DAY,
+            revoked,
+        };
+        let said = |day: u64| overdue(&of(false), day * DAY);
+        assert_eq!((said(1000), said(1300)), (None, None));
+        assert!(said(1345).unwrap().contains("ends in 480 h"));
+        assert!(said(1365).unwrap().contains("0000000000000007") && said(9999).is_some());
+        assert_eq!(overdue(&of(true), 1365 * DAY), None);
+    }
+
+    #[test]
     fn a_machine_is_found_by_name_or_number_and_never_guessed() {
         let member = |id, name: &str, revoked| MemberInfo {
             id: MemberId(id),
@@ -134,6 +181,7 @@ mod tests {
             role: Role::Client,
             node: None,
             joined: 1,
+            certified: 1,
             until: 2,
             revoked,
         };

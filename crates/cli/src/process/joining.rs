@@ -1,4 +1,4 @@
-//! In the manager's process: machines that show a token are let in. Who has not shown the secret of one that holds hears why
+//! In the manager's process: machines that show a token are let in, and those that have joined get their certificates renewed. Who has not shown the secret of one that holds hears why
 //! not, and nothing of the cluster.
 
 use std::{
@@ -7,14 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use base::MemberId;
+use base::{MemberId, SessionId};
 use net::{Role, Secret};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use trust::{Authority, Member, Nodes, Roles, Token};
 use wire::{
     frame,
-    join::{JoinReply, JoinRequest, Joined},
+    join::{JoinRequest, Joined, VisitReply, VisitRequest},
     mgr::{Admission, MgrReply, MgrRequest},
 };
 
@@ -27,8 +27,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Visitors that are answered at a time.
 const AT_A_TIME: usize = 4;
-/// A certificate holds for ten years: nothing renews one yet.
-const LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// What signs.
 pub struct Door {
@@ -56,26 +54,54 @@ impl Door {
     /// Answers a visitor.
     pub async fn answer(&self, from: SocketAddr, said: &[u8]) -> Vec<u8> {
         let place = tokio::time::timeout(PATIENCE, self.places.acquire()).await;
-        let (name, reply) = match (place, frame::decode::<JoinRequest>(said)) {
-            (Err(_), _) => (String::new(), Err("the manager is busy with others; try again".to_owned())),
-            (Ok(_place), Ok(request)) => (request.name.clone(), self.join(request).await),
-            (Ok(_place), Err(_)) => (String::new(), Err("that is no request to join".to_owned())),
-        };
-        let reply = match reply {
-            Ok(joined) => {
-                tracing::info!("{name:?} at {from} has joined as {:?}", joined.role);
-                JoinReply::Joined(Box::new(joined))
+        let reply = match (place, frame::decode::<VisitRequest>(said)) {
+            (Err(_), _) => Err("the manager is busy with others; try again".to_owned()),
+            (Ok(_place), Ok(VisitRequest::Join(request))) => self.join(from, request).await,
+            (Ok(_place), Ok(VisitRequest::Renew { certificate, request })) => {
+                self.renew(from, certificate, &request).await
             }
-            Err(reason) => {
-                tracing::warn!("a machine at {from} is not let in: {reason}");
-                JoinReply::Refused { reason }
-            }
+            (Ok(_place), Err(_)) => Err("that is no request to join".to_owned()),
         };
+        let reply = reply.unwrap_or_else(|reason| {
+            tracing::warn!("a machine at {from} is refused: {reason}");
+            VisitReply::Refused { reason }
+        });
         frame::encode(&reply)
     }
 
-    async fn join(&self, asked: JoinRequest) -> Result<Joined, String> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    /// For how long the next certificate holds.
+    fn life(&self) -> Result<Duration, String> {
+        Ok(self.manager.tunables().map_err(|e| e.to_string())?.certificate_life())
+    }
+
+    /// Asks the manager, in nobody's session.
+    async fn ask(&self, request: MgrRequest) -> Result<MgrReply, String> {
+        let expires = (Instant::now() + PATIENCE).into();
+        let caller = manager::Caller { session: SessionId(0), member: MemberId(0), expires };
+        match self.manager.handle(caller, request).await {
+            MgrReply::Error(error) => Err(error.to_string()),
+            reply => Ok(reply),
+        }
+    }
+
+    /// A machine that has joined wants another certificate.
+    async fn renew(
+        &self,
+        from: SocketAddr,
+        certificate: Vec<u8>,
+        request: &[u8],
+    ) -> Result<VisitReply, String> {
+        let (now, life) = (now(), self.life()?);
+        let renewed = self.authority.renew(&certificate.into(), request, life);
+        let (member, certificate) = renewed.map_err(|e| e.to_string())?;
+        self.ask(MgrRequest::Recertify { member: member.id, now, until: now + life.as_secs() }).await?;
+        tracing::info!("the certificate of {member} at {from} is renewed");
+        Ok(VisitReply::Renewed { certificate: certificate.to_vec() })
+    }
+
+    async fn join(&self, from: SocketAddr, asked: JoinRequest) -> Result<VisitReply, String> {
+        let (now, life) = (now(), self.life()?);
+        let name = asked.name.clone();
         let admission = Admission {
             token: asked.token,
             hash: Token::hash(&asked.secret),
@@ -83,24 +109,18 @@ impl Door {
             name: asked.name,
             addrs: asked.addrs,
             now,
-            until: now + LIFE.as_secs(),
+            until: now + life.as_secs(),
         };
         // A request that cannot be signed must not use up the token.
         let cluster = self.file.cluster_id().map_err(|e| e.to_string())?;
         let nobody =
             Member { cluster, id: MemberId(0), roles: Roles::default(), nodes: Nodes::These(Vec::new()) };
         let sign = |member: &Member| {
-            self.authority.sign_request(member, &asked.request, LIFE).map_err(|e| e.to_string())
+            self.authority.sign_request(member, &asked.request, life).map_err(|e| e.to_string())
         };
         sign(&nobody)?;
-        let caller = manager::Caller {
-            session: base::SessionId(0),
-            member: MemberId(0),
-            expires: (Instant::now() + PATIENCE).into(),
-        };
-        let (role, node) = match self.manager.handle(caller, MgrRequest::Admit(Box::new(admission))).await {
+        let (role, node) = match self.ask(MgrRequest::Admit(Box::new(admission))).await? {
             MgrReply::Admitted { role, node } => (role, node),
-            MgrReply::Error(error) => return Err(error.to_string()),
             other => return Err(format!("unexpected answer to Admit: {other:?}")),
         };
         let roles = match role {
@@ -110,7 +130,8 @@ impl Door {
         };
         let nodes = Nodes::These(node.into_iter().collect());
         let certificate = sign(&Member { cluster, id: MemberId(asked.token), roles, nodes })?.to_vec();
-        Ok(Joined {
+        tracing::info!("{name:?} at {from} has joined as {role:?}");
+        Ok(VisitReply::Joined(Box::new(Joined {
             cluster,
             name: self.file.name.clone(),
             role,
@@ -118,6 +139,11 @@ impl Door {
             certificate,
             authority: self.authority.certificate().to_vec(),
             clear: self.file.cipher_list == CipherList::Empty,
-        })
+        })))
     }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -132,8 +132,8 @@ impl Cluster {
                 Err(error) => step.refuse(ticket, error),
             },
             Request(R::Members) => step.reply(ticket, MgrReply::Members(self.member_list())),
-            Request(R::Recertify { member, until }) => {
-                let outcome = self.renew_member(member, until, step);
+            Request(R::Recertify { member, now, until }) => {
+                let outcome = self.renew_member(member, now, until, step);
                 step.answer(ticket, outcome);
             }
             Request(R::Revoke { member }) => {

@@ -87,6 +87,7 @@ impl Cluster {
             role: invitation.role,
             node,
             joined: asked.now,
+            certified: asked.now,
             until: asked.until,
         };
         self.new_member(MemberId(asked.token), member, step);

@@ -22,8 +22,8 @@ impl Cluster {
     /// Who has joined, by rising number.
     pub(super) fn member_list(&self) -> Vec<MemberInfo> {
         let info = |(&id, record): (&MemberId, &MemberRecord)| {
-            let MemberRecord { name, role, node, joined, until } = record.clone();
-            MemberInfo { id, name, role, node, joined, until, revoked: self.is_revoked(id) }
+            let MemberRecord { name, role, node, joined, certified, until } = record.clone();
+            MemberInfo { id, name, role, node, joined, certified, until, revoked: self.is_revoked(id) }
         };
         self.members.iter().map(info).collect()
     }
@@ -33,7 +33,13 @@ impl Cluster {
     }
 
     /// A member's certificate is renewed.
-    pub(super) fn renew_member(&mut self, id: MemberId, until: u64, step: &mut Step) -> Result<(), MgrError> {
+    pub(super) fn renew_member(
+        &mut self,
+        id: MemberId,
+        now: u64,
+        until: u64,
+        step: &mut Step,
+    ) -> Result<(), MgrError> {
         let again = "it joins with a new token (`ropewalk node token`, `ropewalk join`)";
         if self.is_revoked(id) {
             return no(format!("the machine's certificate has been revoked; {again}"));
@@ -41,7 +47,7 @@ impl Cluster {
         let Some(record) = self.members.get_mut(&id) else {
             return no(format!("no machine has joined with that certificate; {again}"));
         };
-        record.until = until;
+        (record.certified, record.until) = (now, until);
         step.put(keys::member_key(id), record);
         Ok(())
     }
@@ -118,7 +124,7 @@ mod tests {
         assert!(!map.has_session(its) && !map.is_session_of(its, laptop, None));
         // It stays so: asked again, renewed, after a restart.
         assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: laptop }), MgrReply::Done);
-        let renew = |member| MgrRequest::Recertify { member, until: NOW + 5000 };
+        let renew = |member| MgrRequest::Recertify { member, now: NOW, until: NOW + 5000 };
         let again = stage.ask(NOBODY, renew(laptop));
         assert!(matches!(&again, MgrReply::Error(MgrError::Config(text)) if text.contains("revoked")));
         assert_eq!(stage.ask(NOBODY, renew(other)), MgrReply::Done);

@@ -90,7 +90,7 @@ pub fn invitations(from: &dyn Read) -> Result<BTreeMap<u64, InvitationRecord>, R
 /// Who has joined.
 pub fn members(from: &dyn Read) -> Result<BTreeMap<MemberId, MemberRecord>, ReadError> {
     let mut members = BTreeMap::new();
-    keys::walk(from, b"c", &prefix_end(b"c"), |key, value| {
+    keys::walk(from, b"j", &prefix_end(b"j"), |key, value| {
         members.insert(MemberId(last_u64(key)), open_record(key, value)?);
         Ok(true)
     })?;

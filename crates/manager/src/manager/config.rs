@@ -1,5 +1,6 @@
 //! The tunables of the cluster: stored, checked and told.
 
+use base::tunables::Tunables;
 use tokio::sync::oneshot;
 use wire::mgr::{MgrError, MgrReply};
 
@@ -15,6 +16,11 @@ use crate::{
 impl Manager {
     pub(super) fn config(&self) -> Result<Vec<(String, String)>, MgrError> {
         read_config(&*self.snapshot()).map_err(read_refusal)
+    }
+
+    /// The tunables in force.
+    pub fn tunables(&self) -> Result<Tunables, MgrError> {
+        Ok(tunables_of(&self.config()?))
     }
 
     /// Tells the tunables with the answers that begin a session.

@@ -69,8 +69,14 @@ fn records() -> Records {
     let used = Some(keys::JoinedRecord { request: [3; 32], node: Some(NodeId(3)) });
     let (hash, role, expires) = ([2; 32], wire::hello::Role::Server, 1_900_000_000);
     put(&mut all, keys::invitation_key(7), keys::InvitationRecord { hash, role, expires, used });
-    let member =
-        keys::MemberRecord { name: "m3".into(), role, node: Some(NodeId(3)), joined: 1, until: expires };
+    let member = keys::MemberRecord {
+        name: "m3".into(),
+        role,
+        node: Some(NodeId(3)),
+        joined: 1,
+        certified: 1,
+        until: expires,
+    };
     put(&mut all, keys::member_key(base::MemberId(7)), member);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {

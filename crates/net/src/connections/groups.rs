@@ -11,10 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::NodeId;
+use base::{MemberId, NodeId};
 use bytes::Bytes;
 use tokio::{sync::Notify, task::AbortHandle};
-use trust::Fingerprint;
 
 use crate::{
     calls::{handler::BoxFuture, services::Services},
@@ -71,7 +70,7 @@ pub(crate) struct Groups {
 #[derive(Default)]
 struct Peers {
     dialed: HashMap<Vec<SocketAddr>, Arc<Group>>,
-    accepted: HashMap<(Fingerprint, NodeId, u64), Arc<Group>>,
+    accepted: HashMap<(MemberId, NodeId, u64), Arc<Group>>,
 }
 
 impl Groups {
@@ -112,7 +111,7 @@ impl Groups {
 
     /// The group of a process that connects to us.
     pub(crate) fn accepted(&self, peer: &Identity) -> Arc<Group> {
-        let key = (peer.certificate, peer.node, peer.process);
+        let key = (peer.member, peer.node, peer.process);
         Arc::clone(self.lock().accepted.entry(key).or_insert_with(|| self.begin(&[])))
     }
 

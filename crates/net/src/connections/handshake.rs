@@ -13,7 +13,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Fingerprint, Member, Visitor};
+use trust::{Member, Visitor};
 use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
@@ -21,11 +21,7 @@ use wire::{
 };
 
 use crate::{
-    connections::{
-        handshake_error::HandshakeError,
-        socket::Socket,
-        tls::{self, Shown},
-    },
+    connections::{handshake_error::HandshakeError, socket::Socket, tls},
     core::Core,
     links::choose::Path,
 };
@@ -46,11 +42,10 @@ pub(crate) struct Identity {
     pub node: NodeId,
     pub process: u64,
     pub role: Role,
+    /// As which member it has proven that: no two processes are one that are different ones.
     pub member: MemberId,
     pub session: SessionId,
     pub software: String,
-    /// By which it has proven that: no two processes are one that have different ones.
-    pub certificate: Fingerprint,
 }
 
 /// What a finished handshake yields.
@@ -79,7 +74,7 @@ pub(crate) async fn connect(
 
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
-    let (socket, shown) = tls::connect(&core.identity, stream, lane).await?;
+    let (socket, shown) = tls::connect(&core.identity(), stream, lane).await?;
     let seen = seen(core, socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
     let introduction = Introduction {
         node: config.node,
@@ -101,14 +96,13 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
     match welcome {
         Welcome::Refused { reason } => Err(HandshakeError::Refused(reason)),
         Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses, clear } => {
-            is_its(core, &shown.member, role, node).map_err(HandshakeError::Refusing)?;
+            is_its(core, &shown, role, node).map_err(HandshakeError::Refusing)?;
             if clear && !config.clear {
                 return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let (session, software) = (SessionId(0), String::new());
-            let (member, certificate) = (shown.member.id, shown.certificate);
-            let peer = Identity { node, process, role, member, session, software, certificate };
+            let peer = Identity { node, process, role, member: shown.id, session, software };
             Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
@@ -125,7 +119,7 @@ pub(crate) enum Came {
 pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, HandshakeError> {
     let (limit, began) = (core.config.connect_timeout, Instant::now());
     let (socket, shown) =
-        match within(limit, tls::accept(&core.identity, &mut stream, core.config.visitors)).await {
+        match within(limit, tls::accept(&core.identity(), &mut stream, core.config.visitors)).await {
             Ok((records, shown)) => (Socket::sealed(stream, records), shown),
             Err(error) => {
                 if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
@@ -196,14 +190,14 @@ async fn read_out(stream: &mut TcpStream) {
     .await;
 }
 
-async fn welcome(core: &Core, socket: &Socket, shown: &Shown) -> Result<(Accepted, bool), HandshakeError> {
+async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accepted, bool), HandshakeError> {
     let config = &core.config;
     let introduction: Introduction = match receive(socket).await? {
         (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
     let verdict =
-        judge(&introduction).and_then(|()| is_its(core, &shown.member, introduction.role, introduction.node));
+        judge(&introduction).and_then(|()| is_its(core, &shown, introduction.role, introduction.node));
     let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
     let clear = config.clear && introduction.clear == Some(seen);
     let welcome = match &verdict {
@@ -222,8 +216,7 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Shown) -> Result<(Accepte
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
-    let (member, certificate) = (shown.member.id, shown.certificate);
-    let peer = Identity { node, process, role, member, session, software, certificate };
+    let peer = Identity { node, process, role, member: shown.id, session, software };
     Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
 }
 

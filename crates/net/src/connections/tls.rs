@@ -10,7 +10,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Fingerprint, Identity, Member, Visitor};
+use trust::{Identity, Member, Visitor};
 use wire::{
     frame::{FrameError, HEADER_LEN, Header},
     hello::Lane,
@@ -48,7 +48,7 @@ pub(crate) async fn connect(
     identity: &Identity,
     mut stream: TcpStream,
     lane: Lane,
-) -> Result<(Socket, Shown), HandshakeError> {
+) -> Result<(Socket, Member), HandshakeError> {
     let mut end = identity.connect()?;
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
@@ -71,7 +71,7 @@ pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
     visitors: bool,
-) -> Result<(Records, Option<Shown>), HandshakeError> {
+) -> Result<(Records, Option<Member>), HandshakeError> {
     let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
     let certificates = end.peer_certificates();
@@ -80,16 +80,10 @@ pub(crate) async fn accept(
     Ok((Records::new(secrets, Keys::Accepting(keys))?, shown))
 }
 
-/// Who is at the other end.
-pub(crate) struct Shown {
-    pub member: Member,
-    pub certificate: Fingerprint,
-}
-
-fn shown(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Shown, HandshakeError> {
+/// What the certificate at the other end says.
+fn shown(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
     let certificate = certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented)?;
-    let member = Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))?;
-    Ok(Shown { member, certificate: Fingerprint::of(certificate) })
+    Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))
 }
 
 /// What the state machine wants next.
