@@ -19,7 +19,7 @@ mod visitor;
 
 pub use self::{
     authority::{Authority, Fingerprint, Request},
-    identity::Identity,
+    identity::{Identity, Spoken},
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
     token::{NoToken, Token},

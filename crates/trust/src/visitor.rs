@@ -14,11 +14,11 @@ use rustls::{
     server::ParsedCertificate,
     version::TLS13,
 };
-use wire::hello::Role;
+use wire::{hello::Role, version::Build};
 
 use crate::{
     Fingerprint, Member, TrustError,
-    identity::{protocol, provider, tls},
+    identity::{protocols, provider, tls},
 };
 
 /// The side that connects to a manager in order to join.
@@ -36,7 +36,7 @@ impl Visitor {
             .with_custom_certificate_verifier(Arc::new(judge))
             .with_no_client_auth();
         (client.enable_sni, client.enable_secret_extraction) = (false, true);
-        client.alpn_protocols = vec![protocol()];
+        client.alpn_protocols = protocols(Build::own().protocols);
         Ok(Visitor(Arc::new(client)))
     }
 
