@@ -147,6 +147,7 @@ impl State {
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => drop(keys::open_pdisk(key, value)?),
             b'v' => is::<keys::InvitationRecord>(key, value)?,
+            b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,

@@ -121,7 +121,8 @@ impl Handler for Front {
             if manager.overtaken(request.header.epoch) {
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }
-            let caller = Caller { session: request.header.session, expires: request.expires.into() };
+            let (session, expires) = (request.header.session, request.expires.into());
+            let caller = Caller { session, expires, build: Some(request.peer.build) };
             Response::ok(frame::encode(&manager.handle(caller, decoded).await))
         })
     }

@@ -60,7 +60,7 @@ fn spec(nodes: u32) -> Spec {
 }
 
 fn caller(session: SessionId) -> Caller {
-    Caller { session, expires: Instant::now() + Duration::from_secs(30) }
+    Caller { session, expires: Instant::now() + Duration::from_secs(30), build: None }
 }
 
 async fn register(manager: &Manager, node: u32, incarnation: u64) -> SessionId {
@@ -215,7 +215,8 @@ async fn a_map_is_waited_for() {
     format(&path, spec(3)).unwrap();
     let manager = Manager::open(&path).unwrap();
     let have = manager.map().borrow().epoch;
-    let soon = Caller { session: SessionId(0), expires: Instant::now() + Duration::from_millis(20) };
+    let soon =
+        Caller { session: SessionId(0), expires: Instant::now() + Duration::from_millis(20), build: None };
     assert_eq!(manager.handle(soon, MgrRequest::WaitMap { have }).await, MgrReply::MapUnchanged);
     let waiting = {
         let manager = manager.clone();

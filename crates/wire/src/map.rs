@@ -23,6 +23,8 @@ pub struct ClusterMap {
     pub filesystems: Vec<FsEntry>,
     /// Client sessions that may change anything. Who is not here is fenced.
     pub clients: Vec<ClientEntry>,
+    /// The level of the cluster: nothing is stored in a way that came with a later one.
+    pub level: u16,
 }
 
 /// A node.

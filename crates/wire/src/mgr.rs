@@ -443,6 +443,10 @@ pub enum MgrRequest {
     },
     /// A machine that was invited is there. The manager's own process asks this, for a visitor.
     Admit(Box<Admission>),
+    /// Who runs which build, and the level of the cluster.
+    Versions,
+    /// The newest level that the manager's build knows is the cluster's from now on; refused while somebody's does not know it.
+    Finalize,
 }
 
 /// Who asks to be let in.
@@ -482,6 +486,7 @@ impl MgrRequest {
             R::Admit(_) => false,
             _ if matches!(role, Role::Admin | Role::Manager) => true,
             R::GetMap
+            | R::Versions
             | R::WaitMap { .. }
             | R::Cluster
             | R::ConfigGet
@@ -529,7 +534,8 @@ impl MgrRequest {
             | R::NodeAdd { .. }
             | R::NodeRemove { .. }
             | R::NodeSet { .. }
-            | R::Invite { .. } => false,
+            | R::Invite { .. }
+            | R::Finalize => false,
         }
     }
 
@@ -721,6 +727,8 @@ pub enum MgrReply {
         /// It; 0: none was given yet.
         pdisk: PdiskId,
     },
+    /// See [`MgrRequest::Versions`].
+    Versions(Box<VersionReport>),
 }
 
 /// Why the manager did not do it.

@@ -89,8 +89,11 @@ impl Door {
             self.authority.sign_request(member, &asked.request, LIFE).map_err(|e| e.to_string())
         };
         sign(&nobody)?;
-        let caller =
-            manager::Caller { session: base::SessionId(0), expires: (Instant::now() + PATIENCE).into() };
+        let caller = manager::Caller {
+            session: base::SessionId(0),
+            expires: (Instant::now() + PATIENCE).into(),
+            build: None,
+        };
         let (role, node) = match self.manager.handle(caller, MgrRequest::Admit(Box::new(admission))).await {
             MgrReply::Admitted { role, node } => (role, node),
             MgrReply::Error(error) => return Err(error.to_string()),

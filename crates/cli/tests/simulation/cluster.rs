@@ -258,7 +258,8 @@ impl Cluster {
     /// Asks the manager in nobody's name.
     pub async fn wish(&self, request: MgrRequest) -> Option<MgrReply> {
         let (manager, process) = self.manager.lock().unwrap().clone()?;
-        let caller = Caller { session: SessionId(0), expires: Instant::now() + Duration::from_secs(30) };
+        let caller =
+            Caller { session: SessionId(0), expires: Instant::now() + Duration::from_secs(30), build: None };
         process.spawn(async move { manager.handle(caller, request).await }).await.ok()
     }
 
@@ -355,7 +356,7 @@ impl Cluster {
             sleep(Duration::from_millis(20)).await;
             return Err(LinkError::Unreachable("no manager".into()));
         };
-        let caller = Caller { session, expires };
+        let caller = Caller { session, expires, build: None };
         if request.is_idempotent()
             && let Some(late) = self.copy_after()
         {

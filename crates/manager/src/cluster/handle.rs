@@ -78,12 +78,30 @@ impl Cluster {
                 step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
             }
             Request(R::RegisterServer { node, process, addrs, pdisks }) => {
-                self.register(ticket, node, process, addrs, pdisks, now, step);
+                match self.check_build(&question, || self.node_name(node)) {
+                    Ok(()) => self.register(ticket, node, process, addrs, pdisks, now, step),
+                    Err(error) => step.refuse(ticket, error),
+                }
             }
-            Request(R::Renew { epoch, pdisks }) => self.renew(ticket, session, epoch, pdisks, now, step),
+            Request(R::Renew { epoch, pdisks }) => {
+                self.renew(ticket, session, epoch, pdisks, now, step);
+                self.hear(session, question.build, step);
+            }
             Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
-                let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
+                match self.check_build(&question, || format!("{mount} on {}", process.host)) {
+                    Ok(()) => {
+                        let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
+                        self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
+                    }
+                    Err(error) => step.refuse(ticket, error),
+                }
+            }
+            Request(R::Versions) => {
+                step.reply(ticket, MgrReply::Versions(Box::new(self.version_report())));
+            }
+            Request(R::Finalize) => {
+                let outcome = self.finalize(step);
+                step.answer(ticket, outcome);
             }
             Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
             Request(R::CloseSession) => self.close(ticket, session, now, step),

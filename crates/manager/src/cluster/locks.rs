@@ -37,7 +37,7 @@ impl Cluster {
     }
 
     pub(super) fn lock(&mut self, question: Question, request: LockRequest, now: Duration, step: &mut Step) {
-        let Question { ticket, session, expires } = question;
+        let Question { ticket, session, expires, .. } = question;
         let Some(client) = self.clients.get(&session) else {
             return step.refuse(ticket, MgrError::NoSession);
         };

@@ -53,6 +53,9 @@ mod stored;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod versions;
+#[cfg(test)]
+mod versions_tests;
 mod wishes;
 
 use std::time::Duration;

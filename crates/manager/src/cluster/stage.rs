@@ -23,13 +23,15 @@ pub(super) const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
 pub(super) struct Stage {
-    store: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub store: BTreeMap<Vec<u8>, Vec<u8>>,
     pub cluster: Cluster,
     pub now: Duration,
     tickets: Ticket,
     pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
     pub collected: u32,
+    /// What whoever asks runs.
+    pub build: Option<wire::version::Build>,
 }
 
 /// A point of a log that is as long, with the content that the tests mean.
@@ -99,6 +101,7 @@ impl Stage {
             cluster,
             now: Duration::ZERO,
             tickets: 0,
+            build: None,
             replies: BTreeMap::new(),
             servers: BTreeMap::new(),
             collected: 0,
@@ -131,7 +134,8 @@ impl Stage {
     pub fn question(&mut self, session: SessionId, ask: impl Into<Ask>) -> Ticket {
         self.tickets += 1;
         let expires = self.now + Duration::from_secs(60);
-        self.tell(Event::Asked(Question { ticket: self.tickets, session, expires }, ask.into()));
+        let question = Question { ticket: self.tickets, session, expires, build: self.build };
+        self.tell(Event::Asked(question, ask.into()));
         self.tickets
     }
 

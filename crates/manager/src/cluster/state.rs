@@ -12,6 +12,7 @@ use super::{
     moving::Moving,
     space::Space,
     stored::{GivenNodes, given_nodes, invitations, last_removed_fs, last_told_pdisk, load_map},
+    versions::Builds,
 };
 use crate::{
     keys::{self, CounterRecord, EndingRecord, InvitationRecord, PdiskRecord, ReadError, SessionRecord},
@@ -119,6 +120,8 @@ pub struct Cluster {
     pub(super) given: GivenNodes,
     /// Machines that are invited to join, by their tokens' numbers.
     pub(super) invited: BTreeMap<u64, InvitationRecord>,
+    /// Who runs what.
+    pub(super) builds: Builds,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -132,7 +135,8 @@ fn tokens_max(files_to_cache_max: u32) -> u64 {
 impl Cluster {
     /// From what is stored.
     pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
-        let map = load_map(from)?;
+        let (mut map, builds) = (load_map(from)?, Builds::load(from)?);
+        map.level = builds.level();
         let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
         let longest = LongestLease::load(from, lease, now)?;
         // Whom this takes as renewed now has the longest lease that it may have been given.
@@ -160,6 +164,7 @@ impl Cluster {
             told_pdisk: last_told_pdisk(from)?,
             given: given_nodes(from)?,
             invited: invitations(from)?,
+            builds,
             now,
             map,
         };

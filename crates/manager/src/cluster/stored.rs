@@ -48,6 +48,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             pools,
             filesystems: head.filesystems,
             clients: head.clients,
+            level: 0, // stands in the record of the format
         }),
     }
 }

@@ -112,7 +112,7 @@ impl Cluster {
         now: Duration,
         step: &mut Step,
     ) {
-        let Question { ticket, session, expires } = question;
+        let Question { ticket, session, expires, .. } = question;
         let Some(fs) = self.fs_of_asker(question, step) else { return };
         if self.tokens.get(&fs).is_some_and(|tokens| tokens.is_full(session, ino, self.tokens_max)) {
             return step.refuse(ticket, MgrError::Errno(ENFILE));
@@ -129,13 +129,13 @@ impl Cluster {
 
     /// A change of an inode, at the manager, waits until nobody else keeps anything of it.
     pub(super) fn change(&mut self, question: Question, ino: InodeNo, now: Duration, step: &mut Step) {
-        let Question { ticket, session, expires } = question;
+        let Question { ticket, session, expires, .. } = question;
         let Some(fs) = self.fs_of_asker(question, step) else { return };
         self.with_tokens(fs, step, |tokens, next| tokens.change(session, ino, ticket, expires, now, next));
     }
 
     pub(super) fn wait_recalls(&mut self, question: Question, now: Duration, step: &mut Step) {
-        let Question { ticket, session, expires } = question;
+        let Question { ticket, session, expires, .. } = question;
         let Some(fs) = self.fs_of_asker(question, step) else { return };
         if let Some(recall) = self.lock_recall(session) {
             return step.reply(ticket, recall);

@@ -126,7 +126,7 @@ impl Manager {
         let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let asker = Asker { session: caller.session, answer };
-        let question = Question { ticket, session: caller.session, expires };
+        let question = Question { ticket, session: caller.session, expires, build: caller.build };
         self.inner.tell(Event::Asked(question, ask), Some((ticket, asker))).await?;
         match tokio::time::timeout_at(caller.expires, answered).await {
             Ok(Ok(reply)) => Ok(reply),
