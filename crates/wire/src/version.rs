@@ -15,8 +15,9 @@ pub const LEVEL: u16 = 2;
 pub const LEVEL_FIRST: u16 = 1;
 /// From this level on the manager's store keeps which build each node's server had.
 pub const LEVEL_BUILDS_KEPT: u16 = 2;
-/// `PROTOCOL,LEVEL`: a build with debug assertions takes itself for the one with these. For tests of upgrades.
-const PRETENDED: &str = "ROPEWALK_TEST_VERSIONS";
+
+/// What this process is.
+static OWN: OnceLock<Build> = OnceLock::new();
 
 /// Versions that follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -66,11 +67,15 @@ pub struct Build {
 impl Build {
     /// This one.
     pub fn own() -> Build {
-        static OWN: OnceLock<Build> = OnceLock::new();
-        *OWN.get_or_init(|| {
-            let pretended = pretended().unwrap_or((PROTOCOL_VERSION, LEVEL));
-            Build::with(pretended.0, pretended.1)
-        })
+        *OWN.get_or_init(|| Build::with(PROTOCOL_VERSION, LEVEL))
+    }
+
+    /// For tests of upgrades: this process takes itself for the build whose newest versions are `PROTOCOL,LEVEL`; false: it
+    /// knows better already, or these are none. Builds for use do not have it.
+    #[cfg(debug_assertions)]
+    pub fn pretend(newest: &str) -> bool {
+        let both = newest.split_once(',').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        both.is_some_and(|(protocol, level)| OWN.set(Build::with(protocol, level)).is_ok())
     }
 
     /// One whose newest versions are these.
@@ -117,15 +122,6 @@ impl fmt::Display for Build {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ropewalk {}", self.version())
     }
-}
-
-fn pretended() -> Option<(u16, u16)> {
-    if !cfg!(debug_assertions) {
-        return None;
-    }
-    let text = std::env::var(PRETENDED).ok()?;
-    let (protocol, level) = text.split_once(',')?;
-    Some((protocol.parse().ok()?, level.parse().ok()?))
 }
 
 #[cfg(test)]
