@@ -16,6 +16,7 @@
 
 #[cfg(test)]
 mod absence_tests;
+mod builds;
 mod clients;
 mod code;
 mod event;

@@ -7,12 +7,12 @@ use wire::map::ClusterMap;
 
 use super::{
     Ticket,
+    builds::Builds,
     grants::Grants,
     longest_lease::LongestLease,
     moving::Moving,
     space::Space,
     stored::{GivenNodes, given_nodes, invitations, last_removed_fs, last_told_pdisk, load_map},
-    versions::Builds,
 };
 use crate::{
     keys::{self, CounterRecord, EndingRecord, InvitationRecord, PdiskRecord, ReadError, SessionRecord},

@@ -4,49 +4,15 @@
 //! then on who does not is refused when it begins a session, so nothing meets what it cannot read. Sessions are known by the
 //! builds of those who renewed them last; what a manager has not heard yet counts against raising the level.
 
-use std::collections::BTreeMap;
-
 use base::{NodeId, SessionId};
 use wire::{
     hello::Role,
     mgr::{MemberVersion, MgrError, VersionReport},
-    version::{Build, LEVEL_BUILDS_KEPT, LEVEL_FIRST},
+    version::{Build, LEVEL_BUILDS_KEPT},
 };
 
 use super::{Cluster, Question, Step, StoreOp};
-use crate::{
-    keys::{self, BuildRecord, FormatRecord, ReadError},
-    store::{Read, open_record, prefix_end},
-};
-
-/// What is known of builds.
-#[derive(Debug, Default)]
-pub struct Builds {
-    /// What the store says of itself: its version is the cluster's level.
-    format: Option<FormatRecord>,
-    /// Of those who have a session.
-    sessions: BTreeMap<SessionId, Build>,
-    /// As the nodes' servers had them last; kept from [`LEVEL_BUILDS_KEPT`] on.
-    nodes: BTreeMap<NodeId, Build>,
-}
-
-impl Builds {
-    /// From what is stored.
-    pub fn load(from: &dyn Read) -> Result<Builds, ReadError> {
-        let mut nodes = BTreeMap::new();
-        keys::walk(from, b"c", &prefix_end(b"c"), |key, value| {
-            let node = NodeId(key.last_chunk().copied().map(u32::from_be_bytes).unwrap_or_default());
-            nodes.insert(node, open_record::<BuildRecord>(key, value)?.build);
-            Ok(true)
-        })?;
-        Ok(Builds { format: keys::read(from, &keys::format_key())?, sessions: BTreeMap::new(), nodes })
-    }
-
-    /// The cluster's level.
-    pub fn level(&self) -> u16 {
-        self.format.as_ref().and_then(|format| format.version.try_into().ok()).unwrap_or(LEVEL_FIRST)
-    }
-}
+use crate::keys::{self, BuildRecord};
 
 impl Cluster {
     /// Refuses a session to a build that does not know the cluster's level.
