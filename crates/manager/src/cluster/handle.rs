@@ -78,9 +78,8 @@ impl Cluster {
                 step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
             }
             Request(R::RegisterServer { node, process, addrs, pdisks }) => {
-                match self.check_build(&question, || self.node_name(node)) {
-                    Ok(()) => self.register(ticket, node, process, addrs, pdisks, now, step),
-                    Err(error) => step.refuse(ticket, error),
+                if self.admits(&question, || self.node_name(node), step) {
+                    self.register(ticket, node, process, addrs, pdisks, now, step);
                 }
             }
             Request(R::Renew { epoch, pdisks }) => {
@@ -88,12 +87,9 @@ impl Cluster {
                 self.hear(session, question.build, step);
             }
             Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
-                match self.check_build(&question, || format!("{mount} on {}", process.host)) {
-                    Ok(()) => {
-                        let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                        self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
-                    }
-                    Err(error) => step.refuse(ticket, error),
+                if self.admits(&question, || format!("{mount} on {}", process.host), step) {
+                    let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
+                    self.open(ticket, question.expires, &fs, record, &proven_dead, share, now, step);
                 }
             }
             Request(R::Versions) => {

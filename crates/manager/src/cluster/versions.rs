@@ -15,16 +15,14 @@ use super::{Cluster, Question, Step, StoreOp};
 use crate::keys::{self, BuildRecord};
 
 impl Cluster {
-    /// Refuses a session to a build that does not know the cluster's level.
-    pub(super) fn check_build(
-        &self,
-        question: &Question,
-        who: impl FnOnce() -> String,
-    ) -> Result<(), MgrError> {
-        let Some(build) = question.build else { return Ok(()) };
-        build
-            .check_level(self.map.level)
-            .map_err(|reason| MgrError::Config(format!("{} cannot be part of the cluster: {reason}", who())))
+    /// Whether a build may have a session. One that does not know the cluster's level is refused, and events tell.
+    pub(super) fn admits(&self, question: &Question, who: impl FnOnce() -> String, step: &mut Step) -> bool {
+        let level = self.map.level;
+        let Some(Err(reason)) = question.build.map(|build| build.check_level(level)) else { return true };
+        let text = format!("{} cannot be part of the cluster: {reason}", who());
+        step.notes.push(text.clone());
+        step.refuse(question.ticket, MgrError::Config(text));
+        false
     }
 
     /// How people call a node.
