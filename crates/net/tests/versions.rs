@@ -1,4 +1,5 @@
 //! Builds of several versions meet: they speak the greatest that both know, or part and say why.
+#![allow(clippy::unwrap_used)] // tests
 
 mod common;
 

@@ -116,12 +116,17 @@ pub fn version(listing: &Listing) -> Result<()> {
 /// `ropewalk cluster finalize`.
 pub fn finalize(dir: &Dir) -> Result<()> {
     let dir = dir.open()?;
-    let Versions { level, .. } = link::run(async {
+    let (before, level) = link::run(async {
+        let before = report(&dir).await?.level;
         Link::new(&dir)?.manager(&MgrRequest::Finalize).await?;
-        report(&dir).await
+        Ok((before, report(&dir).await?.level))
     })?;
-    output::line(format!(
-        "the cluster is at level {level}; older versions of ropewalk are refused from now on"
-    ));
+    output::line(if before == level {
+        format!("the cluster is at level {level} already, the newest that its manager knows")
+    } else {
+        format!(
+            "the cluster is at level {level}; versions of ropewalk that do not know it are refused from now on"
+        )
+    });
     Ok(())
 }
