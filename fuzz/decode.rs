@@ -3,7 +3,7 @@
 
 use wire::{
     admin::{AdminReply, AdminRequest},
-    frame::{self, HEADER_LEN, Header},
+    frame::{self, HEADER_LEN, Header, PROTOCOL_VERSION},
     hello::{Introduction, Links, NetRequest, Welcome},
     map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
@@ -31,14 +31,14 @@ pub fn decode_all(bytes: &[u8]) {
     whole::<AdminRequest>(bytes);
     whole::<AdminReply>(bytes);
     if let Some(head) = bytes.first_chunk::<HEADER_LEN>() {
-        let _ = Header::decode(head);
+        let _ = Header::decode(head, PROTOCOL_VERSION);
         // With its checks made good, so that what is behind them is reached.
         let mut good = *head;
         good[..6].copy_from_slice(&Header::default().encode()[..6]);
         let crc = wire::crc::crc32c(&good[..HEADER_LEN - 4]);
         good[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-        if let Ok(header) = Header::decode(&good) {
-            assert_eq!(Header::decode(&header.encode()), Ok(header));
+        if let Ok(header) = Header::decode(&good, PROTOCOL_VERSION) {
+            assert_eq!(Header::decode(&header.encode(), PROTOCOL_VERSION), Ok(header));
         }
     }
 }

@@ -28,8 +28,13 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        let config =
-            EndpointConfig { conns_max: 1, ..dir.endpoint_as(&[Role::Admin, Role::Server, Role::Client])? };
+        Link::of(dir, "a command".to_owned())
+    }
+
+    /// The same of a process that people call so.
+    pub fn of(dir: &ClusterDir, name: String) -> Result<Link> {
+        let roles = [Role::Admin, Role::Server, Role::Client];
+        let config = EndpointConfig { conns_max: 1, name, ..dir.endpoint_as(&roles)? };
         Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
     }
 

@@ -20,6 +20,13 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
     logging::start(default_log_level(&cli.command));
+    #[cfg(debug_assertions)] // for tests of upgrades; see `wire::version`
+    if let Ok(newest) = std::env::var("ROPEWALK_TEST_VERSIONS") {
+        assert!(
+            wire::version::Build::pretend(&newest),
+            "ROPEWALK_TEST_VERSIONS is {newest}: not PROTOCOL,LEVEL"
+        );
+    }
     let ended = match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -41,7 +41,9 @@ fn the_readmes_session_and_the_first_mistakes() {
     drop(file);
     assert!(cluster.json(&["fs", "df"])[0]["free_bytes"].as_u64().unwrap() > 0);
     connections_are_named(&cluster);
-    for command in [&["waiters"][..], &["pagepool"], &["node", "list"], &["node", "show", "n1"]] {
+    for command in
+        [&["waiters"][..], &["pagepool"], &["cluster", "version"], &["node", "list"], &["node", "show", "n1"]]
+    {
         narrow(&command.join(" "), &ok(&[command, &["--dir", dir]].concat()));
     }
 

@@ -96,6 +96,7 @@ fn names_say_their_unit() {
         "config show",
         "fs list",
         "fs df",
+        "cluster version",
         "node list",
         "node show n1",
         "pdisk list",

@@ -148,6 +148,7 @@ impl State {
             b'p' => drop(keys::open_pdisk(key, value)?),
             b'v' => is::<keys::InvitationRecord>(key, value)?,
             b'j' => is::<keys::MemberRecord>(key, value)?,
+            b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use wire::version::Span;
 
 use crate::{
     keys::ReadError,
@@ -25,15 +26,22 @@ pub enum ManagerError {
         /// The directory.
         path: PathBuf,
     },
-    /// The store was written by another version of the program.
-    #[error("{path} has store version {found}, this program reads version {expected}")]
+    /// The cluster is at a level that this build does not know.
+    #[error(
+        "{path} is of a cluster at level {found}, and this ropewalk knows levels {levels}: {}",
+        if *found > levels.greatest.into() {
+            "it is too old; what a newer version has finalized stays so: start that one"
+        } else {
+            "it is too new; start the version before, and give `ropewalk cluster finalize` with it"
+        }
+    )]
     OtherVersion {
         /// The store.
         path: PathBuf,
-        /// Its version.
+        /// Its level.
         found: u32,
         /// Ours.
-        expected: u32,
+        levels: Span,
     },
     /// The description of the cluster contradicts itself.
     #[error("cluster description: {field}: {reason}")]

@@ -16,12 +16,13 @@ use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId};
 use wire::{
     map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
+    version::Build,
 };
 
 use crate::{
     ManagerError,
     cluster::{LEASE_MAX, data_strips, given_nodes, last_removed_fs, last_told_pdisk, map_record},
-    keys::{self, FormatRecord, STORE_VERSION},
+    keys::{self, FormatRecord},
     namespace::{DirHash, FsContext, new_root},
     store::{self, Look, RedbStore, Snapshot, Store, Txn},
 };
@@ -257,6 +258,7 @@ pub fn first_state(
         filesystems: spec.filesystems.clone(),
         clients: Vec::new(),
         revoked: Vec::new(),
+        level: 0, // stands in the record of the format
     };
     map.nodes.iter_mut().for_each(|node| node.session = None);
     for pdisk in &mut map.pdisks {
@@ -265,7 +267,8 @@ pub fn first_state(
         pdisk.incarnation = base::Incarnation(0);
     }
     let mut txn = Txn::new(&**snapshot);
-    let format = FormatRecord { version: STORE_VERSION, cluster: spec.cluster, hash_key };
+    let format =
+        FormatRecord { version: Build::own().levels.greatest.into(), cluster: spec.cluster, hash_key };
     keys::write(&mut txn, keys::format_key(), &format);
     keys::write(&mut txn, keys::map_key(), &map_record(&map));
     for pool in &mut map.pools {
@@ -296,16 +299,16 @@ pub fn random_key() -> Result<[u64; 2], ManagerError> {
     Ok([both as u64, (both >> 64) as u64])
 }
 
-/// The format record, if the store is ours and of our version.
+/// The format record, if the store is ours and of a level that this build knows.
 pub fn check_format(from: &dyn store::Read, dir: &Path) -> Result<FormatRecord, ManagerError> {
     let key = keys::format_key();
     let Some(value) = from.get(&key)? else {
         return Err(ManagerError::NotFormatted { path: dir.to_owned() });
     };
     let record: FormatRecord = store::open_record(&key, &value)?;
-    if record.version != STORE_VERSION {
-        let (path, found) = (store_path(dir), record.version);
-        return Err(ManagerError::OtherVersion { path, found, expected: STORE_VERSION });
+    let (found, levels) = (record.version, Build::own().levels);
+    if !u16::try_from(found).is_ok_and(|level| levels.contains(level)) {
+        return Err(ManagerError::OtherVersion { path: store_path(dir), found, levels });
     }
     Ok(record)
 }

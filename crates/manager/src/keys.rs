@@ -11,12 +11,10 @@ use wire::{
     map::{ClientEntry, FsEntry, NodeEntry, PdiskEntry, PoolEntry},
     mgr::{FileKind, LogMark, MgrError, MgrReply, ProcessIdent, Timestamp},
     strip::DeleteStrips,
+    version::Build,
 };
 
 use crate::store::{BadRecord, Read, Record, StoreError, Txn, open_record, seal_record};
-
-/// Version of the store as a whole. A store with another one is refused.
-pub const STORE_VERSION: u32 = 1;
 
 /// Reading failed: the store, or one record.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -115,7 +113,7 @@ pub fn write<T: Record>(txn: &mut Txn<'_>, key: Vec<u8>, record: &T) {
 /// `!`: what this store is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FormatRecord {
-    /// Version of the store.
+    /// The level of the cluster. A store of one that this build does not know is refused.
     pub version: u32,
     /// The cluster it belongs to.
     pub cluster: base::ClusterId,
@@ -391,6 +389,18 @@ record!(NodeRecord, "node", 1);
 /// `w NODE`
 pub fn node_key(node: NodeId) -> Vec<u8> {
     Key::new(b'w').u32(node.0).done()
+}
+
+/// `c NODE`: what the node's server ran when it was heard last. Only from [`wire::version::LEVEL_BUILDS_KEPT`] on.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct BuildRecord {
+    /// It.
+    pub build: Build,
+}
+record!(BuildRecord, "build", 1);
+/// `c NODE`
+pub fn build_key(node: NodeId) -> Vec<u8> {
+    Key::new(b'c').u32(node.0).done()
 }
 
 /// `v TOKEN`: an invitation: with the token whose secret has that hash a machine may join, once. It stays until it has expired, so

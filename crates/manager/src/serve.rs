@@ -119,11 +119,9 @@ impl Handler for Front {
             if manager.overtaken(request.header.epoch) {
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }
-            let caller = Caller {
-                session: request.header.session,
-                member: request.peer.member,
-                expires: request.expires.into(),
-            };
+            let (session, member) = (request.header.session, request.peer.member);
+            let (expires, build) = (request.expires.into(), Some(request.peer.build));
+            let caller = Caller { session, member, expires, build };
             Response::ok(frame::encode(&manager.handle(caller, decoded).await))
         })
     }

@@ -60,7 +60,8 @@ fn spec(nodes: u32) -> Spec {
 }
 
 fn caller(session: SessionId) -> Caller {
-    Caller { session, member: MemberId(0), expires: Instant::now() + Duration::from_secs(30) }
+    let expires = Instant::now() + Duration::from_secs(30);
+    Caller { session, member: MemberId(0), expires, build: None }
 }
 
 async fn register(manager: &Manager, node: u32, incarnation: u64) -> SessionId {
@@ -215,11 +216,8 @@ async fn a_map_is_waited_for() {
     format(&path, spec(3)).unwrap();
     let manager = Manager::open(&path).unwrap();
     let have = manager.map().borrow().epoch;
-    let soon = Caller {
-        session: SessionId(0),
-        member: MemberId(0),
-        expires: Instant::now() + Duration::from_millis(20),
-    };
+    let expires = Instant::now() + Duration::from_millis(20);
+    let soon = Caller { session: SessionId(0), member: MemberId(0), expires, build: None };
     assert_eq!(manager.handle(soon, MgrRequest::WaitMap { have }).await, MgrReply::MapUnchanged);
     let waiting = {
         let manager = manager.clone();

@@ -4,7 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use base::{ClusterId, NodeId, SessionId};
 use trust::Identity;
-use wire::hello::{Role, Window};
+use wire::{
+    hello::{Role, Window},
+    version::Build,
+};
 
 use crate::error::NetError;
 
@@ -78,8 +81,10 @@ pub struct EndpointConfig {
     pub listen: Vec<SocketAddr>,
     /// Addresses told to peers for multi-rail use; empty: those listened on.
     pub advertise: Vec<SocketAddr>,
-    /// Program name and version, for messages.
-    pub software: String,
+    /// What people call this process, at most 255 bytes; empty: by role and node.
+    pub name: String,
+    /// What it speaks: another build than this one only in tests.
+    pub build: Build,
     /// What [`Call::new`](crate::Call::new) users may take as their deadline; the crate never waits longer
     /// than a call's own deadline.
     pub deadline_default: Duration,
@@ -126,7 +131,8 @@ impl Default for EndpointConfig {
             inline_write_max: 32 << 10,
             listen: Vec::new(),
             advertise: Vec::new(),
-            software: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),
+            name: String::new(),
+            build: Build::own(),
             deadline_default: Duration::from_secs(60),
             patience_default: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
@@ -171,6 +177,6 @@ impl EndpointConfig {
         )?;
         check(self.accepted_max >= 1, "accepted_max", self.accepted_max.to_string(), "at least 1")?;
         check(self.handshakes_max >= 1, "handshakes_max", self.handshakes_max.to_string(), "at least 1")?;
-        check(self.software.len() <= 256, "software", self.software.clone(), "at most 256 bytes")
+        check(self.name.len() <= 255, "name", self.name.clone(), "at most 255 bytes")
     }
 }

@@ -55,6 +55,7 @@ impl Endpoint {
             local.push(listener.local_addr().map_err(|source| NetError::Listen { addr, source })?);
             listeners.push(listener);
         }
+        let identity = identity.speaking(config.build.protocols);
         let groups = Groups::new(Core::new(config, identity, runtime, local));
         groups.services.set(Service::Net, service::handler());
         for listener in listeners {

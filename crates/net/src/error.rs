@@ -65,6 +65,18 @@ pub enum CallError {
     /// The peer refused the handshake, or has another version. The reason is for a person.
     #[error("refused: {0}")]
     Refused(String),
+    /// The peer does not know this message yet. The older way is the caller's to try.
+    #[error(
+        "{peer} speaks version {speaks} of the protocol, and this came with {since}; upgrade ropewalk there"
+    )]
+    TooOld {
+        /// Whom it was for.
+        peer: String,
+        /// The version of the connection.
+        speaks: u16,
+        /// The first version that has the message.
+        since: u16,
+    },
     /// The peer answered with a status other than `Ok`; the body is a text or the service's own.
     #[error("the peer answered {status:?}: {}", String::from_utf8_lossy(.body))]
     Status {
@@ -94,7 +106,7 @@ impl CallError {
     pub fn not_executed(&self) -> bool {
         match self {
             CallError::Disconnected { maybe_executed, .. } => !maybe_executed,
-            CallError::Refused(_) | CallError::Frame(_) => true,
+            CallError::Refused(_) | CallError::TooOld { .. } | CallError::Frame(_) => true,
             CallError::Status { status, .. } => {
                 matches!(status, Status::NoService | Status::BadRequest | Status::Expired | Status::Busy)
             }

@@ -158,6 +158,8 @@ pub struct ConnStatus {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
+    /// The version of the protocol that both ends speak on it.
+    pub version: u16,
     /// Whether what is sent on it is encrypted.
     pub encrypted: bool,
     /// The links it uses, where that was tried.
@@ -288,7 +290,7 @@ impl Group {
             node: identity.map(|i| i.node),
             process: identity.map(|i| i.process),
             session: identity.map(|i| i.session),
-            software: identity.map(|i| i.software.clone()).filter(|s| !s.is_empty()),
+            software: identity.map(|i| i.build.to_string()),
             addrs: self.addrs.clone(),
             conns_wanted: self.conns_wanted(),
             replaced: self.replaced.load(Ordering::Relaxed),
@@ -310,6 +312,7 @@ impl Conn {
             dialed: self.dialed,
             local: self.local,
             remote: self.remote,
+            version: self.socket.version(),
             encrypted: self.socket.is_sealed(),
             path: self.path.clone(),
             age: self.opened.elapsed(),

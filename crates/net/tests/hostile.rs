@@ -20,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 use wire::{
-    frame::{FrameKind, Header, Status},
+    frame::{FrameKind, Header, PROTOCOL_VERSION, Status},
     hello::Introduction,
 };
 
@@ -135,7 +135,7 @@ async fn frames_in_any_pieces_are_the_same_frames() {
     let mut at = 0;
     let mut answered = 0;
     while at < seen.len() {
-        let header = Header::decode(seen[at..at + 128].try_into().unwrap()).unwrap();
+        let header = Header::decode(seen[at..at + 128].try_into().unwrap(), PROTOCOL_VERSION).unwrap();
         let (b, p) = (header.body_len as usize, header.payload_len as usize);
         let (body, payload) = &sent[header.request_id as usize - 1];
         assert_eq!(
@@ -185,7 +185,7 @@ async fn another_version_is_refused_with_a_reason() {
     let mut before_tls = frame(Header { kind: FrameKind::Introduction, ..Header::default() }, b"", b"");
     before_tls[4] = 7;
     let answer = throw(addr, &before_tls).await;
-    let header = Header::decode(answer[..].try_into().unwrap()).unwrap();
+    let header = Header::decode(answer[..].try_into().unwrap(), PROTOCOL_VERSION).unwrap();
     assert_eq!(header.kind, FrameKind::Welcome);
     // One of a later version: TLS has a word for it.
     let mut later = (*identity().client_config()).clone();

@@ -176,6 +176,7 @@ async fn nobody_is_more_than_his_certificate_says() {
                 conns_max: 1,
                 window: net::Window { requests: 1, bytes: 1 },
                 capabilities: 0,
+                build: Default::default(),
                 addresses: vec![],
                 clear: false,
             };

@@ -12,7 +12,7 @@ use rustls::{
     server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier},
     version::TLS13,
 };
-use wire::frame::PROTOCOL_VERSION;
+use wire::version::{Build, Span};
 
 use crate::{
     Authority, Member, Nodes, Roles, Secret, Term, TrustError,
@@ -31,9 +31,36 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: suites, ..aws_lc_rs::default_provider() })
 }
 
-/// What is spoken, as TLS names it (ALPN).
-pub(crate) fn protocol() -> Vec<u8> {
-    format!("ropewalk/{PROTOCOL_VERSION}").into_bytes()
+/// What two processes speak that have no version in common: they tell each other why, and part.
+const PARTING: &[u8] = b"ropewalk/parting";
+
+/// What is spoken, as TLS names it (ALPN): the newest first.
+pub(crate) fn protocols(span: Span) -> Vec<Vec<u8>> {
+    let versions =
+        (span.least..=span.greatest).rev().map(|version| format!("ropewalk/{version}").into_bytes());
+    versions.chain([PARTING.to_vec()]).collect()
+}
+
+/// What two processes speak with each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spoken {
+    /// This version of the protocol.
+    Version(u16),
+    /// None: both say which versions they have, and part.
+    Parting,
+}
+
+impl Spoken {
+    /// What a handshake has agreed on; none: a program before version 8.
+    pub fn of(alpn: Option<&[u8]>) -> Option<Spoken> {
+        match alpn? {
+            PARTING => Some(Spoken::Parting),
+            name => {
+                let version = str::from_utf8(name).ok()?.strip_prefix("ropewalk/")?.parse().ok()?;
+                Some(Spoken::Version(version))
+            }
+        }
+    }
 }
 
 /// What a process is in its cluster, and what proves it. Clones share it.
@@ -93,7 +120,8 @@ impl Identity {
         (server.session_storage, server.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
         (client.enable_sni, client.enable_secret_extraction) = (false, true);
         server.enable_secret_extraction = true;
-        (client.alpn_protocols, server.alpn_protocols) = (vec![protocol()], vec![protocol()]);
+        let spoken = protocols(Build::own().protocols);
+        (client.alpn_protocols, server.alpn_protocols) = (spoken.clone(), spoken.clone());
         // The same for who has no certificate, and knows ours by the authority's behind it.
         let clients = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .allow_unauthenticated()
@@ -106,7 +134,7 @@ impl Identity {
             .with_single_cert([certificate].into_iter().chain(behind).collect(), key.into())
             .map_err(tls("the own certificate"))?;
         (open.session_storage, open.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
-        (open.enable_secret_extraction, open.alpn_protocols) = (true, vec![protocol()]);
+        (open.enable_secret_extraction, open.alpn_protocols) = (true, spoken);
         Ok(Identity {
             member: Arc::new(member),
             term,
@@ -114,6 +142,14 @@ impl Identity {
             server: Arc::new(server),
             open: Arc::new(open),
         })
+    }
+
+    /// The same in a process of a build that speaks these versions.
+    pub fn speaking(mut self, versions: Span) -> Identity {
+        Arc::make_mut(&mut self.client).alpn_protocols = protocols(versions);
+        Arc::make_mut(&mut self.server).alpn_protocols = protocols(versions);
+        Arc::make_mut(&mut self.open).alpn_protocols = protocols(versions);
+        self
     }
 
     /// What the own certificate says.

@@ -20,7 +20,7 @@ mod visitor;
 
 pub use self::{
     authority::{Authority, Fingerprint, Request, Term},
-    identity::Identity,
+    identity::{Identity, Spoken},
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
     token::{NoToken, Token},

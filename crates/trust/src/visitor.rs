@@ -5,10 +5,11 @@ use std::sync::Arc;
 use rustls::{
     ClientConfig, Error, client::UnbufferedClientConnection, pki_types::ServerName, version::TLS13,
 };
+use wire::version::Build;
 
 use crate::{
     Fingerprint, TrustError,
-    identity::{protocol, provider, tls},
+    identity::{protocols, provider, tls},
     judge::{Accepts, Judge},
 };
 
@@ -27,7 +28,7 @@ impl Visitor {
             .with_custom_certificate_verifier(Arc::new(judge))
             .with_no_client_auth();
         (client.enable_sni, client.enable_secret_extraction) = (false, true);
-        client.alpn_protocols = vec![protocol()];
+        client.alpn_protocols = protocols(Build::own().protocols);
         Ok(Visitor(Arc::new(client)))
     }
 

@@ -15,12 +15,11 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
+pub use crate::version::PROTOCOL_VERSION;
 use crate::{crc::crc32c, hello::Role};
 
 /// "RWLK", the first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RWLK");
-/// Version of header and messages. A peer with another version is refused at the handshake.
-pub const PROTOCOL_VERSION: u16 = 8;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 128;
 /// Longest body, bytes.
@@ -136,6 +135,8 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 /// A validated header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// The version that the connection speaks.
+    pub version: u16,
     /// What the frame is.
     pub kind: FrameKind,
     /// The part it is for.
@@ -181,6 +182,7 @@ const FLAG_ONCE: u32 = 1;
 impl Default for Header {
     fn default() -> Self {
         Header {
+            version: PROTOCOL_VERSION,
             kind: FrameKind::Request,
             service: Service::Net,
             class: OpClass::Control,
@@ -209,11 +211,13 @@ pub enum FrameError {
     /// The first bytes are not ours: another program is talking to this port.
     #[error("not a ropewalk frame (magic {0:#010x})")]
     Magic(u32),
-    /// The peer speaks another version.
-    #[error("protocol version {theirs}, ours is {PROTOCOL_VERSION}")]
+    /// The frame is of another version than the connection.
+    #[error("protocol version {theirs}, not {expected}")]
     Version {
-        /// The peer's.
+        /// The frame's.
         theirs: u16,
+        /// The connection's.
+        expected: u16,
     },
     /// The header does not match its CRC.
     #[error("header CRC mismatch")]
@@ -249,7 +253,7 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut raw = RawHeader::new_zeroed();
         raw.magic = MAGIC.into();
-        raw.version = PROTOCOL_VERSION.into();
+        raw.version = self.version.into();
         raw.kind = self.kind as u8;
         raw.service = self.service as u8;
         raw.class = self.class as u8;
@@ -274,20 +278,20 @@ impl Header {
         bytes
     }
 
-    /// Reads and validates a header.
-    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, FrameError> {
+    /// Reads and validates a header that came on a connection of this version.
+    pub fn decode(bytes: &[u8; HEADER_LEN], version: u16) -> Result<Header, FrameError> {
         let raw = RawHeader::read_from_bytes(bytes).unwrap_or_else(|_| RawHeader::new_zeroed());
-        raw.validate(crc32c(&bytes[..HEADER_LEN - 4]))
+        raw.validate(version, crc32c(&bytes[..HEADER_LEN - 4]))
     }
 }
 
 impl RawHeader {
-    fn validate(&self, crc: u32) -> Result<Header, FrameError> {
+    fn validate(&self, expected: u16, crc: u32) -> Result<Header, FrameError> {
         if self.magic.get() != MAGIC {
             return Err(FrameError::Magic(self.magic.get()));
         }
-        if self.version.get() != PROTOCOL_VERSION {
-            return Err(FrameError::Version { theirs: self.version.get() });
+        if self.version.get() != expected {
+            return Err(FrameError::Version { theirs: self.version.get(), expected });
         }
         if self.header_crc.get() != crc {
             return Err(FrameError::HeaderCrc);
@@ -297,6 +301,7 @@ impl RawHeader {
         };
         let undefined = |field, value: u64| FrameError::Field { field, value };
         Ok(Header {
+            version: expected,
             kind: match self.kind {
                 1 => FrameKind::Introduction,
                 2 => FrameKind::Welcome,
@@ -371,6 +376,7 @@ mod tests {
 
     fn sample() -> Header {
         Header {
+            version: 9,
             kind: FrameKind::Reply,
             service: Service::Nsd,
             class: OpClass::Write,
@@ -395,11 +401,13 @@ mod tests {
     #[test]
     fn headers_round_trip_and_every_bit_is_covered() {
         let bytes = sample().encode();
-        assert_eq!(Header::decode(&bytes), Ok(sample()));
+        assert_eq!(Header::decode(&bytes, 9), Ok(sample()));
+        let other = Err(FrameError::Version { theirs: 9, expected: 10 });
+        assert_eq!(Header::decode(&bytes, 10), other);
         for bit in 0..HEADER_LEN * 8 {
             let mut torn = bytes;
             torn[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&torn).is_err(), "bit {bit} flipped unseen");
+            assert!(Header::decode(&torn, 9).is_err(), "bit {bit} flipped unseen");
         }
     }
 
@@ -407,7 +415,7 @@ mod tests {
     fn a_lying_length_is_refused() {
         let header = Header { payload_len: PAYLOAD_LEN_MAX + 1, ..sample() };
         assert!(matches!(
-            Header::decode(&header.encode()),
+            Header::decode(&header.encode(), 9),
             Err(FrameError::TooLong { field: "payload_len", .. })
         ));
     }
@@ -415,7 +423,7 @@ mod tests {
     #[test]
     fn golden_header() {
         let bytes = sample().encode();
-        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 8, 0, 4, 2, 2, 9, 4, 0]);
+        assert_eq!(bytes[..12], [b'R', b'W', b'L', b'K', 9, 0, 4, 2, 2, 9, 4, 0]);
         assert_eq!(bytes[12..20], [77, 0, 0, 0, 0, 0, 16, 0]);
         assert_eq!(bytes[72..92], [7, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }

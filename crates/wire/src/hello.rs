@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use base::{NodeId, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::version::Build;
+
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Lane {
@@ -59,8 +61,8 @@ pub struct Introduction {
     pub window: Window,
     /// Bits of optional features; unknown ones are ignored.
     pub capabilities: u64,
-    /// The sender's program version, for messages only.
-    pub software: String,
+    /// The sender's build.
+    pub build: Build,
     /// The sender wants what follows in the clear, and this is the connection as it sees it: its own address and the one it
     /// connected to. Between two that see the same there is no relay that could change what they say.
     pub clear: Option<Seen>,
@@ -94,6 +96,8 @@ pub enum Welcome {
         window: Window,
         /// Its features.
         capabilities: u64,
+        /// Its build.
+        build: Build,
         /// Further addresses ("ip:port") of the same process, for multi-rail.
         addresses: Vec<String>,
         /// What follows is in the clear: both want it, and both see the same connection.

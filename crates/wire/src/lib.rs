@@ -19,3 +19,4 @@ pub mod nsd;
 pub mod owned;
 pub mod strip;
 pub mod token;
+pub mod version;

@@ -27,6 +27,8 @@ pub struct ClusterMap {
     pub clients: Vec<ClientEntry>,
     /// Members whose certificates are worth nothing any more, by rising number.
     pub revoked: Vec<MemberId>,
+    /// The level of the cluster: nothing is stored in a way that came with a later one.
+    pub level: u16,
 }
 
 /// A node.

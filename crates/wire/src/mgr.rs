@@ -460,6 +460,10 @@ pub enum MgrRequest {
         /// Which.
         member: MemberId,
     },
+    /// Who runs which build, and the level of the cluster.
+    Versions,
+    /// The newest level that the manager's build knows is the cluster's from now on; refused while somebody's does not know it.
+    Finalize,
 }
 
 /// Who asks to be let in.
@@ -522,6 +526,7 @@ impl MgrRequest {
             R::Admit(_) | R::Recertify { .. } => false,
             _ if matches!(role, Role::Admin | Role::Manager) => true,
             R::GetMap
+            | R::Versions
             | R::WaitMap { .. }
             | R::Cluster
             | R::ConfigGet
@@ -571,7 +576,8 @@ impl MgrRequest {
             | R::NodeRemove { .. }
             | R::NodeSet { .. }
             | R::Invite { .. }
-            | R::Revoke { .. } => false,
+            | R::Revoke { .. }
+            | R::Finalize => false,
         }
     }
 
@@ -765,6 +771,8 @@ pub enum MgrReply {
     },
     /// Who has joined, by rising number.
     Members(Vec<MemberInfo>),
+    /// See [`MgrRequest::Versions`].
+    Versions(Box<VersionReport>),
 }
 
 /// Why the manager did not do it.

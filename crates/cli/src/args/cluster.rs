@@ -1,4 +1,4 @@
-//! What a cluster holds and who uses it: file systems, pools, the manager's store, clients, tokens, locks, events, tunables.
+//! What a cluster holds, who uses it, and what it runs: versions, file systems, pools, the manager's store, clients, tokens, locks, events, tunables.
 
 use std::path::PathBuf;
 
@@ -6,6 +6,18 @@ use base::ByteSize;
 use clap::{Args, Subcommand, ValueHint};
 
 use super::common::{Dir, Listing, Removal};
+
+#[derive(Subcommand)]
+pub enum Whole {
+    /// Who runs which version of ropewalk, which versions of the protocol that speaks, and the cluster's level
+    #[command(after_help = "Examples:
+  ropewalk cluster version --dir /data/rope
+  ropewalk cluster version --dir /data/rope --json | jq '.members[] | select(.ready | not) | .name'")]
+    Version(Listing),
+    /// Let the cluster store things in the newest way, once all run a version that can read it. There is no way back
+    #[command(after_help = "Example:\n  ropewalk cluster finalize --dir /data/rope")]
+    Finalize(Dir),
+}
 
 #[derive(Subcommand)]
 pub enum Fs {

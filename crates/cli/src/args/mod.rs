@@ -87,6 +87,9 @@ pub enum Command {
     /// File systems
     #[command(subcommand)]
     Fs(Fs),
+    /// The cluster as a whole: which versions of ropewalk it runs
+    #[command(subcommand)]
+    Cluster(Whole),
     /// Nodes: the servers of the cluster, on whatever machine
     #[command(subcommand)]
     Node(Node),

@@ -31,6 +31,7 @@ mod status;
 mod testbed;
 mod up;
 mod verify;
+mod versions;
 mod waiters;
 
 use anyhow::{Context, Result};
@@ -58,6 +59,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::Create { dir, name, pool }) => pools::fs_create(dir, name, pool),
         Command::Fs(args::Fs::Delete(args)) => pools::fs_delete(args),
         Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
+        Command::Cluster(args::Whole::Version(listing)) => versions::version(listing),
+        Command::Cluster(args::Whole::Finalize(dir)) => versions::finalize(dir),
         Command::Node(args::Node::List(listing)) => nodes::list(listing),
         Command::Node(args::Node::Show(args)) => nodes::show(args),
         Command::Node(args::Node::Token(args)) => join::token(args),

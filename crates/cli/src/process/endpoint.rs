@@ -21,9 +21,23 @@ pub fn start_endpoint(
     node: base::NodeId,
     listen: SocketAddr,
 ) -> Result<Endpoint> {
-    let config =
-        EndpointConfig { node, listen: vec![listen], visitors: role == Role::Manager, ..dir.endpoint(role)? };
+    let config = EndpointConfig {
+        node,
+        name: name(dir, role, node),
+        listen: vec![listen],
+        visitors: role == Role::Manager,
+        ..dir.endpoint(role)?
+    };
     Ok(Endpoint::start(config)?)
+}
+
+/// What people call the process.
+fn name(dir: &ClusterDir, role: Role, node: base::NodeId) -> String {
+    match (role, dir.file.node(node)) {
+        (Role::Manager, _) => "the manager".to_owned(),
+        (Role::Server, Some(node)) => node.name.clone(),
+        _ => format!("a {} on {}", format!("{role:?}").to_lowercase(), ident::own_ident().host),
+    }
 }
 
 /// The endpoint of a client: others reach it at the address from which this machine reaches the manager.

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use net::{Role, Service};
+use wire::version::Build;
 
 use super::{
     admin, endpoint, ident, mounts,
@@ -18,11 +19,15 @@ use crate::cluster_dir::{ClusterDir, NodeFile, renewal};
 pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
     tracing::info!("{} waits for the manager", node.name);
     // Nothing is open yet.
-    let Some(found) = stop.before(tunables::wait_for(dir)).await else {
+    let Some(found) = stop.before(tunables::wait_for(dir, &node.name)).await else {
         told_early();
         return Ok(());
     };
     let (tunables, map) = found?;
+    // The manager says the same; here before anything of the pdisks is touched.
+    if let Err(reason) = Build::own().check_level(map.level) {
+        bail!("{} cannot be part of the cluster: {reason}", node.name);
+    }
     tracing::info!("{} opens its pdisks", node.name);
     let queues = Queues::start(&tunables)?;
     let cluster = dir.file.cluster_id()?;

@@ -30,9 +30,9 @@ pub async fn read(link: &Link) -> Result<Tunables> {
     Ok(tunables)
 }
 
-/// The cluster's tunables and map, as soon as the manager answers: a server has nothing to do before.
-pub async fn wait_for(dir: &ClusterDir) -> Result<(Tunables, ClusterMap)> {
-    let link = Link::new(dir)?;
+/// The cluster's tunables and map, as soon as the manager answers: a server, of this name, has nothing to do before.
+pub async fn wait_for(dir: &ClusterDir, server: &str) -> Result<(Tunables, ClusterMap)> {
+    let link = Link::of(dir, server.to_owned())?;
     let both = async || Ok((read(&link).await?, link.cluster().await?.map));
     loop {
         let found: Result<_> = both().await;

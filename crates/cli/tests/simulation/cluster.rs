@@ -258,11 +258,8 @@ impl Cluster {
     /// Asks the manager in nobody's name.
     pub async fn wish(&self, request: MgrRequest) -> Option<MgrReply> {
         let (manager, process) = self.manager.lock().unwrap().clone()?;
-        let caller = Caller {
-            session: SessionId(0),
-            member: MemberId(0),
-            expires: Instant::now() + Duration::from_secs(30),
-        };
+        let expires = Instant::now() + Duration::from_secs(30);
+        let caller = Caller { session: SessionId(0), member: MemberId(0), expires, build: None };
         process.spawn(async move { manager.handle(caller, request).await }).await.ok()
     }
 
@@ -359,7 +356,7 @@ impl Cluster {
             sleep(Duration::from_millis(20)).await;
             return Err(LinkError::Unreachable("no manager".into()));
         };
-        let caller = Caller { session, member: MemberId(0), expires };
+        let caller = Caller { session, member: MemberId(0), expires, build: None };
         if request.is_idempotent()
             && let Some(late) = self.copy_after()
         {

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use base::{Epoch, FsId, InodeNo, MemberId, PoolId, SessionId};
-use wire::mgr::{MgrRequest, Timestamp};
+use wire::{
+    mgr::{MgrRequest, Timestamp},
+    version::Build,
+};
 
 use super::{NewPool, Removal, Ticket};
 
@@ -45,6 +48,8 @@ pub struct Question {
     pub member: MemberId,
     /// When the asker stops waiting.
     pub expires: Duration,
+    /// What the asker runs; none: it does not come over the network.
+    pub build: Option<Build>,
 }
 
 /// What is wanted of the cluster.

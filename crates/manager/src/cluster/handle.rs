@@ -78,12 +78,26 @@ impl Cluster {
                 step.reply(ticket, MgrReply::LogMarks(self.log_marks(&pdisks)));
             }
             Request(R::RegisterServer { node, process, addrs, pdisks }) => {
-                self.register(ticket, node, process, addrs, pdisks, now, step);
+                if self.admits(&question, || self.node_name(node), step) {
+                    self.register(ticket, node, process, addrs, pdisks, now, step);
+                }
             }
-            Request(R::Renew { epoch, pdisks }) => self.renew(ticket, session, epoch, pdisks, now, step),
+            Request(R::Renew { epoch, pdisks }) => {
+                self.renew(ticket, session, epoch, pdisks, now, step);
+                self.hear(session, question.build, step);
+            }
             Request(R::OpenSession { fs, process, admin_addr, mount, proven_dead, share }) => {
-                let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
-                self.open(question, &fs, record, &proven_dead, share, now, step);
+                if self.admits(&question, || format!("{mount} on {}", process.host), step) {
+                    let record = SessionRecord { process, admin_addr, mount, ..SessionRecord::default() };
+                    self.open(question, &fs, record, &proven_dead, share, now, step);
+                }
+            }
+            Request(R::Versions) => {
+                step.reply(ticket, MgrReply::Versions(Box::new(self.version_report())));
+            }
+            Request(R::Finalize) => {
+                let outcome = self.finalize(step);
+                step.answer(ticket, outcome);
             }
             Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
             Request(R::CloseSession) => self.close(ticket, session, now, step),

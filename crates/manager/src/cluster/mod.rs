@@ -16,6 +16,7 @@
 
 #[cfg(test)]
 mod absence_tests;
+mod builds;
 mod clients;
 mod code;
 mod event;
@@ -54,6 +55,9 @@ mod stored;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod versions;
+#[cfg(test)]
+mod versions_tests;
 mod wishes;
 
 use std::time::Duration;

@@ -151,6 +151,7 @@ impl Cluster {
         self.given.last = self.given.last.max(id);
         self.given.unused.remove(&id);
         step.put(keys::node_key(id), &NodeRecord { used: true });
+        self.forget_build(id, step);
         self.bump();
         self.map.nodes.retain(|node| node.id != id);
         step.notes.push(format!("node {name} ({id}) is removed"));

@@ -25,7 +25,7 @@ pub(super) const LEASE: Duration = Duration::from_secs(10);
 
 /// A cluster of `nodes` nodes with one pdisk each, one pool over all of them with one group.
 pub(super) struct Stage {
-    store: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub store: BTreeMap<Vec<u8>, Vec<u8>>,
     pub cluster: Cluster,
     pub now: Duration,
     tickets: Ticket,
@@ -34,6 +34,8 @@ pub(super) struct Stage {
     pub replies: BTreeMap<Ticket, MgrReply>,
     pub servers: BTreeMap<u32, SessionId>,
     pub collected: u32,
+    /// What whoever asks runs.
+    pub build: Option<wire::version::Build>,
 }
 
 /// A point of a log that is as long, with the content that the tests mean.
@@ -104,6 +106,7 @@ impl Stage {
             now: Duration::ZERO,
             tickets: 0,
             asker: MemberId(0),
+            build: None,
             replies: BTreeMap::new(),
             servers: BTreeMap::new(),
             collected: 0,
@@ -136,10 +139,8 @@ impl Stage {
     pub fn question(&mut self, session: SessionId, ask: impl Into<Ask>) -> Ticket {
         self.tickets += 1;
         let expires = self.now + Duration::from_secs(60);
-        self.tell(Event::Asked(
-            Question { ticket: self.tickets, session, member: self.asker, expires },
-            ask.into(),
-        ));
+        let (ticket, member, build) = (self.tickets, self.asker, self.build);
+        self.tell(Event::Asked(Question { ticket, session, member, expires, build }, ask.into()));
         self.tickets
     }
 

@@ -7,6 +7,7 @@ use wire::map::ClusterMap;
 
 use super::{
     Ticket,
+    builds::Builds,
     grants::Grants,
     longest_lease::LongestLease,
     moving::Moving,
@@ -125,6 +126,8 @@ pub struct Cluster {
     pub(super) invited: BTreeMap<u64, InvitationRecord>,
     /// Machines that have joined.
     pub(super) members: BTreeMap<MemberId, MemberRecord>,
+    /// Who runs what.
+    pub(super) builds: Builds,
     /// When the last event was.
     pub(super) now: Duration,
 }
@@ -138,7 +141,8 @@ fn tokens_max(files_to_cache_max: u32) -> u64 {
 impl Cluster {
     /// From what is stored.
     pub fn load(from: &dyn Read, lease: Duration, now: Duration) -> Result<Cluster, ReadError> {
-        let map = load_map(from)?;
+        let (mut map, builds) = (load_map(from)?, Builds::load(from)?);
+        map.level = builds.level();
         let counters: CounterRecord = keys::read(from, &keys::counter_key())?.unwrap_or_default();
         let longest = LongestLease::load(from, lease, now)?;
         // Whom this takes as renewed now has the longest lease that it may have been given.
@@ -167,6 +171,7 @@ impl Cluster {
             given: given_nodes(from)?,
             invited: invitations(from)?,
             members: members(from)?,
+            builds,
             now,
             map,
         };

@@ -50,6 +50,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             filesystems: head.filesystems,
             clients: head.clients,
             revoked: head.revoked,
+            level: 0, // stands in the record of the format
         }),
     }
 }

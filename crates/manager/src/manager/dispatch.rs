@@ -126,7 +126,8 @@ impl Manager {
         let ticket = self.inner.tickets.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let asker = Asker { session: caller.session, answer };
-        let question = Question { ticket, session: caller.session, member: caller.member, expires };
+        let Caller { session, member, build, .. } = caller;
+        let question = Question { ticket, session, member, expires, build };
         self.inner.tell(Event::Asked(question, ask), Some((ticket, asker))).await?;
         match tokio::time::timeout_at(caller.expires, answered).await {
             Ok(Ok(reply)) => Ok(reply),

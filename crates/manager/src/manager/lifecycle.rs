@@ -12,7 +12,7 @@ use tokio::{
     sync::{Notify, mpsc, watch},
     time::Instant,
 };
-use wire::{map::ClusterMap, mgr::MgrError};
+use wire::{map::ClusterMap, mgr::MgrError, version::Build};
 
 use super::{collect, driver, read_refusal, shared::Inner, tunables::read_tunables};
 use crate::{
@@ -56,6 +56,8 @@ pub struct Caller {
     pub member: MemberId,
     /// When it stops waiting.
     pub expires: Instant,
+    /// What it runs; none: it does not come over the network.
+    pub build: Option<Build>,
 }
 
 /// The manager of a cluster. Cheap to clone; its tasks end with [`Manager::stop`].

@@ -41,6 +41,8 @@ pub struct Call {
     /// again on another, either way; without this flag the peer remembers it, so that it takes effect once,
     /// and it ends with `Disconnected { maybe_executed: true }` if the peer has started anew meanwhile.
     pub idempotent: bool,
+    /// The first version of the protocol that has this message: it goes to no peer that speaks an older one; 0: all have it.
+    pub since: u16,
     /// How long it waits while there is no connection at all; `None`: the endpoint's `patience_default`.
     pub patience: Option<Duration>,
 }
@@ -62,6 +64,7 @@ impl Call {
             unit_crcs: false,
             deadline,
             idempotent: false,
+            since: 0,
             patience: None,
         }
     }

@@ -83,7 +83,12 @@ impl Group {
                 let reason = format!("{lost}; the peer has started anew since the request was sent");
                 return Err(CallError::Disconnected { maybe_executed: true, reason });
             }
+            let version = conn.socket.version();
+            if call.since > version {
+                return Err(CallError::TooOld { peer: conn.peer_name(), speaks: version, since: call.since });
+            }
             let header = Header {
+                version,
                 kind: FrameKind::Request,
                 service: call.service,
                 class: call.class,

@@ -58,6 +58,7 @@ pub(crate) fn dispatch(
         member: conn.peer.member,
         addr: conn.remote,
         session: conn.peer.session,
+        build: conn.peer.build,
         group: Arc::clone(&conn.group),
     };
     let received = Instant::now();
@@ -197,6 +198,7 @@ fn send_reply(conn: &Conn, request: &Header, since: Instant, mut response: Respo
         response = Response::error(Status::Internal, e);
     }
     let header = Header {
+        version: conn.socket.version(),
         kind: FrameKind::Reply,
         status: response.status,
         body_len: response.body.len() as u32,

@@ -7,7 +7,7 @@ use std::{fmt, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Insta
 use base::{MemberId, NodeId, SessionId};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
-use wire::{frame::Header, hello::Role};
+use wire::{frame::Header, hello::Role, version::Build};
 
 use crate::{
     calls::{inbound::Cancel, response::Response},
@@ -101,6 +101,8 @@ pub struct PeerId {
     pub addr: SocketAddr,
     /// The session named in its handshake; a request's own is in its header.
     pub session: SessionId,
+    /// Its build. What is answered must be known in the version of the connection, which its request's header names.
+    pub build: Build,
     pub(crate) group: Arc<Group>,
 }
 

@@ -224,7 +224,8 @@ impl Conn {
 
     /// A frame without body.
     pub(crate) fn bare(&self, kind: FrameKind, request_id: u64) -> OutFrame {
-        let header = Header { kind, request_id, sent_us: self.core.now_us(), ..Header::default() };
+        let (version, sent_us) = (self.socket.version(), self.core.now_us());
+        let header = Header { version, kind, request_id, sent_us, ..Header::default() };
         OutFrame { header: header.encode(), body: Bytes::new(), payload: Payload::new(), request: None }
     }
 

@@ -144,9 +144,9 @@ pub(crate) async fn connect(
             tracing::warn!(peer = %addr, "the peer refuses this node: {reason}");
             DialError::Refused { addr, reason }
         }
-        HandshakeError::OtherVersion => {
+        HandshakeError::OtherVersion | HandshakeError::NoCommonVersion(_) => {
             let reason = source.to_string();
-            tracing::warn!(peer = %addr, "{reason}");
+            refused::note(core, addr, &source);
             DialError::Refused { addr, reason }
         }
         source => {

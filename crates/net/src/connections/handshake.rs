@@ -18,10 +18,11 @@ use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
     hello::{Introduction, Lane, Role, Seen, Welcome, Window},
+    version::Build,
 };
 
 use crate::{
-    connections::{handshake_error::HandshakeError, socket::Socket, tls},
+    connections::{handshake_error::HandshakeError, parting, socket::Socket, tls},
     core::Core,
     links::choose::Path,
 };
@@ -45,7 +46,7 @@ pub(crate) struct Identity {
     /// As which member it has proven that: no two processes are one that are different ones.
     pub member: MemberId,
     pub session: SessionId,
-    pub software: String,
+    pub build: Build,
 }
 
 /// What a finished handshake yields.
@@ -75,6 +76,9 @@ pub(crate) async fn connect(
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
     let (socket, shown) = tls::connect(&core.identity(), stream, lane).await?;
+    if socket.spoken().is_none() {
+        return Err(parting::part(&socket, config.build.protocols, &parting::own_name(core)).await);
+    }
     let seen = seen(core, socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
     let introduction = Introduction {
         node: config.node,
@@ -85,7 +89,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         conns_max: core.conns_max(),
         window: config.window,
         capabilities: 0,
-        software: config.software.clone(),
+        build: config.build,
         clear: config.clear.then_some(seen),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
@@ -95,14 +99,24 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
     };
     match welcome {
         Welcome::Refused { reason } => Err(HandshakeError::Refused(reason)),
-        Welcome::Accepted { node, process, role, conns_max, window, capabilities: _, addresses, clear } => {
+        Welcome::Accepted {
+            node,
+            process,
+            role,
+            conns_max,
+            window,
+            capabilities: _,
+            build,
+            addresses,
+            clear,
+        } => {
             is_its(core, &shown, role, node).map_err(HandshakeError::Refusing)?;
             if clear && !config.clear {
                 return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
-            let (session, software) = (SessionId(0), String::new());
-            let peer = Identity { node, process, role, member: shown.id, session, software };
+            let session = SessionId(0);
+            let peer = Identity { node, process, role, member: shown.id, session, build };
             Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
@@ -120,7 +134,7 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
     let (limit, began) = (core.config.connect_timeout, Instant::now());
     let (socket, shown) =
         match within(limit, tls::accept(&core.identity(), &mut stream, core.config.visitors)).await {
-            Ok((records, shown)) => (Socket::sealed(stream, records), shown),
+            Ok((records, spoken, shown)) => (Socket::sealed(stream, records, spoken), shown),
             Err(error) => {
                 if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
                     // Its version does not know ours, and reads the number in a header.
@@ -132,6 +146,11 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
             }
         };
     let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
+    if socket.spoken().is_none() {
+        let name = parting::own_name(core);
+        let parting = async { Err(parting::part(&socket, core.config.build.protocols, &name).await) };
+        return within(left, parting).await;
+    }
     let Some(shown) = shown else {
         let (FrameKind::Introduction, said) = within(left, receive(&socket)).await? else {
             return Err(HandshakeError::Stranger);
@@ -171,6 +190,9 @@ pub(crate) async fn visit(
 ) -> Result<Bytes, HandshakeError> {
     within(limit, async {
         let socket = tls::visit(visitor, stream).await?;
+        if socket.spoken().is_none() {
+            return Err(parting::part(&socket, Build::own().protocols, "a machine that wants to join").await);
+        }
         send_bytes(&socket, FrameKind::Introduction, said).await?;
         match receive(&socket).await? {
             (FrameKind::Welcome, answer) => Ok(answer),
@@ -208,6 +230,7 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accept
             conns_max: core.conns_max(),
             window: config.window,
             capabilities: 0,
+            build: config.build,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
             clear,
         },
@@ -215,8 +238,8 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accept
     };
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
-    let Introduction { node, process, role, session, lane, conns_max, window, software, .. } = introduction;
-    let peer = Identity { node, process, role, member: shown.id, session, software };
+    let Introduction { node, process, role, session, lane, conns_max, window, build, .. } = introduction;
+    let peer = Identity { node, process, role, member: shown.id, session, build };
     Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
 }
 
@@ -268,14 +291,20 @@ async fn send<T: serde::Serialize>(
 }
 
 async fn send_bytes(socket: &Socket, kind: FrameKind, body: &[u8]) -> Result<(), HandshakeError> {
-    let header = Header { kind, body_len: body.len() as u32, body_crc: crc32c(body), ..Header::default() };
+    let header = Header {
+        version: socket.version(),
+        kind,
+        body_len: body.len() as u32,
+        body_crc: crc32c(body),
+        ..Header::default()
+    };
     Ok(socket.write_all(&[&header.encode()[..], body].concat()).await?)
 }
 
 async fn receive(socket: &Socket) -> Result<(FrameKind, Bytes), HandshakeError> {
     let mut bytes = [0; HEADER_LEN];
     socket.read_exact(&mut bytes).await?;
-    let header = Header::decode(&bytes)?;
+    let header = Header::decode(&bytes, socket.version())?;
     for (field, len) in [("body_len", header.body_len), ("payload_len", header.payload_len)] {
         let max = if field == "body_len" { BODY_MAX } else { 0 };
         if len > max {

@@ -31,6 +31,9 @@ pub(crate) enum HandshakeError {
         wire::frame::PROTOCOL_VERSION
     )]
     OtherVersion,
+    /// Both sides speak several versions, and none is the same. The text names who is to be upgraded.
+    #[error("{0}")]
+    NoCommonVersion(String),
     #[error("{0}")]
     Tls(Error),
     /// The other side, which is who it says, refuses us.
@@ -61,7 +64,9 @@ impl HandshakeError {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             HandshakeError::Io(_) => "broken",
-            HandshakeError::Frame(FrameError::Version { .. }) | HandshakeError::OtherVersion => "version",
+            HandshakeError::Frame(FrameError::Version { .. })
+            | HandshakeError::OtherVersion
+            | HandshakeError::NoCommonVersion(_) => "version",
             HandshakeError::Frame(_) | HandshakeError::Unexpected(_) | HandshakeError::Tls(_) => "garbage",
             HandshakeError::Timeout(_) => "silent",
             HandshakeError::Stranger => "stranger",

@@ -12,6 +12,7 @@ pub(crate) mod handshake;
 pub(crate) mod handshake_error;
 pub(crate) mod keeper;
 pub(crate) mod outbox;
+pub(crate) mod parting;
 pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod reader;

@@ -101,7 +101,7 @@ impl Reader {
     }
 
     async fn frame(&mut self) -> Result<(), CloseReason> {
-        let header = Header::decode(&self.header().await?)?;
+        let header = Header::decode(&self.header().await?, self.conn.socket.version())?;
         self.conn.counters.frames_received.fetch_add(1, Ordering::Relaxed);
         self.conn.stats.received_messages.inc();
         let has_payload = header.payload_len > 0;

@@ -21,8 +21,8 @@ pub(crate) async fn connected() -> (Socket, Socket) {
         tls::connect(&identity, stream, Lane::Bulk),
         tls::accept(&identity, &mut accepted, false)
     );
-    let (Ok((connecting, _)), Ok((records, _))) = both else { panic!("no handshake") };
-    (connecting.settle(false), Socket::sealed(accepted, records).settle(false))
+    let (Ok((connecting, _)), Ok((records, spoken, _))) = both else { panic!("no handshake") };
+    (connecting.settle(false), Socket::sealed(accepted, records, spoken).settle(false))
 }
 
 fn pattern(len: usize) -> Vec<u8> {

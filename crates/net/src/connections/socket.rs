@@ -17,6 +17,7 @@ use tokio::{
     io::Interest,
     net::{TcpListener, TcpSocket, TcpStream},
 };
+use trust::Spoken;
 use wire::hello::Lane;
 
 use crate::{
@@ -27,12 +28,14 @@ use crate::{
 pub(crate) struct Socket {
     stream: TcpStream,
     records: Option<Records>,
+    /// What both ends speak.
+    spoken: Spoken,
 }
 
 impl Socket {
     /// Whose bytes are sealed.
-    pub(crate) fn sealed(stream: TcpStream, records: Records) -> Socket {
-        Socket { stream, records: Some(records) }
+    pub(crate) fn sealed(stream: TcpStream, records: Records, spoken: Spoken) -> Socket {
+        Socket { stream, records: Some(records), spoken }
     }
 
     /// The handshake is over. `clear`: both sides want what follows so.
@@ -40,7 +43,20 @@ impl Socket {
         if let Some(records) = &self.records {
             records.open.lock().read_ahead();
         }
-        Socket { stream: self.stream, records: self.records.filter(|_| !clear) }
+        Socket { records: self.records.filter(|_| !clear), ..self }
+    }
+
+    /// The version of the protocol; none: the other end has none in common with this one.
+    pub(crate) fn spoken(&self) -> Option<u16> {
+        match self.spoken {
+            Spoken::Version(version) => Some(version),
+            Spoken::Parting => None,
+        }
+    }
+
+    /// The version of all frames here; 0 where there can be none.
+    pub(crate) fn version(&self) -> u16 {
+        self.spoken().unwrap_or_default()
     }
 
     /// What it is for is known. Until then a read takes little at a time.

@@ -10,9 +10,9 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Identity, Member, Visitor};
+use trust::{Identity, Member, Spoken, Visitor};
 use wire::{
-    frame::{FrameError, HEADER_LEN, Header},
+    frame::{FrameError, HEADER_LEN, Header, PROTOCOL_VERSION},
     hello::Lane,
 };
 
@@ -52,8 +52,9 @@ pub(crate) async fn connect(
     let mut end = identity.connect()?;
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
+    let spoken = spoken(end.alpn_protocol())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?);
+    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken);
     socket.serve(lane);
     Ok((socket, shown))
 }
@@ -62,8 +63,9 @@ pub(crate) async fn connect(
 pub(crate) async fn visit(visitor: &Visitor, mut stream: TcpStream) -> Result<Socket, HandshakeError> {
     let mut end = visitor.connect()?;
     drive(&mut end, &mut stream).await?;
+    let spoken = spoken(end.alpn_protocol())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?))
+    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken))
 }
 
 /// The accepting side; nobody: it is a visitor. What refuses the other end has said so to it.
@@ -71,13 +73,18 @@ pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
     visitors: bool,
-) -> Result<(Records, Option<Member>), HandshakeError> {
+) -> Result<(Records, Spoken, Option<Member>), HandshakeError> {
     let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
     let certificates = end.peer_certificates();
     let shown = certificates.map(|all| shown(Some(all))).transpose()?;
+    let spoken = spoken(end.alpn_protocol())?;
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys))?, shown))
+    Ok((Records::new(secrets, Keys::Accepting(keys))?, spoken, shown))
+}
+
+fn spoken(agreed: Option<&[u8]>) -> Result<Spoken, HandshakeError> {
+    Spoken::of(agreed).ok_or(HandshakeError::OtherVersion)
 }
 
 /// What the certificate at the other end says.
@@ -170,7 +177,7 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> Result<(), H
 async fn former_version(stream: &mut TcpStream, head: &[u8; HEAD]) -> HandshakeError {
     let mut bytes = [0; HEADER_LEN];
     bytes[..HEAD].copy_from_slice(head);
-    match stream.read_exact(&mut bytes[HEAD..]).await.map(|_| Header::decode(&bytes)) {
+    match stream.read_exact(&mut bytes[HEAD..]).await.map(|_| Header::decode(&bytes, PROTOCOL_VERSION)) {
         Ok(Err(error @ FrameError::Version { .. })) => error.into(),
         Ok(_) => Error::General("a frame where TLS begins".to_owned()).into(),
         Err(error) => error.into(),

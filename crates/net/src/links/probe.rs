@@ -74,6 +74,7 @@ impl Probe<'_> {
     async fn ask(&mut self, request: &NetRequest, payload: u32) -> io::Result<Links> {
         let body = wire::frame::encode(request);
         let header = Header {
+            version: self.socket.version(),
             kind: FrameKind::Request,
             service: Service::Net,
             body_len: body.len() as u32,
@@ -99,7 +100,7 @@ async fn answer(from: &Socket, id: u64, payload: u32) -> io::Result<Links> {
     loop {
         let mut bytes = [0; HEADER_LEN];
         from.read_exact(&mut bytes).await?;
-        let header = Header::decode(&bytes).map_err(io::Error::other)?;
+        let header = Header::decode(&bytes, from.version()).map_err(io::Error::other)?;
         // The peer may ask whether we live; the answer to its last request says so as well.
         if header.kind == FrameKind::Ping && header.body_len == 0 && header.payload_len == 0 {
             continue;
@@ -134,7 +135,7 @@ fn zeros(len: u32) -> Bytes {
 
 /// Ends a connection that was tried and is not kept, such that the peer takes it for meant.
 pub(crate) async fn part(socket: Socket) {
-    let drain = Header { kind: FrameKind::Drain, ..Header::default() };
+    let drain = Header { version: socket.version(), kind: FrameKind::Drain, ..Header::default() };
     let _ = socket.write_all(&drain.encode()).await;
     let mut answer = [0; HEADER_LEN];
     let _ = tokio::time::timeout(Duration::from_secs(1), socket.read_exact(&mut answer)).await;

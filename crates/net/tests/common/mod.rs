@@ -19,8 +19,9 @@ use tokio::{
 };
 use wire::{
     crc::crc32c,
-    frame::{FrameKind, HEADER_LEN, Header},
+    frame::{FrameKind, HEADER_LEN, Header, PROTOCOL_VERSION},
     hello::{Introduction, Role, Seen, Welcome, Window},
+    version::Build,
 };
 
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -148,7 +149,7 @@ pub fn introduction(lane: Lane, process: u64) -> Introduction {
         conns_max: 2,
         window: Window { requests: 64, bytes: 1 << 20 },
         capabilities: 0,
-        software: "test".to_owned(),
+        build: Build::own(),
         clear: None,
     }
 }
@@ -250,7 +251,8 @@ impl Tls {
         stream: &mut TcpStream,
     ) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
         let head = self.receive(stream, HEADER_LEN).await?;
-        let header = Header::decode(head[..].try_into().unwrap()).map_err(std::io::Error::other)?;
+        let header =
+            Header::decode(head[..].try_into().unwrap(), PROTOCOL_VERSION).map_err(std::io::Error::other)?;
         let body = self.receive(stream, header.body_len as usize).await?;
         let payload = self.receive(stream, header.payload_len as usize).await?;
         Ok((header, body, payload))
@@ -319,6 +321,7 @@ pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Intr
         conns_max: 2,
         window: Window { requests: 64, bytes: 64 << 20 },
         capabilities: 0,
+        build: Build::own(),
         addresses: vec![],
         clear: true,
     };
@@ -334,7 +337,7 @@ pub fn request(id: u64) -> Header {
 pub async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>, Vec<u8>)> {
     let mut bytes = [0; HEADER_LEN];
     stream.read_exact(&mut bytes).await?;
-    let header = Header::decode(&bytes).map_err(std::io::Error::other)?;
+    let header = Header::decode(&bytes, PROTOCOL_VERSION).map_err(std::io::Error::other)?;
     let mut body = vec![0; header.body_len as usize];
     stream.read_exact(&mut body).await?;
     let mut payload = vec![0; header.payload_len as usize];

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Extent, ProcessIdent, Timestamp};
 use crate::{
+    hello::Role,
     map::{ClusterMap, PdiskState},
     token::{Need, Token},
+    version::Build,
 };
 
 /// What `status` and the listings show.
@@ -28,6 +30,30 @@ pub struct ClusterReport {
     pub store_damage: Vec<String>,
     /// Per pool, in map order: what moves.
     pub moving: Vec<PoolMoving>,
+}
+
+/// Who runs what.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VersionReport {
+    /// The level of the cluster.
+    pub level: u16,
+    /// The manager's build.
+    pub manager: Build,
+    /// Nodes, by rising id, then clients.
+    pub members: Vec<MemberVersion>,
+}
+
+/// What a node or a client runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberVersion {
+    /// Server or client.
+    pub role: Role,
+    /// The node's name, or the mount point with its host.
+    pub name: String,
+    /// Its session; none: it is down.
+    pub session: Option<SessionId>,
+    /// What it runs, or ran last; none: not known.
+    pub build: Option<Build>,
 }
 
 /// What moves in a pool.

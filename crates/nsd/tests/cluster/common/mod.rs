@@ -240,6 +240,7 @@ impl Cluster {
             filesystems: vec![FsEntry { id: FS, name: "fs1".into(), pool: POOL }],
             clients: vec![],
             revoked: Vec::new(),
+            level: 1,
         };
         let manager =
             Arc::new(FakeManager { map: watch::Sender::new(Arc::new(map)), state: Mutex::default() });

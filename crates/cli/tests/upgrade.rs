@@ -1,0 +1,213 @@
+//! Story: a cluster is upgraded while it runs, one process after the other, in both orders: nobody's work fails, `cluster version` says who
+//! runs what, and what came with the new version is used only once `cluster finalize` was given. Builds of other versions are
+//! this one, which takes itself for them (`ROPEWALK_TEST_VERSIONS`: the newest version of the protocol, and the newest level).
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+#[allow(dead_code)] // what is for crashes
+#[path = "arrays/load.rs"]
+mod load;
+
+mod common;
+
+use std::{
+    fs,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use common::{Cluster, ROPEWALK, THREE, ok, refused, ropewalk, seed, until};
+use load::{Load, same};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const VERSIONS: &str = "ROPEWALK_TEST_VERSIONS";
+/// Speaks 9, knows level 1.
+const OLD: &str = "9,1";
+/// Speaks 9 and 10, knows levels 1 and 2.
+const NEW: &str = "10,2";
+/// Speaks 11 and 12.
+const TOO_NEW: &str = "12,2";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn run_as(versions: &str, args: &[&str]) -> Output {
+    Command::new(ROPEWALK).args(args).env(VERSIONS, versions).output().expect("run ropewalk")
+}
+
+/// A cluster of the old version.
+fn old_cluster() -> Cluster {
+    let cluster = Cluster::prepare(&[&THREE[..], &["--pdisk-size", "256m", "--block-size", "256k"]].concat());
+    cluster.set_env(VERSIONS, OLD);
+    cluster.start();
+    cluster
+}
+
+/// Ends a process as an administrator would, and waits until it is gone.
+fn stop(cluster: &Cluster, name: &str) {
+    cluster.signal(name, Signal::TERM);
+    until("it has ended", || !cluster.processes().iter().any(|(other, _)| other == name));
+}
+
+/// Another version of it.
+fn replace(cluster: &Cluster, name: &str, versions: &str) {
+    stop(cluster, name);
+    cluster.start_server_with(name, &[(VERSIONS, versions)]);
+}
+
+/// What `cluster version` says; nothing while there is no manager.
+fn versions(cluster: &Cluster) -> Option<Value> {
+    let dir = cluster.dir();
+    let output = ropewalk(&["cluster", "version", "--dir", dir.to_str().unwrap(), "--json"]);
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// Waits until everybody is there, and these and nobody else are new.
+fn wait_mixed(cluster: &Cluster, new: &[&str]) {
+    let is_as_expected = |member: &Value| {
+        let is_new = new.contains(&member["name"].as_str().unwrap());
+        let protocols = if is_new { [9, 10] } else { [9, 9] };
+        let manager_is_new = new.contains(&"manager");
+        let spoken = if is_new && manager_is_new { 10 } else { 9 };
+        member["present"] == true
+            && member["protocols"] == serde_json::json!(protocols)
+            && member["spoken"] == spoken
+            && member["levels"] == if is_new { serde_json::json!([1, 2]) } else { serde_json::json!([1, 1]) }
+    };
+    until("everybody runs what was started", || {
+        versions(cluster)
+            .is_some_and(|versions| versions["members"].as_array().unwrap().iter().all(is_as_expected))
+    });
+}
+
+/// The versions of all connections between processes of the cluster.
+fn spoken(value: &Value, found: &mut Vec<u64>) {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key("lane") {
+                found.extend(fields["version"].as_u64());
+            }
+            fields.values().for_each(|value| spoken(value, found));
+        }
+        Value::Array(all) => all.iter().for_each(|value| spoken(value, found)),
+        _ => {}
+    }
+}
+
+fn says(cluster: &Cluster, log: &str, text: &str) {
+    let path = cluster.dir().join("log").join(format!("{log}.log"));
+    until(text, || fs::read_to_string(&path).unwrap().contains(text));
+}
+
+fn upgraded_under_load(order: [&str; 4]) {
+    let seed = seed();
+    let cluster = old_cluster();
+    let (dir, mnt) = (cluster.dir(), cluster.mnt());
+    let (dir, mnt) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
+    // No operation may fail.
+    let load = Load::start(&cluster.mnt().join("load"), 3, seed, false);
+    for (n, &name) in order.iter().enumerate() {
+        replace(&cluster, name, NEW);
+        load.goes_on();
+        cluster.wait_all_ok(PATIENCE);
+        wait_mixed(&cluster, &order[..=n]);
+        load.goes_on();
+        let finalize = ropewalk(&["cluster", "finalize", "--dir", dir]);
+        let versions = versions(&cluster).unwrap();
+        assert_eq!(versions["level"], 1, "too early for another");
+        if order[..=n].contains(&"manager") {
+            let told = String::from_utf8(finalize.stderr).unwrap();
+            assert!(!finalize.status.success() && told.contains("upgrade it"), "{told}");
+            // All that are left, the mount among them, and nobody else.
+            assert!(order[n + 1..].iter().all(|left| told.contains(&format!("{left} runs"))), "{told}");
+            assert!(!order[..=n].iter().any(|done| told.contains(&format!("{done} runs"))), "{told}");
+            assert!(told.contains(mnt), "{told}");
+        }
+    }
+    // There is a way back as long as it is not final.
+    replace(&cluster, order[0], OLD);
+    load.goes_on();
+    wait_mixed(&cluster, &order[1..]);
+    cluster.wait_all_ok(PATIENCE);
+    load.goes_on();
+    replace(&cluster, order[0], NEW);
+    wait_mixed(&cluster, &order);
+    cluster.wait_all_ok(PATIENCE);
+    let mut connections = Vec::new();
+    spoken(&cluster.json(&["net", "status"]), &mut connections);
+    assert!(connections.contains(&9) && connections.contains(&10), "{connections:?}");
+    let models = load.end();
+    same(&models);
+    ok(&["umount", mnt]);
+    assert!(run_as(NEW, &["mount", "--dir", dir, "fs1", mnt]).status.success());
+    same(&models);
+    let said = ok(&["cluster", "version", "--dir", dir]);
+    assert!(said.contains("`ropewalk cluster finalize` makes it 2"), "{said}");
+    until("the mount has said what it runs", || {
+        ropewalk(&["cluster", "finalize", "--dir", dir]).status.success()
+    });
+    assert_eq!(versions(&cluster).unwrap()["level"], 2);
+
+    // From now on the old version is refused, by name, whatever it is.
+    replace(&cluster, "n3", OLD);
+    says(&cluster, "n3", "n3 cannot be part of the cluster: it is too old: the cluster is at level 2");
+    until("it has ended", || !cluster.processes().iter().any(|(name, _)| name == "n3"));
+    // What it ran last is on record: the level's own feature.
+    until("its lease is over", || {
+        let found = versions(&cluster).unwrap();
+        let n3 = found["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|member| member["name"] == "n3")
+            .unwrap()
+            .clone();
+        n3["present"] == false && n3["protocols"] == serde_json::json!([9, 10])
+    });
+    cluster.start_server_with("n3", &[(VERSIONS, NEW)]);
+    let second = tempfile::tempdir().unwrap();
+    let told = run_as(OLD, &["mount", "--dir", dir, "fs1", second.path().to_str().unwrap()]);
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("it is too old") && told.contains("install a newer ropewalk"), "{told}");
+    replace(&cluster, "manager", OLD);
+    says(&cluster, "manager", "is of a cluster at level 2, and this ropewalk knows levels 1: it is too old");
+    cluster.start_server_with("manager", &[(VERSIONS, NEW)]);
+    wait_mixed(&cluster, &["manager", "n1", "n2", "n3", &format!("{mnt} on {}", host())]);
+    cluster.wait_all_ok(PATIENCE);
+    same(&models);
+    cluster.down();
+}
+
+fn host() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_manager_is_upgraded_first() {
+    upgraded_under_load(["manager", "n1", "n2", "n3"]);
+}
+
+#[test]
+fn the_servers_are_upgraded_first() {
+    upgraded_under_load(["n3", "n1", "n2", "manager"]);
+}
+
+#[test]
+fn a_process_without_a_common_version_is_refused_by_name() {
+    let cluster = old_cluster();
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    replace(&cluster, "n2", TOO_NEW);
+    let told = "the manager speaks version 9 of the protocol, and this process 11 to 12: the manager is too old; install a \
+                ropewalk there that speaks version 11 first";
+    says(&cluster, "n2", told);
+    says(&cluster, "manager", "n2 is too new; install a ropewalk here that speaks version 11 first");
+    // A command of a person.
+    let told = run_as(TOO_NEW, &["node", "list", "--dir", dir]);
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("the manager is too old"), "{told}");
+    // Files are there all the while.
+    fs::write(cluster.mnt().join("file"), "still").unwrap();
+    replace(&cluster, "n2", OLD);
+    cluster.wait_all_ok(PATIENCE);
+    assert!(!refused(&["node", "remove", "--dir", dir, "n2"]).is_empty());
+    cluster.down();
+}
