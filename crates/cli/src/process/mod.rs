@@ -19,3 +19,4 @@ pub mod serve;
 pub mod service;
 pub mod stop;
 pub mod tunables;
+pub mod units;
