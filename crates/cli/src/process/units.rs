@@ -31,10 +31,10 @@ const LINES: &str = "50";
 
 /// Whether systemd runs here, has this template, and does what this user says.
 pub fn are_here(template: &str) -> bool {
-    let installed = |place: &&str| Path::new(place).join(format!("{template}.service")).exists();
+    let installed = |place: &str| Path::new(place).join(format!("{template}.service")).exists();
     rustix::process::geteuid().is_root()
         && Path::new("/run/systemd/system").is_dir()
-        && PLACES.iter().any(|place| installed(&place))
+        && PLACES.iter().any(|place| installed(place))
 }
 
 /// Asks a process to end: SIGTERM, from systemd if it is one of its services.
