@@ -3,7 +3,9 @@
 
 # `make chaos`: the campaign of faults (docs/reliability.md); ROPEWALK_CHAOS_ROUNDS says how long.
 
-.PHONY: run test chaos setup build lint bench clean
+# `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
+
+.PHONY: run test chaos setup build deb deb-try lint bench clean
 
 run: setup build
 	scripts/run.sh
@@ -19,6 +21,12 @@ setup:
 
 build:
 	cargo build --release --package ropewalk-cli
+
+deb: setup build
+	scripts/deb.sh
+
+deb-try: setup build
+	scripts/deb-try.sh
 
 lint:
 	cargo fmt --all --check

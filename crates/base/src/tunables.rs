@@ -14,6 +14,6 @@ mod values;
 
 pub use attributes::{Change, Scope};
 pub use error::TunableError;
-pub use setting::{Choice, ConnCount, IoEngine, TransferMode, parse_duration};
+pub use setting::{Choice, ConnCount, IoEngine, LogLevel, TransferMode, parse_duration};
 pub use show::{Mark, ShowRow, explain, markdown};
 pub use table::{ROWS, Row, Tunables};

@@ -4,10 +4,12 @@
 //! for it. When writing works again, how many were lost is the next line. (`tracing-subscriber` alone says with
 //! `eprintln!` that stderr does not take a line, which panics; where that is in a destructor, the process aborts.)
 
+mod journal;
+
 use std::{
     io::Write,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
@@ -18,7 +20,8 @@ use base::{
     events::{self, Severity},
     stats::{Counter, counter},
 };
-use tracing_subscriber::fmt::MakeWriter;
+use parking_lot::Mutex;
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 /// Lines that wait to be written.
 const LINES_MAX: usize = 4096;
@@ -166,22 +169,50 @@ impl Write for Stderr {
 
 static LOG: LazyLock<Log> = LazyLock::new(|| Log::start(Stderr));
 
+/// The level of a process that was not started with one of its own, and how it is changed.
+struct Level {
+    in_force: Mutex<String>,
+    change: Box<dyn Fn(EnvFilter) + Send + Sync>,
+}
+
+/// Empty where `ROPEWALK_LOG` says what this process says: that stays.
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
 /// This process's log. Panics go there as well, since a pipe that nobody reads must not hold up who panics.
 pub fn start(default_level: &str) {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_env("ROPEWALK_LOG").unwrap_or_else(|_| default_level.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(LOG.clone())
+    let own = EnvFilter::try_from_env("ROPEWALK_LOG").ok();
+    let changes = own.is_none();
+    let log = tracing_subscriber::fmt()
         .with_ansi(false)
         .log_internal_errors(false)
-        .init();
+        .event_format(journal::Lines::to(rustix::stdio::stderr()))
+        .with_env_filter(own.unwrap_or_else(|| default_level.into()))
+        .with_writer(LOG.clone())
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    log.init();
+    let change = Box::new(move |filter| drop(handle.reload(filter))); // it fails only when the log is gone
+    if changes {
+        let _ = LEVEL.set(Level { in_force: Mutex::new(default_level.to_owned()), change }); // once
+    }
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let backtrace = std::backtrace::Backtrace::capture();
         let text = format!("thread {:?}: {panic}\n{backtrace}\n", thread.name().unwrap_or("without a name"));
         LOG.send(text.into_bytes());
     }));
+}
+
+/// From now on lines of this level (`error`, `warn`, `info`, `debug`) and graver ones are written, unless `ROPEWALK_LOG` says
+/// which.
+pub fn set_level(level: &str) {
+    let Some(own) = LEVEL.get() else { return };
+    let mut in_force = own.in_force.lock();
+    if *in_force != level {
+        (own.change)(level.into());
+        level.clone_into(&mut in_force);
+        say(&format!("the log's level is {level} now"));
+    }
 }
 
 /// Lines of this process's log that could not be written, in all.

@@ -18,7 +18,7 @@ use args::{Cli, Command};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(args::with_gpfsperf_options(std::env::args_os()));
+    let cli = Cli::parse_from(args::with_gpfsperf_options(args::with_helper_name(std::env::args_os())));
     logging::start(default_log_level(&cli.command));
     #[cfg(debug_assertions)] // for tests of upgrades; see `wire::version`
     if let Ok(newest) = std::env::var("ROPEWALK_TEST_VERSIONS") {

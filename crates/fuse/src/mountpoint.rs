@@ -126,6 +126,7 @@ fn mount_as_root(path: &Path, options: &MountOptions, device: &File) -> io::Resu
         (options.read_only, libc::MS_RDONLY),
         (!options.suid, libc::MS_NOSUID),
         (!options.dev, libc::MS_NODEV),
+        (options.no_exec, libc::MS_NOEXEC),
         (options.no_atime, libc::MS_NOATIME),
     ] {
         flags |= if set { flag } else { 0 };
@@ -139,9 +140,12 @@ fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountErr
     // A comma or backslash in the name would end the option.
     let name = options.fs_name.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = format!("fsname={name},subtype=ropewalk,default_permissions,nosuid,nodev");
-    for (set, option) in
-        [(options.allow_other, ",allow_other"), (options.read_only, ",ro"), (options.no_atime, ",noatime")]
-    {
+    for (set, option) in [
+        (options.allow_other, ",allow_other"),
+        (options.read_only, ",ro"),
+        (options.no_exec, ",noexec"),
+        (options.no_atime, ",noatime"),
+    ] {
         list.push_str(if set { option } else { "" });
     }
     let mut command = Command::new(HELPER);

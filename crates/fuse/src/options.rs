@@ -65,6 +65,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Device nodes work (root only).
     pub dev: bool,
+    /// Programs on it are not run.
+    pub no_exec: bool,
     /// Reading does not change access times.
     pub no_atime: bool,
     /// Requests the kernel may send on its own (read-ahead, direct I/O) before they are answered.
@@ -96,6 +98,7 @@ impl MountOptions {
             allow_non_empty: false,
             suid: false,
             dev: false,
+            no_exec: false,
             no_atime: false,
             max_background: 128,
             max_request: 1 << 20,

@@ -137,6 +137,28 @@ impl Choice for IoEngine {
         &[("auto", IoEngine::Auto), ("io_uring", IoEngine::IoUring), ("psync", IoEngine::Psync)];
 }
 
+/// How much a process says in its log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// What may need somebody.
+    Warn,
+    /// What happens to the process.
+    Info,
+    /// What it does, for who looks for a fault.
+    Debug,
+}
+
+impl Choice for LogLevel {
+    const WORDS: &'static [(&'static str, LogLevel)] = &[
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+    ];
+}
+
 /// How payloads that do not travel in the request do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransferMode {

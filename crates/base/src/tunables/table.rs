@@ -10,7 +10,7 @@ use super::{
         Change::{self, Live, Reopen, Restart},
         Scope::{self, Cluster, Mount, Node},
     },
-    setting::{Allowed, ConnCount, ConnCounts, IoEngine, Setting, TransferMode},
+    setting::{Allowed, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
 };
 use crate::units::{ByteSize, GIB, KIB, MIB};
 
@@ -371,6 +371,12 @@ tunables! {
     missing_rebuild_delay = "missingRebuildDelay": Duration {
         default: Duration::from_secs(600), range: ms(0, 86_400_000),
         unit: "time", scope: Cluster, change: Live
+    }
+    /// What manager, servers and mounts say in their logs: lines of this level and graver ones. A process that was started with
+    /// `ROPEWALK_LOG` keeps to that.
+    log_level = "logLevel": LogLevel {
+        default: LogLevel::Info, range: [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug],
+        unit: "word", scope: Cluster, change: Live, status: Used
     }
 }
 }

@@ -4,6 +4,7 @@ mod cluster;
 mod common;
 mod join;
 mod lab;
+mod mount_helper;
 mod net;
 mod nodes;
 mod pdisks;
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, net::*, nodes::*, pdisks::*, perf::*, processes::*, testbed::*,
+    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
+    processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -154,6 +156,12 @@ pub enum Command {
     /// Read this machine and say what to change, and why
     #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
     Advise(Advise),
+    /// What mount(8) calls for `mount -t ropewalk` and fstab
+    #[command(name = MOUNT_HELPER, hide = true)]
+    MountHelper(MountHelper),
+    /// What umount(8) calls
+    #[command(name = UMOUNT_HELPER, hide = true)]
+    UmountHelper(UmountHelper),
     /// Print the completion script of a shell
     #[command(after_help = "Example:\n  ropewalk completion bash > /etc/bash_completion.d/ropewalk")]
     Completion {

@@ -107,6 +107,12 @@ pub struct Mount {
     /// Only reading
     #[arg(long)]
     pub read_only: bool,
+    /// Programs on it are not run
+    #[arg(long)]
+    pub no_exec: bool,
+    /// Reading does not change access times
+    #[arg(long)]
+    pub no_atime: bool,
     /// How requests come from the kernel: auto (io_uring where it can be had), classic, uring
     #[arg(long, env = "ROPEWALK_FUSE_TRANSPORT", default_value = "auto")]
     pub fuse_transport: fuse::Transport,

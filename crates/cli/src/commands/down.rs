@@ -11,7 +11,7 @@ use crate::{
     commands::mount,
     interrupt::{self, Interrupted},
     output,
-    process::{control, mounts, pid_file},
+    process::{control, mounts, pid_file, units},
 };
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ pub fn stop(dir: &ClusterDir, force: bool) -> Result<()> {
     for name in dir.server_names() {
         let file = dir.pid_file(&name);
         let Some(pid) = pid_file::live_pid(&file) else { continue };
-        control::terminate(pid);
+        units::end(pid);
         if !pid_file::wait_gone(&file, END_PATIENCE) {
             interrupt::check()?;
             if !force {

@@ -45,7 +45,7 @@ pub fn init(args: &Init) -> Result<()> {
     let place = dir.path.display();
     output::line(format!("let other machines join: ropewalk node token --dir {place}"));
     output::line(format!(
-        "then: ropewalk pool create --dir {place} data --code 4+2p; ropewalk fs create --dir {place} fs1 --pool data"
+        "then: ropewalk pool create --dir {place} data --code 4+2p --block-size 4m; ropewalk fs create --dir {place} fs1 --pool data"
     ));
     Ok(())
 }

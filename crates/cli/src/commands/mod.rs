@@ -15,6 +15,7 @@ mod locks;
 mod manager;
 mod members;
 mod mount;
+mod mount_helper;
 mod net_figures;
 mod net_sizing;
 mod net_status;
@@ -53,6 +54,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Serve(args) => process::serve::serve(args),
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => mount::umount(args),
+        Command::MountHelper(args) => mount_helper::mount(args),
+        Command::UmountHelper(args) => mount_helper::umount(args),
         Command::Status(listing) => status::status(listing),
         Command::Fs(args::Fs::List(listing)) => listing::fs_list(listing),
         Command::Fs(args::Fs::Df(listing)) => listing::fs_df(listing),

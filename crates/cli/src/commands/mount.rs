@@ -23,6 +23,7 @@ use crate::{
             UMOUNT_PATIENCE, check_mountpoint, is_mounted, mount_pid, mounts_of, process_name,
             wait_predecessor,
         },
+        units,
     },
 };
 
@@ -48,22 +49,52 @@ pub fn mount(args: &args::Mount) -> Result<()> {
     }
     interrupt::catch()?;
     // The mount goes on when its parent ends.
-    let transport = Some(args.fuse_transport);
-    let _child = start(&dir, &args.fs, &mountpoint, args.read_only, transport, args.metrics)?;
+    let _child = start(&dir, &args.fs, &mountpoint, &Way::of(args))?;
     output::line(format!("{} is mounted on {}", args.fs, mountpoint.display()));
     Ok(())
 }
 
-/// Starts the mount's process and waits until the file system is there. No transport: what the
-/// environment says, or the default.
-pub fn start(
-    dir: &ClusterDir,
-    fs_name: &str,
-    mountpoint: &Path,
+/// How a mount is to be.
+#[derive(Default)]
+pub struct Way {
     read_only: bool,
+    no_exec: bool,
+    no_atime: bool,
+    /// None: what the environment says, or the default.
     transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
-) -> Result<Child> {
+}
+
+impl Way {
+    /// As it was asked for.
+    pub fn of(args: &args::Mount) -> Way {
+        Way {
+            read_only: args.read_only,
+            no_exec: args.no_exec,
+            no_atime: args.no_atime,
+            transport: Some(args.fuse_transport),
+            metrics: args.metrics,
+        }
+    }
+
+    /// The options by which the mount's process is told. None has a space in it.
+    pub fn words(&self) -> Vec<String> {
+        let flags =
+            [(self.read_only, "--read-only"), (self.no_exec, "--no-exec"), (self.no_atime, "--no-atime")];
+        let mut words: Vec<String> =
+            flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag.to_string()).collect();
+        if let Some(transport) = self.transport {
+            words.extend(["--fuse-transport".into(), transport.to_string()]);
+        }
+        if let Some(metrics) = self.metrics {
+            words.extend(["--metrics".into(), metrics.to_string()]);
+        }
+        words
+    }
+}
+
+/// Starts the mount's process and waits until the file system is there.
+pub fn start(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, way: &Way) -> Result<Child> {
     if is_mounted(mountpoint) {
         bail!(
             "{} is a mount point already; unmount it first: ropewalk umount {}",
@@ -77,15 +108,7 @@ pub fn start(
     let from = fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
     let mut args: Vec<OsString> = ["mount", "--foreground", "--dir"].map(OsString::from).into();
     args.push(dir.path.clone().into());
-    if read_only {
-        args.push("--read-only".into());
-    }
-    if let Some(transport) = transport {
-        args.extend(["--fuse-transport".into(), transport.to_string().into()]);
-    }
-    if let Some(metrics) = metrics {
-        args.extend(["--metrics".into(), metrics.to_string().into()]);
-    }
+    args.extend(way.words().into_iter().map(OsString::from));
     args.extend([fs_name.into(), mountpoint.into()]);
     let args: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
     let mut child = control::spawn_detached(&args, &log)?;
@@ -166,7 +189,7 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
 /// kernel, so that nobody waits for it any more, and is killed if it does not end then.
 fn unmount_by_force(mountpoint: &Path, process: Option<(u32, u64)>) -> Result<()> {
     let hangs = process.filter(|&process| {
-        control::terminate(process.0);
+        units::end(process.0);
         !ended(process, FORCE_PATIENCE)
     });
     if is_mounted(mountpoint) {

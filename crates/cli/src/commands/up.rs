@@ -100,7 +100,7 @@ fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
-            let child = mount::start(dir, "fs1", mountpoint, false, None, None)?;
+            let child = mount::start(dir, "fs1", mountpoint, &mount::Way::default())?;
             started.0.push(child);
             output::line(format!("fs1 is mounted on {}", mountpoint.display()));
         }

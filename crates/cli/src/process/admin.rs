@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use base::{stats, tunables::Tunables};
+use base::{
+    stats,
+    tunables::{Choice, Tunables},
+};
 use net::{Endpoint, Response, Role, Service, Status, handler_fn};
 use wire::{
     admin::{AdminReply, AdminRequest},
@@ -30,6 +33,7 @@ pub struct Running {
 impl Running {
     /// Passes on changed tunables.
     pub fn retune(&self, tunables: &Tunables) {
+        logging::set_level(tunables.log_level().word());
         if let Some(client) = self.client.get() {
             client.retune(tunables);
         }

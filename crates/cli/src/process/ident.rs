@@ -21,6 +21,16 @@ pub fn own_ident() -> ProcessIdent {
     }
 }
 
+/// What the system calls the processes that this program starts. Not what it calls this one, which may run under the name of a
+/// helper of mount(8).
+pub fn own_program() -> String {
+    /// The kernel's limit (TASK_COMM_LEN), without the null.
+    const LEN_MAX: usize = 15;
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.trim_end_matches(" (deleted)").chars().take(LEN_MAX).collect()
+}
+
 /// Where this process's id and start time mean what they mean to it, see [`ProcessIdent::scope`]. If that is not known it is
 /// like no other.
 pub fn own_scope() -> String {

@@ -16,5 +16,7 @@ pub mod pid_file;
 mod presence;
 mod resolver;
 pub mod serve;
+pub mod service;
 pub mod stop;
 pub mod tunables;
+pub mod units;

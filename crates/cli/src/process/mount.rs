@@ -54,6 +54,8 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only,
+            no_exec: args.no_exec,
+            no_atime: args.no_atime,
             transport: args.fuse_transport,
             ..fuse::MountOptions::new(mountpoint, fs_name)
         };

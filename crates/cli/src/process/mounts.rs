@@ -93,11 +93,11 @@ fn mounts() -> impl Iterator<Item = PathBuf> {
 /// The process behind a mount, with its start time, found by its command line's mount point.
 pub fn mount_pid(mountpoint: &Path) -> Option<(u32, u64)> {
     let entries = fs::read_dir("/proc").ok()?;
-    let named = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
-    let ours = named("self");
+    let named = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let ours = ident::own_program();
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find_map(|pid| {
         // The command line of a program that waits in a page fault, for a mount that hangs, may not be read.
-        if named(&pid.to_string()) != ours {
+        if named(&pid.to_string()).is_none_or(|name| name.trim_end() != ours) {
             return None;
         }
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

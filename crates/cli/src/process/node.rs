@@ -10,6 +10,7 @@ use super::{
     admin, endpoint, ident, mounts,
     pdisks::{Queues, open_options},
     presence::{Presence, told_early},
+    service,
     stop::Stop,
     tunables,
 };
@@ -18,6 +19,7 @@ use crate::cluster_dir::{ClusterDir, NodeFile, renewal};
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
     tracing::info!("{} waits for the manager", node.name);
+    service::status("waits for the manager");
     // Nothing is open yet.
     let Some(found) = stop.before(tunables::wait_for(dir, &node.name)).await else {
         told_early();
@@ -29,6 +31,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         bail!("{} cannot be part of the cluster: {reason}", node.name);
     }
     tracing::info!("{} opens its pdisks", node.name);
+    service::status("opens its pdisks");
     let queues = Queues::start(&tunables)?;
     let cluster = dir.file.cluster_id()?;
     let (mut pdisks, mut left_out) = (Vec::new(), None);

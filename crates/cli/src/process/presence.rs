@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::pid_file;
+use super::{pid_file, service};
 use crate::{
     cluster_dir::{ClusterDir, access},
     logging,
@@ -51,11 +51,13 @@ impl Presence {
         let _ = fs::remove_file(&self.pid);
     }
 
-    /// Says that this process serves.
+    /// Says that this process serves: to who started it, and to the service manager. Within the runtime.
     pub fn ready(&self) -> Result<()> {
         let mut options = access::options();
         let made = options.write(true).create(true).truncate(true).open(&self.ready);
-        made.map(drop).with_context(|| format!("write {}", self.ready.display()))
+        made.map(drop).with_context(|| format!("write {}", self.ready.display()))?;
+        service::ready();
+        Ok(())
     }
 }
 

@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::service;
+
 /// SIGTERM and Ctrl-C, which then do not end the process by themselves.
 pub struct Stop {
     terminate: Signal,
@@ -24,6 +26,7 @@ impl Stop {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+        service::stopping();
     }
 
     /// What a step comes to; none if a signal comes before. The step is dropped then.

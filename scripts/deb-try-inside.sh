@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# The part of scripts/deb-try.sh that runs in the booted Debian: `first` makes a cluster and its services, mounts by fstab, kills
+# what runs; `second`, after a shutdown with dirty data and another boot, looks whether all came back.
+set -euo pipefail
+
+say() { printf '\n-- %s\n' "$*"; }
+die() { printf 'deb-try: %s\n' "$*" >&2; journalctl --boot --no-pager --lines=60 >&2; exit 1; }
+# until_true SECONDS COMMAND...
+until_true() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $end ] || die "not in time: $*"
+    sleep 0.2
+  done
+}
+active() { [ "$(systemctl is-active "$1")" = active ] || die "$1 is $(systemctl is-active "$1")"; }
+main() { systemctl show --property MainPID --value "$1"; }
+same() { [ "$(sha256sum </mnt/fs1/big)" = "$(cat /root/sum)" ] || die "other bytes than were written"; }
+servers="ropewalk-manager ropewalk-server@n1"
+mount=ropewalk-mount@mnt-fs1
+
+first() {
+  ip link set lo up
+  say "a cluster, and its processes as services"
+  mkdir -p /disks/{1,2,3} /mnt/fs1
+  ropewalk init --name rope --address 127.0.0.1 --node n1 --pdisk /disks/1 --pdisk /disks/2 --pdisk /disks/3 --pdisk-size 1g
+  ropewalk pool create data --code 2+1p --block-size 1m
+  ropewalk fs create fs1 --pool data
+  ropewalk down
+  # shellcheck disable=SC2086 # two names
+  systemctl enable --now --quiet $servers
+  for unit in $servers; do active "$unit"; done
+  ropewalk health || die "it is not well"
+  grep 'Max locked' "/proc/$(main ropewalk-server@n1)/limits"
+
+  say "mounted by fstab"
+  echo "fs1 /mnt/fs1 ropewalk _netdev,nofail,noatime 0 0" >>/etc/fstab
+  systemctl daemon-reload
+  mount -a
+  mount -a
+  findmnt /mnt/fs1
+  active $mount
+  head -c 100M /dev/urandom >/mnt/fs1/big
+  sha256sum </mnt/fs1/big >/root/sum
+  pid=$(main $mount)
+  umount /mnt/fs1
+  [ ! -e "/proc/$pid" ] || grep -q 'State:.Z' "/proc/$pid/status" || die "umount came back before everything was written"
+  systemctl start mnt-fs1.mount
+  same
+
+  say "what is wrong is said"
+  ! mount -t ropewalk -o cache=none fs1 /mnt 2>/tmp/said || die "a bad option was taken"
+  grep 'cache=none' /tmp/said
+  mkdir -p /mnt/other
+  ! mount -t ropewalk fs9 /mnt/other 2>/tmp/said || die "a file system that is not there was mounted"
+  grep 'there is no file system fs9' /tmp/said
+  [ "$(systemctl is-active ropewalk-mount@mnt-other)" = inactive ] || die "a mount that failed is tried again"
+
+  say "killed: they come back"
+  sync /mnt/fs1/big
+  kill -KILL "$(main ropewalk-server@n1)"
+  until_true 30 systemctl is-active --quiet ropewalk-server@n1
+  until_true 60 ropewalk health
+  same
+  kill -KILL "$(main $mount)"
+  until_true 90 mountpoint -q /mnt/fs1
+  until_true 10 systemctl is-active --quiet $mount
+  same
+
+  say "by force, with the process stopped: it is gone, and stays gone"
+  kill -STOP "$(main $mount)"
+  ropewalk umount --force /mnt/fs1
+  sleep 7
+  ! mountpoint -q /mnt/fs1 || die "it is mounted again"
+
+  say "a process that hangs is started again"
+  kill -STOP "$(main ropewalk-manager)"
+  until_true 60 sh -c 'journalctl --boot --unit ropewalk-manager --output cat | grep -q "Watchdog timeout"'
+  until_true 30 systemctl is-active --quiet ropewalk-manager
+
+  say "down and systemd do not fight"
+  ropewalk down
+  sleep 5
+  for unit in $servers; do [ "$(systemctl is-active "$unit")" = inactive ] || die "$unit came back after down"; done
+  # shellcheck disable=SC2086
+  systemctl start $servers
+  mount /mnt/fs1
+  same
+
+  say "the level of the log"
+  ropewalk config set logLevel=debug
+  until_true 10 sh -c 'journalctl --boot --unit ropewalk-server@n1 --output cat | grep -q "level is debug now"'
+  ropewalk config set logLevel=info
+
+  # Not synced: the mount has to write it at the shutdown, while the servers still run.
+  head -c 300M /dev/urandom >/root/new
+  sha256sum </root/new >/root/sum
+  cp /root/new /mnt/fs1/big
+}
+
+second() {
+  ip link set lo up
+  for unit in $servers; do until_true 120 systemctl is-active --quiet "$unit"; done
+  until_true 120 mountpoint -q /mnt/fs1
+  same
+  say "the order of the shutdown"
+  journalctl --boot=-1 --no-pager --output short-precise |
+    grep -E 'systemd\[1\]: (Unmounted mnt-fs1|Unmounting mnt-fs1|(Stopped|Stopping) ropewalk-)' | tee /root/order
+  unmounted=$(grep -n 'Unmounted mnt-fs1' /root/order | tail -1 | cut -d: -f1)
+  stopping=$(grep -nE 'Stopping ropewalk-(manager|server)' /root/order | tail -2 | head -1 | cut -d: -f1)
+  [ -n "$unmounted" ] && [ -n "$stopping" ] && [ "$unmounted" -lt "$stopping" ] ||
+    die "servers were stopped before the mount was gone"
+}
+
+"$1"
