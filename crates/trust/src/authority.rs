@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Member, Secret, TrustError,
-    identity::{provider, tls},
+    tls::{made, provider, tls},
 };
 
 /// What stands before the 32 bytes of an Ed25519 key in its PKCS #8 form (RFC 8410, section 7).
@@ -54,10 +54,6 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
     fingerprint: Fingerprint,
-}
-
-pub(crate) fn made(what: &'static str) -> impl FnOnce(rcgen::Error) -> TrustError {
-    move |source| TrustError::Make { what, source }
 }
 
 impl Authority {

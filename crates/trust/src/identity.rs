@@ -7,7 +7,6 @@ use rcgen::{KeyPair, PKCS_ED25519};
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
     client::{Resumption, UnbufferedClientConnection},
-    crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName},
     server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier},
     version::TLS13,
@@ -16,52 +15,10 @@ use wire::version::{Build, Span};
 
 use crate::{
     Authority, Member, Nodes, Roles, Secret, Term, TrustError,
-    authority::made,
     judge::{Accepts, Judge},
+    spoken::protocols,
+    tls::{made, provider, tls},
 };
-
-pub(crate) fn tls(what: &'static str) -> impl FnOnce(Error) -> TrustError {
-    move |source| TrustError::Tls { what, source }
-}
-
-/// The algorithms: AES-128-GCM first, which costs least on CPUs with AES instructions.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    let mut suites = aws_lc_rs::ALL_CIPHER_SUITES.to_vec();
-    suites.sort_by_key(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
-    Arc::new(CryptoProvider { cipher_suites: suites, ..aws_lc_rs::default_provider() })
-}
-
-/// What two processes speak that have no version in common: they tell each other why, and part.
-const PARTING: &[u8] = b"ropewalk/parting";
-
-/// What is spoken, as TLS names it (ALPN): the newest first.
-pub(crate) fn protocols(span: Span) -> Vec<Vec<u8>> {
-    let versions =
-        (span.least..=span.greatest).rev().map(|version| format!("ropewalk/{version}").into_bytes());
-    versions.chain([PARTING.to_vec()]).collect()
-}
-
-/// What two processes speak with each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Spoken {
-    /// This version of the protocol.
-    Version(u16),
-    /// None: both say which versions they have, and part.
-    Parting,
-}
-
-impl Spoken {
-    /// What a handshake has agreed on; none: a program before version 8.
-    pub fn of(alpn: Option<&[u8]>) -> Option<Spoken> {
-        match alpn? {
-            PARTING => Some(Spoken::Parting),
-            name => {
-                let version = str::from_utf8(name).ok()?.strip_prefix("ropewalk/")?.parse().ok()?;
-                Some(Spoken::Version(version))
-            }
-        }
-    }
-}
 
 /// What a process is in its cluster, and what proves it. Clones share it.
 #[derive(Clone)]
@@ -188,16 +145,6 @@ impl Identity {
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({})", self.member)
-    }
-}
-
-impl Member {
-    /// Of a certificate that was verified already.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Member, TrustError> {
-        let parsed = webpki::EndEntityCert::try_from(certificate).map_err(|_| TrustError::NoMember)?;
-        let mut names = parsed.valid_uri_names();
-        let member = names.next().and_then(Member::parse);
-        member.filter(|_| names.next().is_none()).ok_or(TrustError::NoMember)
     }
 }
 

@@ -15,14 +15,17 @@ mod judge;
 mod member;
 pub mod pem;
 mod secret;
+mod spoken;
+mod tls;
 mod token;
 mod visitor;
 
 pub use self::{
     authority::{Authority, Fingerprint, Request, Term},
-    identity::{Identity, Spoken},
+    identity::Identity,
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
+    spoken::Spoken,
     token::{NoToken, Token},
     visitor::Visitor,
 };

@@ -6,7 +6,10 @@
 use std::fmt;
 
 use base::{ClusterId, MemberId, NodeId};
+use rustls::pki_types::CertificateDer;
 use wire::hello::Role;
+
+use crate::TrustError;
 
 const SCHEME: &str = "ropewalk:";
 /// Longest text that is read, bytes.
@@ -71,6 +74,14 @@ pub struct Member {
 }
 
 impl Member {
+    /// Of a certificate that was verified already.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Member, TrustError> {
+        let parsed = webpki::EndEntityCert::try_from(certificate).map_err(|_| TrustError::NoMember)?;
+        let mut names = parsed.valid_uri_names();
+        let member = names.next().and_then(Member::parse);
+        member.filter(|_| names.next().is_none()).ok_or(TrustError::NoMember)
+    }
+
     /// Whether it may say of itself that it is this.
     pub fn speaks_as(&self, cluster: ClusterId, role: Role, node: NodeId) -> bool {
         let node_is_its = match &self.nodes {

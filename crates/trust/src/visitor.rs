@@ -9,8 +9,9 @@ use wire::version::Build;
 
 use crate::{
     Fingerprint, TrustError,
-    identity::{protocols, provider, tls},
     judge::{Accepts, Judge},
+    spoken::protocols,
+    tls::{provider, tls},
 };
 
 /// The side that connects to a manager in order to join.

@@ -376,7 +376,7 @@ tunables! {
     /// `ROPEWALK_LOG` keeps to that.
     log_level = "logLevel": LogLevel {
         default: LogLevel::Info, range: [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug],
-        unit: "word", scope: Cluster, change: Live, status: Used
+        unit: "word", scope: Cluster, change: Live
     }
 }
 }

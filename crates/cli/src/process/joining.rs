@@ -77,7 +77,7 @@ impl Door {
     /// Asks the manager, in nobody's session.
     async fn ask(&self, request: MgrRequest) -> Result<MgrReply, String> {
         let expires = (Instant::now() + PATIENCE).into();
-        let caller = manager::Caller { session: SessionId(0), member: MemberId(0), expires };
+        let caller = manager::Caller { session: SessionId(0), member: MemberId(0), expires, build: None };
         match self.manager.handle(caller, request).await {
             MgrReply::Error(error) => Err(error.to_string()),
             reply => Ok(reply),
