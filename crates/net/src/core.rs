@@ -178,12 +178,15 @@ impl Core {
         self.shut_out.read().unwrap_or_else(|e| e.into_inner()).binary_search(&member).is_ok()
     }
 
-    /// These are shut out from now on, by rising number; false: they were already, and no others.
+    /// These are shut out from now on, beside those that are; false: all of them were already.
     pub(crate) fn shut_out(&self, members: &[MemberId]) -> bool {
-        if *self.shut_out.read().unwrap_or_else(|e| e.into_inner()) == members {
+        if members.iter().all(|member| self.is_shut_out(*member)) {
             return false;
         }
-        *self.shut_out.write().unwrap_or_else(|e| e.into_inner()) = members.to_vec();
+        let mut all = self.shut_out.write().unwrap_or_else(|e| e.into_inner());
+        all.extend_from_slice(members);
+        all.sort();
+        all.dedup();
         true
     }
 

@@ -155,12 +155,16 @@ impl Endpoint {
 
     /// Proves itself by another certificate from now on, of the same member: connections that stand go on.
     pub fn set_identity(&self, identity: Identity) -> Result<(), NetError> {
-        check_identity(&self.core().config, &identity)?;
-        self.core().set_identity(identity);
+        let config = &self.core().config;
+        check_identity(config, &identity)?;
+        if identity.member().id != self.identity().member().id {
+            return Err(NetError::OtherMember);
+        }
+        self.core().set_identity(identity.speaking(config.build.protocols));
         Ok(())
     }
 
-    /// These members (by rising number), and nobody else, are shut out: connections with them end, and none begins.
+    /// These members are shut out from now on: connections with them end, and none begins. Who is shut out stays so.
     pub fn shut_out(&self, members: &[MemberId]) {
         if self.core().shut_out(members) {
             self.groups().all().iter().for_each(|group| group.close_if_shut_out());

@@ -30,6 +30,11 @@ pub enum NetError {
     /// `Endpoint::start` was called outside a tokio runtime.
     #[error("an endpoint needs a tokio runtime")]
     NoRuntime,
+    /// A process stays the member that it is.
+    #[error(
+        "the new certificate is another member's: the machine has joined again; end its processes and start them"
+    )]
+    OtherMember,
     /// `EndpointConfig::identity` is not set: anybody could speak to the process.
     #[error("an endpoint needs an identity in its cluster")]
     NoIdentity,

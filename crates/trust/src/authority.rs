@@ -165,6 +165,8 @@ impl fmt::Debug for Authority {
 /// When a certificate holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
+    /// From when on it holds, seconds since 1970: long before it was signed, since clocks differ.
+    pub begin: u64,
     /// When it was signed, seconds since 1970; 0 of one that holds always.
     pub signed: u64,
     /// When it ends, seconds since 1970.
@@ -179,7 +181,12 @@ impl Term {
         let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
         let (begin, end) = (seconds(parsed.validity().not_before), seconds(parsed.validity().not_after));
         let signed = if begin == 0 { 0 } else { begin + EARLIER.as_secs() };
-        Ok(Term { signed, end })
+        Ok(Term { begin, signed, end })
+    }
+
+    /// Whether it holds at a time, seconds since 1970.
+    pub fn holds(&self, now: u64) -> bool {
+        (self.begin..self.end).contains(&now)
     }
 
     /// For how long it holds, seconds.

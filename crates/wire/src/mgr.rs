@@ -449,10 +449,8 @@ pub enum MgrRequest {
     Recertify {
         /// Whose.
         member: MemberId,
-        /// When it is signed, seconds since 1970.
-        now: u64,
-        /// When it ends, seconds since 1970.
-        until: u64,
+        /// What it says.
+        what: Recertified,
     },
     /// A member's certificate is worth nothing any more: its sessions are fenced, and nobody speaks to it. It does not come back;
     /// its machine may join with a new token. Asking again is harmless.
@@ -482,6 +480,19 @@ pub struct Admission {
     /// The manager's time, seconds since 1970.
     pub now: u64,
     /// When its certificate is to end, seconds since 1970.
+    pub until: u64,
+}
+
+/// A certificate that takes the place of another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recertified {
+    /// What the member is.
+    pub role: Role,
+    /// Its node, if it is a server.
+    pub node: Option<NodeId>,
+    /// When it is signed, seconds since 1970.
+    pub now: u64,
+    /// When it ends, seconds since 1970.
     pub until: u64,
 }
 

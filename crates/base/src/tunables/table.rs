@@ -360,8 +360,8 @@ tunables! {
         unit: "time", scope: Cluster, change: Restart
     }
     /// For how long the certificate of a machine that joins, or whose certificate is renewed, holds. It is renewed by itself when
-    /// a third of that is left; where that fails `health` warns. Short times close the door sooner to a key that was stolen
-    /// unnoticed; a machine that was off for longer has its own renewed when it comes back.
+    /// a third of that is left, by the key it is of; where that fails `health` warns. A machine that was off for longer has its
+    /// own renewed when it comes back.
     certificate_life = "certificateLife": Duration {
         default: Duration::from_secs(365 * 86_400), range: ms(10_000, 3650 * 86_400_000),
         unit: "time", scope: Cluster, change: Live

@@ -30,7 +30,7 @@ pub enum Node {
   ropewalk node members --dir /data/rope --json | jq '.[] | select(.state == \"revoked\")'")]
     Members(Listing),
     /// Shut a machine that has joined out, for good: its mounts are fenced, and no process speaks to it any more. To come
-    /// back it joins with a new token. Of a node's machine: its pdisks count as missing from then on
+    /// back it joins with a new token. Of a node's machine: its pdisks count as missing once its lease has run out
     #[command(after_help = "Examples:
   ropewalk node revoke --dir /data/rope laptop
   ropewalk node revoke --dir /data/rope 5f1c2b3a4d5e6f70")]

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::ClusterId;
 use net::Identity;
-use trust::{Fingerprint, Request, Visitor};
+use trust::{Fingerprint, Member, Request, Visitor};
 use wire::{
     frame,
     join::{VisitReply, VisitRequest},
@@ -20,8 +20,8 @@ use super::keys;
 
 /// How long the manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often a process looks, at least: another one of this machine may have renewed it.
-const LOOK: Duration = Duration::from_secs(3600);
+/// How often a process looks: another one of this machine may have renewed it, and the machine may have slept.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// A machine of a cluster.
 #[derive(Clone)]
@@ -36,14 +36,15 @@ pub struct Machine {
     pub manager: SocketAddr,
 }
 
-fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What this machine proves itself by; renewed first if the certificate has ended.
+/// What this machine proves itself by; renewed first if the certificate does not hold.
 pub fn identity(machine: &Machine) -> Result<Identity> {
     let identity = kept(machine)?;
-    if identity.term().end > now() {
+    if identity.term().holds(now()) {
         return Ok(identity);
     }
     // Whoever asks may be in a runtime already, which must not be waited in.
@@ -54,7 +55,9 @@ pub fn identity(machine: &Machine) -> Result<Identity> {
         });
         renewing.join().unwrap_or_else(|_| bail!("the renewal panicked"))
     });
-    renewed.context("this machine's certificate has ended and must be renewed")
+    renewed.context(
+        "this machine's certificate does not hold (it has ended, or a clock is wrong) and must be renewed",
+    )
 }
 
 fn kept(machine: &Machine) -> Result<Identity> {
@@ -63,48 +66,56 @@ fn kept(machine: &Machine) -> Result<Identity> {
 
 /// Has the manager sign this machine's key anew, and keeps what it gives.
 async fn renew(machine: &Machine) -> Result<Identity> {
-    let own = keys::Own::read(&machine.path)?;
-    let asked = Request::of(&own.key).context("ask for a certificate")?;
-    let asked = frame::encode(&VisitRequest::Renew { certificate: own.certificate, request: asked.request });
-    let visitor = Visitor::new(Fingerprint::of(&own.authority.into()))?;
+    let keys::Own { key, certificate, authority } = keys::Own::read(&machine.path)?;
+    let asked = Request::of(&key).context("ask for a certificate")?;
+    let former = Member::of(&certificate.as_slice().into())?;
+    let asked = frame::encode(&VisitRequest::Renew { certificate, request: asked.request });
+    let visitor = Visitor::new(Fingerprint::of(&authority.as_slice().into()))?;
     let answer = net::visit(&visitor, machine.manager, &asked, PATIENCE).await?;
-    match frame::decode(&answer).context("decode the manager's answer")? {
-        VisitReply::Renewed { certificate } => keys::replace_certificate(&machine.path, &certificate)?,
+    let new = match frame::decode(&answer).context("decode the manager's answer")? {
+        VisitReply::Renewed { certificate } => certificate,
         VisitReply::Refused { reason } => bail!("the manager refuses: {reason}"),
         VisitReply::Joined(_) => bail!("unexpected answer from the manager to Renew"),
+    };
+    // What would not be believed must not take the place of what is.
+    let identity = Identity::new(key, new.clone().into(), vec![authority.into()])
+        .context("the certificate that the manager gave")?;
+    if *identity.member() != former || !identity.term().holds(now()) {
+        bail!(
+            "the certificate that the manager gave is not for this machine and time; are the clocks of both right?"
+        );
     }
-    kept(machine)
+    keys::replace_certificate(&machine.path, &new)?;
+    Ok(identity)
 }
 
 /// Keeps the certificate of a process fresh until it ends.
 pub async fn keep(machine: Machine, endpoint: net::Endpoint) {
-    // Who has the secret signs for itself, without end.
-    let mut pause = Duration::ZERO;
+    if machine.secret.is_some() {
+        return; // it signs for itself, without end
+    }
     loop {
         let term = endpoint.identity().term();
+        // Whatever the clocks say, not again at once.
+        let least = Duration::from_secs((term.life() / 30).clamp(1, LOOK.as_secs()));
         let due = Duration::from_secs(term.renew_at().saturating_sub(now()));
-        tokio::time::sleep(due.min(LOOK).max(pause)).await;
-        pause = Duration::ZERO;
-        match look(&machine, &endpoint).await {
-            Ok(()) => {}
-            Err(error) => {
-                let text = format!("{error:#}");
-                base::events::raise(base::events::Severity::Warning, "certificate", "this machine", &text);
-                tracing::warn!("the certificate is not renewed: {text}");
-                pause = Duration::from_secs((term.life() / 30).clamp(1, LOOK.as_secs()));
-            }
+        tokio::time::sleep(due.clamp(least, LOOK)).await;
+        if let Err(error) = look(&machine, &endpoint).await {
+            let text = format!("the certificate is not renewed: {error:#}");
+            base::events::raise(base::events::Severity::Warning, "certificate", "this machine", &text);
+            tracing::warn!("{text}");
         }
     }
 }
 
 async fn look(machine: &Machine, endpoint: &net::Endpoint) -> Result<()> {
     let mut identity = kept(machine)?;
-    if identity.term().renew_at() <= now() {
+    if identity.term().renew_at() <= now() || !identity.term().holds(now()) {
         identity = renew(machine).await?;
     }
     if identity.term() != endpoint.identity().term() {
-        tracing::info!("the machine's certificate was renewed");
         endpoint.set_identity(identity)?;
+        tracing::info!("the machine's certificate was renewed");
     }
     Ok(())
 }

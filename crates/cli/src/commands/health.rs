@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     args::Listing,
+    cluster_dir::renewal,
     link::{self, Link},
     output,
 };
@@ -105,7 +106,8 @@ pub fn health(listing: &Listing) -> Result<()> {
     })?;
     let map = &report.map;
     let mut remarks = Vec::new();
-    remarks.extend(members.iter().filter_map(|member| members::overdue(member, members::now())));
+    let now = renewal::now();
+    remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \

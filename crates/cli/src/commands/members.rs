@@ -1,13 +1,13 @@
 //! `ropewalk node members|revoke`: machines that have joined.
 
-use std::time::SystemTime;
-
 use anyhow::{Result, bail};
+use base::MemberId;
 use serde::Serialize;
 use wire::mgr::{MemberInfo, MgrReply, MgrRequest};
 
 use crate::{
     args::{Listing, MemberName},
+    cluster_dir::renewal::now,
     link::{self, Link},
     output,
 };
@@ -48,11 +48,6 @@ fn row(member: &MemberInfo, now: u64) -> MemberRow {
             false => "member",
         },
     }
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// What is to be said of a member whose certificate should have been renewed: it ends within three weeks, and a sixth of its
@@ -98,7 +93,11 @@ pub fn list(listing: &Listing) -> Result<()> {
         output::line("no machine has joined; `ropewalk node token` makes a token for one");
         return Ok(());
     }
-    let days = |from: u64, to: u64| format!("{} days", to.saturating_sub(from) / DAY);
+    let span = |from: u64, to: u64| match to.saturating_sub(from) {
+        seconds @ 0..7200 => format!("{} min", seconds / 60),
+        seconds if seconds < 2 * DAY => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / DAY),
+    };
     let cells = |row: &MemberRow| {
         vec![
             output::begin_of(&row.name, 24),
@@ -106,8 +105,8 @@ pub fn list(listing: &Listing) -> Result<()> {
             row.role.clone(),
             row.node.map_or("-".to_owned(), |node| node.to_string()),
             row.state.to_owned(),
-            days(row.joined_s, now),
-            days(now, row.certified_until_s),
+            format!("{} ago", span(row.joined_s, now)),
+            format!("for {}", span(now, row.certified_until_s)),
         ]
     };
     let head = ["MACHINE", "MEMBER", "ROLE", "NODE", "STATE", "JOINED", "CERTIFIED"];
@@ -121,9 +120,17 @@ pub fn revoke(args: &MemberName) -> Result<()> {
     let name = link::run(async {
         let link = Link::new(&dir)?;
         let members = members(&link).await?;
-        let member = find(&members, &args.member)?;
-        link.manager(&MgrRequest::Revoke { member: member.id }).await?;
-        Ok(format!("{} ({})", member.name, number(member)))
+        let (id, name) = match find(&members, &args.member) {
+            Ok(member) => (member.id, format!("{} ({})", member.name, number(member))),
+            // One that joined after the dump that the manager's store was restored from is not in the list.
+            Err(error) => {
+                let digits = Some(&args.member).filter(|text| text.len() == 16);
+                let id = digits.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(error)?;
+                (MemberId(id), args.member.clone())
+            }
+        };
+        link.manager(&MgrRequest::Revoke { member: id }).await?;
+        Ok(name)
     })?;
     output::line(format!("{name} is shut out; to come back it joins with a new token"));
     Ok(())
@@ -149,7 +156,6 @@ fn find<'a>(members: &'a [MemberInfo], name: &str) -> Result<&'a MemberInfo> {
 
 #[cfg(test)]
 mod tests {
-    use base::MemberId;
     use net::Role;
 
     use super::*;

@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
@@ -15,12 +15,12 @@ use trust::{Authority, Member, Nodes, Roles, Token};
 use wire::{
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
-    mgr::{Admission, MgrReply, MgrRequest},
+    mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
 use crate::{
     args::CipherList,
-    cluster_dir::{ClusterDir, ClusterFile},
+    cluster_dir::{ClusterDir, ClusterFile, renewal::now},
 };
 
 /// How long the manager may take to let a machine in.
@@ -94,7 +94,15 @@ impl Door {
         let (now, life) = (now(), self.life()?);
         let renewed = self.authority.renew(&certificate.into(), request, life);
         let (member, certificate) = renewed.map_err(|e| e.to_string())?;
-        self.ask(MgrRequest::Recertify { member: member.id, now, until: now + life.as_secs() }).await?;
+        let known = [Role::Server, Role::Admin, Role::Client];
+        let role = known.into_iter().find(|role| member.roles.contains(*role));
+        let role = role.ok_or("a certificate of no role that joins")?;
+        let node = match &member.nodes {
+            Nodes::These(nodes) => nodes.first().copied(),
+            Nodes::Any => return Err("a certificate for any node is not renewed".to_owned()),
+        };
+        let what = Recertified { role, node, now, until: now + life.as_secs() };
+        self.ask(MgrRequest::Recertify { member: member.id, what }).await?;
         tracing::info!("the certificate of {member} at {from} is renewed");
         Ok(VisitReply::Renewed { certificate: certificate.to_vec() })
     }
@@ -141,9 +149,4 @@ impl Door {
             clear: self.file.cipher_list == CipherList::Empty,
         })))
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -32,8 +32,11 @@ pub async fn read(link: &Link) -> Result<Tunables> {
 
 /// The cluster's tunables and map, as soon as the manager answers: a server, of this name, has nothing to do before.
 pub async fn wait_for(dir: &ClusterDir, server: &str) -> Result<(Tunables, ClusterMap)> {
-    let link = Link::of(dir, server.to_owned())?;
-    let both = async || Ok((read(&link).await?, link.cluster().await?.map));
+    let both = async || {
+        // Anew each time: a certificate that has ended is renewed then.
+        let link = Link::of(dir, server.to_owned())?;
+        Ok((read(&link).await?, link.cluster().await?.map))
+    };
     loop {
         let found: Result<_> = both().await;
         match found {

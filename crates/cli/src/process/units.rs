@@ -61,7 +61,6 @@ fn ours(group: &str) -> Option<String> {
 /// Mounts by the unit of this mount point, and waits until the file system is there.
 pub fn mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, options: &[String]) -> Result<()> {
     let instance = escaped(mountpoint);
-    let file = PathBuf::from(MOUNTS).join(&instance);
     access::make_dir(Path::new(MOUNTS)).with_context(|| format!("create {MOUNTS}"))?;
     let text = [
         assigned("DIR", dir.path.as_os_str().as_bytes())?,
@@ -70,7 +69,12 @@ pub fn mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, options: &[Stri
         assigned("OPTIONS", options.join(" ").as_bytes())?,
     ]
     .concat();
-    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    // systemd takes the name in EnvironmentFile= for a pattern, in which a backslash quotes what follows; as a name it is tried
+    // by none, but nothing promises that.
+    for name in [instance.replace('\\', ""), instance.clone()] {
+        let file = PathBuf::from(MOUNTS).join(name);
+        fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    }
     let unit = format!("{MOUNT}{instance}.service");
     if systemctl(&["start"], &unit).is_err() {
         let why = last_words(&unit);

@@ -44,11 +44,13 @@ impl Cluster {
         let (mut dead, mut live) = (Vec::new(), Vec::new());
         for (&id, client) in self.clients.iter().filter(|(_, client)| client.record.fs == fs) {
             let lapsed = now > client.renewed + self.lease;
+            // Who is not its machine knows neither whether it lives nor what it is.
+            let knows = self.map.is_session_of(id, member, None);
             // The holder itself asks again: its answer was lost, or it gave up its session.
             let itself = client.record.process == record.process
                 && client.record.mount == record.mount
                 && record.process != ProcessIdent::default();
-            if lapsed || itself || proven_dead.contains(&id) {
+            if lapsed || knows && (itself || proven_dead.contains(&id)) {
                 dead.push(id);
             } else {
                 live.push((id, client.record.process.clone()));

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use base::MemberId;
 use libc::{EINVAL, ENOENT};
 use wire::{
     map::PdiskEntry,
@@ -138,7 +139,10 @@ impl Cluster {
                 Err(error) => step.refuse(ticket, error),
             },
             Request(R::Invite { token, hash, role, expires, now }) => {
-                let outcome = self.invite(token, hash, role, expires, now, step);
+                let outcome = match question.member {
+                    MemberId(0) => self.invite(token, hash, role, expires, now, step),
+                    _ => Err(MgrError::Config("tokens are made where the cluster was made".to_owned())),
+                };
                 step.answer(ticket, outcome);
             }
             Request(R::Admit(asked)) => match self.admit(&asked, step) {
@@ -146,8 +150,8 @@ impl Cluster {
                 Err(error) => step.refuse(ticket, error),
             },
             Request(R::Members) => step.reply(ticket, MgrReply::Members(self.member_list())),
-            Request(R::Recertify { member, now, until }) => {
-                let outcome = self.renew_member(member, now, until, step);
+            Request(R::Recertify { member, what }) => {
+                let outcome = self.renew_member(member, what, step);
                 step.answer(ticket, outcome);
             }
             Request(R::Revoke { member }) => {

@@ -36,6 +36,9 @@ impl Cluster {
         if expires <= now || expires - now > INVITED_FOR_MAX {
             return no(format!("a token holds for 1 second to {} hours", INVITED_FOR_MAX / 3600));
         }
+        if token == 0 || self.members.contains_key(&MemberId(token)) {
+            return no("that number of a token is taken; make another one");
+        }
         let invitation = InvitationRecord { hash, role, expires, used: None };
         if let Some(there) = self.invited.get(&token) {
             return if *there == invitation { Ok(()) } else { no("there is another token of that number") };

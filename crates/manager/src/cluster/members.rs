@@ -1,9 +1,10 @@
 //! Machines that have joined: until when their certificates hold, and which are worth nothing any more.
 //!
-//! Invariant: who is revoked stays so, and has no session. The map tells every process who that is.
+//! Invariant: who is revoked stays so, and has no session, but for a server's, whose lease runs out: nobody speaks to it. The
+//! map tells every process who that is.
 
 use base::{MemberId, NodeId};
-use wire::mgr::{MemberInfo, MgrError};
+use wire::mgr::{MemberInfo, MgrError, Recertified};
 
 use super::{Cluster, Step};
 use crate::keys::{self, MemberRecord};
@@ -32,40 +33,54 @@ impl Cluster {
         self.map.revoked.binary_search(&id).is_ok()
     }
 
-    /// A member's certificate is renewed.
+    /// A member's certificate, which says what it is, is renewed. One that joined after the dump that the store was restored
+    /// from is on record again by that.
     pub(super) fn renew_member(
         &mut self,
         id: MemberId,
-        now: u64,
-        until: u64,
+        what: Recertified,
         step: &mut Step,
     ) -> Result<(), MgrError> {
-        let again = "it joins with a new token (`ropewalk node token`, `ropewalk join`)";
         if self.is_revoked(id) {
-            return no(format!("the machine's certificate has been revoked; {again}"));
+            return no("the machine's certificate has been revoked; it joins with a new token (`ropewalk node token`, \
+                       `ropewalk join`)"
+                .to_owned());
         }
-        let Some(record) = self.members.get_mut(&id) else {
-            return no(format!("no machine has joined with that certificate; {again}"));
-        };
-        (record.certified, record.until) = (now, until);
-        step.put(keys::member_key(id), record);
+        let Recertified { role, node, now, until } = what;
+        if let Some(node) = node.filter(|node| self.map.node(*node).is_none()) {
+            return no(format!("{node} has been removed from the cluster"));
+        }
+        let name = || node.map_or_else(|| format!("{:016x}", id.0), |node| self.node_name(node));
+        let record = self.members.get(&id).cloned();
+        let record = record.unwrap_or_else(|| MemberRecord {
+            name: name(),
+            role,
+            node,
+            joined: now,
+            certified: 0,
+            until: 0,
+        });
+        self.new_member(id, MemberRecord { certified: now, until, ..record }, step);
         Ok(())
     }
 
     /// A member's certificate is worth nothing any more.
     pub(super) fn revoke(&mut self, id: MemberId, step: &mut Step) -> Result<(), MgrError> {
-        let Some(record) = self.members.get(&id) else {
-            return no(format!("no machine has joined as member {:016x}", id.0));
-        };
+        if id == MemberId(0) {
+            return no("who has the cluster's secret cannot be shut out".to_owned());
+        }
         let Err(at) = self.map.revoked.binary_search(&id) else { return Ok(()) };
-        step.notes.push(format!("the certificate of {:?} (member {:016x}) is revoked", record.name, id.0));
+        let name = self.members.get(&id).map_or("unknown", |record| &record.name);
+        step.notes.push(format!("the certificate of {name:?} (member {:016x}) is revoked", id.0));
         self.map.revoked.insert(at, id);
         self.bump();
         let its = self.map.clients.iter().filter(|client| client.member == id);
         for session in its.map(|client| client.session).collect::<Vec<_>>() {
             self.end_uncleanly(session, step);
         }
-        self.opens.retain(|open| open.member != id);
+        for open in self.opens.extract_if(.., |open| open.member == id) {
+            step.refuse(open.ticket, MgrError::NoSession);
+        }
         Ok(())
     }
 
@@ -124,15 +139,27 @@ mod tests {
         assert!(!map.has_session(its) && !map.is_session_of(its, laptop, None));
         // It stays so: asked again, renewed, after a restart.
         assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: laptop }), MgrReply::Done);
-        let renew = |member| MgrRequest::Recertify { member, now: NOW, until: NOW + 5000 };
+        let renew = |member| MgrRequest::Recertify {
+            member,
+            what: Recertified { role: Role::Client, node: None, now: NOW, until: NOW + 5000 },
+        };
         let again = stage.ask(NOBODY, renew(laptop));
         assert!(matches!(&again, MgrReply::Error(MgrError::Config(text)) if text.contains("revoked")));
         assert_eq!(stage.ask(NOBODY, renew(other)), MgrReply::Done);
         stage.restart();
         assert_eq!(revoked(&mut stage), [true, false]);
         assert_eq!(stage.cluster.members[&other].until, NOW + 5000);
-        let unknown = stage.ask(NOBODY, MgrRequest::Revoke { member: MemberId(77) });
-        assert!(matches!(unknown, MgrReply::Error(_)));
+        // As after a restore: one that is not on record is renewed, and can be shut out.
+        assert_eq!(stage.ask(NOBODY, renew(MemberId(77))), MgrReply::Done);
+        assert_eq!(revoked(&mut stage), [true, false, false]);
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: MemberId(78) }), MgrReply::Done);
+        for wrong in [MgrRequest::Revoke { member: MemberId(0) }, renew(MemberId(78))] {
+            assert!(matches!(stage.ask(NOBODY, wrong.clone()), MgrReply::Error(_)), "{wrong:?}");
+        }
+        // It opens no session, though its connection may still stand.
+        stage.asker = MemberId(78);
+        stage.open(2, None);
+        assert!(stage.cluster.map().clients.is_empty());
     }
 
     #[test]

@@ -15,8 +15,13 @@ use super::{Cluster, Question, Step, StoreOp};
 use crate::keys::{self, BuildRecord};
 
 impl Cluster {
-    /// Whether a build may have a session. One that does not know the cluster's level is refused, and events tell.
+    /// Whether a build may have a session. One that does not know the cluster's level is refused, and events tell. Who is
+    /// revoked may not, though its connection may stand for another moment.
     pub(super) fn admits(&self, question: &Question, who: impl FnOnce() -> String, step: &mut Step) -> bool {
+        if self.map.revoked.binary_search(&question.member).is_ok() {
+            step.refuse(question.ticket, MgrError::NoSession);
+            return false;
+        }
         let level = self.map.level;
         let Some(Err(reason)) = question.build.map(|build| build.check_level(level)) else { return true };
         let text = format!("{} cannot be part of the cluster: {reason}", who());
