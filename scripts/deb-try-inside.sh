@@ -57,6 +57,12 @@ first() {
   grep 'there is no file system fs9' /tmp/said
   [ "$(systemctl is-active ropewalk-mount@mnt-other)" = inactive ] || die "a mount that failed is tried again"
 
+  say "a mount point whose name systemd must quote"
+  mkdir -p "/mnt/my data-2"
+  mount -t ropewalk fs1 "/mnt/my data-2"
+  cmp /mnt/fs1/big "/mnt/my data-2/big"
+  umount "/mnt/my data-2"
+
   say "killed: they come back"
   sync /mnt/fs1/big
   kill -KILL "$(main ropewalk-server@n1)"

@@ -69,8 +69,8 @@ pub fn mount(dir: &ClusterDir, fs_name: &str, mountpoint: &Path, options: &[Stri
         assigned("OPTIONS", options.join(" ").as_bytes())?,
     ]
     .concat();
-    // systemd takes the name in EnvironmentFile= for a pattern, in which a backslash quotes what follows; as a name it is tried
-    // by none, but nothing promises that.
+    // systemd takes the name in EnvironmentFile= for a pattern, in which a backslash quotes what follows: the file has the name
+    // that fits such a pattern, and its own for a systemd that does not.
     for name in [instance.replace('\\', ""), instance.clone()] {
         let file = PathBuf::from(MOUNTS).join(name);
         fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
