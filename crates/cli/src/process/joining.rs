@@ -1,5 +1,5 @@
-//! In the manager's process: machines that show a token are let in, and those that have joined get their certificates renewed. Who has not shown the secret of one that holds hears why
-//! not, and nothing of the cluster.
+//! In the manager's process: machines that show a token are let in, and those that have joined get their certificates renewed.
+//! Who has not shown the secret of a token that holds, or the key of a certificate, hears why not, and nothing of the cluster.
 
 use std::{
     net::SocketAddr,
