@@ -1,4 +1,5 @@
-//! What a cluster holds, who uses it, and what it runs: versions, file systems, pools, the manager's store, clients, tokens, locks, events, tunables.
+//! What a cluster holds, who uses it, and what it runs: versions, file systems, pools, the manager's store, clients, tokens,
+//! locks, events, tunables.
 
 use std::path::PathBuf;
 
