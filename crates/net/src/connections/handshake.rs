@@ -219,7 +219,7 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accept
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
     let verdict =
-        judge(&introduction).and_then(|()| is_its(core, &shown, introduction.role, introduction.node));
+        judge(&introduction).and_then(|()| is_its(core, shown, introduction.role, introduction.node));
     let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
     let clear = config.clear && introduction.clear == Some(seen);
     let welcome = match &verdict {
