@@ -12,6 +12,7 @@ use super::{NewPool, Removal, Ticket};
 
 /// Something happened.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "nearly every event is one that asks")]
 pub enum Event {
     /// The manager itself was away for so long.
     Away(Duration),
