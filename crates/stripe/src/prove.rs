@@ -86,8 +86,10 @@ impl fmt::Display for Finding {
 pub struct Proof {
     /// What is wrong with it; empty if it is proved.
     pub findings: Vec<Finding>,
-    /// Strips on pdisks that do not count: nothing is said of them.
+    /// Strips on pdisks that do not count, or do not answer: nothing is said of them.
     pub away: u32,
+    /// How many of these should have answered.
+    pub silent: u32,
     /// Bytes read.
     pub bytes: u64,
     /// It is (no longer) there.
@@ -184,7 +186,8 @@ impl StripeIo {
             let proof = self.look(stripe, pool, class, until).await?;
             look += 1;
             // What is on its way looks wrong for a moment.
-            let passing = proof.findings.iter().any(|f| !matches!(f, Finding::Damaged { .. }));
+            let passing =
+                proof.silent > 0 || proof.findings.iter().any(|f| !matches!(f, Finding::Damaged { .. }));
             if !passing || look >= LOOKS_MAX || Instant::now() >= until {
                 return Ok(proof);
             }
@@ -219,7 +222,8 @@ impl StripeIo {
         let members = view.members(pool, pool_view.group_of(stripe)).to_vec();
         let attempt = until.min(Instant::now() + self.config().attempt);
         let answers = self.states(stripe, pool, class, |s| s == PdiskState::Ok, attempt).await?;
-        let mut proof = Proof::default();
+        let silent = answers.iter().filter(|a| matches!(a, Some(Err(_)))).count() as u32;
+        let mut proof = Proof { silent, ..Proof::default() };
         let states: Vec<Option<StripState>> = answers.into_iter().map(|a| a.and_then(Result::ok)).collect();
         proof.away = states.iter().filter(|s| s.is_none()).count() as u32;
         let (target, findings) = compare(geometry, &states);
@@ -253,17 +257,20 @@ impl StripeIo {
                 Err(fault) => {
                     let damaged = matches!(fault, Fault::BadCrc { .. })
                         || fault.strip_refusal() == Some(&StripRefusal::Lost);
-                    proof.findings.push(match damaged {
-                        true => Finding::Damaged { index: index.0 },
-                        false => Finding::Absent { index: index.0 },
-                    });
+                    match damaged {
+                        true => proof.findings.push(Finding::Damaged { index: index.0 }),
+                        false if fault.strip_refusal().is_some() => {
+                            proof.findings.push(Finding::Absent { index: index.0 });
+                        }
+                        false => (proof.silent, proof.away) = (proof.silent + 1, proof.away + 1),
+                    }
                     strips.push(None);
                 }
             }
         }
         if let Some(all) = strips.iter().cloned().collect::<Option<Vec<_>>>() {
             proof.findings.extend(compare_content(geometry, &pool_view.codec, &all));
-        } else if strips.iter().flatten().count() < geometry.k() {
+        } else if strips.iter().flatten().count() + (proof.silent as usize) < geometry.k() {
             let states = members.iter().map(|m| format!("{m} {}", view.state(*m).name()));
             let reason = format!(
                 "{} of {} strips: {}",

@@ -3,7 +3,10 @@
 //! A pool is laid out over the pdisks that are to hold something: not those that are leaving, failed, or
 //! missing for too long. [`layout::LayoutTable::change`] says which table follows from that; it is
 //! computed anew from the present table whenever that set changes, and after a restart, so that no plan
-//! has to be stored. What differs between the two tables moves, groups with the most strips lost first:
+//! has to be stored. What differs between the two tables moves, groups with the most strips lost first. Of a
+//! group that has lost strips these alone move: they are made of what is left, while a strip that
+//! merely moves may need the lost ones to be judged, and a group is switched as a whole.
+//!
 //!
 //! 1. The move is put into the map: from then on the strip is written in both places ([`StripMove`]).
 //! 2. The new pdisk's server makes everything of it there and says so.
@@ -67,8 +70,8 @@ impl Cluster {
         let mut moving = self.moving.remove(&id).unwrap_or_default();
         let keep = self.to_hold(&self.map.pools[at], now);
         let news = self.replan(at, &keep, &mut moving, step);
-        let taken_back = self.to_take_back(&self.map.pools[at], &keep);
         let pool = &self.map.pools[at];
+        let taken_back = self.to_take_back(pool, &keep, &moving);
         let waiting = pool.moves.len() < moving.work_left(pool) || !moving.filled.is_empty();
         if news || !taken_back.is_empty() || waiting && now >= moving.stepped + STEP_MIN {
             moving.stepped = now;
@@ -152,13 +155,30 @@ impl Cluster {
         table.change(&change).map(|(next, _)| next).map_err(|error| error.to_string())
     }
 
-    /// Moves to pdisks that do not count, are not to hold anything, or are full.
-    fn to_take_back(&self, pool: &PoolEntry, keep: &[PdiskId]) -> Vec<StripMove> {
-        let fits = |id: &PdiskId| {
-            let ok = self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
-            ok && keep.contains(id) && self.has_room(*id, FULL_SHIFT)
+    /// Moves to pdisks that do not count, are not to hold anything, or are full; and of groups that have lost strips
+    /// those of other strips.
+    fn to_take_back(&self, pool: &PoolEntry, keep: &[PdiskId], moving: &Moving) -> Vec<StripMove> {
+        let fits = |id: &PdiskId| self.counts(*id) && keep.contains(id) && self.has_room(*id, FULL_SHIFT);
+        let target = moving.plan.as_ref().map_or(&pool.table, |(_, target)| target);
+        let urgent = |m: &StripMove| {
+            let (row, want) = (members(pool, &pool.table, m.group), members(pool, target, m.group));
+            self.is_lost(row, want, m.strip.0.into()) || !self.lacks(row, want)
         };
-        pool.moves.iter().filter(|m| !fits(&m.to)).copied().collect()
+        pool.moves.iter().filter(|m| !fits(&m.to) || !urgent(m)).copied().collect()
+    }
+
+    fn counts(&self, id: PdiskId) -> bool {
+        self.map.pdisk(id).is_some_and(|p| p.state == PdiskState::Ok)
+    }
+
+    /// Whether strip `i` of a group moves because its pdisk is gone.
+    fn is_lost(&self, row: &[PdiskId], want: &[PdiskId], i: usize) -> bool {
+        row.get(i) != want.get(i) && row.get(i).is_some_and(|id| !self.counts(*id))
+    }
+
+    /// Whether any of a group's strips does.
+    fn lacks(&self, row: &[PdiskId], want: &[PdiskId]) -> bool {
+        (0..row.len()).any(|i| self.is_lost(row, want, i))
     }
 
     fn has_room(&self, id: PdiskId, shift: u32) -> bool {
@@ -240,7 +260,7 @@ impl Cluster {
     /// Whether there is something to make a group's strips from, or nothing left to wait for: a pdisk that may
     /// be back, and is not given up.
     fn can_make(&self, pool: &PoolEntry, row: &[PdiskId]) -> bool {
-        let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+        let counts = |id: &PdiskId| self.counts(*id);
         let given_up = |id: &PdiskId| self.map.pdisk(*id).is_some_and(PdiskEntry::given_up);
         row.iter().filter(|id| counts(id)).count() >= needed(pool)
             || row.iter().all(|id| counts(id) || given_up(id))
@@ -249,7 +269,7 @@ impl Cluster {
     /// What may start now, by urgency.
     fn starts(&self, pool: &PoolEntry, keep: &[PdiskId], target: &mut [PdiskId]) -> Vec<StripMove> {
         let width = usize::from(pool.width.max(1));
-        let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state == PdiskState::Ok);
+        let counts = |id: &PdiskId| self.counts(*id);
         let mut to: BTreeMap<PdiskId, usize> = BTreeMap::new();
         let mut taken: BTreeMap<GroupId, Vec<StripMove>> = BTreeMap::new();
         for m in &pool.moves {
@@ -264,12 +284,19 @@ impl Cluster {
             if !self.can_make(pool, row) {
                 continue;
             }
+            let lacks = self.lacks(row, want);
+            if lacks {
+                self.lost_only(row, want);
+            }
             let under_way = taken.entry(GroupId(g)).or_default();
             let mut blocked = Vec::new();
             for i in 0..width {
                 let strip = StripIndex(i as u8);
                 if row[i] == want[i] || under_way.iter().any(|m| m.strip == strip) {
                     continue;
+                }
+                if lacks && counts(&row[i]) {
+                    continue; // when the lost ones are there
                 }
                 if row.contains(&want[i]) {
                     blocked.push(i); // until that one has moved on
@@ -305,6 +332,19 @@ impl Cluster {
         started
     }
 
+    /// Lets lost strips of a group go to pdisks that hold none of it: in place of a chain of strips that make room for each
+    /// other, the lost one goes to its end and the others stay. The group is on the same pdisks either way.
+    pub(super) fn lost_only(&self, row: &[PdiskId], want: &mut [PdiskId]) {
+        for i in 0..row.len() {
+            // It ends: each step lets one more strip stay where it is.
+            while self.is_lost(row, want, i)
+                && let Some(j) = row.iter().position(|id| *id == want[i]).filter(|j| row[*j] != want[*j])
+            {
+                want[i] = std::mem::replace(&mut want[j], row[j]);
+            }
+        }
+    }
+
     /// For the listing: what moves in each pool.
     pub(super) fn report_moves(&self, now: Duration) -> Vec<PoolMoving> {
         let one = |pool: &PoolEntry| {
@@ -328,6 +368,12 @@ impl Cluster {
         };
         self.map.pools.iter().map(one).collect()
     }
+}
+
+/// A group's part of a table.
+fn members<'a>(pool: &PoolEntry, table: &'a [PdiskId], group: GroupId) -> &'a [PdiskId] {
+    let width = usize::from(pool.width);
+    table.get(width * group.0 as usize..width * (group.0 as usize + 1)).unwrap_or_default()
 }
 
 /// Where a strip of a group stands in the table.

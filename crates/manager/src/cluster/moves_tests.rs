@@ -181,3 +181,53 @@ fn the_last_copies_are_not_given_up() {
     let MgrReply::Cluster(report) = reply else { panic!("{reply:?}") };
     assert!(!report.moving[0].hindered.is_empty());
 }
+
+/// What is lost is made of what is left; what merely moves in the same group may not be judged before that.
+#[test]
+fn of_a_group_that_has_lost_a_strip_nothing_else_moves() {
+    let mut stage = stage();
+    wish(&mut stage, 1, PdiskWish::Drain);
+    let group = |stage: &Stage, g: GroupId| entry(stage).table[3 * g.0 as usize..][..3].to_vec();
+    let both = |stage: &Stage, m: &StripMove| group(stage, m.group).contains(&PdiskId(2));
+    assert!(entry(&stage).moves.iter().any(|m| both(&stage, m)), "a drained group is on the second as well");
+    assert_eq!(wish(&mut stage, 2, PdiskWish::Fail), MgrReply::Done);
+    let mut rounds = 0;
+    while !entry(&stage).moves.is_empty() {
+        sound(&stage);
+        for m in entry(&stage).moves.iter().filter(|m| both(&stage, m)) {
+            assert_eq!(group(&stage, m.group)[usize::from(m.strip.0)], PdiskId(2), "{m:?}");
+        }
+        fill(&mut stage, |_| true);
+        rounds += 1;
+        assert!(rounds < 1000, "it does not end");
+    }
+    assert!(!entry(&stage).table.iter().any(|id| [PdiskId(1), PdiskId(2)].contains(id)));
+}
+
+/// Every way a group of three can be laid out anew over six pdisks, with every set of the old ones lost.
+#[test]
+fn a_lost_strip_goes_where_nothing_has_to_make_room_first() {
+    let rows: Vec<[u32; 3]> = (0..216u32)
+        .map(|n| [n / 36 + 1, n / 6 % 6 + 1, n % 6 + 1])
+        .filter(|[a, b, c]| a != b && b != c && a != c)
+        .collect();
+    let mut stage = stage();
+    for lost in 0..64u32 {
+        let gone = |id: &PdiskId| lost >> (id.0 - 1) & 1 == 1;
+        for id in 1..=6 {
+            let state = if gone(&PdiskId(id)) { PdiskState::Failed } else { PdiskState::Ok };
+            stage.cluster.map.pdisks.iter_mut().find(|p| p.id == PdiskId(id)).unwrap().state = state;
+        }
+        for (row, aim) in rows.iter().flat_map(|row| rows.iter().map(move |aim| (row, aim))) {
+            let (row, aim) = (row.map(PdiskId), aim.map(PdiskId));
+            if aim.iter().any(gone) {
+                continue;
+            }
+            let mut want = aim;
+            stage.cluster.lost_only(&row, &mut want);
+            assert_eq!(BTreeSet::from(want), BTreeSet::from(aim), "the group is on the same pdisks");
+            let of_lost = (0..3).filter(|i| gone(&row[*i]));
+            assert!(of_lost.clone().all(|i| !row.contains(&want[i])), "{row:?} {aim:?}: {want:?}");
+        }
+    }
+}
