@@ -7,7 +7,6 @@
 //! group that has lost strips these alone move: they are made of what is left, while a strip that
 //! merely moves may need the lost ones to be judged, and a group is switched as a whole.
 //!
-//!
 //! 1. The move is put into the map: from then on the strip is written in both places ([`StripMove`]).
 //! 2. The new pdisk's server makes everything of it there and says so.
 //! 3. When all moves of a group are done the table is switched, in one map change.
