@@ -13,7 +13,7 @@ use wire::{
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::cluster_dir::ClusterDir;
+use crate::cluster_dir::{Addrs, ClusterDir};
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Link {
     endpoint: Endpoint,
-    manager: SocketAddr,
+    manager: Addrs,
 }
 
 impl Link {
@@ -35,18 +35,18 @@ impl Link {
     pub fn of(dir: &ClusterDir, name: String) -> Result<Link> {
         let roles = [Role::Admin, Role::Server, Role::Client];
         let config = EndpointConfig { conns_max: 1, name, ..dir.endpoint_as(&roles)? };
-        Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager })
+        Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager.clone() })
     }
 
     /// The same over a process's own end of the network.
-    pub fn over(endpoint: &Endpoint, manager: SocketAddr) -> Link {
-        Link { endpoint: endpoint.clone(), manager }
+    pub fn over(endpoint: &Endpoint, manager: &Addrs) -> Link {
+        Link { endpoint: endpoint.clone(), manager: manager.clone() }
     }
 
     /// Asks the manager.
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
         let body = self
-            .call(&[self.manager], Service::Manager, frame::encode(request), PATIENCE)
+            .call(&self.manager, Service::Manager, frame::encode(request), PATIENCE)
             .await
             .with_context(|| {
                 format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)

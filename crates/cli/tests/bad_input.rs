@@ -90,7 +90,7 @@ fn an_existing_cluster_is_not_bent_to_other_options() {
         assert!(error.contains("there is no node n9; there are n1, n2, n3"), "{error}");
     }
     let error = refused(&["node", "remove", "--dir", dir, "n2"]);
-    assert!(error.contains("n2 has pdisks: n2p1") && error.contains("pdisk drain"), "{error}");
+    assert!(error.contains("n2 has pdisks: n2p1") && error.contains("node drain"), "{error}");
     for name in ["a b", "_n", "manager", "n1"] {
         let error = refused(&["node", "rename", "--dir", dir, "n2", name]);
         assert!(error.contains(name), "{error}");

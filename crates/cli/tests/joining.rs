@@ -5,80 +5,14 @@
 #[path = "common/beds.rs"]
 mod beds;
 mod common;
+#[path = "common/hosts.rs"]
+mod hosts;
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use beds::Bed;
-use common::{ROPEWALK, Random, copy_tree, same_tree, seed, until, write_tree};
-
-/// A host with a directory of its own.
-struct Machine<'a> {
-    bed: &'a Bed,
-    host: usize,
-    dir: PathBuf,
-}
-
-impl<'a> Machine<'a> {
-    fn new(bed: &'a Bed, base: &Path, host: usize) -> Machine<'a> {
-        Machine { bed, host, dir: base.join(format!("h{host}")) }
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        let dir = self.dir.to_str().unwrap();
-        // The network of the host alone: what is mounted is seen here as well.
-        let net = format!("--net=/run/netns/{}", self.bed.netns(self.host));
-        Command::new("nsenter").args([&net, ROPEWALK]).args(words).args(["--dir", dir]).output().unwrap()
-    }
-
-    fn ok(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn refused(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn token(&self, options: &[&str]) -> String {
-        self.ok(&[&["node", "token"], options].concat()).trim().to_owned()
-    }
-
-    fn join(&self, token: &str) -> String {
-        let (addr, disk) = (self.bed.addr(self.host - 1), self.dir.with_extension("disk"));
-        let name = format!("h{}", self.host);
-        let place = ["--address", &addr, "--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
-        self.ok(&[&["join", token, "--name", &name], &place[..]].concat())
-    }
-}
-
-/// What runs on the machines of a test ends with it.
-struct Down<'a>(Vec<&'a Machine<'a>>);
-
-impl Drop for Down<'_> {
-    fn drop(&mut self) {
-        self.0.iter().rev().for_each(|machine| drop(machine.run(&["down", "--force"])));
-    }
-}
-
-fn states(machine: &Machine<'_>) -> Vec<(String, String)> {
-    let nodes: serde_json::Value = serde_json::from_str(&machine.ok(&["node", "list", "--json"])).unwrap();
-    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    nodes.as_array().unwrap().iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
-}
-
-fn well(machine: &Machine<'_>) -> bool {
-    let pdisks: serde_json::Value = serde_json::from_str(&machine.ok(&["pdisk", "list", "--json"])).unwrap();
-    let ok = pdisks.as_array().unwrap().iter().all(|pdisk| pdisk["state"] == "ok");
-    ok && states(machine).iter().all(|(_, state)| state == "serves")
-}
+use common::{Random, copy_tree, same_tree, seed, until, write_tree};
+use hosts::{Down, Machine, states, well};
 
 #[test]
 fn machines_join_with_tokens_and_serve_together() {

@@ -287,7 +287,7 @@ fn a_cluster_begins_with_nothing() {
 /// n4 is emptied, its pdisk taken out, its server stopped: then it can go, and its machine does not start it again.
 fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
     let said = refused(&["node", "remove", "--dir", one, "n4"]);
-    assert!(said.contains("n4 has pdisks: n4p1") && said.contains("pdisk drain"), "{said}");
+    assert!(said.contains("n4 has pdisks: n4p1") && said.contains("node drain"), "{said}");
     ok(&["pdisk", "drain", "--dir", one, "n4p1"]);
     until("n4p1 is empty", || {
         let list = first.json(&["pdisk", "list"]);

@@ -77,7 +77,7 @@ impl FileSystem {
     }
 
     async fn walk(&self, path: &Path) -> Result<Attr, Errno> {
-        let mut attr = self.client.getattr(InodeNo::ROOT).await?;
+        let mut attr = self.client.getattr(self.client.session().root).await?;
         for name in path.as_os_str().as_bytes().split(|&b| b == b'/') {
             if !name.is_empty() && name != b"." {
                 attr = self.client.lookup(attr.ino, name).await?;

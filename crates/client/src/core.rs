@@ -43,6 +43,10 @@ pub struct SessionInfo {
     pub grant: Grant,
     /// The file system.
     pub fs: FsEntry,
+    /// Its machine may only read.
+    pub read_only: bool,
+    /// The directory that is its root: that of the file system, unless its machine is bound to a subtree.
+    pub root: InodeNo,
 }
 
 /// See the file's head.

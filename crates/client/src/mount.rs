@@ -241,7 +241,17 @@ impl SessionOpener {
             let reply = link.call(SessionId(0), Epoch(0), request, deadline).await;
             match reply {
                 Ok(MgrReply::SessionOpen { session, grant, whole, fs, resolve, lease_us, map, config }) => {
-                    let info = SessionInfo { session, grant, fs };
+                    let its = map.client(session).map(|client| client.member);
+                    let limits = its.and_then(|member| map.limits_of(member));
+                    let info = SessionInfo {
+                        session,
+                        grant,
+                        fs,
+                        read_only: limits.is_some_and(|limits| limits.read_only),
+                        root: limits
+                            .and_then(|limits| limits.subtree.as_ref())
+                            .map_or(InodeNo::ROOT, |subtree| subtree.root),
+                    };
                     *self.granted.lock() = Some(Granted { session: info, whole, resolve, config });
                     return Ok(Registered {
                         session,

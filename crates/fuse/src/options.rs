@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, thread};
 
+use base::InodeNo;
+
 use crate::{caching::Caching, error::MountError, sys, uring};
 
 /// How requests come from the kernel.
@@ -59,6 +61,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// No changes.
     pub read_only: bool,
+    /// The inode that is the root of the mount.
+    pub root: InodeNo,
     /// Mount over a directory that has entries.
     pub allow_non_empty: bool,
     /// Set-user-id programs work (root only).
@@ -95,6 +99,7 @@ impl MountOptions {
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
             read_only: false,
+            root: InodeNo::ROOT,
             allow_non_empty: false,
             suid: false,
             dev: false,

@@ -189,6 +189,20 @@ impl From<&abi::InHeader> for Header {
 }
 
 impl Request {
+    /// The same, with the kernel's number of its root replaced by that of the directory that is the root.
+    pub fn rooted(mut self, root: InodeNo) -> Request {
+        let named = |ino: &mut InodeNo| {
+            if *ino == InodeNo::ROOT {
+                *ino = root;
+            }
+        };
+        named(&mut self.header.ino);
+        if let Operation::Rename { new_parent, .. } = &mut self.operation {
+            named(new_parent);
+        }
+        self
+    }
+
     /// Decodes what one read of the device, or one ring entry, gave.
     pub fn decode(bytes: &[u8]) -> Result<Request, BadRequest> {
         let bad = |unique, opcode, reason| BadRequest { unique, len: bytes.len(), opcode, reason };

@@ -41,6 +41,30 @@ pub trait Notifier: Send + Sync {
     fn inc_epoch(&self) -> std::io::Result<()>;
 }
 
+/// Calls the root as the kernel does.
+struct Rooted {
+    notifier: Arc<dyn Notifier>,
+    root: InodeNo,
+}
+
+impl Rooted {
+    fn named(&self, ino: InodeNo) -> InodeNo {
+        if ino == self.root { InodeNo::ROOT } else { ino }
+    }
+}
+
+impl Notifier for Rooted {
+    fn inval_inode(&self, ino: InodeNo, offset: u64, len: u64) -> std::io::Result<()> {
+        self.notifier.inval_inode(self.named(ino), offset, len)
+    }
+    fn inval_attr(&self, ino: InodeNo) -> std::io::Result<()> {
+        self.notifier.inval_attr(self.named(ino))
+    }
+    fn inc_epoch(&self) -> std::io::Result<()> {
+        self.notifier.inc_epoch()
+    }
+}
+
 /// A handle in use, for the end of the mount.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenFile {
@@ -64,6 +88,8 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
+    /// What the kernel calls its root.
+    root: InodeNo,
     own_caching: Caching,
     /// Others have the file system mounted as well.
     shared: RwLock<bool>,
@@ -83,14 +109,16 @@ impl<C: Calls> Session<C> {
         notifier: Arc<dyn Notifier>,
         requests_max: u32,
         read_only: bool,
+        root: InodeNo,
         caching: Caching,
         runtime: runtime::Handle,
     ) -> Session<C> {
         Session {
             calls,
             inodes: Inodes::new(),
-            notifier,
+            notifier: Arc::new(Rooted { notifier, root }),
             read_only,
+            root,
             own_caching: caching,
             shared: RwLock::new(false),
             files: Mutex::default(),
@@ -119,8 +147,8 @@ impl<C: Calls> Session<C> {
     /// Serves one request. `payload` owns the bytes of a WRITE. May block the calling reader thread
     /// only for admission.
     pub fn handle(self: &Arc<Self>, request: Request, payload: Option<Payload>, sink: &Arc<dyn Sink>) {
-        let header = request.header;
-        match request.operation {
+        let Request { header, operation } = request.rooted(self.root);
+        match operation {
             Operation::Forget { nodes } => {
                 for (ino, n) in nodes {
                     self.forget(ino, n);

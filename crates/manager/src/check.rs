@@ -7,7 +7,10 @@ use std::{
 };
 
 use base::{FsId, InodeNo};
-use wire::{map::PoolEntry, mgr::FileKind};
+use wire::{
+    map::{Limits, PoolEntry},
+    mgr::FileKind,
+};
 
 use crate::{
     ManagerError, format,
@@ -148,6 +151,7 @@ impl State {
             b'p' => drop(keys::open_pdisk(key, value)?),
             b'v' => is::<keys::InvitationRecord>(key, value)?,
             b'j' => is::<keys::MemberRecord>(key, value)?,
+            b'a' => is::<Limits>(key, value)?,
             b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,

@@ -258,6 +258,7 @@ pub fn first_state(
         filesystems: spec.filesystems.clone(),
         clients: Vec::new(),
         revoked: Vec::new(),
+        limited: Vec::new(),
         level: 0, // stands in the record of the format
     };
     map.nodes.iter_mut().for_each(|node| node.session = None);

@@ -8,7 +8,7 @@ use base::{Epoch, FsId, Grant, Incarnation, InodeNo, MemberId, NodeId, PdiskId, 
 use serde::{Deserialize, Serialize};
 use wire::{
     hello::Role,
-    map::{ClientEntry, FsEntry, NodeEntry, PdiskEntry, PoolEntry},
+    map::{ClientEntry, FsEntry, Limits, NodeEntry, PdiskEntry, PoolEntry},
     mgr::{FileKind, LogMark, MgrError, MgrReply, ProcessIdent, Timestamp},
     strip::DeleteStrips,
     version::Build,
@@ -452,6 +452,12 @@ pub fn member_key(member: MemberId) -> Vec<u8> {
     Key::new(b'j').u64(member.0).done()
 }
 
+record!(Limits, "limits", 1);
+/// `a MEMBER`: what the sessions of a member may do, from its invitation on; nothing there: everything.
+pub fn limits_key(member: MemberId) -> Vec<u8> {
+    Key::new(b'a').u64(member.0).done()
+}
+
 /// `i FS INODE`: an inode.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Inode {
@@ -487,7 +493,7 @@ pub struct Inode {
     pub pool: PoolId,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Directories: where ".." leads.
+    /// Where it has its name: of a directory where ".." leads, of others the directory of the last name made. 0: not known.
     pub parent: InodeNo,
     /// Directories: entries.
     pub entries: u64,

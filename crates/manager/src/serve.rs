@@ -12,7 +12,7 @@ use net::{BoxFuture, Call, Endpoint, Handler, Request, Response, Role, Service, 
 use wire::{
     frame,
     map::ClusterMap,
-    mgr::{MgrError, MgrReply, MgrRequest},
+    mgr::{MgrError, MgrReply, MgrRequest, PdiskWish},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::DeleteStrips,
 };
@@ -85,6 +85,17 @@ impl Manager {
         {
             return Some(format!("only {node} itself may ask that for it"));
         }
+        // A server may give up its own pdisks. What an administrator has given up it does not take back.
+        if let (MgrRequest::PdiskSet { pdisk, wish }, Role::Server) = (asked, peer.role) {
+            let map = self.inner().map.borrow();
+            let own =
+                map.pdisk(*pdisk).is_some_and(|p| peer.server().is_some_and(|node| p.nodes.contains(&node)));
+            if !own || *wish == PdiskWish::Keep {
+                return Some(format!(
+                    "{pdisk}: a server may fail, drain and remove its own pdisks; the rest is an administrator's"
+                ));
+            }
+        }
         if let MgrRequest::Renew { pdisks, .. } = asked
             && !pdisks.is_empty()
             && peer.server().is_none()
@@ -97,6 +108,23 @@ impl Manager {
     }
 }
 
+impl Manager {
+    /// Why a request is more than the token allows with which its machine has joined.
+    fn beyond_limits(&self, request: &Request, asked: &MgrRequest) -> Option<MgrError> {
+        let map = self.inner().map.borrow();
+        let limits = &map.limits_of(request.peer.member)?.clone();
+        if limits.read_only && asked.is_for_writers() || limits.is_guest() && asked.is_of_resolver() {
+            return Some(MgrError::Errno(libc::EROFS));
+        }
+        let part = limits.subtree.is_some();
+        if asked.is_beyond(limits) || part && asked.is_about_all() {
+            return Some(MgrError::Errno(libc::EACCES));
+        }
+        drop(map);
+        if part { self.beyond_subtree(request.header.session, asked) } else { None }
+    }
+}
+
 struct Front {
     manager: Manager,
 }
@@ -105,7 +133,7 @@ impl Handler for Front {
     fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
         let manager = self.manager.clone();
         Box::pin(async move {
-            let decoded: MgrRequest = match frame::decode(&request.body) {
+            let mut decoded: MgrRequest = match frame::decode(&request.body) {
                 Ok(decoded) => decoded,
                 Err(error) => return Response::error(Status::BadRequest, error),
             };
@@ -116,6 +144,10 @@ impl Handler for Front {
                 let role = format!("{:?}", request.peer.role).to_lowercase();
                 return Response::ok(frame::encode(&MgrReply::Error(MgrError::Role(role))));
             }
+            if let Some(refusal) = manager.beyond_limits(&request, &decoded) {
+                return Response::ok(frame::encode(&MgrReply::Error(refusal)));
+            }
+            manager.drop_foreign_claims(request.header.session, &mut decoded);
             if manager.overtaken(request.header.epoch) {
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }

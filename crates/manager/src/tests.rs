@@ -35,6 +35,7 @@ mod ended;
 mod full;
 mod restart;
 mod roles;
+mod subtree;
 
 fn spec(nodes: u32) -> Spec {
     Spec {

@@ -236,50 +236,8 @@ async fn nobody_takes_the_place_of_another_process() {
 async fn who_shows_no_certificate_is_refused() {
     let (_server, addr, asked) = counting(listening(1));
     let before = refused("stranger");
-    #[derive(Debug)]
-    struct Anybody(Arc<rustls::crypto::CryptoProvider>);
-    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-    impl ServerCertVerifier for Anybody {
-        fn verify_server_cert(
-            &self,
-            _: &rustls::pki_types::CertificateDer<'_>,
-            _: &[rustls::pki_types::CertificateDer<'_>],
-            _: &rustls::pki_types::ServerName<'_>,
-            _: &[u8],
-            _: rustls::pki_types::UnixTime,
-        ) -> Result<ServerCertVerified, rustls::Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &rustls::pki_types::CertificateDer<'_>,
-            _: &rustls::DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn verify_tls13_signature(
-            &self,
-            _: &[u8],
-            _: &rustls::pki_types::CertificateDer<'_>,
-            _: &rustls::DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-            self.0.signature_verification_algorithms.supported_schemes()
-        }
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut nobody = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-        .with_no_client_auth();
-    nobody.alpn_protocols = identity().client_config().alpn_protocols.clone();
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    let mut tls = Tls::with(Arc::new(nobody));
+    let mut tls = Tls::with(nobody());
     // To this side the handshake is over before the other has judged.
     tls.shake(&mut stream).await.unwrap();
     let _ = tls.send(&mut stream, &step(FrameKind::Introduction, &introduction(Lane::Bulk, 1))).await;

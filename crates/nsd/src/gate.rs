@@ -13,7 +13,7 @@ use std::{
 };
 
 use base::{
-    Epoch, PdiskId, SessionId,
+    Epoch, FsId, PdiskId, SessionId,
     fence::{Passes, Permit},
     presence::{Presence, boot_time},
 };
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use stripe::{ClusterView, InForce, Membership};
 use tokio::sync::watch;
 use wire::{
-    map::PdiskState,
+    map::{Limits, PdiskState},
     nsd::{NsdRefusal, NsdRequest},
 };
 
@@ -190,6 +190,11 @@ impl Gate {
         if !map.has_session(session) && !from_manager {
             return Err(NsdRefusal::Fenced);
         }
+        if let Some(client) = map.client(session)
+            && !is_allowed(request, client.fs, map.limits_of(client.member))
+        {
+            return Err(NsdRefusal::NotAllowed);
+        }
         let Some(at) = present.pdisks.get_mut(&pdisk) else { return Err(NsdRefusal::NoSuchPdisk) };
         let changed = match request {
             NsdRequest::Prepare { strip, .. } | NsdRequest::Install { strip, .. } => {
@@ -204,6 +209,17 @@ impl Gate {
         let permit = at.passes.begin(present.clock.present(self.shared.started.elapsed()));
         Ok(Pass { shared: Arc::clone(&self.shared), pdisk, permit: Some(permit) })
     }
+}
+
+/// Whether a client's session may ask this. Which files it may use of a subtree is the manager's to say ([`crate::permits`]).
+fn is_allowed(request: &NsdRequest, fs: FsId, limits: Option<&Limits>) -> bool {
+    let its_own = match request {
+        NsdRequest::ListPrepared { fs: of, .. } => {
+            *of == fs && limits.is_none_or(|limits| limits.subtree.is_none())
+        }
+        _ => request.files_of(fs).is_some(),
+    };
+    its_own && !(request.changes() && limits.is_some_and(|limits| limits.read_only))
 }
 
 /// Requests whose answer says what is there, so that it has to be complete.

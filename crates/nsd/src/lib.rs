@@ -18,6 +18,7 @@ pub mod judge;
 mod leftovers;
 mod ops;
 mod pace;
+mod permits;
 mod progress;
 mod records;
 mod repair;

@@ -45,6 +45,7 @@ use crate::{
     leftovers::Leftovers,
     ops::{self, Found},
     pace::Pace,
+    permits::Permits,
     progress::Progress,
     records::Records,
     repair::Repairs,
@@ -75,6 +76,7 @@ struct Inner {
     served: HashMap<PdiskId, ServedPdisk>,
     membership: Membership,
     gate: Arc<Gate>,
+    permits: Permits,
     inbound: Inbound,
     catch_up: HashMap<PdiskId, Arc<CatchUp>>,
     repairs: Arc<Repairs>,
@@ -221,10 +223,12 @@ impl Server {
             tasks.push(tokio::spawn(run));
         }
         let inbound = Inbound::new(endpoint.inbound_bytes_max() as u64, served.keys().copied());
+        let permits = Permits::new(membership.clone());
         let inner = Arc::new(Inner {
             served,
             membership,
             gate,
+            permits,
             inbound,
             catch_up,
             repairs,
@@ -372,6 +376,9 @@ impl Inner {
         // Session 0 stands for the manager at the gate: only the manager may use it.
         if header.session == SessionId(0) && request.peer.role != Role::Manager {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
+        }
+        if let Err(refusal) = self.permits.check(header.session, &message, request.expires).await {
+            return Response::ok(frame::encode(&NsdReply::Refused(refusal)));
         }
         let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
         let paced = rebuild && matches!(message, NsdRequest::Read { .. });

@@ -2,7 +2,8 @@
 //! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
 
 use base::{
-    ClusterId, Epoch, FsId, GroupId, Incarnation, MemberId, NodeId, PdiskId, PoolId, SessionId, StripIndex,
+    ClusterId, Epoch, FsId, GroupId, Incarnation, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId,
+    StripIndex,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,8 @@ pub struct ClusterMap {
     pub clients: Vec<ClientEntry>,
     /// Members whose certificates are worth nothing any more, by rising number.
     pub revoked: Vec<MemberId>,
+    /// Members that may not do all that their role may, by rising number.
+    pub limited: Vec<LimitedMember>,
     /// The level of the cluster: nothing is stored in a way that came with a later one.
     pub level: u16,
 }
@@ -181,7 +184,61 @@ pub struct ClientEntry {
     pub member: MemberId,
 }
 
+/// What the sessions of a member may do; the default: everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// The file systems that it may mount, by rising number; empty: all.
+    pub filesystems: Vec<FsId>,
+    /// It changes nothing.
+    pub read_only: bool,
+    /// The directory that is its root, of the one file system that it may mount; none: that file system's.
+    pub subtree: Option<Subtree>,
+}
+
+/// A directory and all below.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Subtree {
+    /// Its path when it was named, for people.
+    pub path: String,
+    /// It; whoever asks for an invitation leaves 0, and the manager looks it up.
+    pub root: InodeNo,
+}
+
+/// A member with its limits.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LimitedMember {
+    /// Which.
+    pub member: MemberId,
+    /// What it may do.
+    pub limits: Limits,
+}
+
+impl Limits {
+    /// Whether it takes no part in resolving what ended sessions left: that goes over the whole file system, and writes.
+    pub fn is_guest(&self) -> bool {
+        self.read_only || self.subtree.is_some()
+    }
+    /// Whether it may use a file system.
+    pub fn allow(&self, fs: FsId) -> bool {
+        self.filesystems.is_empty() || self.filesystems.contains(&fs)
+    }
+}
+
 impl ClusterMap {
+    /// What limits a member, if anything does.
+    pub fn limits_of(&self, member: MemberId) -> Option<&Limits> {
+        let at = self.limited.binary_search_by_key(&member, |limited| limited.member).ok()?;
+        Some(&self.limited[at].limits)
+    }
+    /// Whether a member's sessions resolve nothing.
+    pub fn is_guest(&self, member: MemberId) -> bool {
+        self.limits_of(member).is_some_and(Limits::is_guest)
+    }
+    /// A client's session; none if it is no client's, or fenced.
+    pub fn client(&self, session: SessionId) -> Option<&ClientEntry> {
+        let at = self.clients.binary_search_by_key(&session, |client| client.session).ok()?;
+        Some(&self.clients[at])
+    }
     /// The node with this id.
     pub fn node(&self, id: NodeId) -> Option<&NodeEntry> {
         self.nodes.iter().find(|n| n.id == id)
@@ -200,15 +257,14 @@ impl ClusterMap {
     }
     /// Whether a session is there, and is the asker's: a client's is its member's, a server's its node's.
     pub fn is_session_of(&self, session: SessionId, member: MemberId, server: Option<NodeId>) -> bool {
-        match self.clients.binary_search_by_key(&session, |client| client.session) {
-            Ok(at) => self.clients[at].member == member,
-            Err(_) => server.and_then(|node| self.node(node)).is_some_and(|n| n.session == Some(session)),
+        match self.client(session) {
+            Some(client) => client.member == member,
+            None => server.and_then(|node| self.node(node)).is_some_and(|n| n.session == Some(session)),
         }
     }
     /// Whether it is anybody's session.
     pub fn has_session(&self, session: SessionId) -> bool {
-        self.clients.binary_search_by_key(&session, |client| client.session).is_ok()
-            || self.nodes.iter().any(|node| node.session == Some(session))
+        self.client(session).is_some() || self.nodes.iter().any(|node| node.session == Some(session))
     }
     /// The members of a group, in strip order; empty if there is no such group.
     pub fn group_members(&self, pool: PoolId, group: GroupId) -> &[PdiskId] {

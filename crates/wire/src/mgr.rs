@@ -10,11 +10,12 @@ use thiserror::Error;
 use crate::{
     hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
-    map::{ClusterMap, FsEntry},
+    map::{ClusterMap, FsEntry, Limits},
     owned::{OwnedRun, Owner},
     token::{Need, Recall, Token},
 };
 
+mod allowed;
 mod namespace;
 mod report;
 
@@ -440,6 +441,8 @@ pub enum MgrRequest {
         expires: u64,
         /// The time where it is asked, seconds since 1970.
         now: u64,
+        /// What its sessions may do; for clients only.
+        limits: Limits,
     },
     /// A machine that was invited is there. The manager's own process asks this, for a visitor.
     Admit(Box<Admission>),
@@ -462,6 +465,13 @@ pub enum MgrRequest {
     Versions,
     /// The newest level that the manager's build knows is the cluster's from now on; refused while somebody's does not know it.
     Finalize,
+    /// Whether a session that is bound to a subtree may use files. A server asks, before it touches their strips.
+    MayUse {
+        /// Whose.
+        session: SessionId,
+        /// At most [`crate::nsd::BATCH_MAX`].
+        files: Vec<InodeNo>,
+    },
 }
 
 /// Who asks to be let in.
@@ -515,6 +525,8 @@ pub struct MemberInfo {
     pub until: u64,
     /// Its certificate is worth nothing any more.
     pub revoked: bool,
+    /// What its sessions may do.
+    pub limits: Limits,
 }
 
 /// Longest time for which a machine is invited, seconds: a week.
@@ -526,72 +538,6 @@ pub const NODE_NAME_MAX: usize = 63;
 pub const NODE_ADDRS_MAX: usize = 16;
 
 impl MgrRequest {
-    /// Whether a process in this role may ask it over the network.
-    ///
-    /// What only looks is for every member; what a session does, for those that have one; what changes the cluster, for
-    /// administrators. A server's machine may add pdisks.
-    pub fn is_for(&self, role: Role) -> bool {
-        use MgrRequest as R;
-        match self {
-            // The manager's process lets machines in itself.
-            R::Admit(_) | R::Recertify { .. } => false,
-            _ if matches!(role, Role::Admin | Role::Manager) => true,
-            R::GetMap
-            | R::Versions
-            | R::WaitMap { .. }
-            | R::Cluster
-            | R::ConfigGet
-            | R::Events { .. }
-            | R::StatFs { .. }
-            | R::Tokens { .. }
-            | R::Locks { .. }
-            | R::LostFiles { .. }
-            | R::LogMarks { .. }
-            | R::LastPdisk
-            | R::Owned { .. }
-            | R::Owners { .. }
-            | R::Members
-            | R::Renew { .. } => matches!(role, Role::Server | Role::Client),
-            R::RegisterServer { .. } | R::PdiskAdd { .. } => role == Role::Server,
-            R::OpenSession { .. }
-            | R::ResolveDone
-            | R::CloseSession
-            | R::Reserve { .. }
-            | R::ReportSilent { .. }
-            | R::Lookup { .. }
-            | R::GetAttr { .. }
-            | R::ReadDir { .. }
-            | R::ReadLink { .. }
-            | R::ReadInline { .. }
-            | R::Extents { .. }
-            | R::GetXattr { .. }
-            | R::ListXattr { .. }
-            | R::Mutate { .. }
-            | R::MutateMany { .. }
-            | R::Acquire { .. }
-            | R::Release { .. }
-            | R::WaitRecalls
-            | R::Claim { .. }
-            | R::Resolved { .. }
-            | R::ResolvePassDone { .. }
-            | R::Lock(_)
-            | R::Published { .. } => role == Role::Client,
-            R::ConfigSet { .. }
-            | R::Detach { .. }
-            | R::PdiskSet { .. }
-            | R::PoolCreate { .. }
-            | R::PoolDelete { .. }
-            | R::FsCreate { .. }
-            | R::FsDelete { .. }
-            | R::NodeAdd { .. }
-            | R::NodeRemove { .. }
-            | R::NodeSet { .. }
-            | R::Invite { .. }
-            | R::Revoke { .. }
-            | R::Finalize => false,
-        }
-    }
-
     /// Whether it may be carried out once more, perhaps later, perhaps by the next manager. What begins a session
     /// ends the one that the same process had before: a copy would end the session that a later one began. What
     /// says all that is held is true when it is asked for: a copy lacks what was granted since.
@@ -784,6 +730,8 @@ pub enum MgrReply {
     Members(Vec<MemberInfo>),
     /// See [`MgrRequest::Versions`].
     Versions(Box<VersionReport>),
+    /// See [`MgrRequest::MayUse`]: all of them.
+    MayUse(bool),
 }
 
 /// Why the manager did not do it.

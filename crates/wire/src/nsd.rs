@@ -1,7 +1,7 @@
 //! Messages to an NSD server, and its answers. Header: `session` is the client's or server's own,
 //! `epoch` the map version the request was made under.
 
-use base::{Epoch, FsId, Grant, GroupId, PdiskId, PoolId, StripId, Version};
+use base::{Epoch, FsId, Grant, GroupId, InodeNo, PdiskId, PoolId, StripId, Version};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -141,6 +141,50 @@ impl NsdRequest {
     pub fn name(&self) -> &'static str {
         Self::NAMES[usize::from(self.op()) - 1]
     }
+    /// Whether it changes what is stored. That a strip is to be looked at changes nothing: it is compared with its CRCs first.
+    pub fn changes(&self) -> bool {
+        match self {
+            NsdRequest::Prepare { .. }
+            | NsdRequest::Adopt { .. }
+            | NsdRequest::Discard { .. }
+            | NsdRequest::Seal { .. }
+            | NsdRequest::Delete { .. }
+            | NsdRequest::Install { .. } => true,
+            NsdRequest::Read { .. }
+            | NsdRequest::State { .. }
+            | NsdRequest::ListGroup { .. }
+            | NsdRequest::ListPrepared { .. }
+            | NsdRequest::Suspect { .. } => false,
+        }
+    }
+    /// The files of a file system whose strips it names, without repetitions that follow each other; none if it names anything else.
+    pub fn files_of(&self, fs: FsId) -> Option<Vec<InodeNo>> {
+        let all: Vec<(FsId, InodeNo)> = {
+            let of = |strip: &StripId| (strip.stripe.fs, strip.stripe.inode);
+            match self {
+                NsdRequest::Prepare { strip, .. } | NsdRequest::Install { strip, .. } => {
+                    vec![of(&strip.strip)]
+                }
+                NsdRequest::Adopt { items, .. } | NsdRequest::Discard { items, .. } => {
+                    items.iter().map(|(strip, _)| of(strip)).collect()
+                }
+                NsdRequest::Seal { strips, .. } | NsdRequest::State { strips, .. } => {
+                    strips.iter().map(of).collect()
+                }
+                NsdRequest::Read { read, .. } => vec![of(&read.strip)],
+                NsdRequest::Delete { items, .. } => {
+                    items.iter().map(|strips| (strips.fs, strips.inode)).collect()
+                }
+                NsdRequest::Suspect { strip, .. } => vec![of(strip)],
+                // All that is there.
+                NsdRequest::ListGroup { .. } | NsdRequest::ListPrepared { .. } => return None,
+            }
+        };
+        let mut files: Vec<InodeNo> =
+            all.into_iter().map(|(of, file)| (of == fs).then_some(file)).collect::<Option<_>>()?;
+        files.dedup();
+        Some(files)
+    }
     /// The pdisk it is for.
     pub fn pdisk(&self) -> PdiskId {
         match *self {
@@ -203,4 +247,7 @@ pub enum NsdRefusal {
     /// The pdisk refused.
     #[error(transparent)]
     Strip(#[from] StripRefusal),
+    /// The strip is of a file system that the session has not mounted, or its member may only read.
+    #[error("the session may not do that")]
+    NotAllowed,
 }

@@ -23,9 +23,9 @@ pub struct Init {
     /// The node's name [default: this machine's]
     #[arg(long)]
     pub node: Option<String>,
-    /// Address of this machine, at which others reach it
-    #[arg(long)]
-    pub address: IpAddr,
+    /// Address of this machine, at which others reach it; several, one for each of its networks: separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
     /// The manager's TCP port; the node has the next one
     #[arg(long, default_value = MANAGER_PORT)]
     pub port: u16,
@@ -46,9 +46,10 @@ pub struct Join {
     pub dir: Dir,
     /// What `ropewalk node token` printed; `-`: from standard input
     pub token: String,
-    /// Servers: address of this machine, at which others reach it
-    #[arg(long)]
-    pub address: Option<IpAddr>,
+    /// Servers: address of this machine, at which others reach it; several, one for each of its networks: separated by
+    /// commas
+    #[arg(long, value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
     /// Servers: the node's TCP port
     #[arg(long, default_value = NODE_PORT)]
     pub port: u16,
@@ -91,6 +92,15 @@ pub struct NodeToken {
     /// What the machine will be
     #[arg(long, value_enum, default_value = "server")]
     pub role: JoinRole,
+    /// Clients: a file system that it may mount; again for each [default: all]
+    #[arg(long = "fs", value_name = "NAME")]
+    pub filesystems: Vec<String>,
+    /// Clients: a directory of the one file system, which becomes the root of what it mounts: it reaches nothing else
+    #[arg(long, value_name = "PATH")]
+    pub subtree: Option<String>,
+    /// Clients: it may read and nothing else
+    #[arg(long)]
+    pub read_only: bool,
     /// How long it may be used, at most a week (168h)
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub lifetime: Duration,

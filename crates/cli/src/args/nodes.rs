@@ -1,5 +1,7 @@
 //! Nodes: the servers of a cluster.
 
+use std::net::IpAddr;
+
 use clap::{Args, Subcommand};
 
 use super::{
@@ -22,7 +24,9 @@ pub enum Node {
     /// Make a token, with which one machine may join, once
     #[command(after_help = "Examples:
   ropewalk node token --dir /data/rope
-  ropewalk node token --dir /data/rope --role client --lifetime 10min")]
+  ropewalk node token --dir /data/rope --role client --lifetime 10min
+  ropewalk node token --dir /data/rope --role client --fs fs1 --read-only
+  ropewalk node token --dir /data/rope --role client --fs fs1 --subtree /projects/a")]
     Token(NodeToken),
     /// Machines that have joined, of any role: since when, until when their certificates hold
     #[command(after_help = "Examples:
@@ -35,9 +39,24 @@ pub enum Node {
   ropewalk node revoke --dir /data/rope laptop
   ropewalk node revoke --dir /data/rope 5f1c2b3a4d5e6f70")]
     Revoke(MemberName),
-    /// Take a node that does not serve and has no pdisks any more out of the cluster
+    /// Move everything off the pdisks of a node, while all is in use. Refused before anything changes if the others have no
+    /// room, or too few nodes would be left for a pool's code. What moves goes on when the command ends
+    #[command(after_help = "Examples:
+  ropewalk node drain --dir /data/rope n4
+  ropewalk node drain --dir /data/rope n4 --no-wait
+  ropewalk node drain --dir /data/rope n4 --json | jq .state")]
+    Drain(NodeDrain),
+    /// Take back a drain: the pdisks of the node are used again
+    #[command(after_help = "Example:\n  ropewalk node keep --dir /data/rope n4")]
+    Keep(NodeName),
+    /// Take a node that does not serve out of the cluster, with its pdisks if they hold nothing any more
     #[command(after_help = "Example:\n  ropewalk node remove --dir /data/rope n4")]
     Remove(NodeName),
+    /// A node listens at other addresses, or at one in each of its networks (rails). On its machine; its server is restarted
+    #[command(after_help = "Examples:
+  ropewalk node set n2 --address 10.0.0.22
+  ropewalk node set n2 --address 10.0.0.2,10.1.0.2")]
+    Set(NodeSet),
     /// Call a node otherwise; its files and pdisks keep their names
     #[command(after_help = "Example:\n  ropewalk node rename --dir /data/rope n4 rack2-4")]
     Rename(NodeRename),
@@ -52,11 +71,34 @@ pub struct NodeShow {
 }
 
 #[derive(Args)]
+pub struct NodeDrain {
+    #[command(flatten)]
+    pub listing: Listing,
+    /// Its name, as `node list` shows it
+    pub node: String,
+    /// Come back at once; given again, the command shows how far it is
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+#[derive(Args)]
 pub struct NodeName {
     #[command(flatten)]
     pub dir: Dir,
     /// Its name, as `node list` shows it
     pub node: String,
+}
+
+#[derive(Args)]
+pub struct NodeSet {
+    #[command(flatten)]
+    pub name: NodeName,
+    /// All its addresses from now on, separated by commas: those of this machine at which others reach it
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
+    /// Its TCP port [default: as before]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
 }
 
 #[derive(Args)]

@@ -37,9 +37,12 @@ pub enum Pdisk {
   ropewalk pdisk add --dir /data/rope n1 --size 4g --path /mnt/disk7/rope
   ropewalk pdisk add --dir /data/rope n1 --path /mnt/disk7/rope --log-dir /mnt/nvme/logs")]
     Add(PdiskAdd),
-    /// A new pdisk on the same node takes the place of one
-    #[command(after_help = "Example:\n  ropewalk pdisk replace --dir /data/rope n1p2")]
-    Replace(PdiskName),
+    /// A new pdisk on the same node takes the place of one. The node's server is restarted
+    #[command(after_help = "Examples:
+  ropewalk pdisk replace --dir /data/rope n1p2
+  ropewalk pdisk replace n2p1 --path /disks/new
+  ropewalk pdisk replace n2p1 --path /disks/1          a new disk, mounted where the lost one was")]
+    Replace(PdiskReplace),
     /// Take a pdisk that holds nothing any more out of the cluster. The node's server is restarted
     #[command(after_help = "Example:\n  ropewalk pdisk remove --dir /data/rope n1p2")]
     Remove(PdiskName),
@@ -62,6 +65,21 @@ pub struct PdiskName {
     pub dir: Dir,
     /// Its name, as `pdisk list` shows it
     pub pdisk: String,
+}
+
+#[derive(Args)]
+pub struct PdiskReplace {
+    #[command(flatten)]
+    pub name: PdiskName,
+    /// Size of the new one, preallocated [default: that of the old one]
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Its directory, on its disk [default: below the cluster's directory, if the old one is there]
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub path: Option<PathBuf>,
+    /// Put its log here, on a faster device; losing that device loses the pdisk
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub log_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]

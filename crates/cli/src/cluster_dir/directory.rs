@@ -9,7 +9,6 @@
 use std::{
     fs,
     io::{self, Write},
-    net::SocketAddr,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::CipherList,
-    cluster_dir::{access, renewal},
+    cluster_dir::{access, addrs::Addrs, renewal},
 };
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
@@ -50,8 +49,8 @@ pub struct ClusterFile {
     /// How what the cluster's processes send each other is protected.
     #[serde(default)]
     pub cipher_list: CipherList,
-    /// Address of the manager.
-    pub manager: SocketAddr,
+    /// Addresses of the manager.
+    pub manager: Addrs,
     /// Whether this machine runs it.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub manager_here: bool,
@@ -75,7 +74,7 @@ pub struct NodeFile {
     /// the cluster calls it stands in the map, and may be another since (`node rename`): no file moves then.
     pub name: String,
     /// Where it listens.
-    pub addr: SocketAddr,
+    pub addr: Addrs,
     /// Its pdisks.
     pub pdisks: Vec<PdiskFile>,
 }
@@ -120,7 +119,7 @@ impl ClusterDir {
             path: self.path.clone(),
             cluster: self.file.cluster_id()?,
             secret: self.file.secret.clone(),
-            manager: self.file.manager,
+            manager: self.file.manager.clone(),
         })
     }
 
@@ -318,9 +317,9 @@ impl ClusterDir {
     }
 
     /// The server processes of this machine with their addresses, the manager first.
-    pub fn servers(&self) -> Vec<(String, SocketAddr)> {
-        let manager = self.file.manager_here.then(|| ("manager".to_owned(), self.file.manager));
-        manager.into_iter().chain(self.file.nodes.iter().map(|n| (n.name.clone(), n.addr))).collect()
+    pub fn servers(&self) -> Vec<(String, Addrs)> {
+        let manager = self.file.manager_here.then(|| ("manager".to_owned(), self.file.manager.clone()));
+        manager.into_iter().chain(self.file.nodes.iter().map(|n| (n.name.clone(), n.addr.clone()))).collect()
     }
 
     /// Their names.
@@ -440,13 +439,13 @@ mod tests {
             id: "0123456789abcdef0123456789abcdef".into(),
             code: Some("4+2p".into()),
             block_size: Some(ByteSize(1 << 20)),
-            manager: "127.0.0.1:1".parse().unwrap(),
+            manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
             mount: Some("/mnt/c".into()),
             nodes: vec![NodeFile {
                 id: NodeId(1),
                 name: "n1".into(),
-                addr: "127.0.0.1:2".parse().unwrap(),
+                addr: "127.0.0.1:2".parse::<std::net::SocketAddr>().unwrap().into(),
                 pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
             }],
             secret: Some("01".repeat(32)),
@@ -471,7 +470,7 @@ mod tests {
             id: "7".into(),
             code: None,
             block_size: None,
-            manager: "127.0.0.1:1".parse().unwrap(),
+            manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: true,
             mount: None,
             nodes: Vec::new(),

@@ -1,10 +1,7 @@
 //! Making the first machine of a cluster of several: the manager and one node. Pools and file systems come when more machines
 //! have joined.
 
-use std::{
-    net::{SocketAddr, TcpListener},
-    path::{self, Path},
-};
+use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
 use base::{NodeId, PdiskId};
@@ -25,17 +22,13 @@ pub fn init(args: &Init) -> Result<ClusterDir> {
 }
 
 fn plan(dir: &Path, args: &Init) -> Result<Plan> {
-    make::check_listen("--address", args.address)?;
     let second = args
         .port
         .checked_add(1)
         .with_context(|| format!("--port {}: the node needs the next one", args.port))?;
-    let [manager, node] = [args.port, second].map(|port| SocketAddr::new(args.address, port));
-    let listeners = [manager, node].map(|addr| {
-        TcpListener::bind(addr).with_context(|| {
-            format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
-        })
-    });
+    let (manager, mut listeners) = make::listen_at(&args.address, args.port)?;
+    let (node, others) = make::listen_at(&args.address, second)?;
+    listeners.extend(others);
     let name = match &args.name {
         Some(name) => name.clone(),
         None => dir.file_name().map_or("rope".into(), |name| name.to_string_lossy().into_owned()),
@@ -53,7 +46,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     });
     let node =
         NodeFile { id: NodeId(1), name: node_name, addr: node, pdisks: pdisks.collect::<Result<_>>()? };
-    let clear = args.address.is_loopback();
+    let clear = args.address.iter().all(std::net::IpAddr::is_loopback);
     let file = ClusterFile {
         format: ClusterDir::format(),
         name,
@@ -67,7 +60,6 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         mount: None,
         nodes: vec![node],
     };
-    let listeners = listeners.into_iter().collect::<Result<_>>()?;
     Ok(Plan { pool: None, file, log_dir: None, listeners })
 }
 

@@ -14,7 +14,7 @@ use wire::map::{FsEntry, PoolEntry, PoolPdisk};
 
 use crate::{
     args::{CipherList, Up},
-    cluster_dir::{ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
+    cluster_dir::{Addrs, ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,
     process::mounts,
@@ -122,7 +122,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         Ok(NodeFile {
             id: NodeId(n + 1),
             name: format!("n{}", n + 1),
-            addr: addr(n as usize + 1)?,
+            addr: addr(n as usize + 1)?.into(),
             pdisks: (0..per_node)
                 .map(|p| PdiskFile {
                     id: PdiskId(n * per_node + p + 1),
@@ -144,7 +144,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         }),
         code: Some(code.to_string()),
         block_size: Some(block_size),
-        manager: addr(0)?,
+        manager: addr(0)?.into(),
         manager_here: true,
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,
@@ -164,6 +164,19 @@ pub fn check_listen(option: &str, address: IpAddr) -> Result<()> {
         format!("{option} {address}: must be an address of this machine (`ip address` shows them)")
     })?);
     Ok(())
+}
+
+/// The addresses of this machine with a port of a process on each; refused if one is not free.
+pub fn listen_at(ips: &[IpAddr], port: u16) -> Result<(Addrs, Vec<TcpListener>)> {
+    ips.iter().try_for_each(|&ip| check_listen("--address", ip))?;
+    let addrs = Addrs::new(ips.iter().map(|&ip| SocketAddr::new(ip, port)).collect()).context("--address")?;
+    let listen = |addr: &SocketAddr| {
+        TcpListener::bind(addr).with_context(|| {
+            format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
+        })
+    };
+    let listeners = addrs.iter().map(listen).collect::<Result<_>>()?;
+    Ok((addrs, listeners))
 }
 
 /// The size asked for, if it fits; else 16 GiB or what fits half of the free space.
@@ -280,7 +293,7 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
             .map(|n| wire::map::NodeEntry {
                 id: n.id,
                 name: n.name.clone(),
-                addrs: vec![n.addr.to_string()],
+                addrs: n.addr.texts(),
                 session: None,
             })
             .collect(),

@@ -1,6 +1,7 @@
 //! A cluster's directory: what is in it, who may look into it, which one is meant, and how a new one is made.
 
 pub mod access;
+mod addrs;
 mod choice;
 mod directory;
 pub mod init;
@@ -8,4 +9,7 @@ pub mod keys;
 pub mod make;
 pub mod renewal;
 
-pub use self::directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile};
+pub use self::{
+    addrs::Addrs,
+    directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
+};

@@ -2,7 +2,6 @@
 //! command after it has ended.
 
 use std::{
-    net::SocketAddr,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -16,7 +15,7 @@ use wire::{
     join::{VisitReply, VisitRequest},
 };
 
-use super::keys;
+use super::{addrs::Addrs, keys};
 
 /// How long the manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -33,7 +32,7 @@ pub struct Machine {
     /// The cluster's secret, where the cluster was made.
     pub secret: Option<String>,
     /// Where the manager is.
-    pub manager: SocketAddr,
+    pub manager: Addrs,
 }
 
 /// Seconds since 1970.
@@ -71,7 +70,13 @@ async fn renew(machine: &Machine) -> Result<Identity> {
     let former = Member::of(&certificate.as_slice().into())?;
     let asked = frame::encode(&VisitRequest::Renew { certificate, request: asked.request });
     let visitor = Visitor::new(Fingerprint::of(&authority.as_slice().into()))?;
-    let answer = net::visit(&visitor, machine.manager, &asked, PATIENCE).await?;
+    let mut answer = net::visit(&visitor, machine.manager.main(), &asked, PATIENCE).await;
+    for &other in &machine.manager[1..] {
+        if answer.is_err() {
+            answer = net::visit(&visitor, other, &asked, PATIENCE).await;
+        }
+    }
+    let answer = answer?;
     let new = match frame::decode(&answer).context("decode the manager's answer")? {
         VisitReply::Renewed { certificate } => certificate,
         VisitReply::Refused { reason } => bail!("the manager refuses: {reason}"),

@@ -61,7 +61,7 @@ impl Census {
         let manager = Process {
             name: "manager".to_owned(),
             role: "manager",
-            addresses: vec![dir.file.manager.to_string()],
+            addresses: dir.file.manager.texts(),
             local: dir.file.manager_here.then(|| "manager".to_owned()),
             pid: None,
         };
@@ -85,8 +85,7 @@ impl Census {
                 }));
             }
             Err(_) => {
-                processes
-                    .extend(dir.file.nodes.iter().map(|n| node(n.id, &n.name, vec![n.addr.to_string()])));
+                processes.extend(dir.file.nodes.iter().map(|n| node(n.id, &n.name, n.addr.texts())));
             }
         }
         Census { processes, report }

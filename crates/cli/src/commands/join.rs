@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Read},
-    net::{SocketAddr, TcpListener},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -14,12 +13,13 @@ use trust::{Authority, Request, Token, Visitor};
 use wire::{
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
+    map::{Limits, Subtree},
     mgr::MgrRequest,
 };
 
 use crate::{
     args::{CipherList, Init, Join, NodeToken},
-    cluster_dir::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
+    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
     commands::{pdisks, up},
     interrupt,
     link::{self, Link},
@@ -51,10 +51,15 @@ pub fn init(args: &Init) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Printed {
+struct Printed<'a> {
     token: String,
     role: String,
     expires_s: u64,
+    /// Those that it may mount; empty: all.
+    filesystems: &'a [String],
+    read_only: bool,
+    /// The directory that it is bound to.
+    subtree: Option<&'a str>,
 }
 
 /// `ropewalk node token`.
@@ -63,46 +68,82 @@ pub fn token(args: &NodeToken) -> Result<()> {
     let secret = dir.file.secret.as_deref().and_then(Secret::from_hex).context(
         "tokens are made where the cluster was made: this machine has no secret of the cluster in its cluster.toml",
     )?;
-    if dir.file.manager.ip().is_loopback() {
+    if dir.file.manager.iter().all(|addr| addr.ip().is_loopback()) {
         output::note(
             "the manager listens on loopback: only this machine can join (`ropewalk init --address`)",
         );
     }
+    let role = args.role.into();
+    let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty();
+    if role != Role::Client && limited {
+        bail!("--fs, --subtree and --read-only are for clients; add --role client");
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let token = Token {
-        role: args.role.into(),
+        role,
         id: u64::from_le_bytes(make::random()?).max(1), // 0 is who has the secret
         expires: now + args.lifetime.as_secs(),
         secret: make::random()?,
         authority: Authority::from_secret(dir.file.cluster_id()?, &secret)?.fingerprint(),
-        managers: vec![dir.file.manager],
+        managers: dir.file.manager.to_vec(),
     };
-    let invite = MgrRequest::Invite {
-        token: token.id,
-        hash: Token::hash(&token.secret),
-        role: token.role,
-        expires: token.expires,
-        now,
-    };
-    link::run(async { Link::new(&dir)?.manager(&invite).await })?;
+    link::run(async {
+        let link = Link::new(&dir)?;
+        let invite = MgrRequest::Invite {
+            token: token.id,
+            hash: Token::hash(&token.secret),
+            role: token.role,
+            expires: token.expires,
+            now,
+            limits: limits(&link, args).await?,
+        };
+        link.manager(&invite).await
+    })?;
     if args.json {
-        let role = format!("{:?}", token.role).to_lowercase();
-        return output::json(&Printed { token: token.to_string(), role, expires_s: token.expires });
+        return output::json(&Printed {
+            token: token.to_string(),
+            role: format!("{:?}", token.role).to_lowercase(),
+            expires_s: token.expires,
+            filesystems: &args.filesystems,
+            read_only: args.read_only,
+            subtree: args.subtree.as_deref(),
+        });
     }
     output::line(token.to_string());
     Ok(())
+}
+
+/// What the machine may do.
+async fn limits(link: &Link, args: &NodeToken) -> Result<Limits> {
+    let mut filesystems = Vec::new();
+    if !args.filesystems.is_empty() {
+        let map = link.cluster().await?.map;
+        for name in &args.filesystems {
+            let fs = map.fs_by_name(name);
+            let unknown =
+                || format!("there is no file system {name}; `ropewalk fs list` shows which there are");
+            filesystems.push(fs.with_context(unknown)?.id);
+        }
+        filesystems.sort_unstable();
+        filesystems.dedup();
+    }
+    if args.subtree.is_some() && filesystems.len() != 1 {
+        bail!("--subtree is a directory of one file system; name it with --fs");
+    }
+    let subtree = args.subtree.clone().map(|path| Subtree { path, ..Subtree::default() });
+    Ok(Limits { filesystems, read_only: args.read_only, subtree })
 }
 
 /// `ropewalk join`.
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
-    let addr = server_address(&token, args)?;
+    let addrs = server_addresses(&token, args)?;
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
     let name = args.name.clone().unwrap_or_else(init::host_name);
-    let joined = ask(&token, &name, addr).and_then(|(key, joined)| {
-        keep(&claim.path, &token, &name, addr, &key, &joined)?;
+    let joined = ask(&token, &name, addrs.as_ref()).and_then(|(key, joined)| {
+        keep(&claim.path, &token, &name, addrs, &key, &joined)?;
         Ok(joined)
     });
     let joined = match joined {
@@ -158,30 +199,27 @@ fn text_of(token: &str) -> Result<String> {
 }
 
 /// Where the new node is to listen; nowhere for clients.
-fn server_address(token: &Token, args: &Join) -> Result<Option<SocketAddr>> {
+fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
     if token.role != Role::Server {
-        if args.address.is_some() || !args.pdisk.is_empty() {
+        if !args.address.is_empty() || !args.pdisk.is_empty() {
             bail!("--address and --pdisk are for servers, and the token is for a {:?}", token.role);
         }
         return Ok(None);
     }
-    let ip = args.address.context("--address: say at which address of this machine others reach the node")?;
-    make::check_listen("--address", ip)?;
-    let addr = SocketAddr::new(ip, args.port);
-    drop(TcpListener::bind(addr).with_context(|| {
-        format!("{addr} is not free; stop the program that has it (`ss -ltnp` shows which), or choose another --port")
-    })?);
-    Ok(Some(addr))
+    if args.address.is_empty() {
+        bail!("--address: say at which address of this machine others reach the node");
+    }
+    Ok(Some(make::listen_at(&args.address, args.port)?.0))
 }
 
 /// Asks each manager until one lets us in: the new key, and what was said.
-fn ask(token: &Token, name: &str, addr: Option<SocketAddr>) -> Result<(Vec<u8>, Joined)> {
+fn ask(token: &Token, name: &str, addrs: Option<&Addrs>) -> Result<(Vec<u8>, Joined)> {
     let Request { key, request } = Request::new()?;
     let request = JoinRequest {
         token: token.id,
         secret: token.secret,
         name: name.to_owned(),
-        addrs: addr.iter().map(SocketAddr::to_string).collect(),
+        addrs: addrs.map(Addrs::texts).unwrap_or_default(),
         request,
     };
     let visitor = Visitor::new(token.authority)?;
@@ -215,7 +253,7 @@ fn keep(
     dir: &Path,
     token: &Token,
     name: &str,
-    addr: Option<SocketAddr>,
+    addrs: Option<Addrs>,
     key: &[u8],
     joined: &Joined,
 ) -> Result<()> {
@@ -232,10 +270,10 @@ fn keep(
         block_size: None,
         secret: None,
         cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
-        manager: *token.managers.first().context("the token names no manager")?,
+        manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
         mount: None,
-        nodes: joined.node.zip(addr).map(node).into_iter().collect(),
+        nodes: joined.node.zip(addrs).map(node).into_iter().collect(),
     };
     ClusterDir::save(dir, &file)
 }

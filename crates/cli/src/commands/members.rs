@@ -1,9 +1,12 @@
 //! `ropewalk node members|revoke`: machines that have joined.
 
 use anyhow::{Result, bail};
-use base::MemberId;
+use base::{FsId, MemberId};
 use serde::Serialize;
-use wire::mgr::{MemberInfo, MgrReply, MgrRequest};
+use wire::{
+    map::ClusterMap,
+    mgr::{MemberInfo, MgrReply, MgrRequest},
+};
 
 use crate::{
     args::{Listing, MemberName},
@@ -28,13 +31,22 @@ struct MemberRow {
     certified_until_s: u64,
     /// `member`, `expired` or `revoked`.
     state: &'static str,
+    /// File systems that it may mount; empty: all.
+    filesystems: Vec<String>,
+    read_only: bool,
+    /// The directory that it is bound to, as it was called when the token was made.
+    subtree: Option<String>,
 }
 
 fn number(member: &MemberInfo) -> String {
     format!("{:016x}", member.id.0)
 }
 
-fn row(member: &MemberInfo, now: u64) -> MemberRow {
+fn row(member: &MemberInfo, map: &ClusterMap, now: u64) -> MemberRow {
+    let named = |id: &FsId| {
+        let fs = map.filesystems.iter().find(|fs| fs.id == *id);
+        fs.map_or_else(|| format!("{id} (removed)"), |fs| fs.name.clone())
+    };
     MemberRow {
         name: member.name.clone(),
         member: number(member),
@@ -47,6 +59,9 @@ fn row(member: &MemberInfo, now: u64) -> MemberRow {
             false if member.until <= now => "expired",
             false => "member",
         },
+        filesystems: member.limits.filesystems.iter().map(named).collect(),
+        read_only: member.limits.read_only,
+        subtree: member.limits.subtree.as_ref().map(|subtree| subtree.path.clone()),
     }
 }
 
@@ -80,12 +95,28 @@ pub async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
     }
 }
 
+/// What its role lets it do, and its token.
+fn may(row: &MemberRow) -> String {
+    let what = if row.read_only { "read" } else { "all" };
+    match row.filesystems.is_empty() {
+        true => what.to_owned(),
+        false => {
+            let subtree = row.subtree.as_deref().unwrap_or_default();
+            let slash = if subtree.is_empty() || subtree.starts_with('/') { "" } else { "/" };
+            output::begin_of(&format!("{what} of {}{slash}{subtree}", row.filesystems.join(",")), 24)
+        }
+    }
+}
+
 /// `ropewalk node members`.
 pub fn list(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let members = link::run(async { members(&Link::new(&dir)?).await })?;
+    let (members, map) = link::run(async {
+        let link = Link::new(&dir)?;
+        Ok((members(&link).await?, link.cluster().await?.map))
+    })?;
     let now = now();
-    let rows: Vec<MemberRow> = members.iter().map(|member| row(member, now)).collect();
+    let rows: Vec<MemberRow> = members.iter().map(|member| row(member, &map, now)).collect();
     if listing.json {
         return output::json(&rows);
     }
@@ -107,9 +138,10 @@ pub fn list(listing: &Listing) -> Result<()> {
             row.state.to_owned(),
             format!("{} ago", span(row.joined_s, now)),
             format!("for {}", span(now, row.certified_until_s)),
+            may(row),
         ]
     };
-    let head = ["MACHINE", "MEMBER", "ROLE", "NODE", "STATE", "JOINED", "CERTIFIED"];
+    let head = ["MACHINE", "MEMBER", "ROLE", "NODE", "STATE", "JOINED", "CERTIFIED", "MAY"];
     output::table(&head, rows.iter().map(cells).collect());
     Ok(())
 }
@@ -171,6 +203,7 @@ mod tests {
             certified: 1000 * DAY,
             until: 1365 * DAY,
             revoked,
+            limits: Default::default(),
         };
         let said = |day: u64| overdue(&of(false), day * DAY);
         assert_eq!((said(1000), said(1300)), (None, None));
@@ -190,6 +223,7 @@ mod tests {
             certified: 1,
             until: 2,
             revoked,
+            limits: Default::default(),
         };
         let all = [member(1, "a", true), member(2, "a", false), member(3, "b", true), member(4, "c", false)];
         let both = [&all[..], &[member(5, "c", false)]].concat();

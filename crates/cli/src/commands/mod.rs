@@ -5,6 +5,7 @@ mod ask;
 mod clients;
 mod config;
 mod down;
+mod drain;
 mod events;
 mod health;
 mod join;
@@ -20,6 +21,7 @@ mod net_figures;
 mod net_sizing;
 mod net_status;
 mod netperf;
+mod node_set;
 mod nodes;
 mod pagepool;
 mod pdisk_bench;
@@ -69,7 +71,10 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Node(args::Node::Token(args)) => join::token(args),
         Command::Node(args::Node::Members(listing)) => members::list(listing),
         Command::Node(args::Node::Revoke(args)) => members::revoke(args),
+        Command::Node(args::Node::Drain(args)) => drain::drain(args),
+        Command::Node(args::Node::Keep(args)) => drain::keep(args),
         Command::Node(args::Node::Remove(args)) => nodes::remove(args),
+        Command::Node(args::Node::Set(args)) => node_set::set(args),
         Command::Node(args::Node::Rename(args)) => nodes::rename(args),
         Command::Pdisk(args::Pdisk::List(listing)) => listing::pdisk_list(listing),
         Command::Pdisk(args::Pdisk::Verify(dir)) => pdisk_tools::verify(dir),

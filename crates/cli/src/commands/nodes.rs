@@ -1,12 +1,12 @@
-//! `ropewalk node list|show|remove|rename`: which nodes a cluster has, on whatever machine.
+//! `ropewalk node list|show|remove|rename` (`drain|keep`: in `drain`): which nodes a cluster has, on whatever machine.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use base::units::human_size;
 use serde::Serialize;
 use serde_json::Value;
 use wire::{
     map::{NodeEntry, PdiskState},
-    mgr::{ClusterReport, MgrRequest},
+    mgr::{ClusterReport, MgrRequest, PdiskWish},
 };
 
 use super::{
@@ -35,6 +35,8 @@ struct NodeRow {
     pdisks: usize,
     /// Of these, those that are `ok` and served.
     pdisks_ok: usize,
+    /// Of these, those that are being emptied, or are.
+    pdisks_leaving: usize,
     size_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
@@ -51,6 +53,7 @@ fn node_row(report: &ClusterReport, node: &NodeEntry) -> NodeRow {
         state: if node.session.is_some() { "serves" } else { "down" },
         pdisks: on.len(),
         pdisks_ok: on.iter().filter(|p| p.served && p.state == PdiskState::Ok).count(),
+        pdisks_leaving: report.map.pdisks.iter().filter(|p| p.leaving && of(p.id)).count(),
         size_bytes: size,
         used_bytes: size.saturating_sub(free),
         free_bytes: free,
@@ -77,9 +80,10 @@ fn cells(row: &NodeRow) -> Vec<String> {
         0 | 1 => first,
         more => format!("{first} +{}", more - 1),
     };
-    let pdisks = match row.pdisks - row.pdisks_ok {
-        0 => row.pdisks.to_string(),
-        not_ok => format!("{}, {not_ok} not ok", row.pdisks),
+    let pdisks = match (row.pdisks - row.pdisks_ok, row.pdisks_leaving) {
+        (0, 0) => row.pdisks.to_string(),
+        (0, leaving) => format!("{}, {leaving} leaving", row.pdisks),
+        (not_ok, _) => format!("{}, {not_ok} not ok", row.pdisks),
     };
     vec![
         begin_of(&row.name, NAME_MAX),
@@ -147,7 +151,18 @@ pub fn remove(args: &NodeName) -> Result<()> {
     let mut dir = args.dir.open()?;
     let id = link::run(async {
         let link = Link::new(&dir)?;
-        let node = find_node(&link.cluster().await?.map, &args.node)?.id;
+        let map = link.cluster().await?.map;
+        let entry = find_node(&map, &args.node)?;
+        let node = entry.id;
+        // Those that hold nothing go with it. A server that serves still names them; then, and while one of them is
+        // used, the manager says what to do.
+        let on = || map.pdisks.iter().filter(|pdisk| pdisk.nodes.contains(&node));
+        if entry.session.is_none() && on().all(|pdisk| map.pdisk_word(pdisk.id) == "replace") {
+            for pdisk in on() {
+                let request = MgrRequest::PdiskSet { pdisk: pdisk.id, wish: PdiskWish::Remove };
+                link.manager(&request).await.with_context(|| format!("take {} out", pdisk.name))?;
+            }
+        }
         link.manager(&MgrRequest::NodeRemove { node }).await?;
         Ok(node)
     })?;
@@ -187,6 +202,7 @@ mod tests {
             state: "serves",
             pdisks: 24,
             pdisks_ok: 12,
+            pdisks_leaving: 24,
             size_bytes: u64::MAX,
             used_bytes: 1023 << 40,
             free_bytes: 0,

@@ -15,11 +15,11 @@ use wire::{
 };
 
 use crate::{
-    args::{PdiskAdd, PdiskName},
+    args::{PdiskAdd, PdiskName, PdiskReplace},
     cluster_dir::{ClusterDir, PdiskFile, access, make},
     link::{self, Link},
     output,
-    process::{control, pid_file},
+    process::{control, pid_file, units},
 };
 
 /// How long a node may take to stop and to serve again.
@@ -49,7 +49,7 @@ fn node_of(map: &ClusterMap, pdisk: PdiskId) -> Result<&NodeEntry> {
 }
 
 /// What can only be done on a node's own machine.
-fn elsewhere(node: &NodeEntry) -> String {
+pub fn elsewhere(node: &NodeEntry) -> String {
     format!("node {} ({}) is on another machine; run this there", node.name, node.addrs.join(", "))
 }
 
@@ -216,7 +216,7 @@ fn register(
 }
 
 /// A node's server learns of its pdisks when it starts: it is stopped cleanly and started again.
-fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
+pub fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     let pid_file = dir.pid_file(name);
     let Some(pid) = pid_file::live_pid(&pid_file) else {
         output::line(format!("{name} does not run; it knows its pdisks when it is started"));
@@ -224,16 +224,21 @@ fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
     };
     let before = link::run(async { Link::new(dir)?.cluster().await })?;
     let session = before.map.node(id).and_then(|n| n.session);
-    control::terminate(pid);
-    if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
-        bail!("{name} (process {pid}) does not end; start it again when it has");
+    // A service is systemd's to restart, or it would be started apart from its unit.
+    let mut child = None;
+    if !units::restart(pid) {
+        control::terminate(pid);
+        if !pid_file::wait_gone(&pid_file, RESTART_PATIENCE) {
+            bail!("{name} (process {pid}) does not end; start it again when it has");
+        }
+        let args: [&OsStr; 5] =
+            ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
+        child = Some(control::spawn_detached(&args, &dir.log_file(name))?);
     }
-    let args: [&OsStr; 5] =
-        ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-    let mut child = control::spawn_detached(&args, &dir.log_file(name))?;
     let end = Instant::now() + RESTART_PATIENCE;
     loop {
-        if let Some(status) = child.try_wait().context("look after a child process")? {
+        let ended = child.as_mut().map(std::process::Child::try_wait).transpose();
+        if let Some(status) = ended.context("look after a child process")?.flatten() {
             bail!("{name} ended at its start ({status}); see {}", dir.log_file(name).display());
         }
         let report = link::run(async { Link::new(dir)?.cluster().await })?;
@@ -249,17 +254,29 @@ fn restart_node(dir: &ClusterDir, name: &str, id: NodeId) -> Result<()> {
 }
 
 /// `ropewalk pdisk replace`: a new one on the same node takes over what the old one held.
-pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
-    let mut dir = args.dir.open()?;
+pub fn pdisk_replace(args: &PdiskReplace) -> Result<()> {
+    let PdiskReplace { name: PdiskName { dir, pdisk }, size, path, log_dir } = args;
+    let mut dir = dir.open()?;
     let report = link::run(async { Link::new(&dir)?.cluster().await })?;
-    let old = find_pdisk(&report.map, &args.pdisk)?;
+    let old = find_pdisk(&report.map, pdisk)?;
     let known = node_of(&report.map, old)?;
     let here = dir.file.node(known.id).with_context(|| elsewhere(known))?;
-    let size = here.pdisks.iter().find(|p| p.id == old).map(|p| p.size);
-    let size = size.with_context(|| format!("cluster.toml has no {old}"))?;
+    let before = here.pdisks.iter().find(|p| p.id == old);
+    let before = before.with_context(|| format!("cluster.toml has no {old}"))?.clone();
+    if path.is_none() && before.dir.is_absolute() {
+        bail!(
+            "--path: say in which directory the new one is to be; {pdisk} is in {}, on a disk of its own",
+            before.dir.display()
+        );
+    }
+    let path = path.as_deref().map(path::absolute).transpose().context("--path")?;
+    // A new disk where the lost one was: the server must not look for the old one there.
+    if path.as_ref() == Some(&dir.path.join(&before.dir)) {
+        dir.file.nodes.iter_mut().for_each(|node| node.pdisks.retain(|p| p.id != old));
+    }
     let node = known.name.clone();
     let state = report.map.pdisk(old).map(|p| p.state);
-    let place = Place { size: Some(size), path: None, log_dir: None };
+    let place = Place { size: Some(size.unwrap_or(before.size)), path, log_dir: log_dir.clone() };
     let name = add(&mut dir, &node, place, Some(old))?;
     let wish = if state == Some(PdiskState::Ok) { PdiskWish::Drain } else { PdiskWish::Fail };
     link::run(async {
@@ -267,8 +284,7 @@ pub fn pdisk_replace(args: &PdiskName) -> Result<()> {
         link.manager(&MgrRequest::PdiskSet { pdisk: old, wish }).await
     })?;
     output::line(format!(
-        "{name} takes the place of {}; when that is shown as \"replace\", `ropewalk pdisk remove` takes it out",
-        args.pdisk
+        "{name} takes the place of {pdisk}; when that is shown as \"replace\", `ropewalk pdisk remove {pdisk}` takes it out"
     ));
     Ok(())
 }

@@ -18,7 +18,7 @@ use wire::{
 
 use crate::{
     args::Up,
-    cluster_dir::{ClusterDir, NodeFile, make},
+    cluster_dir::{Addrs, ClusterDir, NodeFile, make},
     commands::{down, mount},
     interrupt::{self, Interrupted},
     link::{self, Link},
@@ -153,7 +153,7 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         }
     }
     // The manager's, as a new cluster has them; elsewhere those of the first node.
-    let at = first.filter(|_| !dir.file.manager_here).map_or(dir.file.manager, |node| node.addr);
+    let at = first.filter(|_| !dir.file.manager_here).map_or(&dir.file.manager, |node| &node.addr).main();
     if let Some(listen) = args.listen {
         differs("listen", at.ip().to_string(), listen.to_string())?;
     }
@@ -214,16 +214,16 @@ type Log = (String, std::path::PathBuf, u64);
 
 /// Starts the servers that do not run, but for those started already.
 fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -> Result<()> {
-    let absent: Vec<(String, SocketAddr)> = dir
+    let absent: Vec<(String, Addrs)> = dir
         .servers()
         .into_iter()
         .filter(|(name, _)| logs.iter().all(|(started, ..)| started != name))
         .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
         .collect();
-    for (name, addr) in &absent {
+    for (name, addrs) in &absent {
         let killed = dir.pid_file(name).exists();
         let until = Instant::now() + if killed { PORT_PATIENCE } else { Duration::ZERO };
-        while let Err(error) = check_port(name, *addr) {
+        while let Err(error) = addrs.iter().try_for_each(|&addr| check_port(name, addr)) {
             if Instant::now() >= until {
                 return Err(error);
             }

@@ -19,12 +19,12 @@ pub fn start_endpoint(
     dir: &ClusterDir,
     role: Role,
     node: base::NodeId,
-    listen: SocketAddr,
+    listen: &[SocketAddr],
 ) -> Result<Endpoint> {
     let config = EndpointConfig {
         node,
         name: name(dir, role, node),
-        listen: vec![listen],
+        listen: listen.to_vec(),
         visitors: role == Role::Manager,
         ..dir.endpoint(role)?
     };
@@ -42,19 +42,23 @@ fn name(dir: &ClusterDir, role: Role, node: base::NodeId) -> String {
 
 /// The endpoint of a client: others reach it at the address from which this machine reaches the manager.
 pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
-    let manager = dir.file.manager;
-    let any = SocketAddr::new(
-        if manager.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
-        0,
-    );
     // Connecting UDP sends nothing; it asks the routes.
-    let towards = || -> std::io::Result<IpAddr> {
+    let towards = |manager: &SocketAddr| -> std::io::Result<IpAddr> {
+        let unspecified: IpAddr =
+            if manager.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let any = SocketAddr::new(unspecified, 0);
         let socket = UdpSocket::bind(any)?;
         socket.connect(manager)?;
         Ok(socket.local_addr()?.ip())
     };
-    let from = towards().with_context(|| format!("find a way to the manager at {manager}"))?;
-    start_endpoint(dir, Role::Client, base::NodeId(0), (from, 0).into())
+    let managers = &dir.file.manager;
+    let from = match managers.iter().find_map(|manager| towards(manager).ok()) {
+        Some(from) => from,
+        None => {
+            towards(&managers.main()).with_context(|| format!("find a way to the manager at {managers}"))?
+        }
+    };
+    start_endpoint(dir, Role::Client, base::NodeId(0), &[(from, 0).into()])
 }
 
 /// What a client of this process mounts, shown under `name`.
@@ -65,7 +69,7 @@ pub fn client_config(
     endpoint: &Endpoint,
 ) -> client::ClientConfig {
     client::ClientConfig {
-        manager: vec![dir.file.manager],
+        manager: dir.file.manager.to_vec(),
         fs: fs_name.to_owned(),
         mount: name,
         process: ident::own_ident(),

@@ -39,7 +39,7 @@ async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
 pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
     let Some(manager) = stop.before(open_manager(dir)).await else { presence.end_process(Ok(())) };
     let manager = manager?;
-    let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), dir.file.manager)?;
+    let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &dir.file.manager)?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager())?);
@@ -47,7 +47,7 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result
         let door = Arc::clone(&door);
         Box::pin(async move { door.answer(from, &said).await })
     }));
-    tunables::follow(&endpoint, dir.file.manager, told);
+    tunables::follow(&endpoint, &dir.file.manager, told);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {

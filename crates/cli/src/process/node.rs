@@ -67,20 +67,20 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     {
         return Err(error);
     }
-    let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, node.addr)?;
+    let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
     tokio::spawn(renewal::keep(dir.machine()?, endpoint.clone()));
     let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
-    tunables::follow(&endpoint, dir.file.manager, Arc::clone(&running));
+    tunables::follow(&endpoint, &dir.file.manager, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
         node: node.id,
         process: ident::own_ident(),
-        addrs: vec![node.addr.to_string()],
+        addrs: node.addr.texts(),
         pdisks: pdisks.clone(),
-        manager: Arc::new(stripe::NetManager::new(endpoint.clone(), vec![dir.file.manager])),
+        manager: Arc::new(stripe::NetManager::new(endpoint.clone(), dir.file.manager.to_vec())),
         membership: stripe::MembershipConfig {
             renew_interval: tunables.lease_renew_interval(),
             ..stripe::MembershipConfig::default()

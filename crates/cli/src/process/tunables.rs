@@ -1,6 +1,6 @@
 //! The cluster's tunables: asked for here and nowhere else, once at the start and then every few seconds.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use base::tunables::{ConnCount, TransferMode, Tunables};
@@ -11,7 +11,10 @@ use wire::{
 };
 
 use super::admin::Running;
-use crate::{cluster_dir::ClusterDir, link::Link};
+use crate::{
+    cluster_dir::{Addrs, ClusterDir},
+    link::Link,
+};
 
 /// Time between questions: a change is in force everywhere after this.
 const EVERY: Duration = Duration::from_secs(2);
@@ -48,14 +51,14 @@ pub async fn wait_for(dir: &ClusterDir, server: &str) -> Result<(Tunables, Clust
 }
 
 /// What the tunables say of connections, for an `endpoint` that is about to begin.
-pub async fn begin(endpoint: &Endpoint, manager: SocketAddr) {
+pub async fn begin(endpoint: &Endpoint, manager: &Addrs) {
     if let Ok(tunables) = read(&Link::over(endpoint, manager)).await {
         apply(endpoint, &tunables);
     }
 }
 
 /// Keeps `endpoint` and what runs in this process as the tunables say. A manager that does not answer changes nothing.
-pub fn follow(endpoint: &Endpoint, manager: SocketAddr, running: Arc<Running>) {
+pub fn follow(endpoint: &Endpoint, manager: &Addrs, running: Arc<Running>) {
     let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, manager));
     tokio::spawn(async move {
         loop {

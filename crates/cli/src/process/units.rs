@@ -45,6 +45,11 @@ pub fn end(pid: u32) {
     }
 }
 
+/// Has systemd end a process and start it again; false if it is none of its services.
+pub fn restart(pid: u32) -> bool {
+    unit_of(pid).is_some_and(|unit| systemctl(&["restart", "--no-block"], &unit).is_ok())
+}
+
 /// The unit of ours that a process belongs to.
 fn unit_of(pid: u32) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;

@@ -22,9 +22,20 @@ impl Bed {
     }
 
     pub fn addr(&self, host: usize) -> String {
+        self.addrs(host).swap_remove(0)
+    }
+
+    /// One in each of its networks.
+    pub fn addrs(&self, host: usize) -> Vec<String> {
         let all: Value = serde_json::from_str(&ok(&["lab", "testbed", "status", "--json"])).unwrap();
         let mine = all.as_array().unwrap().iter().find(|t| t["spec"]["name"] == self.0.as_str()).unwrap();
-        mine["hosts"][host]["addrs"][0].as_str().unwrap().to_owned()
+        let addrs = mine["hosts"][host]["addrs"].as_array().unwrap();
+        addrs.iter().map(|addr| addr.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Cuts a link of a host, or brings it back: `lab testbed link`.
+    pub fn link(&self, host: &str, link: &str, state: &str) {
+        ok(&["lab", "testbed", "link", "--name", &self.0, host, link, state]);
     }
 
     /// The network namespace of host number `host`, counted from 1.

@@ -154,7 +154,7 @@ impl World {
     pub fn new(clients: usize, acts: u8, [crashes, restarts, expiries]: [u8; 3], fault: Fault) -> World {
         let mut tokens = Tokens::new(false);
         let node = Node { live: true, acts_left: acts, ..Node::default() };
-        (0..clients).for_each(|i| tokens.begin(session(i), false));
+        (0..clients).for_each(|i| tokens.begin(session(i), false, false));
         World {
             tokens,
             grants: 0,
@@ -288,7 +288,7 @@ impl World {
                     if self.ended[i] {
                         self.fenced[i] = true;
                     } else {
-                        self.tokens.begin(session(i), true);
+                        self.tokens.begin(session(i), true, false);
                     }
                     let node = &mut self.nodes[i];
                     node.polls = false;
@@ -397,7 +397,8 @@ impl World {
                 self.last[b].get_or_insert(self.adopted[b]);
             }
         }
-        self.tokens.resolved(session(i), INO);
+        let acts = self.with(|tokens, next| tokens.resolved(session(i), INO, NOW, next));
+        self.apply(acts);
         self.nodes[i].cell.resolved();
     }
 

@@ -64,6 +64,8 @@ impl World {
             session: SessionId(self.sessions),
             grant,
             fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
+            read_only: false,
+            root: base::InodeNo::ROOT,
         };
         let manager = Arc::new(manager::Session { number: self.sessions, manager: self.manager.clone() });
         Client::with_parts(manager, self.blocks.clone(), session, tunables)

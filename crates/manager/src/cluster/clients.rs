@@ -38,6 +38,10 @@ impl Cluster {
         let Some(fs) = self.map.fs_by_name(fs).map(|fs| fs.id) else {
             return step.refuse(ticket, MgrError::Errno(ENOENT));
         };
+        if self.map.limits_of(member).is_some_and(|limits| !limits.allow(fs)) {
+            let reason = "this machine has joined with a token for other file systems; `ropewalk node token --fs` makes one";
+            return step.refuse(ticket, MgrError::Config(reason.to_owned()));
+        }
         if self.opens.len() >= OPENS_MAX {
             return step.refuse(ticket, MgrError::Errno(libc::EAGAIN));
         }
@@ -114,7 +118,13 @@ impl Cluster {
         step.reply(ticket, MgrReply::Done);
     }
 
-    pub(super) fn resolve_done(&mut self, ticket: Ticket, session: SessionId, step: &mut Step) {
+    pub(super) fn resolve_done(
+        &mut self,
+        ticket: Ticket,
+        session: SessionId,
+        now: Duration,
+        step: &mut Step,
+    ) {
         let Some(fs) = self.clients.get(&session).map(|client| client.record.fs) else {
             return step.refuse(ticket, MgrError::NoSession);
         };
@@ -122,9 +132,7 @@ impl Cluster {
         if self.clients.values().filter(|client| client.record.fs == fs).count() == 1
             && self.endings.get(&fs).is_none_or(|ending| ending.fence.is_none())
         {
-            if let Some(tokens) = self.tokens.get_mut(&fs) {
-                tokens.all_resolved();
-            }
+            self.with_tokens(fs, step, |tokens, next| tokens.all_resolved(now, next));
             self.set_resolved(fs, step);
         }
         step.reply(ticket, MgrReply::Done);
@@ -170,6 +178,9 @@ impl Cluster {
             } else if !alone && !ready {
                 self.share_tokens(open.fs, now, step);
                 self.opens.push(open);
+            } else if alone && ending.unresolved && self.map.is_guest(open.member) {
+                // Somebody else resolves first: the manager's own process, if nobody comes.
+                self.opens.push(open);
             } else {
                 self.begin(open, alone, alone && ending.unresolved, now, step);
             }
@@ -192,8 +203,9 @@ impl Cluster {
             Vec::new()
         });
         self.clients.insert(session, Client { record, renewed: now });
+        let guest = self.map.is_guest(open.member);
         self.with_tokens(open.fs, step, |tokens, _| {
-            tokens.begin(session, whole);
+            tokens.begin(session, whole, guest);
             crate::tokens::Acts::default()
         });
         let (lease_us, map) = (self.lease_us(), Box::new(self.map.clone()));

@@ -66,11 +66,11 @@ impl Cluster {
             Request(R::Release { tokens }) => return self.release(question, &tokens, now, step),
             Request(R::WaitRecalls) => return self.wait_recalls(question, now, step),
             Request(R::Claim { tokens, last }) => return self.claim(question, &tokens, last, now, step),
-            Request(R::Resolved { ino }) => return self.resolved(question, ino, step),
+            Request(R::Resolved { ino }) => return self.resolved(question, ino, now, step),
             Request(R::Published { ino, number }) => {
                 return self.published(question, ino, number, now, step);
             }
-            Request(R::ResolvePassDone { pass }) => return self.pass_done(question, pass, step),
+            Request(R::ResolvePassDone { pass }) => return self.pass_done(question, pass, now, step),
             Request(R::Tokens { fs, after }) => return self.list_tokens(ticket, fs, after, now, step),
             Request(R::Lock(request)) => return self.lock(question, request, now, step),
 
@@ -100,7 +100,7 @@ impl Cluster {
                 let outcome = self.finalize(step);
                 step.answer(ticket, outcome);
             }
-            Request(R::ResolveDone) => self.resolve_done(ticket, session, step),
+            Request(R::ResolveDone) => self.resolve_done(ticket, session, now, step),
             Request(R::CloseSession) => self.close(ticket, session, now, step),
             Request(R::Reserve { pool, bytes, held }) => {
                 match self.reserve(session, pool, bytes, held, now) {
@@ -138,9 +138,9 @@ impl Cluster {
                 Ok(node) => step.reply(ticket, MgrReply::NodeAdded { node }),
                 Err(error) => step.refuse(ticket, error),
             },
-            Request(R::Invite { token, hash, role, expires, now }) => {
+            Request(R::Invite { token, hash, role, expires, now, limits }) => {
                 let outcome = match question.member {
-                    MemberId(0) => self.invite(token, hash, role, expires, now, step),
+                    MemberId(0) => self.invite(token, hash, role, expires, now, &limits, step),
                     _ => Err(MgrError::Config("tokens are made where the cluster was made".to_owned())),
                 };
                 step.answer(ticket, outcome);
@@ -202,7 +202,8 @@ impl Cluster {
                 | R::LostFiles { .. }
                 | R::Events { .. }
                 | R::Owned { .. }
-                | R::Owners { .. },
+                | R::Owners { .. }
+                | R::MayUse { .. },
             ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
         self.settle(now, step);

@@ -3,15 +3,18 @@
 //! Invariants: who has not shown the secret of a token that holds gets nothing and changes nothing; a token lets one machine in;
 //! its use and the node that comes of it are one commit.
 
-use base::{MemberId, NodeId};
+use base::{FsId, MemberId, NodeId};
 use wire::{
     hello::Role,
+    map::Limits,
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
 use super::{Cluster, Step, StoreOp};
 use crate::keys::{self, InvitationRecord, JoinedRecord, MemberRecord};
 
+/// Most file systems that one member is limited to.
+const LIMITED_TO_MAX: usize = 256;
 /// Most invitations at a time.
 const INVITED_MAX: usize = 4096;
 
@@ -21,6 +24,7 @@ fn no<T>(text: impl Into<String>) -> Result<T, MgrError> {
 
 impl Cluster {
     /// A machine may join.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn invite(
         &mut self,
         token: u64,
@@ -28,6 +32,7 @@ impl Cluster {
         role: Role,
         expires: u64,
         now: u64,
+        limits: &Limits,
         step: &mut Step,
     ) -> Result<(), MgrError> {
         if !matches!(role, Role::Server | Role::Client | Role::Admin) {
@@ -39,21 +44,45 @@ impl Cluster {
         if token == 0 || self.members.contains_key(&MemberId(token)) {
             return no("that number of a token is taken; make another one");
         }
+        if *limits != Limits::default() && role != Role::Client {
+            return no(format!("only clients are limited, not {role:?}"));
+        }
+        if limits.filesystems.len() > LIMITED_TO_MAX || !limits.filesystems.is_sorted_by(|a, b| a < b) {
+            return no(format!(
+                "a token is limited to at most {LIMITED_TO_MAX} file systems, by rising number"
+            ));
+        }
+        if limits.subtree.is_some() && limits.filesystems.len() != 1 {
+            return no("a directory is of one file system: name it");
+        }
+        let known = |fs: &FsId| self.map.filesystems.iter().any(|there| there.id == *fs);
+        if let Some(fs) = limits.filesystems.iter().find(|fs| !known(fs)) {
+            return no(format!("there is no {fs}"));
+        }
         let invitation = InvitationRecord { hash, role, expires, used: None };
         if let Some(there) = self.invited.get(&token) {
-            return if *there == invitation { Ok(()) } else { no("there is another token of that number") };
+            let as_limited = self.map.limits_of(MemberId(token)).cloned().unwrap_or_default() == *limits;
+            return if *there == invitation && as_limited {
+                Ok(())
+            } else {
+                no("there is another token of that number")
+            };
         }
         let gone: Vec<u64> =
             self.invited.iter().filter(|(_, i)| i.expires < now).map(|(id, _)| *id).collect();
         for token in gone {
             self.invited.remove(&token);
             step.store.push(StoreOp::Delete(keys::invitation_key(token)));
+            if !self.members.contains_key(&MemberId(token)) {
+                self.limit(MemberId(token), &Limits::default(), step);
+            }
         }
         if self.invited.len() >= INVITED_MAX {
             return no(format!("{INVITED_MAX} tokens hold already; wait until some have expired"));
         }
         step.put(keys::invitation_key(token), &invitation);
         self.invited.insert(token, invitation);
+        self.limit(MemberId(token), limits, step);
         Ok(())
     }
 
@@ -113,8 +142,12 @@ mod tests {
 
     const NOW: u64 = 1_900_000_000;
 
+    fn invitation(token: u64, role: Role, expires: u64, limits: Limits) -> MgrRequest {
+        MgrRequest::Invite { token, hash: [token as u8; 32], role, expires, now: NOW, limits }
+    }
+
     fn invite(stage: &mut Stage, token: u64, role: Role, expires: u64) -> Result<(), String> {
-        let request = MgrRequest::Invite { token, hash: [token as u8; 32], role, expires, now: NOW };
+        let request = invitation(token, role, expires, Limits::default());
         match stage.ask(NOBODY, request) {
             MgrReply::Done => Ok(()),
             MgrReply::Error(error) => Err(error.to_string()),
@@ -188,6 +221,7 @@ mod tests {
             role: Role::Admin,
             expires: NOW + 60,
             now: NOW + 2,
+            limits: Limits::default(),
         };
         stage.ask(NOBODY, later);
         stage.restart();

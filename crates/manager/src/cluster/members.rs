@@ -4,9 +4,12 @@
 //! map tells every process who that is.
 
 use base::{MemberId, NodeId};
-use wire::mgr::{MemberInfo, MgrError, Recertified};
+use wire::{
+    map::{LimitedMember, Limits},
+    mgr::{MemberInfo, MgrError, Recertified},
+};
 
-use super::{Cluster, Step};
+use super::{Cluster, Step, StoreOp};
 use crate::keys::{self, MemberRecord};
 
 fn no<T>(text: String) -> Result<T, MgrError> {
@@ -24,9 +27,28 @@ impl Cluster {
     pub(super) fn member_list(&self) -> Vec<MemberInfo> {
         let info = |(&id, record): (&MemberId, &MemberRecord)| {
             let MemberRecord { name, role, node, joined, certified, until } = record.clone();
-            MemberInfo { id, name, role, node, joined, certified, until, revoked: self.is_revoked(id) }
+            let limits = self.map.limits_of(id).cloned().unwrap_or_default();
+            let revoked = self.is_revoked(id);
+            MemberInfo { id, name, role, node, joined, certified, until, revoked, limits }
         };
         self.members.iter().map(info).collect()
+    }
+
+    /// What a member may do from now on: told before anybody is one, and never changed while it is.
+    pub(super) fn limit(&mut self, member: MemberId, limits: &Limits, step: &mut Step) {
+        let at = self.map.limited.binary_search_by_key(&member, |limited| limited.member);
+        match at {
+            Ok(at) if *limits == Limits::default() => {
+                self.map.limited.remove(at);
+                step.store.push(StoreOp::Delete(keys::limits_key(member)));
+            }
+            Err(at) if *limits != Limits::default() => {
+                self.map.limited.insert(at, LimitedMember { member, limits: limits.clone() });
+                step.put(keys::limits_key(member), limits);
+            }
+            _ => return,
+        }
+        self.bump();
     }
 
     fn is_revoked(&self, id: MemberId) -> bool {
@@ -101,6 +123,8 @@ mod tests {
         mgr::{Admission, MgrReply, MgrRequest},
     };
 
+    use base::FsId;
+
     use super::*;
     use crate::cluster::stage::{NOBODY, Stage};
 
@@ -108,7 +132,8 @@ mod tests {
 
     fn joined(stage: &mut Stage, token: u64, role: Role) -> MemberId {
         let hash = [token as u8; 32];
-        stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW });
+        let limits = Limits::default();
+        stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW, limits });
         let (name, addrs) = (format!("m{token}"), vec![format!("192.0.2.{token}:10")]);
         let asked = Admission { token, hash, request: [9; 32], name, addrs, now: NOW, until: NOW + 900 };
         let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
@@ -168,5 +193,93 @@ mod tests {
         joined(&mut stage, 5, Role::Server);
         assert_eq!(stage.ask(NOBODY, MgrRequest::NodeRemove { node: NodeId(5) }), MgrReply::Done);
         assert_eq!(revoked(&mut stage), [true]);
+    }
+
+    #[test]
+    fn a_client_may_do_what_its_token_says_and_waits_for_those_who_resolve() {
+        let mut stage = Stage::running(4, "2+2p");
+        let limits = |filesystems: &[u32], read_only| Limits {
+            filesystems: filesystems.iter().copied().map(FsId).collect(),
+            read_only,
+            subtree: None,
+        };
+        let invite = |stage: &mut Stage, token: u64, role, limits: Limits| {
+            let hash = [token as u8; 32];
+            stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW, limits })
+        };
+        for (role, wrong) in [
+            (Role::Server, limits(&[1], false)),
+            (Role::Admin, limits(&[], true)),
+            (Role::Client, limits(&[9], false)),
+            (Role::Client, limits(&[1, 1], false)),
+        ] {
+            let reply = invite(&mut stage, 4, role, wrong.clone());
+            assert!(matches!(reply, MgrReply::Error(MgrError::Config(_))), "{wrong:?}: {reply:?}");
+        }
+        assert!(stage.cluster.map().limited.is_empty());
+        let made = stage.ask(
+            NOBODY,
+            crate::cluster::Ask::MakeFs {
+                name: "fs2".into(),
+                pool: base::PoolId(1),
+                now: Default::default(),
+            },
+        );
+        assert_eq!(made, MgrReply::Done);
+        for (token, its) in [(5, limits(&[1], true)), (6, limits(&[2], false)), (7, limits(&[1, 2], true))] {
+            assert_eq!(invite(&mut stage, token, Role::Client, its.clone()), MgrReply::Done);
+            assert_eq!(invite(&mut stage, token, Role::Client, its), MgrReply::Done);
+            let other = invite(&mut stage, token, Role::Client, limits(&[], false));
+            assert!(matches!(other, MgrReply::Error(_)), "a token is not widened: {other:?}");
+        }
+        let admit = |stage: &mut Stage, token: u64| {
+            let (hash, name) = ([token as u8; 32], format!("m{token}"));
+            let asked =
+                Admission { token, hash, request: [9; 32], name, addrs: vec![], now: NOW, until: NOW + 900 };
+            stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)))
+        };
+        (5..7).for_each(|token| assert!(matches!(admit(&mut stage, token), MgrReply::Admitted { .. })));
+        // A token that nobody used is forgotten with its limits.
+        let hash = [8; 32];
+        let late = NOW + 61;
+        let request = MgrRequest::Invite {
+            token: 8,
+            hash,
+            role: Role::Client,
+            expires: late + 60,
+            now: late,
+            limits: limits(&[], false),
+        };
+        assert_eq!(stage.ask(NOBODY, request), MgrReply::Done);
+        stage.restart();
+        stage.renew_all();
+        let limited: Vec<u64> = stage.cluster.map().limited.iter().map(|limited| limited.member.0).collect();
+        assert_eq!(limited, [5, 6]);
+        let MgrReply::Members(members) = stage.ask(NOBODY, MgrRequest::Members) else { panic!() };
+        assert_eq!(members[0].limits, limits(&[1], true));
+
+        // One for another file system does not come in.
+        stage.asker = MemberId(6);
+        let ticket = stage.open(60, None);
+        assert!(matches!(stage.replies.remove(&ticket), Some(MgrReply::Error(MgrError::Config(_)))));
+        // One that only reads waits until what a writer left is resolved by somebody else.
+        stage.asker = MemberId(0);
+        let ticket = stage.open(1, None);
+        let (writer, ..) = stage.opened(ticket);
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Detach { session: writer }), MgrReply::Done);
+        stage.renew_all();
+        stage.asker = MemberId(5);
+        let waiting = stage.open(50, None);
+        stage.pass_without(&[], 2);
+        assert!(!stage.replies.contains_key(&waiting), "it waits for who resolves");
+        stage.asker = MemberId(0);
+        let ticket = stage.open(2, None);
+        let (resolver, _, resolve) = stage.opened(ticket);
+        assert!(resolve);
+        assert_eq!(stage.ask(resolver, MgrRequest::ResolveDone), MgrReply::Done);
+        assert_eq!(stage.ask(resolver, MgrRequest::CloseSession), MgrReply::Done);
+        stage.pass_without(&[], 2);
+        let (_, _, resolve) = stage.opened(waiting);
+        assert!(!resolve);
     }
 }

@@ -136,8 +136,8 @@ impl Cluster {
         let pdisks = self.pdisks_on(id);
         if !pdisks.is_empty() {
             return no(format!(
-                "{name} has pdisks: {}; empty them (`ropewalk pdisk drain`, or `fail` if they are gone), then take them \
-                 out (`ropewalk pdisk remove`)",
+                "{name} has pdisks: {}; empty them (`ropewalk node drain {name}`, or `pdisk fail` each if they are gone), \
+                 and stop the node: then they go with it",
                 pdisks.join(", ")
             ));
         }

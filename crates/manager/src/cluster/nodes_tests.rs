@@ -175,7 +175,7 @@ fn what_cannot_be_is_said_and_changes_nothing() {
         assert!(said.unwrap_err().contains("node9 is not in the cluster"));
     }
     let said = remove(&mut stage, 1).unwrap_err();
-    assert!(said.contains("n1 has pdisks: n1p1") && said.contains("pdisk drain"), "{said}");
+    assert!(said.contains("n1 has pdisks: n1p1") && said.contains("node drain"), "{said}");
     assert_eq!(stage.cluster.map().epoch, epoch);
     assert_eq!(add(&mut stage, &long[1..], &many[1..]), Ok(3), "the longest, and the most");
 }

@@ -198,7 +198,8 @@ impl Cluster {
             // What clients hold they will claim; until then each may hold anything.
             let mut tokens = Tokens::new(ending.unresolved);
             let here = cluster.clients.iter().filter(|(_, client)| client.record.fs == fs.id);
-            here.for_each(|(&session, _)| tokens.begin(session, true));
+            let guest = |session| cluster.map.client(session).is_some_and(|c| cluster.map.is_guest(c.member));
+            here.for_each(|(&session, _)| tokens.begin(session, true, guest(session)));
             cluster.tokens.insert(fs.id, tokens);
             cluster.endings.insert(fs.id, ending);
         }

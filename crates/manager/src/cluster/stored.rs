@@ -6,7 +6,7 @@ use std::{
 };
 
 use base::{FsId, MemberId, NodeId, PdiskId};
-use wire::map::ClusterMap;
+use wire::map::{ClusterMap, LimitedMember};
 
 use crate::{
     keys::{self, InvitationRecord, MapRecord, MemberRecord, NodeRecord, ReadError, last_u64},
@@ -50,6 +50,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             filesystems: head.filesystems,
             clients: head.clients,
             revoked: head.revoked,
+            limited: limited(from)?,
             level: 0, // stands in the record of the format
         }),
     }
@@ -96,6 +97,16 @@ pub fn members(from: &dyn Read) -> Result<BTreeMap<MemberId, MemberRecord>, Read
         Ok(true)
     })?;
     Ok(members)
+}
+
+/// Who is invited or has joined and may not do everything, by rising number.
+fn limited(from: &dyn Read) -> Result<Vec<LimitedMember>, ReadError> {
+    let mut limited = Vec::new();
+    keys::walk(from, b"a", &prefix_end(b"a"), |key, value| {
+        limited.push(LimitedMember { member: MemberId(last_u64(key)), limits: open_record(key, value)? });
+        Ok(true)
+    })?;
+    Ok(limited)
 }
 
 /// The highest number of a pdisk that has a record of its own: those of removed ones stay.

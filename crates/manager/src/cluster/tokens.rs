@@ -181,15 +181,16 @@ impl Cluster {
         step.reply(question.ticket, MgrReply::Done);
     }
 
-    pub(super) fn resolved(&mut self, question: Question, ino: InodeNo, step: &mut Step) {
+    pub(super) fn resolved(&mut self, question: Question, ino: InodeNo, now: Duration, step: &mut Step) {
         let Some(fs) = self.fs_of_asker(question, step) else { return };
-        self.tokens.entry(fs).or_default().resolved(question.session, ino);
+        self.with_tokens(fs, step, |tokens, next| tokens.resolved(question.session, ino, now, next));
         step.reply(question.ticket, MgrReply::Done);
     }
 
-    pub(super) fn pass_done(&mut self, question: Question, pass: u64, step: &mut Step) {
+    pub(super) fn pass_done(&mut self, question: Question, pass: u64, now: Duration, step: &mut Step) {
         let Some(fs) = self.fs_of_asker(question, step) else { return };
         if self.tokens.entry(fs).or_default().pass_done(question.session, pass) {
+            self.with_tokens(fs, step, |tokens, next| tokens.all_resolved(now, next));
             self.set_resolved(fs, step);
         }
         step.reply(question.ticket, MgrReply::Done);

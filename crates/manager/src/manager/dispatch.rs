@@ -92,6 +92,14 @@ impl Manager {
                 let found = self.inner.writer.aside(look).await?;
                 Ok(MgrReply::Owners(found.map_err(read_refusal)?))
             }
+            MgrRequest::Invite { token, hash, role, expires, now, mut limits } => {
+                self.find_subtree(&mut limits)?;
+                self.ask(caller, MgrRequest::Invite { token, hash, role, expires, now, limits }).await
+            }
+            MgrRequest::MayUse { session, files } => {
+                // A number that is not given yet may become anybody's.
+                Ok(MgrReply::MayUse(self.may_use(session, &files, false)?))
+            }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }
             | MgrRequest::GetAttr { .. }
@@ -162,6 +170,11 @@ impl Manager {
     async fn cluster_report(&self, caller: Caller) -> Result<MgrReply, MgrError> {
         let reply = self.ask(caller, MgrRequest::Cluster).await?;
         let MgrReply::Cluster(mut report) = reply else { return Ok(reply) };
+        if let Some(limits) = report.map.limits_of(caller.member).cloned() {
+            report.map.filesystems.retain(|fs| limits.allow(fs.id));
+            report.map.clients.retain(|client| limits.allow(client.fs));
+            report.clients.retain(|client| limits.allow(client.fs));
+        }
         let counts: Result<Vec<u64>, MgrError> =
             report.map.filesystems.iter().map(|fs| self.inodes(fs.id)).collect();
         report.inodes = counts?;

@@ -6,13 +6,17 @@ use std::{
     time::Duration,
 };
 
-use base::{Epoch, MemberId, SessionId};
+use base::{Epoch, FsId, MemberId, SessionId};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, watch},
     time::Instant,
 };
-use wire::{map::ClusterMap, mgr::MgrError, version::Build};
+use wire::{
+    map::{ClusterMap, FsEntry},
+    mgr::MgrError,
+    version::Build,
+};
 
 use super::{collect, driver, read_refusal, shared::Inner, tunables::read_tunables};
 use crate::{
@@ -106,6 +110,7 @@ impl Manager {
             map,
             deletes: Notify::new(),
             holders: Arc::new(Holders::new(cluster.unclear())),
+            led: Mutex::default(),
             events,
             collect: Notify::new(),
             tickets: AtomicU64::new(1),
@@ -167,23 +172,29 @@ impl Manager {
         self.inner.writer.snapshot()
     }
 
-    /// File systems that nobody has mounted and that have stripes left by unclean sessions, all of which could be
+    /// File systems that nobody has mounted who could resolve, and that have stripes left by unclean sessions, all of which could be
     /// asked about now: every pdisk that counts is served.
-    pub fn unresolved(&self) -> Result<Vec<String>, MgrError> {
-        let (snapshot, map) = (self.snapshot(), self.inner.map.borrow().clone());
+    pub fn unresolved(&self) -> Result<Vec<FsEntry>, MgrError> {
+        let map = self.inner.map.borrow().clone();
         let served = |node: &base::NodeId| map.node(*node).is_some_and(|node| node.session.is_some());
         if !map.pdisks.iter().filter(|p| p.state.written()).all(|p| p.nodes.iter().any(served)) {
             return Ok(Vec::new());
         }
-        let mut names = Vec::new();
-        for fs in map.filesystems.iter().filter(|fs| map.clients.iter().all(|client| client.fs != fs.id)) {
-            let ending = keys::read::<EndingRecord>(&*snapshot, &keys::ending_key(fs.id));
-            let ending = ending.map_err(read_refusal)?.unwrap_or_default();
-            if ending.unresolved && ending.fence.is_none() {
-                names.push(fs.name.clone());
+        let mut all = Vec::new();
+        let resolved = |fs: FsId| map.clients.iter().any(|c| c.fs == fs && !map.is_guest(c.member));
+        for fs in map.filesystems.iter().filter(|fs| !resolved(fs.id)) {
+            if self.is_unresolved(fs.id)? {
+                all.push(fs.clone());
             }
         }
-        Ok(names)
+        Ok(all)
+    }
+
+    /// Whether a file system has stripes left by unclean sessions that nothing of is under way any more.
+    pub fn is_unresolved(&self, fs: FsId) -> Result<bool, MgrError> {
+        let ending = keys::read::<EndingRecord>(&*self.snapshot(), &keys::ending_key(fs));
+        let ending = ending.map_err(read_refusal)?.unwrap_or_default();
+        Ok(ending.unresolved && ending.fence.is_none())
     }
 
     /// Resolves when the store has failed: nothing can be done any more.

@@ -14,6 +14,7 @@ mod lifecycle;
 mod reads;
 mod refusal;
 mod shared;
+mod subtree;
 mod tunables;
 
 pub use self::lifecycle::{Caller, Manager, Options};

@@ -60,7 +60,14 @@ impl Manager {
             request,
             MgrRequest::Lookup { .. } | MgrRequest::GetAttr { .. } | MgrRequest::ReadDir { plus: true, .. }
         );
+        let dir = match &request {
+            MgrRequest::Lookup { parent: dir, .. } | MgrRequest::ReadDir { ino: dir, .. } => Some(*dir),
+            _ => None,
+        };
         let reply = self.read_snapshot(session, request).await?;
+        if let Some(dir) = dir {
+            self.lead(session, dir, &reply)?;
+        }
         if attrs && self.inner.holders.is_shared() { self.settle_attrs(session, reply) } else { Ok(reply) }
     }
 

@@ -1,14 +1,16 @@
 //! What the manager's tasks and those who ask share.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Weak, atomic::AtomicU64},
     thread::JoinHandle,
     time::Duration,
 };
 
-use base::SessionId;
-use base::presence::{Look, Presence, boot_time};
+use base::{
+    InodeNo, SessionId,
+    presence::{Look, Presence, boot_time},
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -54,6 +56,8 @@ pub(crate) struct Inner {
     pub deletes: Notify,
     /// Who holds which tokens.
     pub(super) holders: Arc<Holders>,
+    /// Files that a look into a directory has shown to sessions that are bound to a subtree.
+    pub(super) led: Mutex<HashMap<SessionId, HashSet<InodeNo>>>,
     pub(super) events: mpsc::Sender<Message>,
     pub(super) collect: Notify,
     pub(super) tickets: AtomicU64,

@@ -199,6 +199,8 @@ impl Editor<'_, '_> {
         inode.ctime = now;
         let reply = MgrReply::Unlinked { attr: Some(Box::new(attr(ino, &inode))) };
         if inode.nlink > 0 {
+            // Where the other names are is not known.
+            inode.parent = InodeNo(0);
             self.put(ino, &inode);
         } else if open || self.actor.openers.iter().any(|(opened, _)| *opened == ino) {
             self.put(ino, &inode);

@@ -95,7 +95,7 @@ impl Editor<'_, '_> {
             btime: new.now,
             pool: dir.pool,
             block_size: dir.block_size,
-            parent: if is_dir { parent } else { InodeNo(0) },
+            parent,
             ..Inode::default()
         };
         if dir.mode & S_ISGID != 0 {
@@ -143,6 +143,7 @@ impl Editor<'_, '_> {
             kind => self.insert_entry(parent, name, ino, kind)?,
         }
         inode.nlink += 1;
+        inode.parent = parent;
         inode.ctime = now;
         self.put(ino, &inode);
         self.touch_dir(parent, dir, 1, now);

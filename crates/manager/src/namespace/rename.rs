@@ -129,9 +129,7 @@ impl Editor<'_, '_> {
     fn moved_inode(&mut self, ino: InodeNo, parent: InodeNo, now: Timestamp) -> Op<()> {
         let mut inode = self.get(ino)?;
         inode.ctime = now;
-        if inode.kind == FileKind::Directory {
-            inode.parent = parent;
-        }
+        inode.parent = parent;
         self.put(ino, &inode);
         Ok(())
     }

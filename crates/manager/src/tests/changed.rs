@@ -79,6 +79,8 @@ fn records() -> Records {
         until: expires,
     };
     put(&mut all, keys::member_key(base::MemberId(7)), member);
+    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, subtree: None };
+    put(&mut all, keys::limits_key(base::MemberId(7)), limits);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {
         put(&mut all, keys::reply_key(session, slot), ReplyRecord { seq: 8, outcome });

@@ -83,6 +83,10 @@ impl Tokens {
             let runs: usize = holders.iter().map(|holder| holder.token.blocks.runs().len()).sum();
             // What is no file has nothing on the pdisks.
             let resolve = unresolved && wait.need != Need::Names;
+            if resolve && members.get(&wait.session).is_some_and(|member| member.guest) {
+                // Somebody else resolves it; meanwhile it stands in nobody's way.
+                return true;
+            }
             let need = match wait.need {
                 _ if resolve => Need::Write,
                 need if runs + RUNS_SPLIT > RUNS_MAX => widened(need),

@@ -13,8 +13,8 @@ use super::{
 
 impl Tokens {
     /// A session begins: `whole` if it is alone or, after a restart of the manager, has not claimed.
-    pub fn begin(&mut self, session: SessionId, whole: bool) {
-        self.members.insert(session, Member { whole, ..Member::default() });
+    pub fn begin(&mut self, session: SessionId, whole: bool, guest: bool) {
+        self.members.insert(session, Member { whole, guest, ..Member::default() });
     }
 
     /// Asks every session that holds all to share; it answers by [`Tokens::claim`].
@@ -51,7 +51,7 @@ impl Tokens {
             entry.holders.push(Holder { session, token: token.clone(), at: 0 });
             // What it holds was resolved when it got it. Of a part that says nothing: beside it one that has
             // died meanwhile may have written.
-            entry.resolved |= token.mode >= TokenMode::Read;
+            entry.resolved |= token.mode >= TokenMode::Read && !member.guest;
             acts.touched.insert(token.ino);
         }
         if last {
@@ -64,36 +64,43 @@ impl Tokens {
     }
 
     /// An inode was resolved by the session that was told to.
-    pub fn resolved(&mut self, session: SessionId, ino: InodeNo) {
+    pub fn resolved(&mut self, session: SessionId, ino: InodeNo, now: Duration, next: NextGrant<'_>) -> Acts {
+        let mut acts = Acts::default();
         if let Some(entry) = self.inodes.get_mut(&ino)
             && entry.holders.iter().any(|h| h.session == session && h.token.mode == TokenMode::Write)
         {
             entry.resolved = true;
+            // Those who only read have waited for it.
+            self.settle(ino, now, next, &mut acts);
+            self.tell(now, &mut acts);
         }
+        acts
     }
 
-    /// A pass over everything has ended; true if nothing is unresolved now.
+    /// A pass over everything has ended; true if it was the one under way: nothing is unresolved then.
     pub fn pass_done(&mut self, session: SessionId, pass: u64) -> bool {
         let Some(member) = self.members.get_mut(&session) else { return false };
         if member.pass.as_ref().is_none_or(|notice| notice.what.0 != pass) {
             return false;
         }
         member.pass = None;
-        self.all_resolved();
         true
     }
 
     /// Nothing is unresolved any more.
-    pub fn all_resolved(&mut self) {
+    pub fn all_resolved(&mut self, now: Duration, next: NextGrant<'_>) -> Acts {
+        let mut acts = Acts::default();
         self.unresolved = false;
-        self.inodes.retain(|_, entry| entry.is_used());
+        self.settle_all(now, next, &mut acts);
+        self.tell(now, &mut acts);
+        acts
     }
 
     /// A session ends uncleanly: its tokens stay until it is fenced.
     pub fn end(&mut self, session: SessionId) {
         let Some(member) = self.members.get_mut(&session) else { return };
-        let (whole, unresolved) = (member.whole, self.unresolved);
-        *member = Member { whole, held: member.held, ending: true, ..Member::default() };
+        let (whole, guest, unresolved) = (member.whole, member.guest, self.unresolved);
+        *member = Member { whole, guest, held: member.held, ending: true, ..Member::default() };
         let ending: BTreeSet<SessionId> = self.ending().into_iter().collect();
         for entry in self.inodes.values_mut() {
             entry.waiting.retain(|wait| wait.session != session);
@@ -159,7 +166,8 @@ impl Tokens {
         // Who began alone resolves before it asks what is wanted of it.
         self.ask_to_share(now, |member| member.poll.is_some());
         if self.ready()
-            && let Some(member) = self.members.values_mut().find(|member| member.poll.is_some())
+            && let Some(member) =
+                self.members.values_mut().find(|member| member.poll.is_some() && !member.guest)
         {
             member.pass = Some(Notice::new(next(), now));
         }

@@ -18,6 +18,8 @@ use crate::ticket::Ticket;
 pub(super) struct Member {
     /// It may hold anything: it began alone, or has not claimed since the manager's start.
     pub whole: bool,
+    /// It resolves nothing, and waits for who does.
+    pub guest: bool,
     /// It is to be fenced: it gets and says nothing more, its tokens stay until then.
     pub ending: bool,
     pub share: Option<Notice<()>>,

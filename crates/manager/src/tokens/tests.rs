@@ -23,7 +23,7 @@ struct Stage {
 impl Stage {
     fn new(sessions: u64) -> Stage {
         let mut stage = Stage { tokens: Tokens::new(false), grants: 0, messages: 0, now: Duration::ZERO };
-        (1..=sessions).for_each(|session| stage.tokens.begin(SessionId(session), false));
+        (1..=sessions).for_each(|session| stage.tokens.begin(SessionId(session), false, false));
         stage
     }
 
@@ -237,8 +237,8 @@ fn a_change_waits_for_a_dead_session_until_it_is_fenced_and_for_claims_after_a_r
     assert_eq!(stage.want(1, Need::Names).mode, TokenMode::Read);
 
     let mut stage = Stage::new(0);
-    stage.tokens.begin(one, true);
-    stage.tokens.begin(two, true);
+    stage.tokens.begin(one, true, false);
+    stage.tokens.begin(two, true, false);
     let acts = stage.with(|tokens, next| tokens.change(one, INO, 91, NEVER, NOW, next));
     assert!(acts.cleared.is_empty());
     for (session, ticket) in [(one, 11), (two, 12)] {
@@ -272,11 +272,11 @@ fn a_session_holds_no_more_tokens_than_it_may() {
 fn what_is_resolved_is_remembered_within_bounds() {
     let mut stage = Stage { tokens: Tokens::new(true), ..Stage::new(0) };
     let session = SessionId(1);
-    stage.tokens.begin(session, false);
+    stage.tokens.begin(session, false, false);
     for ino in 0..RESOLVED_MAX as u64 + 100 {
         let acts = stage
             .with(|tokens, next| tokens.acquire(session, InodeNo(ino), Need::Write, 1, NEVER, NOW, next));
-        stage.tokens.resolved(session, InodeNo(ino));
+        stage.with(|tokens, next| tokens.resolved(session, InodeNo(ino), NOW, next));
         let left = Token { mode: TokenMode::None, ..acts.granted[0].1.clone() };
         stage.with(|tokens, next| tokens.release(session, &[left], NOW, next));
     }
@@ -315,8 +315,8 @@ fn a_part_that_is_claimed_after_another_session_died_does_not_vouch_for_the_file
     for (mode, resolve) in [(TokenMode::Part, true), (TokenMode::Read, false)] {
         // After a restart of the manager nobody has said yet what it holds.
         let mut stage = Stage::new(0);
-        (1..=2).for_each(|session| stage.tokens.begin(SessionId(session), true));
-        stage.tokens.begin(SessionId(3), false);
+        (1..=2).for_each(|session| stage.tokens.begin(SessionId(session), true, false));
+        stage.tokens.begin(SessionId(3), false, false);
         stage.tokens.end(SessionId(1));
         stage.with(|tokens, next| tokens.drop_session(SessionId(1), NOW, next));
         let blocks = if mode == TokenMode::Part {
@@ -333,5 +333,43 @@ fn a_part_that_is_claimed_after_another_session_died_does_not_vouch_for_the_file
             acts = stage.with(|tokens, next| tokens.release(SessionId(2), &[left], NOW, next));
         }
         assert_eq!(acts.granted.first().map(|(_, _, resolve)| *resolve), Some(resolve), "{mode:?}");
+    }
+}
+
+#[test]
+fn who_only_reads_waits_for_somebody_else_to_resolve() {
+    let (reader, writer) = (SessionId(1), SessionId(2));
+    for whole_pass in [false, true] {
+        let mut stage = Stage { tokens: Tokens::new(true), ..Stage::new(0) };
+        stage.tokens.begin(reader, false, true);
+        stage.with(|tokens, next| tokens.acquire(reader, INO, Need::Read, 1, NEVER, NOW, next));
+        let acts = stage.tokens.poll(reader, 11, NEVER, NOW);
+        let tick = stage.with(|tokens, next| tokens.tick(true, NOW, next));
+        assert!(acts.told.is_empty() && tick.told.is_empty() && tick.granted.is_empty());
+        // It stands in nobody's way, and is not asked to go over everything.
+        stage.tokens.begin(writer, false, false);
+        stage.with(|tokens, _| tokens.poll(writer, 12, NEVER, NOW));
+        let told = stage.with(|tokens, next| tokens.tick(true, NOW, next)).told;
+        let [(12, recalls)] = &told[..] else { panic!("{told:?}") };
+        let [Recall::Resolve(pass)] = recalls[..] else { panic!("{recalls:?}") };
+        let acts = stage.with(|tokens, next| tokens.acquire(writer, INO, Need::Attr, 2, NEVER, NOW, next));
+        assert!(matches!(acts.granted[..], [(2, _, true)]));
+        if whole_pass {
+            let left = Token { mode: TokenMode::None, ..acts.granted[0].1.clone() };
+            stage.with(|tokens, next| tokens.release(writer, &[left], NOW, next));
+            assert!(stage.tokens.pass_done(writer, pass));
+            let acts = stage.with(|tokens, next| tokens.all_resolved(NOW, next));
+            assert!(matches!(acts.granted[..], [(1, _, false)]), "{:?}", acts.granted);
+        } else {
+            let serial = acts.granted[0].1.serial;
+            stage.with(|tokens, _| tokens.poll(writer, 13, NEVER, NOW));
+            let told = stage.with(|tokens, next| tokens.resolved(writer, INO, NOW, next)).told;
+            assert!(matches!(told[..], [(13, _)]), "the writer is asked to let it read: {told:?}");
+            let left = Token::new(INO, TokenMode::Read, serial);
+            let acts = stage.with(|tokens, next| tokens.release(writer, &[left], NOW, next));
+            assert!(matches!(acts.granted[..], [(1, _, false)]), "{:?}", acts.granted);
+        }
+        // What it claims vouches for nothing that others wrote.
+        assert_eq!(stage.held(1).mode, TokenMode::Read);
     }
 }

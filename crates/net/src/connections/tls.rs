@@ -25,6 +25,12 @@ use crate::connections::{
 /// Most bytes of a handshake that are kept: some certificates.
 const HELD_MAX: usize = 64 << 10;
 
+/// Kinds of records (RFC 8446 section 5.1).
+const ALERT: u8 = 21;
+const SEALED: u8 = 23;
+/// Level, description, the kind, and the tag.
+const SEALED_ALERT_LEN: usize = 2 + 1 + 16;
+
 /// Either end of a handshake.
 trait End {
     type Data;
@@ -119,26 +125,39 @@ async fn drive(end: &mut impl End, stream: &mut TcpStream) -> Result<(), Handsha
             Err(error) => Step::Failed(error),
         };
         incoming.drain(..discard);
+        // After a failure the machine is asked on for its alert to the other side, and no further: it would judge what else came,
+        // and takes that for a fault of its caller.
+        let ended = !matches!(step, Step::Again | Step::Send) || ends_with_alert(&outgoing);
         match (step, failed.take()) {
+            (_, Some(error)) if ended => {
+                let _ = stream.write_all(&outgoing).await;
+                return Err(error.into());
+            }
             (Step::Again, before) => failed = before,
             (Step::Send, before) => {
                 stream.write_all(&outgoing).await?;
                 outgoing.clear();
                 failed = before;
             }
-            // The machine is asked once more: it may have an alert for the other side.
-            (Step::Failed(error), None) => failed = Some(error),
-            (Step::Failed(_) | Step::Receive | Step::Done, Some(error)) => {
-                let _ = stream.write_all(&outgoing).await;
-                return Err(error.into());
-            }
-            (Step::Done, None) => {
+            (Step::Failed(error), _) => failed = Some(error),
+            (Step::Done, _) => {
                 stream.write_all(&outgoing).await?;
                 return Ok(());
             }
-            (Step::Receive, None) => receive(stream, &mut incoming).await?,
+            (Step::Receive, _) => receive(stream, &mut incoming).await?,
         }
     }
+}
+
+/// Whether the last of these records is an alert: two bytes, or as many as those take sealed, which nothing else in a handshake does.
+fn ends_with_alert(mut records: &[u8]) -> bool {
+    let mut is_alert = false;
+    while let Some((&[kind, _, _, high, low], rest)) = records.split_first_chunk::<HEAD>() {
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        is_alert = kind == ALERT || kind == SEALED && len == SEALED_ALERT_LEN;
+        records = rest.get(len..).unwrap_or_default();
+    }
+    is_alert
 }
 
 fn encode(outgoing: &mut Vec<u8>, mut to: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) -> Step {

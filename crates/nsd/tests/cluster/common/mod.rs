@@ -167,6 +167,9 @@ impl ManagerLink for Link {
                         _ => Ok(MgrReply::MapUnchanged),
                     }
                 }
+                MgrRequest::MayUse { files, .. } => {
+                    Ok(MgrReply::MayUse(files.iter().all(|file| *file == INODE)))
+                }
                 // No record is kept here: the strips decide.
                 MgrRequest::Owners { blocks } => {
                     Ok(MgrReply::Owners(vec![wire::owned::Owner::Unrecorded; blocks.len()]))
@@ -240,6 +243,7 @@ impl Cluster {
             filesystems: vec![FsEntry { id: FS, name: "fs1".into(), pool: POOL }],
             clients: vec![],
             revoked: Vec::new(),
+            limited: Vec::new(),
             level: 1,
         };
         let manager =

@@ -1,0 +1,68 @@
+//! `ropewalk node set`: a node listens at other addresses, or at more of them (rails). What a server names when it registers is
+//! what the cluster knows of it: so this is done on the node's machine, in its `cluster.toml`, and its server is restarted.
+//! If it does not serve there, the file is as before and the server is started again where it was.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use wire::map::{ClusterMap, NodeEntry};
+
+use super::pdisks::{elsewhere, find_node, restart_node};
+use crate::{
+    args::NodeSet,
+    cluster_dir::{Addrs, ClusterDir, make},
+    link::{self, Link},
+    output,
+};
+
+/// Does it.
+pub fn set(args: &NodeSet) -> Result<()> {
+    let mut dir = args.name.dir.open()?;
+    let map = link::run(async { Ok(Link::new(&dir)?.cluster().await?.map) })?;
+    let known = find_node(&map, &args.name.node)?;
+    let here = dir.file.nodes.iter().position(|node| node.id == known.id);
+    let at = here.with_context(|| elsewhere(known))?;
+    let before = dir.file.nodes[at].clone();
+    let port = args.port.unwrap_or(before.addr.main().port());
+    let addrs = args.address.iter().map(|&ip| SocketAddr::new(ip, port)).collect();
+    let addrs = Addrs::new(addrs).context("--address")?;
+    if addrs == before.addr {
+        output::line(format!("{} is at {addrs} already", known.name));
+        return Ok(());
+    }
+    check_nobodys(&map, known, &addrs)?;
+    // Its own present ones are not free, and need not be.
+    for addr in addrs.iter().filter(|addr| !before.addr.contains(addr)) {
+        make::listen_at(&[addr.ip()], addr.port())?;
+    }
+    dir.file.nodes[at].addr = addrs.clone();
+    ClusterDir::save(&dir.path, &dir.file)?;
+    if let Err(error) = restart_node(&dir, &before.name, known.id) {
+        let was = before.addr.clone();
+        dir.file.nodes[at].addr = before.addr;
+        ClusterDir::save(&dir.path, &dir.file)?;
+        super::up::start(&dir).with_context(|| {
+            format!(
+                "{error:#}; {} is at {was} again in cluster.toml, and does not serve there either",
+                known.name
+            )
+        })?;
+        return Err(error.context(format!("{} serves at {was}, as before", known.name)));
+    }
+    output::line(format!("node {} is at {addrs} now; the others follow by themselves", known.name));
+    if dir.file.manager_here {
+        output::line(format!("the manager stays at {}", dir.file.manager));
+    }
+    Ok(())
+}
+
+/// Refuses what the manager would: an address of another node.
+fn check_nobodys(map: &ClusterMap, node: &NodeEntry, addrs: &Addrs) -> Result<()> {
+    for other in map.nodes.iter().filter(|other| other.id != node.id) {
+        let parsed = |addr: &String| addr.parse::<SocketAddr>().ok();
+        if let Some(addr) = other.addrs.iter().filter_map(parsed).find(|addr| addrs.contains(addr)) {
+            bail!("{addr} is the address of node {}; give each node addresses of its own", other.name);
+        }
+    }
+    Ok(())
+}

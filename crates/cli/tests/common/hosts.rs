@@ -1,0 +1,99 @@
+//! Machines of a cluster: hosts in network namespaces, each with a directory of its own.
+#![allow(dead_code)] // each test file uses a part
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a helper that fails is a test that fails
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::{beds::Bed, common::ROPEWALK};
+
+/// A host with a directory of its own.
+pub struct Machine<'a> {
+    pub bed: &'a Bed,
+    /// Its number, from 1.
+    pub host: usize,
+    pub dir: PathBuf,
+}
+
+impl<'a> Machine<'a> {
+    pub fn new(bed: &'a Bed, base: &Path, host: usize) -> Machine<'a> {
+        Machine { bed, host, dir: base.join(format!("h{host}")) }
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        let dir = self.dir.to_str().unwrap();
+        // The network of the host alone: what is mounted is seen here as well.
+        let net = format!("--net=/run/netns/{}", self.bed.netns(self.host));
+        Command::new("nsenter").args([&net, ROPEWALK]).args(words).args(["--dir", dir]).output().unwrap()
+    }
+
+    pub fn ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    pub fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[words, &["--json"]].concat())).unwrap()
+    }
+
+    /// One in each of its networks, as `--address` takes them.
+    pub fn addresses(&self) -> String {
+        self.bed.addrs(self.host - 1).join(",")
+    }
+
+    /// The ends of its logs, for failure messages.
+    fn show_logs(&self) {
+        for log in fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
+            let text = fs::read_to_string(log.path()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            eprintln!("--- {}\n{}", log.path().display(), lines[lines.len().saturating_sub(25)..].join("\n"));
+        }
+    }
+
+    pub fn token(&self, options: &[&str]) -> String {
+        self.ok(&[&["node", "token"], options].concat()).trim().to_owned()
+    }
+
+    pub fn join(&self, token: &str) -> String {
+        let (addr, disk) = (self.bed.addr(self.host - 1), self.dir.with_extension("disk"));
+        let name = format!("h{}", self.host);
+        let place = ["--address", &addr, "--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
+        self.ok(&[&["join", token, "--name", &name], &place[..]].concat())
+    }
+}
+
+/// What runs on the machines of a test ends with it.
+pub struct Down<'a>(pub Vec<&'a Machine<'a>>);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.iter().for_each(|machine| machine.show_logs());
+        }
+        self.0.iter().rev().for_each(|machine| drop(machine.run(&["down", "--force"])));
+    }
+}
+
+pub fn states(machine: &Machine<'_>) -> Vec<(String, String)> {
+    let nodes = machine.json(&["node", "list"]);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    nodes.as_array().unwrap().iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
+}
+
+pub fn well(machine: &Machine<'_>) -> bool {
+    let pdisks = machine.json(&["pdisk", "list"]);
+    let ok = pdisks.as_array().unwrap().iter().all(|pdisk| pdisk["state"] == "ok");
+    ok && states(machine).iter().all(|(_, state)| state == "serves")
+}

@@ -1,0 +1,94 @@
+//! Story: pdisks of machines that have joined are replaced there: one that works, by one in another directory; and one whose
+//! disk is lost, by a new disk where it was. A machine gives up its own pdisks and no others.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+mod common;
+
+use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
+
+use common::{Cluster, Random, copy_tree, ok, refused, same_tree, seed, until, write_tree};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The first of two free ports in a row.
+fn free_port() -> String {
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port.to_string();
+        }
+    }
+}
+
+fn state(machine: &Cluster, pdisk: &str) -> String {
+    let list = machine.json(&["pdisk", "list"]);
+    let entry = list.as_array().unwrap().iter().find(|p| p["name"] == pdisk).unwrap();
+    entry["state"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_machine_that_has_joined_replaces_its_pdisks() {
+    let machines: Vec<Cluster> = (0..3).map(|_| Cluster::prepare(&[])).collect();
+    let dirs: Vec<PathBuf> = machines.iter().map(Cluster::dir).collect();
+    let dirs: Vec<&str> = dirs.iter().map(|dir| dir.to_str().unwrap()).collect();
+    let [one, two, three] = dirs[..] else { unreachable!() };
+    let disk = |machine: usize, name: &str| {
+        machines[machine].dir().with_file_name(name).to_str().unwrap().to_owned()
+    };
+    let place = |machine: usize, port: &str| {
+        let words = ["--address", "127.0.0.1", "--port", port, "--pdisk-size", "192m", "--pdisk"];
+        words.map(str::to_owned).into_iter().chain([disk(machine, "disk")]).collect::<Vec<_>>()
+    };
+    let with = |words: &[&str], place: Vec<String>| {
+        ok(&words.iter().copied().chain(place.iter().map(String::as_str)).collect::<Vec<_>>())
+    };
+    with(&["init", "--dir", one, "--name", "rope", "--node", "n1"], place(0, &free_port()));
+    for (machine, (dir, name)) in [(two, "n2"), (three, "n3")].into_iter().enumerate() {
+        let token = ok(&["node", "token", "--dir", one]);
+        with(&["join", "--dir", dir, token.trim(), "--name", name], place(machine + 1, &free_port()));
+    }
+    let [first, second, third] = &machines[..] else { unreachable!() };
+    first.wait_all_ok(PATIENCE);
+    ok(&["pool", "create", "--dir", one, "data", "--code", "2+1p", "--block-size", "1m"]);
+    ok(&["fs", "create", "--dir", one, "fs1", "--pool", "data"]);
+    ok(&["mount", "--dir", one, "fs1", first.mnt().to_str().unwrap()]);
+    let tree = tempfile::tempdir().unwrap();
+    write_tree(tree.path(), 20, &mut Random(seed()));
+    copy_tree(tree.path(), &first.mnt().join("in"));
+
+    // Bad words change nothing; the others' pdisks are not this machine's.
+    let said = refused(&["pdisk", "replace", "--dir", two, "n2p1"]);
+    assert!(said.contains("--path") && said.contains(&disk(1, "disk")), "{said}");
+    let said = refused(&["pdisk", "replace", "--dir", two, "n3p1", "--path", &disk(1, "new")]);
+    assert!(said.contains("on another machine; run this there"), "{said}");
+    for wish in ["drain", "fail", "keep"] {
+        let said = refused(&["pdisk", wish, "--dir", two, "n3p1"]);
+        assert!(said.contains("a server may fail, drain and remove its own pdisks"), "{said}");
+    }
+    assert_eq!(first.json(&["pdisk", "list"]).as_array().unwrap().len(), 3);
+
+    // One that works.
+    let said = ok(&["pdisk", "replace", "--dir", two, "n2p1", "--path", &disk(1, "new")]);
+    assert!(said.contains("n2p2 takes the place of n2p1"), "{said}");
+    until("n2p1 is empty", || state(first, "n2p1") == "replace");
+    let said = ok(&["pdisk", "remove", "--dir", two, "n2p1"]);
+    assert!(said.contains(&disk(1, "disk")), "{said}");
+    first.wait_all_ok(PATIENCE);
+    same_tree(tree.path(), &first.mnt().join("in"));
+
+    // One whose disk is lost, and a new one where it was.
+    third.kill(|name| name == "n3");
+    fs::remove_dir_all(disk(2, "disk")).unwrap();
+    fs::create_dir(disk(2, "disk")).unwrap();
+    until("n3p1 is missing", || state(first, "n3p1") == "missing");
+    ok(&["pdisk", "replace", "--dir", three, "n3p1", "--path", &disk(2, "disk")]);
+    ok(&["up", "--detach", "--dir", three]);
+    until("n3p1 has a successor", || state(first, "n3p1") == "replace" && state(first, "n3p2") == "ok");
+    ok(&["pdisk", "remove", "--dir", three, "n3p1"]);
+    first.wait_all_ok(PATIENCE);
+    same_tree(tree.path(), &first.mnt().join("in"));
+    let verified = first.json(&["pool", "verify"]);
+    assert_eq!((&verified["found"], &verified["absent"]), (&0.into(), &0.into()), "{verified}");
+    ok(&["umount", first.mnt().to_str().unwrap()]);
+    [third, second, first].iter().for_each(|machine| machine.down());
+}

@@ -1,0 +1,222 @@
+//! Story: six machines and two clients on hosts of their own, under a load of writers and verifiers that may not fail once. A machine
+//! comes, one is emptied and goes, one is killed and another takes its place, all are restarted one after the other as another
+//! build, and the manager's machine is off for a while.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
+
+#[allow(dead_code)] // what is for crashes
+#[path = "arrays/load.rs"]
+mod load;
+
+#[path = "common/beds.rs"]
+mod beds;
+mod common;
+#[path = "common/hosts.rs"]
+mod hosts;
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use beds::Bed;
+use common::{Random, seed, until};
+use hosts::{Down, Machine, states, well};
+use load::{Load, same};
+
+/// Longest that a step may take.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Names that pairs of writer and reader use in turn.
+const PAIRS: u64 = 20;
+
+/// What one client writes durably the other reads at once.
+struct Pairs {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Pairs {
+    fn start(written: &Path, read: &Path, seed: u64) -> Pairs {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (told, count) = (Arc::clone(&stop), Arc::clone(&done));
+        let (written, read) = (written.join("pairs"), read.join("pairs"));
+        fs::create_dir(&written).unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut random = Random(seed);
+            for n in 0.. {
+                if told.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = format!("f{}", n % PAIRS);
+                let mut bytes = vec![0; 1 + random.below(2 << 20) as usize];
+                random.fill(&mut bytes);
+                let mut file = File::create(written.join(&name)).unwrap();
+                file.write_all(&bytes).and_then(|()| file.sync_all()).unwrap();
+                assert!(fs::read(read.join(&name)).unwrap() == bytes, "{name} differs at the other client");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Pairs { stop, done, thread }
+    }
+
+    /// Waits until some more went well.
+    fn go_on(&self) {
+        let want = self.done.load(Ordering::Relaxed) + 2;
+        until("pairs of writer and reader go on", || {
+            self.done.load(Ordering::Relaxed) >= want || self.thread.is_finished()
+        });
+        assert!(!self.thread.is_finished(), "a pair of writer and reader failed");
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// The groups are where they belong, and nothing moves.
+fn wait_settled(machine: &Machine<'_>) {
+    wait("all pdisks are ok, and nothing moves", || {
+        well(machine)
+            && machine.json(&["rebuild", "status"]).as_array().unwrap().iter().all(|row| row["left"] == 0)
+    });
+}
+
+fn mounted(machine: &Machine<'_>) -> PathBuf {
+    let mnt = machine.dir.with_extension("mnt");
+    fs::create_dir(&mnt).unwrap();
+    machine.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
+    mnt
+}
+
+/// Takes what a machine runs away from it, without a word.
+fn kill(machine: &Machine<'_>) {
+    for entry in fs::read_dir(machine.dir.join("run")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "pid") {
+            let text = fs::read_to_string(path).unwrap();
+            let pid = text.lines().next().unwrap().parse().unwrap();
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            // One that has ended needs none.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn machines_come_and_go_and_nobody_who_works_notices() {
+    let seed = seed();
+    let bed = Bed::up("six", &["--hosts", "9"]);
+    let base = tempfile::Builder::new().prefix("ropewalk-six-").tempdir().unwrap();
+    let machines: Vec<Machine<'_>> = (1..=9).map(|host| Machine::new(&bed, base.path(), host)).collect();
+    let [first, second, third, fourth, fifth, sixth, replacement, writer, reader] = &machines[..] else {
+        unreachable!()
+    };
+    let _down = Down(machines.iter().collect());
+    let disk = first.dir.with_extension("disk");
+    let place = ["--pdisk", disk.to_str().unwrap(), "--pdisk-size", "256m"];
+    let addr = bed.addr(0);
+    first.ok(&[&["init", "--name", "rope", "--node", "h1", "--address", &addr], &place[..]].concat());
+    first.ok(&["config", "set", "leaseDuration=3s"]);
+    std::thread::scope(|scope| {
+        let joining =
+            [second, third, fourth, fifth].map(|machine| scope.spawn(|| machine.join(&first.token(&[]))));
+        joining.into_iter().for_each(|join| drop(join.join().unwrap()));
+    });
+    first.ok(&["pool", "create", "data", "--code", "2+1p", "--block-size", "256k"]);
+    first.ok(&["fs", "create", "fs1", "--pool", "data"]);
+    let [a, b] = [(writer, "writer"), (reader, "reader")].map(|(machine, name)| {
+        machine.ok(&["join", &first.token(&["--role", "client"]), "--name", name]);
+        mounted(machine)
+    });
+    let load = Load::start(&a.join("load"), 2, seed, false);
+    let pairs = Pairs::start(&a, &b, seed);
+    let goes_on = || {
+        load.goes_on();
+        pairs.go_on();
+    };
+    goes_on();
+
+    println!("a machine comes");
+    sixth.join(&first.token(&[]));
+    wait("it has a part", || {
+        let list = first.json(&["pdisk", "list"]);
+        list.as_array()
+            .unwrap()
+            .iter()
+            .any(|pdisk| pdisk["node"] == "h6" && pdisk["used_bytes"].as_u64() > Some(4 << 20))
+    });
+    goes_on();
+    wait_settled(first);
+
+    println!("one is emptied, and goes");
+    first.ok(&["node", "drain", "h2"]);
+    goes_on();
+    second.ok(&["down"]);
+    wait("it is out", || first.run(&["node", "remove", "h2"]).status.success());
+    goes_on();
+
+    println!("one is killed, and another takes its place");
+    kill(third);
+    goes_on();
+    wait("it is missed", || states(first).contains(&("h3".to_owned(), "down".to_owned())));
+    first.ok(&["pdisk", "fail", "h3p1"]);
+    replacement.join(&first.token(&[]));
+    wait("what it had is elsewhere", || {
+        let list = first.json(&["pdisk", "list"]);
+        list.as_array().unwrap().iter().any(|pdisk| pdisk["name"] == "h3p1" && pdisk["state"] == "replace")
+    });
+    goes_on();
+    wait("its pdisk is out", || first.run(&["pdisk", "remove", "h3p1"]).status.success());
+    wait("it is out", || first.run(&["node", "remove", "h3"]).status.success());
+    wait_settled(first);
+    let error = third.refused(&["status"]);
+    assert!(error.contains("revoked"), "{error}");
+
+    println!("each is restarted, as the next build would be");
+    for machine in [fourth, fifth, sixth, replacement, first] {
+        machine.ok(&["down"]);
+        goes_on_without(&load, &pairs, machine.host == first.host);
+        machine.ok(&["up", "--detach"]);
+        wait_settled(first);
+        goes_on();
+    }
+    let mut names: Vec<String> = states(reader).into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(names, ["h1", "h4", "h5", "h6", "h7"]);
+
+    pairs.end();
+    let models = load.end();
+    same(&models);
+    let elsewhere: Vec<_> =
+        models.into_iter().map(|(path, model)| (b.join(path.strip_prefix(&a).unwrap()), model)).collect();
+    same(&elsewhere);
+    for (machine, mnt) in [(writer, &a), (reader, &b)] {
+        machine.ok(&["umount", mnt.to_str().unwrap()]);
+    }
+    assert_eq!(first.ok(&["health"]), "healthy\n");
+    first.ok(&["pool", "verify", "data"]);
+}
+
+/// While the manager is away who works waits: nothing fails.
+fn goes_on_without(load: &Load, pairs: &Pairs, manager: bool) {
+    if !manager {
+        load.goes_on();
+        pairs.go_on();
+    }
+}
