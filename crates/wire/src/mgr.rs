@@ -600,7 +600,8 @@ pub enum MgrReply {
     },
     /// Room for raw bytes.
     Reserved {
-        /// Granted by this call, on top of what was held; at most what was asked. None left is ENOSPC.
+        /// Granted by this call, on top of what was held; at most what was asked. None left is ENOSPC; EAGAIN: the pdisks have not
+        /// told yet whether there is some.
         bytes: u64,
     },
     /// Capacity and use, bytes of file data (redundancy taken off).

@@ -1,12 +1,15 @@
 //! Room on the pdisks, from the manager: asked for in large pieces before a page is dirtied.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base::PoolId;
 use wire::mgr::{MgrReply, MgrRequest};
 
 use super::room::RoomHold;
 use crate::{calls::unexpected, core::Core, error::Errno, files::inode::Inode};
+
+/// Between two questions for room while the pdisks have not reported what was used last.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 impl Core {
     /// Raw bytes that `bytes` of file data occupy with their redundancy.
@@ -17,15 +20,17 @@ impl Core {
     }
 
     /// Sets raw room in a pool aside; asks the manager for more when what was granted runs low. `ENOSPC` if there
-    /// is none.
+    /// is none. Waits where the manager cannot tell before the pdisks' next reports, at most for half of the client's patience.
     pub async fn take_room(self: &Arc<Core>, pool: PoolId, raw: u64) -> Result<RoomHold, Errno> {
         if let Some(hold) = self.rooms.take(pool, raw) {
             return Ok(hold);
         }
         let _one =
             self.patient("somebody else's question for room", None, self.rooms.asking().lock()).await?;
+        let end = tokio::time::Instant::now() + self.patience() / 2;
         // A large piece first; near the end of the pdisks only what is needed.
-        for bytes in [raw.max(self.tunables.reserve_bytes), raw] {
+        let mut pieces = [raw.max(self.tunables.reserve_bytes), raw].into_iter().peekable();
+        while let Some(&bytes) = pieces.peek() {
             if let Some(hold) = self.rooms.take(pool, raw) {
                 return Ok(hold);
             }
@@ -33,9 +38,14 @@ impl Core {
             match self.calls.ask(MgrRequest::Reserve { pool, bytes, held }).await {
                 Ok(MgrReply::Reserved { bytes }) => self.rooms.grant(pool, bytes),
                 Ok(other) => return Err(unexpected("Reserve", &other)),
-                Err(Errno::ENOSPC) => {}
+                Err(Errno(libc::EAGAIN)) if tokio::time::Instant::now() < end => {
+                    self.calls.alive(tokio::time::sleep(ASK_AGAIN)).await?;
+                    continue;
+                }
+                Err(Errno::ENOSPC | Errno(libc::EAGAIN)) => {}
                 Err(error) => return Err(error),
             }
+            pieces.next();
         }
         self.rooms.take(pool, raw).ok_or(Errno::ENOSPC)
     }

@@ -3,7 +3,8 @@
 //! Placement spreads stripes evenly, so a pool is full when its fullest pdisk is: what can be given is
 //! the least free space of a counted pdisk times their number, less a margin on each, the spare space
 //! that a rebuild will need, and what is outstanding, in all pools over the same pdisks. Outstanding is what sessions hold unused, and what
-//! they have used since the last report of some pdisk (it may not be in that pdisk's figure yet).
+//! they have used since the last report of some pdisk (it may not be in that pdisk's figure yet). Such use may be counted twice, so
+//! a pool is full only when it is without it: until the reports are in, who asks is told to ask again (`EAGAIN`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -111,10 +112,10 @@ impl Cluster {
         self.space.held.insert((session, id), kept);
         let held = self.space.held.iter().map(|(&(_, of), &bytes)| self.share(pool, of, bytes));
         let used = self.space.uses.iter().map(|used| self.share(pool, used.pool, used.bytes));
-        let outstanding: u64 = held.chain(used).fold(0, u64::saturating_add);
-        let granted = bytes.min(room.free.saturating_sub(outstanding));
+        let unheld = room.free.saturating_sub(held.fold(0, u64::saturating_add));
+        let granted = bytes.min(unheld.saturating_sub(used.fold(0, u64::saturating_add)));
         if granted == 0 && bytes > 0 {
-            return Err(MgrError::Errno(ENOSPC));
+            return Err(MgrError::Errno(if unheld == 0 { ENOSPC } else { EAGAIN }));
         }
         self.space.held.insert((session, id), kept + granted);
         Ok(granted)

@@ -291,29 +291,29 @@ fn room_is_what_the_fullest_pdisk_has_and_comes_back_with_reports() {
     let reserve = |stage: &mut Stage, bytes, held| match stage
         .ask(session, MgrRequest::Reserve { pool: PoolId(1), bytes, held })
     {
-        MgrReply::Reserved { bytes } => bytes,
-        MgrReply::Error(MgrError::Errno(libc::ENOSPC)) => 0,
+        MgrReply::Reserved { bytes } => Ok(bytes),
+        MgrReply::Error(MgrError::Errno(errno)) => Err(errno),
         other => panic!("{other:?}"),
     };
     let all = (4 * 63) << 20; // 1/64 of each pdisk is kept
-    assert_eq!(reserve(&mut stage, 100 << 20, 0), 100 << 20);
-    assert_eq!(reserve(&mut stage, u64::MAX, 100 << 20), all - (100 << 20));
-    assert_eq!(reserve(&mut stage, 1, all), 0);
-    // 40 MiB were used, but the pdisks have not reported since: still nothing.
-    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), 0);
+    assert_eq!(reserve(&mut stage, 100 << 20, 0), Ok(100 << 20));
+    assert_eq!(reserve(&mut stage, u64::MAX, 100 << 20), Ok(all - (100 << 20)));
+    assert_eq!(reserve(&mut stage, 1, all), Err(libc::ENOSPC));
+    // 40 MiB were used, but the pdisks have not reported since: nobody knows yet.
+    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), Err(libc::EAGAIN));
     stage.now += Duration::from_secs(1);
     for node in 1..=4 {
         stage.renew(node, PdiskReport { free: 54 << 20, ..report(node, 1, 1) });
     }
-    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), 0, "they report that it is used");
+    assert_eq!(reserve(&mut stage, 1, all - (40 << 20)), Err(libc::ENOSPC), "they report that it is used");
     // The holder gives all back: what the reports leave is there for the next.
     stage.now += Duration::from_secs(1);
-    assert_eq!(reserve(&mut stage, 0, 0), 0);
+    assert_eq!(reserve(&mut stage, 0, 0), Ok(0));
     stage.now += Duration::from_secs(1);
     for node in 1..=4 {
         stage.renew(node, PdiskReport { free: (54 - u64::from(node)) << 20, ..report(node, 1, 2) });
     }
-    assert_eq!(reserve(&mut stage, u64::MAX, 0), (4 * 49) << 20, "the fullest pdisk counts");
+    assert_eq!(reserve(&mut stage, u64::MAX, 0), Ok((4 * 49) << 20), "the fullest pdisk counts");
     let MgrReply::StatFs { total, free, .. } = stage.ask(NOBODY, MgrRequest::StatFs { fs: FsId(1) }) else {
         panic!()
     };
