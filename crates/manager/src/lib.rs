@@ -14,7 +14,7 @@
 //!      ┌──┴─────────────┴────────────────────┴──┐
 //!      │ apply: one writer, batches into commits│
 //!      └──────────────────┬─────────────────────┘
-//!                  store (journal, redb; behind a trait)
+//!                  store (journal in a file or in etcd, redb; behind a trait)
 //! ```
 //! Nothing is answered before it is committed, and nothing uncommitted is ever shown.
 
@@ -51,6 +51,6 @@ pub mod tokens;
 pub use cluster::check_node_name;
 pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
-pub use manager::{Caller, Manager, Options};
+pub use manager::{Caller, Manager, Options, Replicated};
 pub use reaper::Deleter;
 pub use serve::Running;

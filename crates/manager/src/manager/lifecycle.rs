@@ -18,7 +18,7 @@ use wire::{
     version::Build,
 };
 
-use super::{collect, driver, read_refusal, shared::Inner, tunables::read_tunables};
+use super::{collect, driver, read_refusal, shared::Inner, tend, tunables::read_tunables};
 use crate::{
     ManagerError,
     apply::{Watched, Writer},
@@ -28,7 +28,7 @@ use crate::{
     keys::{self, EndingRecord},
     namespace::DirHash,
     scrub,
-    store::{JournaledStore, Snapshot, Store, StoreError},
+    store::{JournaledStore, Place, ReplicatedStore, Snapshot, Store, StoreError},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
@@ -43,11 +43,22 @@ pub struct Options {
     pub cache_bytes: usize,
     /// For tests: the store's files lose what was not flushed when the process ends, but for what this seed says.
     pub loses_unflushed: Option<u64>,
+    /// The journal is in etcd, and not in a file beside the table.
+    pub journal: Option<Replicated>,
+}
+
+/// A journal in etcd.
+#[derive(Debug, Clone)]
+pub struct Replicated {
+    /// Where.
+    pub place: Place,
+    /// Who this manager is, for people: its machine and process.
+    pub who: String,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 256 << 20, loses_unflushed: None }
+        Options { cache_bytes: 256 << 20, loses_unflushed: None, journal: None }
     }
 }
 
@@ -82,16 +93,18 @@ impl Manager {
         if !path.exists() {
             return Err(ManagerError::NotFormatted { path: dir.to_owned() });
         }
-        Manager::on_store(
-            Arc::new(JournaledStore::open_as(&path, options.cache_bytes, options.loses_unflushed)?),
-            dir,
-        )
+        let cache = options.cache_bytes;
+        let store: Arc<dyn Store> = match &options.journal {
+            Some(Replicated { place, who }) => Arc::new(ReplicatedStore::open(&path, cache, place, who)?),
+            None => Arc::new(JournaledStore::open_as(&path, cache, options.loses_unflushed)?),
+        };
+        Manager::on_store(store, dir)
     }
 
     /// On an open store; `dir` is for messages.
     pub fn on_store(store: Arc<dyn Store>, dir: &Path) -> Result<Manager, ManagerError> {
         let (place, scrubbed) = (store.describe(), Arc::downgrade(&store));
-        let scrubs = store.waits();
+        let (scrubs, tends) = (store.waits(), store.tends());
         let (writer, thread) = Writer::start(store)?;
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
@@ -130,6 +143,9 @@ impl Manager {
         manager.spawn(collect::run(manager.inner.clone()));
         if scrubs {
             manager.spawn(scrub::run(manager.inner.clone(), scrub::Pace::default()));
+        }
+        if let Some(every) = tends {
+            manager.spawn(tend::run(manager.inner.clone(), every));
         }
         Ok(manager)
     }
@@ -206,6 +222,9 @@ impl Manager {
     pub async fn stop(self) {
         let mut tasks = std::mem::take(&mut *self.inner.tasks.lock());
         tasks.shutdown().await;
+        if let Some(store) = self.inner.store.upgrade() {
+            store.end_waits();
+        }
         let thread = self.inner.thread.lock().take();
         self.inner.writer.close().await;
         if let Some(thread) = thread {

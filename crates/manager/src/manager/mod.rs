@@ -15,9 +15,10 @@ mod reads;
 mod refusal;
 mod shared;
 mod subtree;
+mod tend;
 mod tunables;
 
-pub use self::lifecycle::{Caller, Manager, Options};
+pub use self::lifecycle::{Caller, Manager, Options, Replicated};
 use self::refusal::stopping;
 pub(crate) use self::{
     refusal::read_refusal,

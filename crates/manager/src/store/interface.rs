@@ -1,6 +1,6 @@
 //! What a store is to those who use it: reading, snapshots, and one call that commits.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::StoreError;
 
@@ -34,6 +34,16 @@ pub trait Store: Send + Sync + 'static {
     fn waits(&self) -> bool {
         true
     }
+    /// How often it wants [`tend`](Self::tend) to be called; none: never.
+    fn tends(&self) -> Option<Duration> {
+        None
+    }
+    /// Looks whether it can still commit. An error: it cannot, and the manager stops.
+    fn tend(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// The manager stops: nothing waits any more for what is not there.
+    fn end_waits(&self) {}
     /// Blocks found damaged since it was opened.
     fn damage(&self) -> Vec<u64> {
         Vec::new()

@@ -179,16 +179,27 @@ fn crc(id: u64, number: u64, content: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// The changes as they stand in a record.
+pub fn encode_changes(changes: &Changes) -> Vec<u8> {
+    let mut content = Vec::new();
+    append_changes(changes, &mut content);
+    content
+}
+
+fn append_changes(changes: &Changes, to: &mut Vec<u8>) {
+    for (key, value) in changes {
+        let value_len = value.as_ref().map_or(DELETION, |value| value.len() as u32);
+        to.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        to.extend_from_slice(&value_len.to_le_bytes());
+        to.extend_from_slice(key);
+        to.extend_from_slice(value.as_deref().unwrap_or_default());
+    }
+}
+
 /// A whole record, padded to a multiple of [`STEP`].
 fn encode(id: u64, number: u64, changes: &Changes) -> Vec<u8> {
     let mut record = vec![0; HEAD];
-    for (key, value) in changes {
-        let value_len = value.as_ref().map_or(DELETION, |value| value.len() as u32);
-        record.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        record.extend_from_slice(&value_len.to_le_bytes());
-        record.extend_from_slice(key);
-        record.extend_from_slice(value.as_deref().unwrap_or_default());
-    }
+    append_changes(changes, &mut record);
     let crc = crc(id, number, &record[HEAD..]);
     let len = (record.len() - HEAD) as u32;
     record[0..4].copy_from_slice(&RECORD.to_le_bytes());
@@ -215,7 +226,8 @@ fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(take(bytes, 4)?.try_into().ok()?))
 }
 
-fn decode(mut content: &[u8]) -> Option<Changes> {
+/// What [`encode_changes`] made; none if it does not decode.
+pub fn decode_changes(mut content: &[u8]) -> Option<Changes> {
     let mut changes = Changes::new();
     while !content.is_empty() {
         let key_len = take_u32(&mut content)?;
@@ -251,7 +263,7 @@ impl<'a> Image<'a> {
                 if number != to.last + 1 {
                     return Some(format!("record {} is missing before {number}", applied + 1));
                 }
-                let Some(content) = decode(content) else {
+                let Some(content) = decode_changes(content) else {
                     return Some(format!("record {number} does not decode"));
                 };
                 to.changes.push(content);
@@ -462,7 +474,7 @@ mod tests {
         });
         let content = encode(7, 1, &change(77))[HEAD..].to_vec();
         mutated(&[content], 30_000, |content| {
-            let _ = decode(content);
+            let _ = decode_changes(content);
         });
     }
 }

@@ -52,7 +52,7 @@ struct State {
 }
 
 /// A file of so many bytes, whatever was there before.
-fn anew(path: &Path, bytes: u64) -> io::Result<File> {
+pub(super) fn anew(path: &Path, bytes: u64) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.set_len(bytes)?;
@@ -214,7 +214,7 @@ impl JournaledStore {
     /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal
     /// begins anew.
     fn settle(&self, state: &mut State, applied: u64, durable: bool) -> Result<(), StoreError> {
-        let mark = Mark { journal: state.journal.id(), applied };
+        let mark = Mark { journal: state.journal.id(), applied, crc: 0 };
         // Before the commit, so that the pages it replaces can be used again.
         state.base = None;
         self.table.commit_marked(&state.recent.merged(), mark, durable)?;

@@ -63,6 +63,18 @@ impl Look {
             let error = invalid("does not say which commit of this store was acknowledged last");
             look.problems.push(named(&mark_file, error));
         }
+        if of.crc != 0 {
+            // Its journal is in etcd, and not looked at.
+            let ahead = known.map_or(0, |acked| acked.number.saturating_sub(of.applied));
+            if ahead > 0 {
+                let error = invalid(format!(
+                    "{ahead} records behind {} stand only in etcd: start the manager, and stop it in good order",
+                    of.applied
+                ));
+                look.problems.push(named(path, error));
+            }
+            return Ok(look);
+        }
         let scanned =
             needed(&journal_file).and_then(|file| journal::scan(&file, of.journal, of.applied, known));
         match scanned {

@@ -22,6 +22,7 @@ pub(crate) mod memory;
 mod recent;
 mod record;
 mod redb;
+mod replicated;
 mod txn;
 mod unflushed;
 #[cfg(test)]
@@ -36,5 +37,6 @@ pub use self::{
     look::{Look, beside, copy, salvage},
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
+    replicated::{BadPlace, Place, ReplicatedStore},
     txn::Txn,
 };

@@ -1,0 +1,350 @@
+//! Asks etcd. Every request has a deadline; an answer that does not come in time is unknown, and the next request goes to the
+//! next member. Has threads of its own, so that the lease is renewed whatever else waits.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KeyValue,
+    PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
+
+use super::{
+    holder::{Ask, Entry, Heard, Revision, Start},
+    part::PART_BYTES,
+    place::Place,
+};
+
+/// How long a member has for an answer.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
+/// How long after its last renewal a manager's lease runs out, seconds. etcd takes no less than about 2.
+pub const LEASE_SECONDS: i64 = 3;
+/// How often it is renewed.
+const RENEWAL: Duration = Duration::from_millis(700);
+/// Records in one answer.
+const READ_MAX: i64 = 64;
+
+/// Who this manager is, in the leader's key.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Its directory.
+    pub member: u64,
+    /// Its life.
+    pub life: u64,
+    /// The same for people: machine and process.
+    pub who: String,
+}
+
+impl Claim {
+    fn text(&self) -> String {
+        format!("{:016x} {:016x} {}", self.member, self.life, self.who)
+    }
+
+    fn read(text: &str) -> Option<Claim> {
+        let mut parts = text.splitn(3, ' ');
+        let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+        let (member, life) = (number()?, number()?);
+        Some(Claim { member, life, who: parts.next()?.to_owned() })
+    }
+}
+
+/// A journal's place in etcd, and how it is reached.
+pub struct Etcd {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    claim: Claim,
+}
+
+struct Shared {
+    place: Place,
+    options: ConnectOptions,
+    /// One for each member, once it was reached.
+    clients: Vec<Mutex<Option<Client>>>,
+    /// Which one is asked.
+    turn: AtomicUsize,
+    /// The lease that is renewed; 0: none.
+    lease: AtomicI64,
+    /// Why the last request failed.
+    failure: Mutex<String>,
+}
+
+impl Etcd {
+    /// Prepares to ask; asks nothing yet.
+    pub fn new(place: &Place, claim: Claim) -> Result<Etcd, String> {
+        let options = options(place)?;
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).thread_name("manager-etcd").enable_all().build();
+        let runtime = runtime.map_err(|error| format!("start the threads for etcd: {error}"))?;
+        let shared = Arc::new(Shared {
+            options,
+            clients: place.endpoints.iter().map(|_| Mutex::default()).collect(),
+            turn: AtomicUsize::new(0),
+            lease: AtomicI64::new(0),
+            failure: Mutex::default(),
+            place: place.clone(),
+        });
+        runtime.spawn(renew(shared.clone()));
+        Ok(Etcd { shared, runtime: Some(runtime), claim })
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&self, ask: &Ask) -> Heard {
+        let (shared, ask, claim) = (self.shared.clone(), ask.clone(), self.claim.clone());
+        self.wait(async move { shared.ask(ask, &claim).await }).unwrap_or(Heard::Unknown)
+    }
+
+    /// Removes records below a number, if the leader's key is as it was made, and etcd's history of them. Failing loses
+    /// nothing: the next one removes more.
+    pub fn trim(&self, leader: Revision, below: u64) {
+        let shared = self.shared.clone();
+        let trimmed = self.wait(async move { shared.trim(leader, below).await });
+        if trimmed.is_none() {
+            tracing::debug!("records in etcd are removed later: {}", self.failure());
+        }
+    }
+
+    /// Why the last request failed, for people.
+    pub fn failure(&self) -> String {
+        self.shared.failure.lock().clone()
+    }
+
+    /// Stops renewing the lease, and removes the leader's key if it is as it was made.
+    pub fn resign(&self, leader: Revision) {
+        self.shared.lease.store(0, Ordering::Relaxed);
+        self.ask(&Ask::Depose { leader });
+    }
+
+    /// On the threads for etcd, whoever asks: within a runtime nobody may block on another.
+    fn wait<T: Send + 'static>(&self, work: impl Future<Output = Option<T>> + Send + 'static) -> Option<T> {
+        let (told, heard) = std::sync::mpsc::channel();
+        self.runtime.as_ref()?.spawn(async move {
+            let _ = told.send(work.await);
+        });
+        heard.recv().ok().flatten()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn options(place: &Place) -> Result<ConnectOptions, String> {
+    let mut options =
+        ConnectOptions::new().with_connect_timeout(REQUEST_DEADLINE / 2).with_require_leader(true);
+    if let Some((name, password)) = &place.user {
+        options = options.with_user(name, password).with_auto_token_refresh(true);
+    }
+    if place.tls {
+        let pem = |path: &Path| fs::read(path).map_err(|error| format!("read {}: {error}", path.display()));
+        let Some(ca) = &place.ca else {
+            return Err("TLS to etcd needs the certificate of its authority".into());
+        };
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(pem(ca)?));
+        if let Some((certificate, key)) = &place.client {
+            tls = tls.identity(Identity::from_pem(pem(certificate)?, pem(key)?));
+        }
+        options = options.with_tls(tls);
+    }
+    Ok(options)
+}
+
+/// Renews the lease until its runtime ends.
+async fn renew(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        let lease = shared.lease.load(Ordering::Relaxed);
+        if lease != 0 {
+            // Failing is met with the next commit, or the next look.
+            shared.request(async |mut client| client.lease_keep_alive(lease).await.map(drop)).await;
+        }
+    }
+}
+
+fn entry(kv: &KeyValue) -> Option<Entry> {
+    let number = kv.key().last_chunk::<16>().and_then(|hex| std::str::from_utf8(hex).ok());
+    let number = number.and_then(|hex| u64::from_str_radix(hex, 16).ok())?;
+    Some(Entry { number, created: kv.create_revision(), bytes: kv.value().to_vec() })
+}
+
+fn created(key: String, revision: Revision) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, revision)
+}
+
+/// What the transaction's requests for keys brought, in their order.
+fn got(answer: &TxnResponse) -> Vec<Vec<KeyValue>> {
+    let mut all = answer.op_responses();
+    all.iter_mut()
+        .filter_map(|response| match response {
+            TxnOpResponse::Get(get) => Some(get.take_kvs()),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Shared {
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.place.prefix)
+    }
+
+    fn record(&self, number: u64) -> String {
+        format!("{}/j/{number:016x}", self.place.prefix)
+    }
+
+    /// The client of the member whose turn it is.
+    async fn client(&self, turn: usize) -> Result<Client, Error> {
+        let index = turn % self.clients.len();
+        if let Some(client) = &*self.clients[index].lock() {
+            return Ok(client.clone());
+        }
+        let scheme = if self.place.tls { "https" } else { "http" };
+        let endpoint = format!("{scheme}://{}", self.place.endpoints[index]);
+        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
+        *self.clients[index].lock() = Some(client.clone());
+        Ok(client)
+    }
+
+    /// One request, to one member; none if it failed or was not answered in time.
+    async fn request<T>(&self, work: impl AsyncFnOnce(Client) -> Result<T, Error>) -> Option<T> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        let exchange = async { work(self.client(turn).await?).await };
+        let failure = match tokio::time::timeout(REQUEST_DEADLINE, exchange).await {
+            Ok(Ok(answer)) => return Some(answer),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
+        };
+        let member = &self.place.endpoints[turn % self.clients.len()];
+        *self.failure.lock() = format!("etcd at {member}: {failure}");
+        // Whoever fails at the same time moves it once.
+        let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+        None
+    }
+
+    async fn txn(&self, txn: Txn) -> Option<TxnResponse> {
+        let limit = 2 * READ_MAX as usize * PART_BYTES;
+        self.request(async |client| client.kv_client().max_decoding_message_size(limit).txn(txn).await).await
+    }
+
+    async fn ask(&self, ask: Ask, claim: &Claim) -> Option<Heard> {
+        match ask {
+            Ask::Win => self.win(claim).await,
+            Ask::Depose { leader } => {
+                let key = self.key("leader");
+                let remove = [TxnOp::delete(key.clone(), None)];
+                self.txn(Txn::new().when([created(key, leader)]).and_then(remove)).await?;
+                Some(Heard::Done)
+            }
+            Ask::Begin { leader, journal, base } => {
+                let key = self.key("start");
+                let guards = [created(self.key("leader"), leader), created(key.clone(), 0)];
+                let put = [TxnOp::put(key, format!("1 {journal:016x} {base:016x}"), None)];
+                self.txn(Txn::new().when(guards).and_then(put)).await?;
+                Some(Heard::Done)
+            }
+            Ask::Read { from } => self.read(from).await,
+            Ask::Append { leader, last, first, before, bytes } => {
+                self.append(leader, last, (first, before), &bytes).await
+            }
+        }
+    }
+
+    async fn win(&self, claim: &Claim) -> Option<Heard> {
+        let granted = self.request(async |mut client| client.lease_grant(LEASE_SECONDS, None).await).await?;
+        let key = self.key("leader");
+        let options = PutOptions::new().with_lease(granted.id());
+        let put = TxnOp::put(key.clone(), claim.text(), Some(options));
+        let get = TxnOp::get(key.clone(), None);
+        let txn = Txn::new().when([created(key, 0)]).and_then([put, get.clone()]).or_else([get]);
+        let answer = self.txn(txn).await?;
+        let there = got(&answer).into_iter().flatten().next()?;
+        let found = Claim::read(&String::from_utf8_lossy(there.value())).unwrap_or(Claim {
+            member: 0,
+            life: 0,
+            who: "an unknown holder of the leader's key".into(),
+        });
+        if (found.member, found.life) == (claim.member, claim.life) {
+            self.lease.store(there.lease(), Ordering::Relaxed);
+        }
+        let Claim { member, life, who } = found;
+        Some(Heard::Leader { created: there.create_revision(), member, life, who })
+    }
+
+    async fn read(&self, from: u64) -> Option<Heard> {
+        let end = self.record(u64::MAX);
+        let first = GetOptions::new().with_range(end.clone()).with_limit(1).with_keys_only();
+        let page = GetOptions::new().with_range(end).with_limit(READ_MAX);
+        let gets = [
+            TxnOp::get(self.key("leader"), None),
+            TxnOp::get(self.key("start"), None),
+            TxnOp::get(self.record(0), Some(first)),
+            TxnOp::get(self.record(from), Some(page)),
+        ];
+        let answer = self.txn(Txn::new().and_then(gets)).await?;
+        let [leader, start, first, records] = got(&answer).try_into().ok()?;
+        let start = start.first().map(|kv| {
+            let text = String::from_utf8_lossy(kv.value());
+            let numbers = text.strip_prefix("1 ").and_then(|rest| rest.split_once(' '));
+            let numbers = numbers.and_then(|(journal, base)| {
+                Some((u64::from_str_radix(journal, 16).ok()?, u64::from_str_radix(base, 16).ok()?))
+            });
+            // Journal 0 is nobody's.
+            let (journal, base) = numbers.unwrap_or_default();
+            Start { journal, base, created: kv.create_revision() }
+        });
+        Some(Heard::Records {
+            leader: leader.first().map(KeyValue::create_revision),
+            start,
+            first: first.first().and_then(entry).map(|entry| entry.number),
+            more: records.len() == READ_MAX as usize,
+            records: records.iter().filter_map(entry).collect(),
+        })
+    }
+
+    async fn append(
+        &self,
+        leader: Revision,
+        last: u64,
+        (first, before): (bool, Revision),
+        bytes: &[u8],
+    ) -> Option<Heard> {
+        let (key, known) = (self.record(last + 1), if first { self.key("start") } else { self.record(last) });
+        let guards = [created(self.key("leader"), leader), created(key.clone(), 0), created(known, before)];
+        let txn = Txn::new()
+            .when(guards)
+            .and_then([TxnOp::put(key.clone(), bytes, None)])
+            .or_else([TxnOp::get(self.key("leader"), None), TxnOp::get(key, None)]);
+        let answer = self.txn(txn).await?;
+        if answer.succeeded() {
+            return Some(Heard::Appended(answer.header()?.revision()));
+        }
+        let [leader, there] = got(&answer).try_into().ok()?;
+        Some(Heard::Refused {
+            leader: leader.first().map(KeyValue::create_revision),
+            there: there.first().and_then(entry),
+        })
+    }
+
+    async fn trim(&self, leader: Revision, below: u64) -> Option<()> {
+        let range = etcd_client::DeleteOptions::new().with_range(self.record(below));
+        let remove = [TxnOp::delete(self.record(0), Some(range))];
+        let answer =
+            self.txn(Txn::new().when([created(self.key("leader"), leader)]).and_then(remove)).await?;
+        if answer.succeeded() {
+            let revision = answer.header()?.revision();
+            self.request(async |mut client| client.compact(revision, None).await.map(drop)).await?;
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,28 @@
+//! The replicated store: etcd holds the journal, the table stays with each manager.
+//!
+//! ```text
+//! PREFIX/start       the journal: its identity, the number its records begin behind
+//! PREFIX/leader      who leads; under a lease. Its create revision is the fence
+//! PREFIX/j/NUMBER    the records, 16 hexadecimal digits each; NUMBER rises by one
+//! ```
+//! One commit is one record, or some of them in a row if it is large; each is put by one transaction, which holds only while
+//! the leader's key is the one that this manager made, the record before is the one that it knows, and the record's own key is
+//! not there. So a manager that has lost its lease commits nothing, whatever it believes, and two requests of unknown outcome
+//! cannot both count. Neither leases nor watches carry correctness: leases only say when another may try.
+//!
+//! [`holder`] decides, without I/O; [`etcd`] asks; [`store`] keeps the table and joins both.
+
+mod etcd;
+mod holder;
+mod part;
+mod place;
+#[cfg(test)]
+mod sim;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    place::{BadPlace, Place},
+    store::ReplicatedStore,
+};

@@ -1,0 +1,328 @@
+//! The table with its journal in etcd.
+//!
+//! A commit is put into etcd, then kept in memory above the table ([`Recent`]), which takes what has gathered there without a
+//! flush, as with a journal in a file. After so many bytes it takes all durably; what lies far enough behind that is removed from
+//! etcd. Opening wins the leader's key, reads what the table lacks, and claims the journal.
+//! The mark beside the table says what was acknowledged here: an etcd that has lost it is refused.
+//! When a commit fails, or another manager has taken over, nothing more is answered: the manager stops.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    super::{
+        Changes, RedbStore, Snapshot, Store, StoreError, blocks,
+        files::{invalid, journal_path, mark_path, refused},
+        journaled::anew,
+        look,
+        mark::{self, Acked, MarkFile},
+        recent::Recent,
+        redb::Mark,
+    },
+    etcd::{Claim, Etcd, LEASE_SECONDS},
+    holder::{Ask, Entry, Holder, Next, Origin, Waits},
+    part::{self, Assembly},
+    place::Place,
+};
+
+/// Changes held in memory above the table, at most, about.
+const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
+/// Bytes of records after which the table takes all durably.
+const ROUND_BYTES: usize = if cfg!(test) { 16 << 10 } else { 8 << 20 };
+/// Rounds of records that stay in etcd behind that, for tables that are further behind.
+const ROUNDS_KEPT: usize = 4;
+/// How long a manager waits for an etcd that does not answer, before it gives up.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// The same when it is opened: who started it hears why.
+const SILENCE_MAX_OPENING: Duration = Duration::from_secs(30);
+/// How long it waits for a manager that leads to be gone: more than the lease of one that died.
+const LED_MAX: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 5);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether it still leads.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A table whose journal is in etcd.
+pub struct ReplicatedStore {
+    table: RedbStore,
+    etcd: Etcd,
+    place: String,
+    life: u64,
+    state: Mutex<State>,
+    /// Nobody waits for etcd any more.
+    ending: AtomicBool,
+}
+
+struct State {
+    holder: Holder,
+    mark: MarkFile,
+    /// What the journal holds and the table does not.
+    recent: Recent,
+    /// The table after its last commit; none before the first.
+    base: Option<Snapshot>,
+    /// The last commit that is whole.
+    last: Mark,
+    /// Nothing is committed any more.
+    failed: Option<StoreError>,
+    /// Bytes of records since the table was durable.
+    bytes: usize,
+    /// Numbers up to which the table was durable, at the ends of the last rounds.
+    rounds: VecDeque<u64>,
+}
+
+fn failed(action: &'static str, reason: impl ToString) -> StoreError {
+    StoreError::Engine { action, reason: reason.to_string() }
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+/// Which manager this directory is: a number of its own, made once.
+fn member(path: &Path) -> Result<u64, StoreError> {
+    let file = path.with_extension("member");
+    let made = (|| -> io::Result<u64> {
+        match fs::read_to_string(&file) {
+            Ok(text) => {
+                u64::from_str_radix(text.trim(), 16).map_err(|_| invalid("does not hold a manager's number"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let number = random()?;
+                let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+                writeln!(out, "{number:016x}")?;
+                out.sync_all()?;
+                Ok(number)
+            }
+            Err(error) => Err(error),
+        }
+    })();
+    made.map_err(|error| refused(&file, &error))
+}
+
+/// Asks until what was begun is done. What is read on the way goes to `found`.
+fn run(
+    etcd: &Etcd,
+    holder: &mut Holder,
+    mut ask: Ask,
+    patience: &Patience<'_>,
+    mut found: impl FnMut(Vec<Entry>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let begin = Instant::now();
+    loop {
+        let heard = etcd.ask(&ask);
+        let next = holder.heard(ask, heard);
+        found(holder.take_found())?;
+        let (again, waits) = match next {
+            Next::Done => return Ok(()),
+            Next::Stop(why) => return Err(failed("go on with the", why)),
+            Next::Ask(next) => {
+                ask = next;
+                continue;
+            }
+            Next::Again(again, waits) => (again, waits),
+        };
+        let why = match &waits {
+            Waits::Silent => etcd.failure(),
+            Waits::Led(who) => format!("another manager leads: {who}"),
+        };
+        let most = if waits == Waits::Silent { patience.silence } else { LED_MAX };
+        if patience.ending.load(Ordering::Relaxed) || begin.elapsed() > most {
+            return Err(failed("reach the journal of the", format!("{why}; waited {:?}", begin.elapsed())));
+        }
+        std::thread::sleep(PAUSE);
+        ask = again;
+    }
+}
+
+/// How long is waited.
+struct Patience<'a> {
+    silence: Duration,
+    ending: &'a AtomicBool,
+}
+
+impl ReplicatedStore {
+    /// Opens the table at `path`, with its journal at `place`; one that never had a journal begins it there. `who` this is,
+    /// for people. Waits for a manager that leads, and for an etcd that does not answer, for less than a minute.
+    pub fn open(
+        path: &Path,
+        cache_bytes: usize,
+        place: &Place,
+        who: &str,
+    ) -> Result<ReplicatedStore, StoreError> {
+        if journal_path(path).exists() {
+            let text = format!("is the journal of this store, and not {place}");
+            return Err(refused(&journal_path(path), &io::Error::other(text)));
+        }
+        if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
+            look::renew(path, cache_bytes)?;
+        }
+        let table = RedbStore::open(path, cache_bytes)?;
+        let mut of = table.mark()?.unwrap_or_default();
+        if of.journal == 0 {
+            of.journal = random().map_err(|error| refused(path, &error))?;
+            table.commit_marked(&Changes::new(), of, true)?;
+        }
+        let mark = mark_path(path);
+        let refused_mark = |error: io::Error| refused(&mark, &error);
+        let acked = match File::open(&mark) {
+            Ok(file) => mark::read(&file).map_err(refused_mark)?.filter(|acked| acked.journal == of.journal),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(refused_mark(error)),
+        };
+        let origin = Origin {
+            journal: of.journal,
+            applied: of.applied,
+            crc: Some(of.crc).filter(|crc| *crc != 0),
+            acked: acked.map_or(of.applied, |acked| acked.number),
+            new: acked.is_none(),
+        };
+        let life = random().map_err(|error| refused(path, &error))?;
+        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
+        let mut holder = Holder::new(origin, claim.member, life);
+        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
+        let ending = AtomicBool::new(false);
+
+        let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
+        let patience = Patience { silence: SILENCE_MAX_OPENING, ending: &ending };
+        let ask = holder.open();
+        run(&etcd, &mut holder, ask, &patience, |entries| {
+            for Entry { number, bytes, .. } in entries {
+                let whole = assembly.push(of.journal, number, &bytes);
+                if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
+                    recent.push(changes);
+                    last = Mark { applied: number, crc: part::stored_crc(&bytes), ..last };
+                }
+            }
+            if recent.len() >= RECENT_MAX {
+                table.commit_marked(&std::mem::take(&mut recent).merged(), last, false)?;
+            }
+            Ok(())
+        })?;
+        let acked = Acked { journal: of.journal, number: last.applied, crc: 0 };
+        let mark = anew(&mark, mark::BYTES)
+            .and_then(|file| MarkFile::create(Box::new(file), acked))
+            .map_err(refused_mark)?;
+        let state =
+            State { holder, mark, recent, base: None, last, failed: None, bytes: 0, rounds: VecDeque::new() };
+        let store = ReplicatedStore {
+            table,
+            etcd,
+            place: format!("journal in {place}, table in {}", path.display()),
+            life,
+            state: Mutex::new(state),
+            ending,
+        };
+        // The claim: whoever finds it knows that this manager serves since.
+        store.commit(&Changes::new())?;
+        Ok(store)
+    }
+
+    /// The table takes what is held in memory. Durably: a round ends, and what lies far enough behind is removed from etcd.
+    fn settle(&self, state: &mut State, durable: bool) -> Result<(), StoreError> {
+        // Before the commit, so that the pages it replaces can be used again.
+        state.base = None;
+        self.table.commit_marked(&state.recent.merged(), state.last, durable)?;
+        state.base = Some(self.table.snapshot()?);
+        state.recent = Recent::default();
+        if durable {
+            state.bytes = 0;
+            state.rounds.push_back(state.last.applied);
+            if state.rounds.len() > ROUNDS_KEPT
+                && let Some(below) = state.rounds.pop_front()
+            {
+                self.etcd.trim(state.holder.leader(), below);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the holder do what `begin` begins, to its end. After a failure nothing is done any more.
+    fn hold(&self, state: &mut State, begin: impl FnOnce(&mut Holder) -> Ask) -> Result<(), StoreError> {
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let ask = begin(&mut state.holder);
+        let patience = Patience { silence: SILENCE_MAX, ending: &self.ending };
+        let outcome = run(&self.etcd, &mut state.holder, ask, &patience, |_| Ok(()));
+        outcome.inspect_err(|error| state.failed = Some(error.clone()))
+    }
+}
+
+impl Drop for ReplicatedStore {
+    fn drop(&mut self) {
+        // A store that ends in good order needs little of its journal, and another manager need not wait for its lease.
+        // Failing loses nothing but that.
+        let state = &mut *self.state.lock();
+        let _ = state.mark.flush();
+        let _ = self.table.commit_marked(&state.recent.merged(), state.last, true);
+        self.etcd.resign(state.holder.leader());
+    }
+}
+
+impl Store for ReplicatedStore {
+    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let state = self.state.lock();
+        // None only before the first commit of the table, or after a failed one.
+        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
+        Ok(state.recent.above(base))
+    }
+
+    fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
+        let state = &mut *self.state.lock();
+        let journal = state.last.journal;
+        let records = part::split(journal, self.life, state.holder.last() + 1, changes)
+            .map_err(|error| failed("commit to the journal of the", error))?;
+        let mut crc = 0;
+        for record in records {
+            state.bytes += record.len();
+            crc = part::stored_crc(&record);
+            self.hold(state, |holder| holder.append(record))?;
+        }
+        state.last = Mark { journal, applied: state.holder.last(), crc };
+        let acked = Acked { journal, number: state.last.applied, crc };
+        state.mark.set(acked).map_err(|error| failed("write the mark of the", error))?;
+        state.recent.push(changes.clone());
+        match (state.bytes, state.recent.len()) {
+            (ROUND_BYTES.., _) => self.settle(state, true),
+            (_, RECENT_MAX..) => self.settle(state, false),
+            _ => Ok(()),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.place.clone()
+    }
+
+    fn tends(&self) -> Option<Duration> {
+        Some(LOOK)
+    }
+
+    fn tend(&self) -> Result<(), StoreError> {
+        // Whoever commits finds out as well.
+        let Some(mut state) = self.state.try_lock() else { return Ok(()) };
+        self.hold(&mut state, Holder::look)
+    }
+
+    fn end_waits(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    fn damage(&self) -> Vec<u64> {
+        self.table.damage()
+    }
+
+    fn scrub(&self, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
+        self.table.scrub(first, count)
+    }
+}

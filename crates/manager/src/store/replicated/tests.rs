@@ -1,0 +1,260 @@
+//! The store over a real etcd, which each test starts for itself.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Client, GetOptions};
+
+use super::{
+    super::{Changes, Look, Read, RedbStore, Store, journal_path, mark_path, memory},
+    Place, ReplicatedStore,
+    part::PART_BYTES,
+};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// An etcd of one member on this machine; it ends with its test.
+struct Member {
+    process: Child,
+    address: String,
+    dir: tempfile::TempDir,
+}
+
+impl Member {
+    fn start() -> Member {
+        let dir = tempfile::tempdir().unwrap();
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (client, peer) = (free(), free());
+        let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "error", "--name", "m"])
+            .args(["--data-dir", dir.path().join("etcd").to_str().unwrap()])
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("m={peer_url}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd (package etcd-server) and setpriv");
+        let member = Member { process, address: client.to_string(), dir };
+        let until = Instant::now() + Duration::from_secs(60);
+        while !member.answers() {
+            assert!(Instant::now() < until, "etcd does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        member
+    }
+
+    fn with<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { work(Client::connect([&self.address], None).await.unwrap()).await })
+    }
+
+    fn answers(&self) -> bool {
+        self.with(async |mut client| {
+            let got = tokio::time::timeout(Duration::from_secs(2), client.get("x", None)).await;
+            got.is_ok_and(|got| got.is_ok())
+        })
+    }
+
+    fn place(&self, prefix: &str) -> Place {
+        format!("etcd://{}/{prefix}", self.address).parse().unwrap()
+    }
+
+    /// Numbers of the records there.
+    fn records(&self, prefix: &str) -> Vec<u64> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        self.with(async |mut client| {
+            let got = client.get(format!("{prefix}/j/"), Some(options)).await.unwrap();
+            let number =
+                |key: &[u8]| u64::from_str_radix(&String::from_utf8_lossy(&key[key.len() - 16..]), 16);
+            got.kvs().iter().map(|kv| number(kv.key()).unwrap()).collect()
+        })
+    }
+
+    fn delete(&self, key: &str) {
+        self.with(async |mut client| drop(client.delete(key, None).await.unwrap()));
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn open(path: &Path, place: &Place) -> Result<ReplicatedStore, String> {
+    ReplicatedStore::open(path, 1 << 20, place, "a test").map_err(|error| error.to_string())
+}
+
+fn new_table(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name).with_extension("redb");
+    drop(RedbStore::create(&path, 1 << 20).unwrap());
+    path
+}
+
+/// The table and its mark as a crash would leave them now; whose directory it is then, if `as_same`.
+fn crashed(from: &Path, to: &Path, as_same: bool) {
+    std::fs::copy(from, to).unwrap();
+    std::fs::copy(mark_path(from), mark_path(to)).unwrap();
+    if as_same {
+        std::fs::copy(from.with_extension("member"), to.with_extension("member")).unwrap();
+    }
+}
+
+fn all(store: &dyn Store) -> Map {
+    all_of(&*store.snapshot().unwrap())
+}
+
+fn all_of(snapshot: &dyn Read) -> Map {
+    let mut map = Map::new();
+    let read = snapshot.scan(&[], &[u8::MAX], &mut |key, value| {
+        map.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    });
+    read.unwrap();
+    map
+}
+
+/// Puts, removals, and now and then one that takes several records.
+fn commit(store: &ReplicatedStore, model: &mut Map, numbers: std::ops::Range<u32>) {
+    for n in numbers {
+        let len = if n % 20 == 7 { 3 * PART_BYTES } else { n as usize % 900 };
+        let changes: Changes =
+            [(n.to_be_bytes().to_vec(), Some(vec![n as u8; len])), ((n / 2).to_be_bytes().to_vec(), None)]
+                .into();
+        store.commit(&changes).unwrap();
+        memory::apply(model, changes);
+    }
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_crash_an_orderly_end_and_trimming() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..300);
+    assert!(all(&store) == model);
+    // What is removed lies behind the last rounds, and some of it was.
+    let records = etcd.records("rope");
+    assert!(records[0] > 100 && records.len() > 50, "{} records from {}", records.len(), records[0]);
+    assert!(records.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+    // As the disk has it after a crash; the life before leads still, and is deposed.
+    let copy = etcd.dir.path().join("copy.redb");
+    crashed(&path, &copy, true);
+    crashed(&path, &etcd.dir.path().join("copied.redb"), false);
+    let again = open(&copy, &place).unwrap();
+    assert!(all(&again) == model);
+    let error = store.commit(&Changes::new()).unwrap_err().to_string();
+    assert!(error.contains("another manager has taken over"), "{error}");
+    assert_eq!(store.tend().unwrap_err().to_string(), error);
+    drop(store);
+    commit(&again, &mut model, 300..400);
+    drop(again);
+    // In good order: nothing is waited for, and the table has it all. One that is behind says so.
+    let look = |path: &Path| Look::open(path, 1 << 20).unwrap();
+    assert_eq!(look(&copy).problems, [""; 0]);
+    assert!(all_of(&*look(&copy).snapshot().unwrap()) == model);
+    let behind = look(&etcd.dir.path().join("copied.redb")).problems;
+    assert!(behind.len() == 1 && behind[0].contains("stand only in etcd"), "{behind:?}");
+    let again = open(&copy, &place).unwrap();
+    assert!(all(&again) == model);
+    assert!(again.describe().contains("etcd://127.0.0.1:"), "{}", again.describe());
+}
+
+#[test]
+fn another_manager_takes_over_and_one_that_lost_its_key_goes_on_if_nobody_did() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..30);
+    for round in 0..2 {
+        etcd.delete("rope/leader");
+        if round == 0 { store.tend().unwrap() } else { commit(&store, &mut model, 30..40) }
+    }
+    let other = etcd.dir.path().join("other.redb");
+    crashed(&path, &other, false);
+    // It waits for the leader, whose key goes now: one of the two has it then, and the other one stops.
+    let second = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| open(&other, &place));
+        while !opening.is_finished() {
+            etcd.delete("rope/leader");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        opening.join().unwrap()
+    });
+    let second = second.unwrap();
+    assert!(all(&second) == model);
+    let error = store.commit(&Changes::new()).unwrap_err().to_string();
+    assert!(error.contains("another manager has taken over"), "{error}");
+    commit(&second, &mut model, 40..50);
+    drop(store);
+    assert!(all(&second) == model);
+}
+
+#[test]
+fn an_etcd_that_does_not_answer_is_waited_for() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    etcd.signal("-STOP");
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| {
+            commit(&store, &mut model, 0..10);
+            model
+        });
+        // Longer than a request waits, and than the lease.
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(!committing.is_finished());
+        etcd.signal("-CONT");
+        let model = committing.join().unwrap();
+        assert!(all(&store) == model);
+    });
+    // Who is told to stop waits no more.
+    etcd.signal("-STOP");
+    store.end_waits();
+    let error = store.commit(&Changes::new()).unwrap_err().to_string();
+    assert!(error.contains("reach the journal") && error.contains("no answer within 2 s"), "{error}");
+    etcd.signal("-CONT");
+}
+
+#[test]
+fn a_place_that_is_not_the_tables_is_refused() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let refused = |path: &Path, place: &Place, why: &str| {
+        let error = open(path, place).err().unwrap_or_default();
+        assert!(error.contains(why), "{why}: {error:?}");
+    };
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut Map::new(), 0..5);
+    let old = etcd.dir.path().join("old.redb");
+    crashed(&path, &old, true);
+    commit(&store, &mut Map::new(), 5..300);
+    drop(store);
+    refused(&new_table(etcd.dir.path(), "foreign"), &place, "the journal of another store");
+    refused(&path, &etcd.place("elsewhere"), "the place in etcd is empty");
+    refused(&old, &place, "it is too far behind");
+    std::fs::write(journal_path(&path), "").unwrap();
+    refused(&path, &place, "is the journal of this store");
+    std::fs::remove_file(journal_path(&path)).unwrap();
+    // The last record is another one: an older copy of etcd that went on.
+    let last = *etcd.records("rope").last().unwrap();
+    etcd.delete(&format!("rope/j/{last:016x}"));
+    refused(&path, &place, "is known here: it was restored from an older copy");
+}
