@@ -154,7 +154,12 @@ impl Handler for Front {
             let (session, member) = (request.header.session, request.peer.member);
             let (expires, build) = (request.expires.into(), Some(request.peer.build));
             let caller = Caller { session, member, expires, build };
-            Response::ok(frame::encode(&manager.handle(caller, decoded).await))
+            let mut reply = manager.handle(caller, decoded).await;
+            if !manager.is_confirmed(expires).await {
+                let reason = "it is not certain that this manager still leads: etcd does not say so";
+                reply = MgrReply::Error(MgrError::Store(reason.to_owned()));
+            }
+            Response::ok(frame::encode(&reply))
         })
     }
 }

@@ -54,6 +54,8 @@ pub struct Replicated {
     pub place: Place,
     /// Who this manager is, for people: its machine and process.
     pub who: String,
+    /// As long as another manager leads it is followed; without, opening fails then.
+    pub standby: bool,
 }
 
 impl Default for Options {
@@ -95,7 +97,9 @@ impl Manager {
         }
         let cache = options.cache_bytes;
         let store: Arc<dyn Store> = match &options.journal {
-            Some(Replicated { place, who }) => Arc::new(ReplicatedStore::open(&path, cache, place, who)?),
+            Some(Replicated { place, who, standby }) => {
+                Arc::new(ReplicatedStore::open(&path, cache, place, who, *standby)?)
+            }
             None => Arc::new(JournaledStore::open_as(&path, cache, options.loses_unflushed)?),
         };
         Manager::on_store(store, dir)
@@ -104,7 +108,7 @@ impl Manager {
     /// On an open store; `dir` is for messages.
     pub fn on_store(store: Arc<dyn Store>, dir: &Path) -> Result<Manager, ManagerError> {
         let (place, scrubbed) = (store.describe(), Arc::downgrade(&store));
-        let (scrubs, tends) = (store.waits(), store.tends());
+        let (scrubs, tends, confirmed) = (store.waits(), store.tends(), store.confirmed());
         let (writer, thread) = Writer::start(store)?;
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
@@ -132,6 +136,7 @@ impl Manager {
             place,
             hash,
             log: EventLog::default(),
+            confirmed,
             store: scrubbed,
             scrubbing: Arc::default(),
             damaged_records: Mutex::default(),

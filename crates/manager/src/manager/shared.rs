@@ -28,7 +28,7 @@ use crate::{
     cluster::{Event, Holders, Ticket},
     event_log::EventLog,
     namespace::DirHash,
-    store::Store,
+    store::{Confirmed, Store},
 };
 
 /// How often the cluster looks at the clock.
@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(super) place: String,
     pub(super) hash: DirHash,
     pub log: EventLog,
+    /// Until when may be answered, where another manager could take over.
+    pub confirmed: Option<Confirmed>,
     /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)
     pub store: Weak<dyn Store>,
     /// Held by a step of the scrub, as long as it has the store.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
-use super::StoreError;
+use super::{Confirmed, StoreError};
 
 /// Keys to their new values; none is a deletion.
 pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -33,6 +33,10 @@ pub trait Store: Send + Sync + 'static {
     /// everything runs in one thread, the same way each time.
     fn waits(&self) -> bool {
         true
+    }
+    /// Until when the manager may answer; none: as long as it lives, since nobody can take its place.
+    fn confirmed(&self) -> Option<Confirmed> {
+        None
     }
     /// How often it wants [`tend`](Self::tend) to be called; none: never.
     fn tends(&self) -> Option<Duration> {

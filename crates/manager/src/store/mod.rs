@@ -6,6 +6,7 @@
 //! cut; when it fails, the manager stops, because what is on disk is not known any more.
 
 mod blocks;
+mod confirmed;
 mod dump;
 mod error;
 mod files;
@@ -29,6 +30,7 @@ mod unflushed;
 pub(crate) mod volatile;
 
 pub use self::{
+    confirmed::Confirmed,
     dump::{Damaged, dump, restore},
     error::StoreError,
     files::{journal_path, mark_path},
@@ -37,6 +39,6 @@ pub use self::{
     look::{Look, beside, copy, salvage},
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
-    replicated::{BadPlace, Place, ReplicatedStore},
+    replicated::{BadPlace, Place, ReplicatedStore, to_etcd, to_file},
     txn::Txn,
 };

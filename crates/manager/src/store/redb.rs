@@ -199,8 +199,9 @@ impl RedbStore {
             let mut table = write.open_table(MARK).map_err(|e| failed(&e))?;
             table.insert(0, mark.journal).map_err(|e| failed(&e))?;
             table.insert(1, mark.applied).map_err(|e| failed(&e))?;
-            if mark.crc != 0 {
-                table.insert(2, u64::from(mark.crc)).map_err(|e| failed(&e))?;
+            match mark.crc {
+                0 => drop(table.remove(2).map_err(|e| failed(&e))?),
+                crc => drop(table.insert(2, u64::from(crc)).map_err(|e| failed(&e))?),
             }
         }
         Ok(write)

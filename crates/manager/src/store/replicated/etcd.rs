@@ -6,19 +6,24 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use base::presence::boot_time;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KeyValue,
     PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Notify,
+};
 
 use super::{
+    super::Confirmed,
     holder::{Ask, Entry, Heard, Revision, Start},
     part::PART_BYTES,
     place::Place,
@@ -30,6 +35,8 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 pub const LEASE_SECONDS: i64 = 3;
 /// How often it is renewed.
 const RENEWAL: Duration = Duration::from_millis(700);
+/// So long before the lease runs out nothing is answered any more: for clocks of different pace.
+const MARGIN: Duration = Duration::from_millis(300);
 /// Records in one answer.
 const READ_MAX: i64 = 64;
 
@@ -64,6 +71,12 @@ pub struct Etcd {
     claim: Claim,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Held {
+    lease: i64,
+    leader: Revision,
+}
+
 struct Shared {
     place: Place,
     options: ConnectOptions,
@@ -71,8 +84,11 @@ struct Shared {
     clients: Vec<Mutex<Option<Client>>>,
     /// Which one is asked.
     turn: AtomicUsize,
-    /// The lease that is renewed; 0: none.
-    lease: AtomicI64,
+    /// The leader's key that this manager made, and its lease, which is renewed; none before, and after the end.
+    held: Mutex<Option<Held>>,
+    /// It was made.
+    won: Notify,
+    confirmed: Confirmed,
     /// Why the last request failed.
     failure: Mutex<String>,
 }
@@ -88,7 +104,9 @@ impl Etcd {
             options,
             clients: place.endpoints.iter().map(|_| Mutex::default()).collect(),
             turn: AtomicUsize::new(0),
-            lease: AtomicI64::new(0),
+            held: Mutex::default(),
+            won: Notify::new(),
+            confirmed: Confirmed::default(),
             failure: Mutex::default(),
             place: place.clone(),
         });
@@ -112,6 +130,11 @@ impl Etcd {
         }
     }
 
+    /// Until when this manager led for sure.
+    pub fn confirmed(&self) -> Confirmed {
+        self.shared.confirmed.clone()
+    }
+
     /// Why the last request failed, for people.
     pub fn failure(&self) -> String {
         self.shared.failure.lock().clone()
@@ -119,7 +142,8 @@ impl Etcd {
 
     /// Stops renewing the lease, and removes the leader's key if it is as it was made.
     pub fn resign(&self, leader: Revision) {
-        self.shared.lease.store(0, Ordering::Relaxed);
+        *self.shared.held.lock() = None;
+        self.shared.confirmed.end();
         self.ask(&Ask::Depose { leader });
     }
 
@@ -164,11 +188,11 @@ fn options(place: &Place) -> Result<ConnectOptions, String> {
 /// Renews the lease until its runtime ends.
 async fn renew(shared: Arc<Shared>) {
     loop {
-        tokio::time::sleep(RENEWAL).await;
-        let lease = shared.lease.load(Ordering::Relaxed);
-        if lease != 0 {
+        let _ = tokio::time::timeout(RENEWAL, shared.won.notified()).await;
+        let held = *shared.held.lock();
+        if let Some(held) = held {
             // Failing is met with the next commit, or the next look.
-            shared.request(async |mut client| client.lease_keep_alive(lease).await.map(drop)).await;
+            shared.renew(held).await;
         }
     }
 }
@@ -232,6 +256,21 @@ impl Shared {
         None
     }
 
+    /// Renews the lease. That this was done counts only if the leader's key is there afterwards: then nobody else can have it
+    /// for as long as the lease lasts, counted from before it was asked for.
+    async fn renew(&self, held: Held) -> Option<()> {
+        let asked = boot_time();
+        self.request(async |mut client| client.lease_keep_alive(held.lease).await.map(drop)).await?;
+        let get = [TxnOp::get(self.key("leader"), None)];
+        let answer =
+            self.txn(Txn::new().when([created(self.key("leader"), held.leader)]).and_then(get)).await?;
+        let still = self.held.lock();
+        if answer.succeeded() && *still == Some(held) {
+            self.confirmed.until(asked + Duration::from_secs(LEASE_SECONDS as u64) - MARGIN);
+        }
+        Some(())
+    }
+
     async fn txn(&self, txn: Txn) -> Option<TxnResponse> {
         let limit = 2 * READ_MAX as usize * PART_BYTES;
         self.request(async |client| client.kv_client().max_decoding_message_size(limit).txn(txn).await).await
@@ -275,7 +314,9 @@ impl Shared {
             who: "an unknown holder of the leader's key".into(),
         });
         if (found.member, found.life) == (claim.member, claim.life) {
-            self.lease.store(there.lease(), Ordering::Relaxed);
+            let held = Held { lease: there.lease(), leader: there.create_revision() };
+            *self.held.lock() = Some(held);
+            self.won.notify_one();
         }
         let Claim { member, life, who } = found;
         Some(Heard::Leader { created: there.create_revision(), member, life, who })
@@ -339,8 +380,10 @@ impl Shared {
     async fn trim(&self, leader: Revision, below: u64) -> Option<()> {
         let range = etcd_client::DeleteOptions::new().with_range(self.record(below));
         let remove = [TxnOp::delete(self.record(0), Some(range))];
-        let answer =
-            self.txn(Txn::new().when([created(self.key("leader"), leader)]).and_then(remove)).await?;
+        // That one stays: where no record is at all the journal would seem to begin.
+        let stays = Compare::create_revision(self.record(below), CompareOp::Greater, 0);
+        let guards = [created(self.key("leader"), leader), stays];
+        let answer = self.txn(Txn::new().when(guards).and_then(remove)).await?;
         if answer.succeeded() {
             let revision = answer.header()?.revision();
             self.request(async |mut client| client.compact(revision, None).await.map(drop)).await?;

@@ -206,6 +206,7 @@ pub enum Rule {
 enum Doing {
     Idle,
     Winning,
+    Following,
     Deposing,
     Beginning,
     Reading,
@@ -369,13 +370,27 @@ impl Holder {
                     self.doing = Doing::Deposing;
                     return Next::Ask(Ask::Depose { leader: created });
                 }
-                match self.whole && self.keeps(Rule::ReadBehindTheFence) {
-                    true => self.stop(Stop::TakenOver(self.last + 1)),
-                    false => Next::Again(Ask::Win, Waits::Led(who)),
+                if self.whole && self.keeps(Rule::ReadBehindTheFence) {
+                    return self.stop(Stop::TakenOver(self.last + 1));
                 }
+                self.doing = Doing::Following;
+                Next::Again(Ask::Read { from: self.last }, Waits::Led(who))
             }
             (Doing::Deposing, _) => Next::Ask(self.win()),
             (Doing::Beginning, _) => Next::Ask(self.read()),
+            (Doing::Following, Heard::Records { leader, start, first, records, more }) => {
+                // What another has put stays there, whoever leads next. The start may be about to be made.
+                if start.is_some()
+                    && let Some(stopped) = self.take(start, first, records)
+                {
+                    return stopped;
+                }
+                match leader {
+                    _ if more => Next::Ask(Ask::Read { from: self.last }),
+                    Some(_) => Next::Again(Ask::Read { from: self.last }, Waits::Led(String::new())),
+                    None => Next::Ask(self.win()),
+                }
+            }
             (Doing::Reading, Heard::Records { leader, start, first, records, more }) => {
                 self.records(leader, start, first, records, more)
             }
@@ -428,49 +443,13 @@ impl Holder {
         if leader != Some(self.leader) && !unfenced {
             return Next::Ask(self.win());
         }
-        let Some(start) = start else {
-            if !self.origin.new || self.before.is_some() {
-                return self.stop(Stop::Empty);
-            }
+        if start.is_none() && self.origin.new && self.before.is_none() {
             self.doing = Doing::Beginning;
             let Origin { journal, applied, .. } = self.origin;
             return Next::Ask(Ask::Begin { leader: self.leader, journal, base: applied });
-        };
-        if start.journal != self.origin.journal {
-            return self.stop(Stop::Foreign);
         }
-        let mut records = records.into_iter().peekable();
-        // The last one known must be there, and be the same.
-        let (known, first) = match records.next_if(|entry| entry.number == self.last) {
-            Some(entry) if self.is_applied(&entry) => (entry.created, false),
-            Some(_) => return self.stop(Stop::Other(self.last)),
-            None if start.base == self.last && first.is_none_or(|first| first == start.base + 1) => {
-                (start.created, true)
-            }
-            None => {
-                return match first.filter(|first| *first > self.last) {
-                    Some(first) => self.stop(Stop::Behind { applied: self.last, first }),
-                    None => self.stop(Stop::Older { found: self.last.saturating_sub(1), known: self.last }),
-                };
-            }
-        };
-        if self.before.is_some_and(|before| before != known) {
-            return self.stop(Stop::TakenOver(self.last));
-        }
-        (self.before, self.first) = (Some(known), first);
-        for entry in records {
-            if entry.number != self.last + 1 {
-                return self.stop(Stop::Gap(self.last + 1));
-            }
-            if self.whole && self.keeps(Rule::NobodyWroteMeanwhile) && !self.is_pending(&entry) {
-                return self.stop(Stop::TakenOver(entry.number));
-            }
-            (self.last, self.before, self.first) = (entry.number, Some(entry.created), false);
-            if self.whole {
-                self.pending = None;
-            } else {
-                self.found.push(entry);
-            }
+        if let Some(stopped) = self.take(start, first, records) {
+            return stopped;
         }
         if more {
             return Next::Ask(self.read());
@@ -480,6 +459,48 @@ impl Holder {
         }
         self.whole = true;
         if unfenced { Next::Ask(self.win()) } else { self.go_on() }
+    }
+
+    /// Takes records that were read, if they follow those that are known; else how it stops.
+    fn take(&mut self, start: Option<Start>, first: Option<u64>, records: Vec<Entry>) -> Option<Next> {
+        let Some(start) = start else { return Some(self.stop(Stop::Empty)) };
+        if start.journal != self.origin.journal {
+            return Some(self.stop(Stop::Foreign));
+        }
+        let mut records = records.into_iter().peekable();
+        // The last one known must be there, and be the same.
+        let (known, first) = match records.next_if(|entry| entry.number == self.last) {
+            Some(entry) if self.is_applied(&entry) => (entry.created, false),
+            Some(_) => return Some(self.stop(Stop::Other(self.last))),
+            None if start.base == self.last && first.is_none_or(|first| first == start.base + 1) => {
+                (start.created, true)
+            }
+            None => {
+                return Some(match first.filter(|first| *first > self.last) {
+                    Some(first) => self.stop(Stop::Behind { applied: self.last, first }),
+                    None => self.stop(Stop::Older { found: self.last.saturating_sub(1), known: self.last }),
+                });
+            }
+        };
+        if self.before.is_some_and(|before| before != known) {
+            return Some(self.stop(Stop::TakenOver(self.last)));
+        }
+        (self.before, self.first) = (Some(known), first);
+        for entry in records {
+            if entry.number != self.last + 1 {
+                return Some(self.stop(Stop::Gap(self.last + 1)));
+            }
+            if self.whole && self.keeps(Rule::NobodyWroteMeanwhile) && !self.is_pending(&entry) {
+                return Some(self.stop(Stop::TakenOver(entry.number)));
+            }
+            (self.last, self.before, self.first) = (entry.number, Some(entry.created), false);
+            if self.whole {
+                self.pending = None;
+            } else {
+                self.found.push(entry);
+            }
+        }
+        None
     }
 
     /// It leads, and knows all records.

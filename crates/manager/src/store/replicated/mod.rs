@@ -8,12 +8,14 @@
 //! One commit is one record, or some of them in a row if it is large; each is put by one transaction, which holds only while
 //! the leader's key is the one that this manager made, the record before is the one that it knows, and the record's own key is
 //! not there. So a manager that has lost its lease commits nothing, whatever it believes, and two requests of unknown outcome
-//! cannot both count. Neither leases nor watches carry correctness: leases only say when another may try.
+//! cannot both count. No commit hangs on a lease or a watch. That an answer is not stale hangs on the lease's time alone: it is
+//! given only while a renewal lasts after which the leader's key was still there.
 //!
 //! [`holder`] decides, without I/O; [`etcd`] asks; [`store`] keeps the table and joins both.
 
 mod etcd;
 mod holder;
+mod migrate;
 mod part;
 mod place;
 #[cfg(test)]
@@ -23,6 +25,7 @@ mod store;
 mod tests;
 
 pub use self::{
+    migrate::{to_etcd, to_file},
     place::{BadPlace, Place},
     store::ReplicatedStore,
 };

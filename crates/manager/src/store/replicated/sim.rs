@@ -423,7 +423,8 @@ impl World {
         let Some(manager) = self.managers[at].as_ref().filter(|m| m.idle()) else { return };
         self.durable[at] = manager.now.clone();
         let below = manager.now.applied.saturating_sub(KEPT);
-        if manager.serves && self.etcd.leads(manager.holder.leader()) {
+        let there = self.etcd.records.contains_key(&below);
+        if manager.serves && there && self.etcd.leads(manager.holder.leader()) {
             let before = self.etcd.records.len();
             self.etcd.records.retain(|number, _| *number >= below);
             self.seen.trimmed += (before - self.etcd.records.len()) as u64;

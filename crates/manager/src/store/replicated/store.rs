@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::{
     super::{
-        Changes, RedbStore, Snapshot, Store, StoreError, blocks,
+        Changes, Confirmed, RedbStore, Snapshot, Store, StoreError, blocks,
         files::{invalid, journal_path, mark_path, refused},
         journaled::anew,
         look,
@@ -119,6 +119,7 @@ fn run(
     mut found: impl FnMut(Vec<Entry>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let begin = Instant::now();
+    let (mut answered, mut leads) = (begin, String::new());
     loop {
         let heard = etcd.ask(&ask);
         let next = holder.heard(ask, heard);
@@ -132,13 +133,20 @@ fn run(
             }
             Next::Again(again, waits) => (again, waits),
         };
-        let why = match &waits {
-            Waits::Silent => etcd.failure(),
-            Waits::Led(who) => format!("another manager leads: {who}"),
+        let (why, over) = match waits {
+            Waits::Silent => (etcd.failure(), answered.elapsed() > patience.silence),
+            Waits::Led(who) => {
+                answered = Instant::now();
+                if leads.is_empty() {
+                    tracing::info!("another manager leads: {who}");
+                    leads = who;
+                }
+                let over = patience.led.is_some_and(|led| begin.elapsed() > led);
+                (format!("another manager leads: {leads}"), over)
+            }
         };
-        let most = if waits == Waits::Silent { patience.silence } else { LED_MAX };
-        if patience.ending.load(Ordering::Relaxed) || begin.elapsed() > most {
-            return Err(failed("reach the journal of the", format!("{why}; waited {:?}", begin.elapsed())));
+        if over || patience.ending.load(Ordering::Relaxed) {
+            return Err(failed("reach the journal of the", why));
         }
         std::thread::sleep(PAUSE);
         ask = again;
@@ -148,17 +156,21 @@ fn run(
 /// How long is waited.
 struct Patience<'a> {
     silence: Duration,
+    /// For a manager that leads; none: as long as it does.
+    led: Option<Duration>,
     ending: &'a AtomicBool,
 }
 
 impl ReplicatedStore {
     /// Opens the table at `path`, with its journal at `place`; one that never had a journal begins it there. `who` this is,
-    /// for people. Waits for a manager that leads, and for an etcd that does not answer, for less than a minute.
+    /// for people. Waits for a manager that leads, and for an etcd that does not answer, for less than a minute. A standby
+    /// waits as long as the other one leads, and brings its table up to what that one commits.
     pub fn open(
         path: &Path,
         cache_bytes: usize,
         place: &Place,
         who: &str,
+        standby: bool,
     ) -> Result<ReplicatedStore, StoreError> {
         if journal_path(path).exists() {
             let text = format!("is the journal of this store, and not {place}");
@@ -194,7 +206,11 @@ impl ReplicatedStore {
         let ending = AtomicBool::new(false);
 
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
-        let patience = Patience { silence: SILENCE_MAX_OPENING, ending: &ending };
+        let patience = match standby {
+            true => Patience { silence: SILENCE_MAX, led: None, ending: &ending },
+            false => Patience { silence: SILENCE_MAX_OPENING, led: Some(LED_MAX), ending: &ending },
+        };
+        let mut bytes_read = 0;
         let ask = holder.open();
         run(&etcd, &mut holder, ask, &patience, |entries| {
             for Entry { number, bytes, .. } in entries {
@@ -203,9 +219,12 @@ impl ReplicatedStore {
                     recent.push(changes);
                     last = Mark { applied: number, crc: part::stored_crc(&bytes), ..last };
                 }
+                bytes_read += bytes.len();
             }
-            if recent.len() >= RECENT_MAX {
-                table.commit_marked(&std::mem::take(&mut recent).merged(), last, false)?;
+            let durable = bytes_read >= ROUND_BYTES;
+            if durable || recent.len() >= RECENT_MAX {
+                table.commit_marked(&std::mem::take(&mut recent).merged(), last, durable)?;
+                bytes_read = if durable { 0 } else { bytes_read };
             }
             Ok(())
         })?;
@@ -218,7 +237,7 @@ impl ReplicatedStore {
         let store = ReplicatedStore {
             table,
             etcd,
-            place: format!("journal in {place}, table in {}", path.display()),
+            place: format!("{}, on one disk; its journal in {place}", path.display()),
             life,
             state: Mutex::new(state),
             ending,
@@ -253,7 +272,7 @@ impl ReplicatedStore {
             return Err(error.clone());
         }
         let ask = begin(&mut state.holder);
-        let patience = Patience { silence: SILENCE_MAX, ending: &self.ending };
+        let patience = Patience { silence: SILENCE_MAX, led: Some(LED_MAX), ending: &self.ending };
         let outcome = run(&self.etcd, &mut state.holder, ask, &patience, |_| Ok(()));
         outcome.inspect_err(|error| state.failed = Some(error.clone()))
     }
@@ -302,6 +321,10 @@ impl Store for ReplicatedStore {
 
     fn describe(&self) -> String {
         self.place.clone()
+    }
+
+    fn confirmed(&self) -> Option<Confirmed> {
+        Some(self.etcd.confirmed())
     }
 
     fn tends(&self) -> Option<Duration> {

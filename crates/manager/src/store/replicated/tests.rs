@@ -12,8 +12,9 @@ use std::{
 use etcd_client::{Client, GetOptions};
 
 use super::{
-    super::{Changes, Look, Read, RedbStore, Store, journal_path, mark_path, memory},
+    super::{Changes, JournaledStore, Look, Read, RedbStore, Store, journal_path, mark_path, memory},
     Place, ReplicatedStore,
+    migrate::{to_etcd, to_file},
     part::PART_BYTES,
 };
 
@@ -95,8 +96,16 @@ impl Drop for Member {
     }
 }
 
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn open(path: &Path, place: &Place) -> Result<ReplicatedStore, String> {
-    ReplicatedStore::open(path, 1 << 20, place, "a test").map_err(|error| error.to_string())
+    ReplicatedStore::open(path, 1 << 20, place, "a test", false).map_err(|error| error.to_string())
 }
 
 fn new_table(dir: &Path, name: &str) -> PathBuf {
@@ -202,6 +211,8 @@ fn another_manager_takes_over_and_one_that_lost_its_key_goes_on_if_nobody_did() 
     let error = store.commit(&Changes::new()).unwrap_err().to_string();
     assert!(error.contains("another manager has taken over"), "{error}");
     commit(&second, &mut model, 40..50);
+    let confirmed = [store.confirmed().unwrap(), second.confirmed().unwrap()];
+    wait_for("the second may answer, and the first not", || !confirmed[0].holds() && confirmed[1].holds());
     drop(store);
     assert!(all(&second) == model);
 }
@@ -212,6 +223,8 @@ fn an_etcd_that_does_not_answer_is_waited_for() {
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let store = open(&path, &place).unwrap();
+    let confirmed = store.confirmed().unwrap();
+    wait_for("it may answer", || confirmed.holds());
     etcd.signal("-STOP");
     std::thread::scope(|scope| {
         let committing = scope.spawn(|| {
@@ -221,9 +234,11 @@ fn an_etcd_that_does_not_answer_is_waited_for() {
         // Longer than a request waits, and than the lease.
         std::thread::sleep(Duration::from_secs(4));
         assert!(!committing.is_finished());
+        assert!(!confirmed.holds(), "nothing is answered meanwhile");
         etcd.signal("-CONT");
         let model = committing.join().unwrap();
         assert!(all(&store) == model);
+        wait_for("it may answer again", || confirmed.holds());
     });
     // Who is told to stop waits no more.
     etcd.signal("-STOP");
@@ -257,4 +272,72 @@ fn a_place_that_is_not_the_tables_is_refused() {
     let last = *etcd.records("rope").last().unwrap();
     etcd.delete(&format!("rope/j/{last:016x}"));
     refused(&path, &place, "is known here: it was restored from an older copy");
+}
+
+#[test]
+fn a_store_goes_into_etcd_and_back_with_all_it_has() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let in_file = |model: &mut Map, numbers: std::ops::Range<u32>| {
+        let store = JournaledStore::open(&path, 1 << 20).unwrap();
+        for n in numbers {
+            let changes: Changes = [(n.to_be_bytes().to_vec(), Some(vec![1; 9]))].into();
+            store.commit(&changes).unwrap();
+            memory::apply(model, changes);
+        }
+        assert!(all(&store) == *model);
+    };
+    in_file(&mut model, 0..100);
+    // A place that has one, and an etcd that is not there: nothing is changed.
+    drop(open(&new_table(etcd.dir.path(), "other"), &etcd.place("other")).unwrap());
+    for (place, why) in [
+        (etcd.place("other"), "has one already"),
+        ("etcd://127.0.0.1:1/x".parse().unwrap(), "etcd at 127.0.0.1:1"),
+    ] {
+        let error = to_etcd(&path, 1 << 20, &place, "a test").unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        in_file(&mut model, 100..101);
+    }
+    for round in 0..2 {
+        // The second time as if it had ended before it was told.
+        (0..2).for_each(|_| to_etcd(&path, 1 << 20, &place, "a test").unwrap());
+        let store = open(&path, &place).unwrap();
+        assert!(all(&store) == model && !journal_path(&path).exists());
+        commit(&store, &mut model, 200 + round..250 + round);
+        drop(store);
+        assert!(JournaledStore::open(&path, 1 << 20).is_err(), "only etcd has its journal");
+        (0..2).for_each(|_| to_file(&path, 1 << 20, &place, "a test").unwrap());
+        in_file(&mut model, 300..350);
+        assert!(open(&path, &place).is_err(), "its journal is a file");
+        etcd.with(async |mut client| {
+            let all = etcd_client::DeleteOptions::new().with_prefix();
+            client.delete("rope/", Some(all)).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
+    let etcd = Member::start();
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..10);
+    let other = etcd.dir.path().join("other.redb");
+    crashed(&path, &other, false);
+    std::thread::scope(|scope| {
+        let standby = scope.spawn(|| ReplicatedStore::open(&other, 1 << 20, &place, "a standby", true));
+        // So much that its records are removed: who had not followed would be too far behind. More time than it needs for a look.
+        for n in 0..20 {
+            commit(&store, &mut model, 10 + n * 20..30 + n * 20);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        assert!(etcd.records("rope")[0] > 100 && !standby.is_finished());
+        drop(store);
+        let standby = standby.join().unwrap().unwrap();
+        assert!(all(&standby) == model);
+        commit(&standby, &mut model, 500..510);
+        assert!(all(&standby) == model);
+    });
 }
