@@ -4,9 +4,12 @@
 use std::path::PathBuf;
 
 use base::ByteSize;
-use clap::{Args, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Subcommand, ValueHint};
 
-use super::common::{Dir, Listing, Removal};
+use super::{
+    common::{Dir, Listing, Removal},
+    store::StoreArgs,
+};
 
 #[derive(Subcommand)]
 pub enum Whole {
@@ -132,6 +135,24 @@ pub enum Manager {
         after_help = "Example:\n  ropewalk manager check --dir /data/rope\n  ropewalk manager accept-loss --dir /data/rope --yes"
     )]
     AcceptLoss(AcceptLoss),
+    /// Take the manager's journal into etcd, or back into a file; the cluster is down meanwhile
+    #[command(
+        after_help = "Examples:\n  ropewalk manager migrate --dir /data/rope --store etcd://a:2379,b:2379,c:2379/rope\n  \
+                      ropewalk manager migrate --dir /data/rope --to-file"
+    )]
+    Migrate(Box<Migrate>),
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("to").required(true).args(["store", "to_file"])))]
+pub struct Migrate {
+    #[command(flatten)]
+    pub dir: Dir,
+    #[command(flatten)]
+    pub journal: StoreArgs,
+    /// Back into a file beside the table
+    #[arg(long)]
+    pub to_file: bool,
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ use base::{ByteSize, tunables::parse_duration};
 use clap::{Args, ValueEnum, ValueHint};
 use net::Role;
 
+use super::store::StoreArgs;
 use super::{common::Dir, processes::CipherList};
 
 /// The manager's port, unless told otherwise.
@@ -38,6 +39,8 @@ pub struct Init {
     /// How connections are protected after the handshake [default: EMPTY on loopback, else DEFAULT]
     #[arg(long, value_enum, ignore_case = true)]
     pub cipher_list: Option<CipherList>,
+    #[command(flatten)]
+    pub journal: StoreArgs,
 }
 
 #[derive(Args)]

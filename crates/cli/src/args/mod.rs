@@ -10,6 +10,7 @@ mod nodes;
 mod pdisks;
 mod perf;
 mod processes;
+mod store;
 mod testbed;
 
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
     cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
-    processes::*, testbed::*,
+    processes::*, store::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.

@@ -9,7 +9,7 @@ use base::ByteSize;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::{Deserialize, Serialize};
 
-use super::common::Dir;
+use super::{common::Dir, store::StoreArgs};
 
 /// How what follows a handshake is protected, in the words of Storage Scale's `cipherList`. Who is at the other end is proven
 /// in any case.
@@ -63,6 +63,8 @@ pub struct Up {
     /// First TCP port; one for the manager and one for each node follow [default: free ones]
     #[arg(long)]
     pub port: Option<u16>,
+    #[command(flatten)]
+    pub journal: StoreArgs,
     /// Come back when everything serves, instead of staying until Ctrl-C
     #[arg(long)]
     pub detach: bool,
@@ -87,6 +89,9 @@ pub struct Serve {
     /// Which process of the cluster: `manager`, `n1`, `n2`, ...
     #[arg(long)]
     pub name: String,
+    /// A manager with its journal in etcd: follow the one that leads, and take over when it is gone
+    #[arg(long)]
+    pub standby: bool,
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,

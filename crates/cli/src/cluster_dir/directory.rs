@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::CipherList,
-    cluster_dir::{access, addrs::Addrs, renewal},
+    cluster_dir::{access, addrs::Addrs, etcd::EtcdFile, renewal},
 };
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
@@ -57,6 +57,9 @@ pub struct ClusterFile {
     /// Where `up` mounts fs1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<PathBuf>,
+    /// Where the manager's journal is, if not in a file: only on the machine that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdFile>,
     /// The nodes of this machine.
     pub nodes: Vec<NodeFile>,
 }
@@ -441,6 +444,7 @@ mod tests {
             block_size: Some(ByteSize(1 << 20)),
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
+            etcd: None,
             mount: Some("/mnt/c".into()),
             nodes: vec![NodeFile {
                 id: NodeId(1),
@@ -472,6 +476,7 @@ mod tests {
             block_size: None,
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: true,
+            etcd: None,
             mount: None,
             nodes: Vec::new(),
             secret: None,

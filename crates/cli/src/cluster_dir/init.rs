@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use base::{NodeId, PdiskId};
 
 use super::{
-    ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile,
+    ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, NodeFile, PdiskFile,
     make::{self, Plan},
 };
 use crate::args::{CipherList, Init};
@@ -57,6 +57,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         block_size: None,
         manager,
         manager_here: true,
+        etcd: EtcdFile::asked(&args.journal)?,
         mount: None,
         nodes: vec![node],
     };

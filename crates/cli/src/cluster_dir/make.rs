@@ -14,7 +14,7 @@ use wire::map::{FsEntry, PoolEntry, PoolPdisk};
 
 use crate::{
     args::{CipherList, Up},
-    cluster_dir::{Addrs, ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
+    cluster_dir::{Addrs, ClusterDir, ClusterFile, EtcdFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,
     process::mounts,
@@ -146,6 +146,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         block_size: Some(block_size),
         manager: addr(0)?.into(),
         manager_here: true,
+        etcd: EtcdFile::asked(&args.journal)?,
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,
     };

@@ -4,6 +4,7 @@ pub mod access;
 mod addrs;
 mod choice;
 mod directory;
+mod etcd;
 pub mod init;
 pub mod keys;
 pub mod make;
@@ -12,4 +13,5 @@ pub mod renewal;
 pub use self::{
     addrs::Addrs,
     directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
+    etcd::EtcdFile,
 };

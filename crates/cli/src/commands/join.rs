@@ -272,6 +272,7 @@ fn keep(
         cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
+        etcd: None,
         mount: None,
         nodes: joined.node.zip(addrs).map(node).into_iter().collect(),
     };

@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// Memory for the store's pages, bytes.
-const CACHE_BYTES: usize = 64 << 20;
+pub(super) const CACHE_BYTES: usize = 64 << 20;
 
 /// The store is here, and nobody has it open.
-fn stopped(dir: &ClusterDir) -> Result<()> {
+pub(super) fn stopped(dir: &ClusterDir) -> Result<()> {
     if !dir.file.manager_here {
         bail!("the manager's store is on another machine, that of {}; run this there", dir.file.manager);
     }

@@ -15,6 +15,7 @@ mod listing;
 mod locks;
 mod manager;
 mod members;
+mod migrate;
 mod mount;
 mod mount_helper;
 mod net_figures;
@@ -94,6 +95,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Manager(args::Manager::Restore(args)) => manager::restore(args),
         Command::Manager(args::Manager::Check(listing)) => manager::check(listing),
         Command::Manager(args::Manager::AcceptLoss(args)) => manager::accept_loss(args),
+        Command::Manager(args::Manager::Migrate(args)) => migrate::migrate(args),
         Command::Clients(args::Clients::List(listing)) => clients::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
         Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),

@@ -169,6 +169,10 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     if let Some(code) = &args.code {
         differs("code", dir.file.code.clone().unwrap_or_default(), code.clone())?;
     }
+    if let Some(asked) = &args.journal.store {
+        let here = dir.file.etcd.as_ref().map_or("a file", |etcd| &etcd.place);
+        differs("store", here.to_owned(), asked.to_string())?;
+    }
     if let Some(size) = args.block_size {
         differs("block-size", dir.file.block_size.unwrap_or_default().to_string(), size.to_string())?;
     }

@@ -9,19 +9,28 @@ use anyhow::{Context, Result, bail};
 use net::Role;
 
 use super::{admin, endpoint, joining::Door, presence::Presence, resolver, stop::Stop, tunables};
-use crate::cluster_dir::ClusterDir;
+use crate::cluster_dir::{ClusterDir, EtcdFile, init::host_name};
 
 /// How long a manager waits for the store of one that was killed.
 const STORE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a standby that has taken over waits for its address.
+const ADDRESS_WAIT: Duration = Duration::from_secs(20);
 
 /// Opens the manager's store. The process that had it may be dead for all to see and still have threads that
 /// hold the file: who restarts a killed manager at once waits for them.
 ///
 /// `ROPEWALK_MANAGER_UNFLUSHED` is a seed, for tests: what the store has not flushed is lost when this process is killed.
-async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
+async fn open_manager(dir: &ClusterDir, standby: bool) -> Result<manager::Manager> {
     let seed = std::env::var("ROPEWALK_MANAGER_UNFLUSHED").ok();
     let seed = seed.map(|seed| seed.parse().context("read ROPEWALK_MANAGER_UNFLUSHED")).transpose()?;
-    let options = manager::Options { loses_unflushed: seed, ..manager::Options::default() };
+    let journal = dir.file.etcd.as_ref().map(|etcd| replicated(etcd, standby)).transpose()?;
+    if standby && journal.is_none() {
+        bail!(
+            "--standby: the manager's journal is a file, which nobody else can follow (`ropewalk manager migrate` takes it into etcd)"
+        );
+    }
+    let options = manager::Options { loses_unflushed: seed, journal, ..manager::Options::default() };
     let until = Instant::now() + STORE_WAIT;
     loop {
         let (path, options) = (dir.manager_dir(), options.clone());
@@ -35,11 +44,30 @@ async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
     }
 }
 
-/// Until it is told to stop.
-pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
-    let Some(manager) = stop.before(open_manager(dir)).await else { presence.end_process(Ok(())) };
+fn replicated(etcd: &EtcdFile, standby: bool) -> Result<manager::Replicated> {
+    let who = format!("process {} on {}", std::process::id(), host_name());
+    Ok(manager::Replicated { place: etcd.place()?, who, standby })
+}
+
+/// Listens. Where a standby took over on the same machine, the one before may still be ending, and has the address.
+async fn listen(dir: &ClusterDir, standby: bool) -> Result<net::Endpoint> {
+    let until = Instant::now() + ADDRESS_WAIT;
+    loop {
+        match endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &dir.file.manager) {
+            Err(error) if standby && Instant::now() < until => {
+                tracing::debug!("{error:#}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Until it is told to stop. A standby first follows the manager that leads, until that is gone.
+pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: bool) -> Result<()> {
+    let Some(manager) = stop.before(open_manager(dir, standby)).await else { presence.end_process(Ok(())) };
     let manager = manager?;
-    let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &dir.file.manager)?;
+    let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager())?);

@@ -17,7 +17,10 @@ pub fn serve(args: &Serve) -> Result<()> {
             metrics::serve(addr).await?;
         }
         if args.name == "manager" && dir.file.manager_here {
-            return manager::run(&dir, presence, stop).await;
+            return manager::run(&dir, presence, stop, args.standby).await;
+        }
+        if args.standby {
+            bail!("--standby is for --name manager");
         }
         match dir.file.nodes.iter().find(|n| n.name == args.name) {
             Some(node) => node::run(&dir, node, presence, stop).await,

@@ -1,0 +1,77 @@
+//! The manager's journal in etcd, as `cluster.toml` names it. Only the machine that runs the manager has this part.
+
+use std::{
+    fs,
+    path::{self, Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use manager::store::Place;
+use serde::{Deserialize, Serialize};
+
+use crate::args::StoreArgs;
+
+/// `[etcd]` in `cluster.toml`.
+#[derive(Serialize, Deserialize, Clone)]
+pub struct EtcdFile {
+    /// `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+    pub place: String,
+    /// By which etcd knows the manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// With the password; the file is its owner's only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// PEM files, absolute: etcd's authority, the manager's certificate and key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl EtcdFile {
+    /// What the options say; none: the journal is a file.
+    pub fn asked(args: &StoreArgs) -> Result<Option<EtcdFile>> {
+        let Some(place) = &args.store else { return Ok(None) };
+        if place.tls != args.etcd_ca.is_some() {
+            bail!(
+                "--store {place}: etcds:// and --etcd-ca FILE, the certificate of etcd's authority, go together"
+            );
+        }
+        let there = |file: &Option<PathBuf>| -> Result<Option<PathBuf>> {
+            let Some(file) = file else { return Ok(None) };
+            fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+            Ok(Some(path::absolute(file).with_context(|| format!("find {}", file.display()))?))
+        };
+        let password = args.etcd_password.as_deref().map(first_line).transpose()?;
+        Ok(Some(EtcdFile {
+            place: place.to_string(),
+            user: args.etcd_user.clone(),
+            password,
+            ca: there(&args.etcd_ca)?,
+            cert: there(&args.etcd_cert)?,
+            key: there(&args.etcd_key)?,
+        }))
+    }
+
+    /// The place.
+    pub fn place(&self) -> Result<Place> {
+        let place: Place = self.place.parse().context("`place` of [etcd] in cluster.toml")?;
+        Ok(Place {
+            user: self.user.clone().zip(self.password.clone()),
+            ca: self.ca.clone(),
+            client: self.cert.clone().zip(self.key.clone()),
+            ..place
+        })
+    }
+}
+
+fn first_line(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    match text.lines().next().filter(|line| !line.is_empty()) {
+        Some(line) => Ok(line.to_owned()),
+        None => bail!("{}: its first line, the password, is empty", file.display()),
+    }
+}

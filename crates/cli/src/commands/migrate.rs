@@ -1,0 +1,48 @@
+//! `ropewalk manager migrate`: the manager's journal goes into etcd, or back into a file. The manager does not run meanwhile.
+//! The table stays. `cluster.toml` says last where the journal is: what ends it before is done again by the same command.
+
+use anyhow::{Context, Result, bail};
+use manager::{format::store_path, store};
+
+use super::manager::{CACHE_BYTES, stopped};
+use crate::{
+    args::Migrate,
+    cluster_dir::{ClusterDir, EtcdFile, init::host_name},
+    output,
+};
+
+/// Takes it there.
+pub fn migrate(args: &Migrate) -> Result<()> {
+    let mut dir = args.dir.open()?;
+    stopped(&dir)?;
+    let path = store_path(&dir.manager_dir());
+    let who = format!("`manager migrate` on {}", host_name());
+    let etcd = EtcdFile::asked(&args.journal)?;
+    let told = match (&dir.file.etcd, &etcd) {
+        (None, Some(to)) => {
+            let place = to.place()?;
+            store::to_etcd(&path, CACHE_BYTES, &place, &who).context("take the journal into etcd")?;
+            format!("the manager's journal is in {place} now")
+        }
+        (Some(from), None) => {
+            let place = from.place()?;
+            store::to_file(&path, CACHE_BYTES, &place, &who).context("take the journal out of etcd")?;
+            format!(
+                "the manager's journal will be a file beside {}; what {place} has is not needed any more: etcdctl del --prefix {}/",
+                path.display(),
+                place.prefix
+            )
+        }
+        (Some(from), Some(_)) => {
+            bail!(
+                "the journal is in {}: take it into a file first (--to-file), then to another place",
+                from.place
+            )
+        }
+        (None, None) => bail!("the journal is a file already"),
+    };
+    dir.file.etcd = etcd;
+    ClusterDir::save(&dir.path, &dir.file)?;
+    output::line(format!("{told}; start it: ropewalk up --dir {}", dir.path.display()));
+    Ok(())
+}
