@@ -154,6 +154,7 @@ impl State {
             b'a' => is::<Limits>(key, value)?,
             b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
+            b'g' => is::<keys::RackRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,
             b'u' => is::<EndingRecord>(key, value)?,

@@ -391,6 +391,18 @@ pub fn node_key(node: NodeId) -> Vec<u8> {
     Key::new(b'w').u32(node.0).done()
 }
 
+/// `g NODE`: the rack that the node is in; nothing there: none that is known.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RackRecord {
+    /// Its name.
+    pub rack: String,
+}
+record!(RackRecord, "rack", 1);
+/// `g NODE`
+pub fn rack_key(node: NodeId) -> Vec<u8> {
+    Key::new(b'g').u32(node.0).done()
+}
+
 /// `c NODE`: what the node's server ran when it was heard last. Only from [`wire::version::LEVEL_BUILDS_KEPT`] on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BuildRecord {

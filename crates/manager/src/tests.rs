@@ -39,6 +39,7 @@ mod subtree;
 
 fn spec(nodes: u32) -> Spec {
     Spec {
+        racks: vec![],
         cluster: ClusterId(7),
         name: "c".into(),
         nodes: (1..=nodes)

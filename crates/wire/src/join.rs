@@ -16,6 +16,8 @@ pub struct JoinRequest {
     pub name: String,
     /// "ip:port" of its server; none for clients.
     pub addrs: Vec<String>,
+    /// The rack that its server is in; empty: none that is known.
+    pub rack: String,
     /// Its key to be signed: a request as PKCS #10 has it.
     pub request: Vec<u8>,
 }

@@ -32,6 +32,26 @@ pub struct ClusterMap {
     pub limited: Vec<LimitedMember>,
     /// The level of the cluster: nothing is stored in a way that came with a later one.
     pub level: u16,
+    /// The racks that nodes are in, by rising node; who is not here is in none that is known.
+    pub racks: Vec<NodeRack>,
+}
+
+/// The rack of a node: what is lost together.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeRack {
+    /// The node.
+    pub node: NodeId,
+    /// The rack's name.
+    pub rack: String,
+}
+
+/// What may be lost at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FailureDomain {
+    /// A node with all its pdisks.
+    Node,
+    /// A rack with all its nodes.
+    Rack,
 }
 
 /// A node.
@@ -246,6 +266,21 @@ impl ClusterMap {
     /// The pdisk with this id.
     pub fn pdisk(&self, id: PdiskId) -> Option<&PdiskEntry> {
         self.pdisks.iter().find(|p| p.id == id)
+    }
+    /// The name of the rack that a node is in.
+    pub fn rack_of(&self, node: NodeId) -> Option<&str> {
+        let at = self.racks.binary_search_by_key(&node, |of| of.node).ok()?;
+        Some(&self.racks[at].rack)
+    }
+    /// A number of the rack that a pdisk is in, for its layout: that of the first node there. A node of no rack is one by
+    /// itself. None while no racks are known.
+    pub fn rack_number(&self, id: PdiskId) -> Option<u32> {
+        if self.racks.is_empty() {
+            return None;
+        }
+        let node = self.pdisk(id)?.nodes.first().copied()?;
+        let same = |rack| self.racks.iter().find(|of| of.rack == rack);
+        Some(self.rack_of(node).and_then(same).map_or(node, |of| of.node).0)
     }
     /// The pool with this id.
     pub fn pool(&self, id: PoolId) -> Option<&PoolEntry> {

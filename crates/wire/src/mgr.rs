@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::{
     hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
-    map::{ClusterMap, FsEntry, Limits},
+    map::{ClusterMap, FailureDomain, FsEntry, Limits},
     owned::{OwnedRun, Owner},
     token::{Need, Recall, Token},
 };
@@ -338,6 +338,8 @@ pub enum MgrRequest {
         block_size: u32,
         /// The pdisks it is laid out over; empty: all that are to hold something.
         pdisks: Vec<PdiskId>,
+        /// It is made only if the loss of any one of these is survived.
+        survives: Option<FailureDomain>,
     },
     /// A new, empty file system. Asking again for the same is harmless.
     FsCreate {
@@ -418,7 +420,7 @@ pub enum MgrRequest {
         /// Which.
         node: NodeId,
     },
-    /// A node gets another name, or other addresses. What its server names when it registers replaces these.
+    /// A node gets another name, other addresses, or another rack. What its server names when it registers replaces these.
     NodeSet {
         /// Which.
         node: NodeId,
@@ -426,6 +428,8 @@ pub enum MgrRequest {
         name: Option<String>,
         /// Its new addresses; none: as they are.
         addrs: Option<Vec<String>>,
+        /// The rack that it is in, as a node may be named; empty: in none that is known; none: as it is.
+        rack: Option<String>,
     },
     /// The highest number of a pdisk that was ever given: a new one is above it.
     LastPdisk,
@@ -487,6 +491,8 @@ pub struct Admission {
     pub name: String,
     /// "ip:port".
     pub addrs: Vec<String>,
+    /// The rack that the node is in; empty: none that is known.
+    pub rack: String,
     /// The manager's time, seconds since 1970.
     pub now: u64,
     /// When its certificate is to end, seconds since 1970.

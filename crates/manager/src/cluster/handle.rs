@@ -162,8 +162,8 @@ impl Cluster {
                 let outcome = self.remove_node(node, step);
                 step.answer(ticket, outcome);
             }
-            Request(R::NodeSet { node, name, addrs }) => {
-                let outcome = self.set_node(node, name, addrs.as_deref(), step);
+            Request(R::NodeSet { node, name, addrs, rack }) => {
+                let outcome = self.set_node(node, name, addrs.as_deref(), rack, step);
                 step.answer(ticket, outcome);
             }
             MakePool(new) => {

@@ -10,7 +10,7 @@ use wire::{
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
-use super::{Cluster, Step, StoreOp};
+use super::{Cluster, Step, StoreOp, nodes::check_rack};
 use crate::keys::{self, InvitationRecord, JoinedRecord, MemberRecord};
 
 /// Most file systems that one member is limited to.
@@ -106,10 +106,16 @@ impl Cluster {
         if invitation.expires <= asked.now {
             return no(format!("the token has expired; {AGAIN}"));
         }
+        if !asked.rack.is_empty() {
+            check_rack(&asked.rack)?;
+        }
         let node = match invitation.role {
             Role::Server => Some(self.add_node(asked.name.clone(), &asked.addrs, step)?),
             _ => None,
         };
+        if let Some(node) = node {
+            self.put_rack(node, &asked.rack, step);
+        }
         step.notes.push(format!(
             "a machine has joined as {:?} with token {:016x}: {:?}",
             invitation.role, asked.token, asked.name
@@ -163,6 +169,7 @@ mod tests {
             request: [9; 32],
             name: name.into(),
             addrs,
+            rack: String::new(),
             now: NOW + 1,
             until: NOW + 9,
         }

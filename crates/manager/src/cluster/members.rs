@@ -135,7 +135,16 @@ mod tests {
         let limits = Limits::default();
         stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW, limits });
         let (name, addrs) = (format!("m{token}"), vec![format!("192.0.2.{token}:10")]);
-        let asked = Admission { token, hash, request: [9; 32], name, addrs, now: NOW, until: NOW + 900 };
+        let asked = Admission {
+            token,
+            hash,
+            request: [9; 32],
+            name,
+            addrs,
+            rack: String::new(),
+            now: NOW,
+            until: NOW + 900,
+        };
         let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
         assert!(matches!(reply, MgrReply::Admitted { .. }), "{reply:?}");
         MemberId(token)
@@ -234,8 +243,16 @@ mod tests {
         }
         let admit = |stage: &mut Stage, token: u64| {
             let (hash, name) = ([token as u8; 32], format!("m{token}"));
-            let asked =
-                Admission { token, hash, request: [9; 32], name, addrs: vec![], now: NOW, until: NOW + 900 };
+            let asked = Admission {
+                token,
+                hash,
+                request: [9; 32],
+                name,
+                addrs: vec![],
+                rack: String::new(),
+                now: NOW,
+                until: NOW + 900,
+            };
             stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)))
         };
         (5..7).for_each(|token| assert!(matches!(admit(&mut stage, token), MgrReply::Admitted { .. })));

@@ -60,9 +60,10 @@ impl Manager {
                 let locks = named.map_err(read_refusal)?;
                 Ok(MgrReply::Locks { locks, more })
             }
-            MgrRequest::PoolCreate { name, code, block_size, pdisks } => {
+            MgrRequest::PoolCreate { name, code, block_size, pdisks, survives } => {
                 let seed = format::random_key().map_err(|error| MgrError::Store(error.to_string()))?[0];
-                self.ask(caller, Ask::MakePool(NewPool { name, code, block_size, pdisks, seed })).await
+                let new = NewPool { name, code, block_size, pdisks, survives, seed };
+                self.ask(caller, Ask::MakePool(new)).await
             }
             MgrRequest::FsCreate { name, pool } => {
                 self.ask(caller, Ask::MakeFs { name, pool, now: format::wall_clock() }).await

@@ -244,6 +244,7 @@ impl Cluster {
             clients: vec![],
             revoked: Vec::new(),
             limited: Vec::new(),
+            racks: Vec::new(),
             level: 1,
         };
         let manager =
