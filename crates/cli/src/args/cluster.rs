@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use base::ByteSize;
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use wire::map::FailureDomain;
 
 use super::common::{Dir, Listing, Removal};
 
@@ -101,6 +102,27 @@ pub struct PoolCreate {
     /// A pdisk it is laid out over; may be given several times [default: all]
     #[arg(long = "pdisk")]
     pub pdisks: Vec<String>,
+    /// Make it only if it can be read with any one of these lost
+    #[arg(long, value_enum)]
+    pub failure_domain: Option<Domain>,
+}
+
+/// What may be lost at once.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum Domain {
+    /// A node with all its pdisks
+    Node,
+    /// A rack with all its nodes
+    Rack,
+}
+
+impl From<Domain> for FailureDomain {
+    fn from(domain: Domain) -> FailureDomain {
+        match domain {
+            Domain::Node => FailureDomain::Node,
+            Domain::Rack => FailureDomain::Rack,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -38,6 +38,12 @@ pub struct Init {
     /// How connections are protected after the handshake [default: EMPTY on loopback, else DEFAULT]
     #[arg(long, value_enum, ignore_case = true)]
     pub cipher_list: Option<CipherList>,
+    /// The rack that the machine is in: what is lost together. Pools spread their strips over racks
+    #[arg(long)]
+    pub rack: Option<String>,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
 }
 
 #[derive(Args)]
@@ -62,6 +68,12 @@ pub struct Join {
     /// Size of each pdisk, preallocated [default: 16g, or what fits half of the free space]
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
+    /// Servers: the rack that the machine is in: what is lost together. Pools spread their strips over racks
+    #[arg(long)]
+    pub rack: Option<String>,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
 }
 
 /// What a machine that joins will be.

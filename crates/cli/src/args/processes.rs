@@ -69,6 +69,9 @@ pub struct Up {
     /// Do not mount, even if a mount point is remembered
     #[arg(long, conflicts_with = "mount")]
     pub no_mount: bool,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
 }
 
 #[derive(Args)]
@@ -104,6 +107,9 @@ pub struct Mount {
     /// Stay in the foreground until it is unmounted
     #[arg(long)]
     pub foreground: bool,
+    /// Start its process apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
     /// Only reading
     #[arg(long)]
     pub read_only: bool,

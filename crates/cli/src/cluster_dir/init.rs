@@ -38,6 +38,9 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     }
     let node_name = args.node.clone().unwrap_or_else(host_name);
     manager::check_node_name(&node_name).with_context(|| format!("--node {node_name:?}"))?;
+    if let Some(rack) = &args.rack {
+        manager::check_rack(rack).context("--rack")?;
+    }
     let count = args.pdisk.len() as u32;
     let pdisks = args.pdisk.iter().zip(1..).map(|(place, number)| {
         let size = make::pdisk_size(place, args.pdisk_size, count)?;
@@ -60,7 +63,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         mount: None,
         nodes: vec![node],
     };
-    Ok(Plan { pool: None, file, log_dir: None, listeners })
+    Ok(Plan { pool: None, file, rack: args.rack.clone(), log_dir: None, listeners })
 }
 
 /// What this machine is called: the first part of its name.

@@ -9,6 +9,7 @@ use wire::{
 };
 
 use super::{
+    listing::rack_losses_survived,
     members,
     rebuild::{rebuild_rows, waiting},
 };
@@ -90,6 +91,23 @@ pub fn pool_status(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with a pool's racks. Nothing while its strips still move to where they are to be.
+fn rack_remark(report: &ClusterReport, pool: &PoolEntry) -> Option<String> {
+    let code: layout::Code = pool.code.parse().ok()?;
+    let at = report.map.pools.iter().position(|p| p.id == pool.id)?;
+    let moves = report.moving.get(at).is_some_and(|moving| moving.left > 0);
+    if code.parity() == 0 || moves || rack_losses_survived(&report.map, pool)? > 0 {
+        return None;
+    }
+    Some(format!(
+        "pool {}: the loss of one rack makes files unreadable: {code} bears {} lost strips of {}, and a rack holds more of \
+         some; it takes more racks (`ropewalk node list` shows them), or a code with more parity",
+        pool.name,
+        code.parity(),
+        code.width()
+    ))
+}
+
 #[derive(Serialize)]
 struct Health {
     healthy: bool,
@@ -168,6 +186,7 @@ pub fn health(listing: &Listing) -> Result<()> {
             ));
         }
     }
+    remarks.extend(map.pools.iter().filter_map(|pool| rack_remark(&report, pool)));
     for row in rebuild_rows(&report) {
         if !row.hindered.is_empty() {
             remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));

@@ -37,7 +37,7 @@ const TOKEN_LEN_MAX: u64 = 4096;
 pub fn init(args: &Init) -> Result<()> {
     interrupt::catch()?;
     let dir = init::init(args)?;
-    up::start(&dir)?;
+    up::start(&dir, args.no_service)?;
     output::line(format!(
         "cluster {} is up: the manager, and node {}",
         dir.file.name, dir.file.nodes[0].name
@@ -142,7 +142,7 @@ pub fn join(args: &Join) -> Result<()> {
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
     let name = args.name.clone().unwrap_or_else(init::host_name);
-    let joined = ask(&token, &name, addrs.as_ref()).and_then(|(key, joined)| {
+    let joined = ask(&token, &name, addrs.as_ref(), args.rack.as_deref()).and_then(|(key, joined)| {
         keep(&claim.path, &token, &name, addrs, &key, &joined)?;
         Ok(joined)
     });
@@ -180,7 +180,7 @@ pub fn join(args: &Join) -> Result<()> {
         })?;
         output::line(format!("{made} is in {}", place.display()));
     }
-    up::start(&dir)?;
+    up::start(&dir, args.no_service)?;
     output::line(format!("node {name} serves at {}", dir.file.nodes[0].addr));
     Ok(())
 }
@@ -201,8 +201,8 @@ fn text_of(token: &str) -> Result<String> {
 /// Where the new node is to listen; nowhere for clients.
 fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
     if token.role != Role::Server {
-        if !args.address.is_empty() || !args.pdisk.is_empty() {
-            bail!("--address and --pdisk are for servers, and the token is for a {:?}", token.role);
+        if !args.address.is_empty() || !args.pdisk.is_empty() || args.rack.is_some() {
+            bail!("--address, --pdisk and --rack are for servers, and the token is for a {:?}", token.role);
         }
         return Ok(None);
     }
@@ -213,13 +213,14 @@ fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
 }
 
 /// Asks each manager until one lets us in: the new key, and what was said.
-fn ask(token: &Token, name: &str, addrs: Option<&Addrs>) -> Result<(Vec<u8>, Joined)> {
+fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> Result<(Vec<u8>, Joined)> {
     let Request { key, request } = Request::new()?;
     let request = JoinRequest {
         token: token.id,
         secret: token.secret,
         name: name.to_owned(),
         addrs: addrs.map(Addrs::texts).unwrap_or_default(),
+        rack: rack.unwrap_or_default().to_owned(),
         request,
     };
     let visitor = Visitor::new(token.authority)?;

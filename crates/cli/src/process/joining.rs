@@ -116,6 +116,7 @@ impl Door {
             request: Sha256::digest(&asked.request).into(),
             name: asked.name,
             addrs: asked.addrs,
+            rack: asked.rack,
             now,
             until: now + life.as_secs(),
         };
