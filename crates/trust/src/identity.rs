@@ -28,6 +28,7 @@ pub struct Identity {
     term: Term,
     /// The authorities that it believes, the newest first.
     believed: Arc<[CertificateDer<'static>]>,
+    known: Arc<[Fingerprint]>,
     signer: Fingerprint,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -60,6 +61,7 @@ impl Identity {
         let (member, term) = (Member::of(certificate)?, Term::of(certificate)?);
         let signer = authorities.iter().find(|authority| is_signed_by(certificate, authority));
         let signer = signer.map(|authority| Fingerprint::of(authority)).ok_or(TrustError::OtherAuthority)?;
+        let known = authorities.iter().map(|one| Fingerprint::of(one)).collect();
         let believed: Arc<[CertificateDer<'static>]> = authorities.clone().into();
         let mut roots = RootCertStore::empty();
         let behind = authorities.clone();
@@ -109,6 +111,7 @@ impl Identity {
             member: Arc::new(member),
             term,
             believed,
+            known,
             signer,
             client: Arc::new(client),
             server: Arc::new(server),
@@ -140,8 +143,8 @@ impl Identity {
     }
 
     /// The authorities that are believed, the newest first.
-    pub fn believed(&self) -> Vec<Fingerprint> {
-        self.believed.iter().map(|one| Fingerprint::of(one)).collect()
+    pub fn believed(&self) -> &[Fingerprint] {
+        &self.known
     }
 
     /// Which of these has signed a certificate itself.

@@ -22,6 +22,8 @@ mod tls;
 mod token;
 mod visitor;
 
+pub use rustls::pki_types::CertificateDer;
+
 pub use self::{
     authorities::{Authorities, Renewed},
     authority::{Authority, Fingerprint, Request, Term, key_of},
