@@ -69,7 +69,8 @@ impl Authorities {
         life: std::time::Duration,
     ) -> Result<Renewed, TrustError> {
         let former = self.former.as_ref().filter(|former| is_signed_by(certificate, former.certificate()));
-        let (member, renewed) = self.newest.renew(certificate, former.unwrap_or(&self.newest), request, life)?;
+        let (member, renewed) =
+            self.newest.renew(certificate, former.unwrap_or(&self.newest), request, life)?;
         Ok(Renewed { member, key: key_of(&renewed)?, certificate: renewed, of_former: former.is_some() })
     }
 }

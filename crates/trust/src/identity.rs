@@ -291,7 +291,8 @@ mod tests {
         });
         let joined = |at: &Authorities| {
             let Request { key, request } = Request::new().unwrap();
-            let certificate = at.newest().sign_request(&server3(), &request, Duration::from_secs(60)).unwrap();
+            let certificate =
+                at.newest().sign_request(&server3(), &request, Duration::from_secs(60)).unwrap();
             let chain = [certificate].into_iter().chain(at.behind().iter().cloned()).collect();
             Identity::new(key, chain, at.believed()).unwrap()
         };

@@ -544,7 +544,10 @@ mod tests {
     fn what_was_read_before_an_exchange_does_not_bring_the_former_secret_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
-        let file = format!("format = {FORMAT}\nname = 'c'\nid = '7'\nsecret = '{}'\nmanager = '127.0.0.1:1'\nnodes = []\n", "01".repeat(32));
+        let file = format!(
+            "format = {FORMAT}\nname = 'c'\nid = '7'\nsecret = '{}'\nmanager = '127.0.0.1:1'\nnodes = []\n",
+            "01".repeat(32)
+        );
         fs::write(path.join("cluster.toml"), file).unwrap();
         let mut before = ClusterDir::open(path).unwrap().file;
         let [first, second] = ["01", "02"].map(|byte| byte.repeat(32));

@@ -55,7 +55,11 @@ impl Own {
     pub fn identity(&self) -> Result<Identity> {
         let Signed { authorities, .. } = &self.signed;
         let chain = chain(&self.signed).into_iter().map(|one| one.to_vec().into()).collect();
-        Ok(Identity::new(self.key.clone(), chain, authorities.iter().map(|one| one.clone().into()).collect())?)
+        Ok(Identity::new(
+            self.key.clone(),
+            chain,
+            authorities.iter().map(|one| one.clone().into()).collect(),
+        )?)
     }
 }
 
@@ -79,7 +83,9 @@ fn joined(dir: &Path) -> Result<Identity> {
 pub fn replace(dir: &Path, signed: &Signed) -> Result<()> {
     let place = dir.join("keys");
     let mut all = signed.authorities.clone();
-    all.extend(Own::read(dir)?.signed.authorities.into_iter().filter(|one| !signed.authorities.contains(one)));
+    all.extend(
+        Own::read(dir)?.signed.authorities.into_iter().filter(|one| !signed.authorities.contains(one)),
+    );
     write(&place, AUTHORITY, &pem::write_all(&all, pem::CERTIFICATE))?;
     write(&place, CERTIFICATE, &pem::write_all(&chain(signed), pem::CERTIFICATE))?;
     if all == signed.authorities {

@@ -65,7 +65,8 @@ pub async fn renew(machine: &Machine) -> Result<Identity> {
     let keys::Own { key, signed: former } = keys::Own::read(&machine.path)?;
     let asked = Request::of(&key).context("ask for a certificate")?;
     let member = Member::of(&former.certificate.as_slice().into())?;
-    let asked = frame::encode(&VisitRequest::Renew { certificate: former.certificate, request: asked.request });
+    let asked =
+        frame::encode(&VisitRequest::Renew { certificate: former.certificate, request: asked.request });
     let known = former.authorities.iter().map(|one| Fingerprint::of(&one.as_slice().into()));
     let visitor = Visitor::new(known.collect())?;
     let mut answer = net::visit(&visitor, machine.manager.main(), &asked, PATIENCE).await;

@@ -147,7 +147,9 @@ pub fn show(listing: &Listing) -> Result<()> {
 fn open_here(dir: &Dir) -> Result<ClusterDir> {
     let dir = dir.open()?;
     if dir.file.secret.is_none() || !dir.file.manager_here {
-        bail!("the authority is exchanged on the manager's machine: here is no secret of the cluster, or no manager");
+        bail!(
+            "the authority is exchanged on the manager's machine: here is no secret of the cluster, or no manager"
+        );
     }
     Ok(dir)
 }
@@ -179,11 +181,14 @@ pub fn renew(dir: &Dir) -> Result<()> {
             "an exchange has begun already; `ropewalk cluster authority show` says how it stands, `finish` ends it"
         ),
     })?;
-    output::line("a new authority signs; the one before is believed until `ropewalk cluster authority finish`");
+    output::line(
+        "a new authority signs; the one before is believed until `ropewalk cluster authority finish`",
+    );
     let dir = ClusterDir::open(&dir.path)?;
     let newest = newest(&dir)?;
     let stand = link::run(async {
-        let done = |stand: &Stand| stand.report.believed.first() == Some(&newest) && stand.behind().is_empty();
+        let done =
+            |stand: &Stand| stand.report.believed.first() == Some(&newest) && stand.behind().is_empty();
         until(&Link::new(&dir)?, done).await
     });
     let stand = stand.context(

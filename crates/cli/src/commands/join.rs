@@ -195,21 +195,28 @@ pub fn join(args: &Join) -> Result<()> {
 fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     let place = dir.path.display().to_string();
     if !args.address.is_empty() || !args.pdisk.is_empty() {
-        bail!("this machine has joined before ({place}): its addresses and pdisks stay; leave --address and --pdisk out");
+        bail!(
+            "this machine has joined before ({place}): its addresses and pdisks stay; leave --address and --pdisk out"
+        );
     }
     let name_of = |pid: &Path| pid.file_stem().map(|name| name.to_string_lossy().into_owned());
     let run = fs::read_dir(dir.path.join("run")).into_iter().flatten().flatten().map(|entry| entry.path());
     let pids = run.filter(|path| path.extension().is_some_and(|end| end == "pid"));
     if let Some(lives) = pids.filter(|pid| pid_file::live_pid(pid).is_some()).find_map(|pid| name_of(&pid)) {
-        bail!("{lives} runs here by the former certificate; end what runs first: ropewalk down --dir {place} --force");
+        bail!(
+            "{lives} runs here by the former certificate; end what runs first: ropewalk down --dir {place} --force"
+        );
     }
     let node = dir.file.nodes.first().cloned();
     if node.is_some() != (token.role == Role::Server) {
         let was = if node.is_some() { "a server" } else { "no server" };
-        bail!("this machine has joined before, and is {was}: make such a token (`ropewalk node token --role`)");
+        bail!(
+            "this machine has joined before, and is {was}: make such a token (`ropewalk node token --role`)"
+        );
     }
     interrupt::catch()?;
-    let name = args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
+    let name =
+        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
     let (key, joined) = ask(token, &name, node.as_ref().map(|node| &node.addr))?;
     if joined.cluster != dir.file.cluster_id()? {
         bail!("{place} is of another cluster than the token; name another directory (--dir)");

@@ -83,7 +83,12 @@ impl Follower {
                     self.not_before = Instant::now() + self.pause;
                     self.pause = (self.pause * 2).min(PAUSE_MAX);
                     let text = format!("the certificate is not renewed: {error:#}");
-                    base::events::raise(base::events::Severity::Warning, "certificate", "this machine", &text);
+                    base::events::raise(
+                        base::events::Severity::Warning,
+                        "certificate",
+                        "this machine",
+                        &text,
+                    );
                     tracing::warn!("{text}");
                 }
             }

@@ -46,7 +46,8 @@ impl Door {
 
     fn open(&self) -> Result<(ClusterFile, Authorities)> {
         let file = ClusterDir::open(&self.path)?.file;
-        let authorities = file.authorities()?.context("the manager's machine needs the secret in cluster.toml")?;
+        let authorities =
+            file.authorities()?.context("the manager's machine needs the secret in cluster.toml")?;
         Ok((file, authorities))
     }
 

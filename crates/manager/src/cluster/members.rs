@@ -26,7 +26,8 @@ impl Cluster {
     /// Who has joined, by rising number.
     pub(super) fn member_list(&self) -> Vec<MemberInfo> {
         let info = |(&id, record): (&MemberId, &MemberRecord)| {
-            let MemberRecord { name, role, node, joined, certified, until, authority, key: _ } = record.clone();
+            let MemberRecord { name, role, node, joined, certified, until, authority, key: _ } =
+                record.clone();
             let limits = self.map.limits_of(id).cloned().unwrap_or_default();
             let revoked = self.is_revoked(id);
             MemberInfo { id, name, role, node, joined, certified, until, revoked, limits, authority }
@@ -280,8 +281,7 @@ mod tests {
         }
         let admit = |stage: &mut Stage, token: u64| {
             let (hash, name) = ([token as u8; 32], format!("m{token}"));
-            let asked =
-                Admission { token, hash, name, now: NOW, until: NOW + 900, ..Admission::default() };
+            let asked = Admission { token, hash, name, now: NOW, until: NOW + 900, ..Admission::default() };
             stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)))
         };
         (5..7).for_each(|token| assert!(matches!(admit(&mut stage, token), MgrReply::Admitted { .. })));
