@@ -150,7 +150,7 @@ impl State {
             b'n' => is::<CounterRecord>(key, value)?,
             b'p' => drop(keys::open_pdisk(key, value)?),
             b'v' => is::<keys::InvitationRecord>(key, value)?,
-            b'j' => is::<keys::MemberRecord>(key, value)?,
+            b'j' => drop(keys::open_member(key, value)?),
             b'a' => is::<Limits>(key, value)?,
             b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,

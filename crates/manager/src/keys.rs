@@ -457,8 +457,46 @@ pub struct MemberRecord {
     pub certified: u64,
     /// When that ends, seconds since 1970.
     pub until: u64,
+    /// Who has signed it: SHA-256 of the authority's certificate; 0: not known.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key: of no other one it is renewed; 0: not known.
+    pub key: [u8; 32],
 }
-record!(MemberRecord, "member", 1);
+record!(MemberRecord, "member", 2);
+
+/// The same as version 1 had it: without what signed the certificate, and of which key it is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MemberRecord1 {
+    name: String,
+    role: Role,
+    node: Option<NodeId>,
+    joined: u64,
+    certified: u64,
+    until: u64,
+}
+record!(MemberRecord1, "member", 1);
+
+#[cfg(test)]
+impl From<MemberRecord> for MemberRecord1 {
+    fn from(record: MemberRecord) -> MemberRecord1 {
+        let MemberRecord { name, role, node, joined, certified, until, authority: _, key: _ } = record;
+        MemberRecord1 { name, role, node, joined, certified, until }
+    }
+}
+
+/// The record of a member in a value, of an earlier version too.
+pub fn open_member(key: &[u8], value: &[u8]) -> Result<MemberRecord, BadRecord> {
+    let newest = open_record::<MemberRecord>(key, value);
+    if newest.is_err()
+        && let Ok(old) = open_record::<MemberRecord1>(key, value)
+    {
+        let MemberRecord1 { name, role, node, joined, certified, until } = old;
+        let (authority, key) = ([0; 32], [0; 32]);
+        return Ok(MemberRecord { name, role, node, joined, certified, until, authority, key });
+    }
+    newest
+}
+
 /// `j MEMBER`
 pub fn member_key(member: MemberId) -> Vec<u8> {
     Key::new(b'j').u64(member.0).done()

@@ -41,6 +41,8 @@ pub(crate) struct Core {
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
     identity: RwLock<Identity>,
+    /// An authority is believed no more that was.
+    dropped_authorities: AtomicBool,
     /// Where this process's loopback addresses mean something: the boot, and the network namespace. Drawn where the system does
     /// not say: nobody else is there then.
     pub place: String,
@@ -87,6 +89,7 @@ impl Core {
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
             process,
             identity: RwLock::new(identity),
+            dropped_authorities: AtomicBool::new(false),
             place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
             placing: Semaphore::new(1),
@@ -169,8 +172,18 @@ impl Core {
         self.identity.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    pub(crate) fn set_identity(&self, identity: Identity) {
-        *self.identity.write().unwrap_or_else(|e| e.into_inner()) = identity;
+    /// Gives the one before.
+    pub(crate) fn set_identity(&self, identity: Identity) -> Identity {
+        let mut place = self.identity.write().unwrap_or_else(|e| e.into_inner());
+        if place.believed().iter().any(|one| !identity.believed().contains(one)) {
+            self.dropped_authorities.store(true, Ordering::Relaxed);
+        }
+        std::mem::replace(&mut place, identity)
+    }
+
+    /// Whether connections may stand whose peers' certificates are of an authority that is believed no more.
+    pub(crate) fn has_dropped_authorities(&self) -> bool {
+        self.dropped_authorities.load(Ordering::Relaxed)
     }
 
     /// Whether a member's certificate is worth nothing any more.

@@ -6,13 +6,13 @@ use std::{net::SocketAddr, sync::Arc};
 use base::{BufPool, Epoch, MemberId, NodeId, SessionId};
 use tokio::runtime::Handle;
 use trust::Identity;
-use wire::frame::Service;
+use wire::{frame::Service, hello::Role};
 
 use crate::{
     calls::{handler::Handler, service},
     config::{EndpointConfig, Transfer, check_conns_max},
     connections::{
-        accept,
+        accept, exchange,
         groups::{self, Groups, Receive},
         socket,
     },
@@ -153,15 +153,32 @@ impl Endpoint {
         self.core().identity()
     }
 
-    /// Proves itself by another certificate from now on, of the same member: connections that stand go on.
+    /// Proves itself by another certificate from now on, of the same member: connections that stand go on. Where it is another
+    /// authority's, or one is believed no more that was, they are made anew within seconds, and no call is lost by that.
     pub fn set_identity(&self, identity: Identity) -> Result<(), NetError> {
         let config = &self.core().config;
         check_identity(config, &identity)?;
         if identity.member().id != self.identity().member().id {
             return Err(NetError::OtherMember);
         }
-        self.core().set_identity(identity.speaking(config.build.protocols));
+        let identity = identity.speaking(config.build.protocols);
+        let before = self.core().set_identity(identity.clone());
+        exchange::begin(self.groups(), &before, &identity);
         Ok(())
+    }
+
+    /// The processes that are connected by a certificate of another authority than the own one: they have not got a new one yet.
+    pub fn of_other_authorities(&self) -> Vec<(MemberId, Role, NodeId)> {
+        let own = self.identity();
+        let mut all = Vec::new();
+        for group in self.groups().all() {
+            let others = group.conns().into_iter().filter(|conn| !conn.have().leaving);
+            let others = others.filter(|conn| conn.peer.shown.signer(&own) != Some(own.signer()));
+            all.extend(others.map(|conn| (conn.peer.member, conn.peer.role, conn.peer.node)));
+        }
+        all.sort_unstable_by_key(|&(member, role, node)| (member, role as u8, node));
+        all.dedup();
+        all
     }
 
     /// These members are shut out from now on: connections with them end, and none begins. Who is shut out stays so.

@@ -143,13 +143,15 @@ pub(crate) enum CloseReason {
     Shutdown,
     #[error("the peer's certificate has been revoked")]
     Revoked,
+    #[error("the peer's certificate is of an authority that is believed no more")]
+    FormerAuthority,
 }
 
 impl CloseReason {
     /// Whether the end was meant, not a failure.
     pub(crate) fn is_meant(&self) -> bool {
-        use CloseReason::{Drained, Revoked, Shutdown, Superseded};
-        matches!(self, Superseded | Drained | Shutdown | Revoked)
+        use CloseReason::{Drained, FormerAuthority, Revoked, Shutdown, Superseded};
+        matches!(self, Superseded | Drained | Shutdown | Revoked | FormerAuthority)
     }
     /// Whether the network between the nodes no longer passes anything.
     pub(crate) fn is_path(&self) -> bool {

@@ -89,7 +89,7 @@ fn signed(id: MemberId, life: Duration) -> Identity {
     let authority = Authority::from_secret(CLUSTER, &secret()).unwrap();
     let Request { key, request } = Request::new().unwrap();
     let certificate = authority.sign_request(&it, &request, life).unwrap();
-    Identity::new(key, certificate, vec![authority.certificate().clone()]).unwrap()
+    Identity::new(key, vec![certificate], vec![authority.certificate().clone()]).unwrap()
 }
 
 /// What strangers have.

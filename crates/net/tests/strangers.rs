@@ -84,7 +84,7 @@ fn signed(member: &Member, life: Duration) -> Identity {
     let authority = Authority::from_secret(CLUSTER, &secret()).unwrap();
     let Request { key, request } = Request::new().unwrap();
     let certificate = authority.sign_request(member, &request, life).unwrap();
-    Identity::new(key, certificate, vec![authority.certificate().clone()]).unwrap()
+    Identity::new(key, vec![certificate], vec![authority.certificate().clone()]).unwrap()
 }
 
 /// Asks once, without patience.

@@ -47,10 +47,18 @@ pub enum VisitReply {
         reason: String,
     },
     /// The new certificate.
-    Renewed {
-        /// It.
-        certificate: Vec<u8>,
-    },
+    Renewed(Box<Signed>),
+}
+
+/// A certificate, and what goes with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Signed {
+    /// It.
+    pub certificate: Vec<u8>,
+    /// What is shown behind it: while the cluster's authority is exchanged, that of the newest by the one before.
+    pub behind: Vec<Vec<u8>>,
+    /// The authorities to believe, the newest first; two while one is exchanged.
+    pub authorities: Vec<Vec<u8>>,
 }
 
 /// What a new member needs to know.
@@ -65,9 +73,7 @@ pub struct Joined {
     /// Its node, if it is a server.
     pub node: Option<NodeId>,
     /// The certificate of its key.
-    pub certificate: Vec<u8>,
-    /// The cluster's authority.
-    pub authority: Vec<u8>,
+    pub signed: Signed,
     /// Connections need not be encrypted after the handshake.
     pub clear: bool,
 }

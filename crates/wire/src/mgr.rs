@@ -476,6 +476,8 @@ pub enum MgrRequest {
         /// At most [`crate::nsd::BATCH_MAX`].
         files: Vec<InodeNo>,
     },
+    /// Which authorities of the cluster are believed, and by which the asker's certificate was signed last.
+    Authorities,
 }
 
 /// Who asks to be let in.
@@ -497,6 +499,10 @@ pub struct Admission {
     pub now: u64,
     /// When its certificate is to end, seconds since 1970.
     pub until: u64,
+    /// Who signs it: SHA-256 of the authority's certificate.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key.
+    pub key: [u8; 32],
 }
 
 /// A certificate that takes the place of another one.
@@ -510,6 +516,23 @@ pub struct Recertified {
     pub now: u64,
     /// When it ends, seconds since 1970.
     pub until: u64,
+    /// Who signs it: SHA-256 of the authority's certificate.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key, which the one before certified as well.
+    pub key: [u8; 32],
+    /// The one before was signed by an authority that is being exchanged, whose key others may have.
+    pub of_former: bool,
+}
+
+/// The authorities of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AuthorityReport {
+    /// SHA-256 of the certificates of those that are believed, the newest first, which signs; two while one is exchanged.
+    pub believed: Vec<[u8; 32]>,
+    /// By which the asker's certificate was signed last, if the asker is a machine that has joined; 0: not known.
+    pub own: Option<[u8; 32]>,
+    /// Processes that are connected to the manager by a certificate of another one than the newest.
+    pub others: Vec<(MemberId, Role, NodeId)>,
 }
 
 /// Who has joined.
@@ -533,6 +556,8 @@ pub struct MemberInfo {
     pub revoked: bool,
     /// What its sessions may do.
     pub limits: Limits,
+    /// Who has signed its certificate: SHA-256 of the authority's certificate; 0: not known.
+    pub authority: [u8; 32],
 }
 
 /// Longest time for which a machine is invited, seconds: a week.
@@ -739,6 +764,8 @@ pub enum MgrReply {
     Versions(Box<VersionReport>),
     /// See [`MgrRequest::MayUse`]: all of them.
     MayUse(bool),
+    /// See [`MgrRequest::Authorities`].
+    Authorities(Box<AuthorityReport>),
 }
 
 /// Why the manager did not do it.

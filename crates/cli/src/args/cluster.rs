@@ -19,6 +19,36 @@ pub enum Whole {
     /// Let the cluster store things in the newest way, once all run a version that can read it. There is no way back
     #[command(after_help = "Example:\n  ropewalk cluster finalize --dir /data/rope")]
     Finalize(Dir),
+    /// The authority that signs who is a member: whose it is, and how it is exchanged for a new one
+    #[command(subcommand)]
+    Authority(Authority),
+}
+
+#[derive(Subcommand)]
+pub enum Authority {
+    /// Which authorities are believed, and who still has a certificate of the one before while it is exchanged
+    #[command(after_help = "Examples:
+  ropewalk cluster authority show --dir /data/rope
+  ropewalk cluster authority show --dir /data/rope --json | jq -r '.behind[].name'")]
+    Show(Listing),
+    /// Begin to exchange it, on the manager's machine, while everything runs: a new secret and authority are made, both are
+    /// believed, and each machine has its certificate signed anew by itself, at once or when it is back
+    #[command(after_help = "Example:\n  ropewalk cluster authority renew --dir /data/rope")]
+    Renew(Dir),
+    /// End the exchange: what the authority before has signed, and tokens that were made before, are worth nothing from now on
+    #[command(after_help = "Examples:
+  ropewalk cluster authority finish --dir /data/rope
+  ropewalk cluster authority finish --dir /data/rope --force")]
+    Finish(AuthorityFinish),
+}
+
+#[derive(Args)]
+pub struct AuthorityFinish {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Also while machines have a certificate of the one before: they are shut out, and join again with a token
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Subcommand)]

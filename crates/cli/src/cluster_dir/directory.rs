@@ -15,7 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use base::{ByteSize, ClusterId, NodeId, PdiskId};
+use net::Secret;
 use serde::{Deserialize, Serialize};
+use trust::Authorities;
 
 use crate::{
     args::CipherList,
@@ -46,6 +48,9 @@ pub struct ClusterFile {
     /// has none, but a key of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// The one before, while it is exchanged: its authority is believed as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_secret: Option<String>,
     /// How what the cluster's processes send each other is protected.
     #[serde(default)]
     pub cipher_list: CipherList,
@@ -98,6 +103,19 @@ impl ClusterFile {
             .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
     }
 
+    /// The cluster's authorities, where it was made; none on other machines.
+    pub fn authorities(&self) -> Result<Option<Authorities>> {
+        let Some(secret) = &self.secret else { return Ok(None) };
+        let read = |digits: &String| {
+            // Not shown, whatever it is.
+            Secret::from_hex(digits)
+                .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")
+        };
+        let former = self.former_secret.as_ref().map(read).transpose()?;
+        let made = Authorities::from_secrets(self.cluster_id()?, &read(secret)?, former.as_ref());
+        Ok(Some(made.context("make the cluster's authority")?))
+    }
+
     /// The node with this id, if this machine runs it.
     pub fn node(&self, id: NodeId) -> Option<&NodeFile> {
         self.nodes.iter().find(|node| node.id == id)
@@ -118,7 +136,7 @@ impl ClusterDir {
         Ok(renewal::Machine {
             path: self.path.clone(),
             cluster: self.file.cluster_id()?,
-            secret: self.file.secret.clone(),
+            authorities: self.file.authorities()?,
             manager: self.file.manager.clone(),
         })
     }
@@ -244,8 +262,31 @@ impl ClusterDir {
         }
     }
 
-    /// Writes `cluster.toml`, durably, and thereby makes it a cluster.
+    /// Writes `cluster.toml`, durably, and thereby makes it a cluster. The secrets stay as they are there by now: an exchange of them
+    /// may have begun since `file` was read.
     pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
+        let _lock = lock(path)?;
+        let mut file = file.clone();
+        if let Some(there) = ClusterDir::open_if_made(path)?.filter(|there| there.file.secret.is_some()) {
+            (file.secret, file.former_secret) = (there.file.secret, there.file.former_secret);
+        }
+        ClusterDir::write(path, &file)
+    }
+
+    /// Changes the secrets, durably and at once, by what they are now: the present one and the one before.
+    pub fn exchange_secrets(
+        path: &Path,
+        change: impl FnOnce(String, Option<String>) -> Result<(String, Option<String>)>,
+    ) -> Result<()> {
+        let _lock = lock(path)?;
+        let mut file = ClusterDir::open(path)?.file;
+        let secret = file.secret.take().context("this machine has no secret of the cluster")?;
+        let (secret, former) = change(secret, file.former_secret.take())?;
+        (file.secret, file.former_secret) = (Some(secret), former);
+        ClusterDir::write(path, &file)
+    }
+
+    fn write(path: &Path, file: &ClusterFile) -> Result<()> {
         let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
         let temporary = path.join("cluster.toml.new");
         let target = path.join("cluster.toml");
@@ -365,6 +406,16 @@ impl Claim {
     }
 }
 
+/// Held while `cluster.toml` is read, changed and written.
+fn lock(path: &Path) -> Result<fs::File> {
+    let lock = || {
+        let dir = fs::File::open(path)?;
+        dir.lock()?;
+        Ok::<_, io::Error>(dir)
+    };
+    lock().with_context(|| format!("lock {}", path.display()))
+}
+
 /// How the first line of `cluster.toml` begins; the CRC-32C of all that follows it comes next, in hexadecimal.
 const SUM: &str = "# Take this line away when you edit the file. Sum: ";
 
@@ -449,6 +500,7 @@ mod tests {
                 pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
             }],
             secret: Some("01".repeat(32)),
+            former_secret: Some("02".repeat(32)),
             cipher_list: CipherList::Empty,
         };
         let text = toml::to_string(&file).unwrap().into_bytes();
@@ -475,6 +527,7 @@ mod tests {
             mount: None,
             nodes: Vec::new(),
             secret: None,
+            former_secret: None,
             cipher_list: CipherList::default(),
         };
         ClusterDir::save(&claim.path, &file).unwrap();
@@ -485,6 +538,30 @@ mod tests {
         fs::remove_file(dir.path().join("cluster.toml")).unwrap();
         assert!(ClusterDir::claim(dir.path()).is_err());
         assert!(dir.path().join("data").exists());
+    }
+
+    #[test]
+    fn what_was_read_before_an_exchange_does_not_bring_the_former_secret_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let file = format!(
+            "format = {FORMAT}\nname = 'c'\nid = '7'\nsecret = '{}'\nmanager = '127.0.0.1:1'\nnodes = []\n",
+            "01".repeat(32)
+        );
+        fs::write(path.join("cluster.toml"), file).unwrap();
+        let mut before = ClusterDir::open(path).unwrap().file;
+        let [first, second] = ["01", "02"].map(|byte| byte.repeat(32));
+        ClusterDir::exchange_secrets(path, |now, former| {
+            assert_eq!((&now, former), (&first, None));
+            Ok((second.clone(), Some(now)))
+        })
+        .unwrap();
+        before.name = "d".into();
+        ClusterDir::save(path, &before).unwrap();
+        let now = ClusterDir::open(path).unwrap().file;
+        assert_eq!((now.name.as_str(), now.secret, now.former_secret), ("d", Some(second), Some(first)));
+        assert!(ClusterDir::exchange_secrets(path, |_, _| bail!("no")).is_err());
+        assert_eq!(fs::metadata(path.join("cluster.toml")).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

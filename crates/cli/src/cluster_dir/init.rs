@@ -55,6 +55,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         name,
         id: make::new_id()?.to_string(),
         secret: Some(make::new_secret()?),
+        former_secret: None,
         cipher_list: args.cipher_list.unwrap_or(if clear { CipherList::Empty } else { CipherList::Default }),
         code: None,
         block_size: None,

@@ -139,6 +139,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         name,
         id: new_id()?.to_string(),
         secret: Some(new_secret()?),
+        former_secret: None,
         cipher_list: args.cipher_list.unwrap_or(if listen.is_loopback() {
             CipherList::Empty
         } else {

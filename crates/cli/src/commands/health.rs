@@ -9,6 +9,7 @@ use wire::{
 };
 
 use super::{
+    authority,
     listing::rack_losses_survived,
     members,
     rebuild::{rebuild_rows, waiting},
@@ -118,14 +119,16 @@ struct Health {
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let (report, members) = link::run(async {
+    let (report, members, exchange) = link::run(async {
         let link = Link::new(&dir)?;
-        Ok((link.cluster().await?, members::members(&link).await?))
+        let (report, members) = (link.cluster().await?, members::members(&link).await?);
+        Ok((report, members, authority::Stand::ask(&link).await?.remark()))
     })?;
     let map = &report.map;
     let mut remarks = Vec::new();
     let now = renewal::now();
     remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
+    remarks.extend(exchange);
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \

@@ -1,15 +1,16 @@
 //! `ropewalk init`, `ropewalk node token` and `ropewalk join`: a cluster of several machines.
 
 use std::{
+    fs,
     io::{self, Read},
     path::Path,
     time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Role, Secret, VisitError};
+use net::{Role, VisitError};
 use serde::Serialize;
-use trust::{Authority, Request, Token, Visitor};
+use trust::{Request, Token, Visitor};
 use wire::{
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
@@ -24,6 +25,7 @@ use crate::{
     interrupt,
     link::{self, Link},
     output,
+    process::pid_file,
 };
 
 /// How long the manager may take to answer.
@@ -65,7 +67,7 @@ struct Printed<'a> {
 /// `ropewalk node token`.
 pub fn token(args: &NodeToken) -> Result<()> {
     let dir = args.dir.open()?;
-    let secret = dir.file.secret.as_deref().and_then(Secret::from_hex).context(
+    let authorities = dir.file.authorities()?.context(
         "tokens are made where the cluster was made: this machine has no secret of the cluster in its cluster.toml",
     )?;
     if dir.file.manager.iter().all(|addr| addr.ip().is_loopback()) {
@@ -84,7 +86,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
         id: u64::from_le_bytes(make::random()?).max(1), // 0 is who has the secret
         expires: now + args.lifetime.as_secs(),
         secret: make::random()?,
-        authority: Authority::from_secret(dir.file.cluster_id()?, &secret)?.fingerprint(),
+        authority: authorities.newest().fingerprint(),
         managers: dir.file.manager.to_vec(),
     };
     link::run(async {
@@ -138,6 +140,9 @@ async fn limits(link: &Link, args: &NodeToken) -> Result<Limits> {
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
+    if let Some(dir) = ClusterDir::open_if_made(&path)?.filter(|dir| !dir.file.manager_here) {
+        return join_again(dir, &token, args);
+    }
     let addrs = server_addresses(&token, args)?;
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
@@ -185,6 +190,54 @@ pub fn join(args: &Join) -> Result<()> {
     Ok(())
 }
 
+/// The same of a machine that has joined before, and was shut out or missed an exchange of the authority: it gets another
+/// certificate, of another key. What it runs, and the data on it, stay.
+fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
+    let place = dir.path.display().to_string();
+    if !args.address.is_empty() || !args.pdisk.is_empty() {
+        bail!(
+            "this machine has joined before ({place}): its addresses and pdisks stay; leave --address and --pdisk out"
+        );
+    }
+    let name_of = |pid: &Path| pid.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let run = fs::read_dir(dir.path.join("run")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let pids = run.filter(|path| path.extension().is_some_and(|end| end == "pid"));
+    if let Some(lives) = pids.filter(|pid| pid_file::live_pid(pid).is_some()).find_map(|pid| name_of(&pid)) {
+        bail!(
+            "{lives} runs here by the former certificate; end what runs first: ropewalk down --dir {place} --force"
+        );
+    }
+    let node = dir.file.nodes.first().cloned();
+    if node.is_some() != (token.role == Role::Server) {
+        let was = if node.is_some() { "a server" } else { "no server" };
+        bail!(
+            "this machine has joined before, and is {was}: make such a token (`ropewalk node token --role`)"
+        );
+    }
+    interrupt::catch()?;
+    let name =
+        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
+    let addrs = node.as_ref().map(|node| &node.addr);
+    let (key, joined) = ask(token, &name, addrs, args.rack.as_deref())?;
+    if joined.cluster != dir.file.cluster_id()? {
+        bail!("{place} is of another cluster than the token; name another directory (--dir)");
+    }
+    if joined.node != node.as_ref().map(|node| node.id) {
+        bail!(
+            "the manager has let this machine in as another node than before: {name} is new there (`ropewalk node remove {name}`). \
+             Join again by the name that the node has by now (--name)"
+        );
+    }
+    keys::save(&dir.path, &key, &joined.signed)?;
+    dir.file.manager = Addrs::new(token.managers.clone()).context("the token's managers")?;
+    ClusterDir::save(&dir.path, &dir.file)?;
+    output::line(format!("this machine is a member of cluster {} again", joined.name));
+    let Some(node) = node else { return Ok(()) };
+    up::start(&dir, args.no_service)?;
+    output::line(format!("node {name} serves at {}", node.addr));
+    Ok(())
+}
+
 /// `-`: from standard input, where no list of processes shows it.
 fn text_of(token: &str) -> Result<String> {
     if token != "-" {
@@ -223,7 +276,7 @@ fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> 
         rack: rack.unwrap_or_default().to_owned(),
         request,
     };
-    let visitor = Visitor::new(token.authority)?;
+    let visitor = Visitor::new(vec![token.authority])?;
     let said = frame::encode(&VisitRequest::Join(request));
     let answered = link::run(async {
         let mut failed = None;
@@ -245,7 +298,7 @@ fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> 
     match frame::decode(&answered).context("decode the manager's answer")? {
         VisitReply::Joined(joined) => Ok((key, *joined)),
         VisitReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
-        VisitReply::Renewed { .. } => bail!("unexpected answer from the manager to Join"),
+        VisitReply::Renewed(_) => bail!("unexpected answer from the manager to Join"),
     }
 }
 
@@ -261,7 +314,7 @@ fn keep(
     for sub in ["run", "log", "nodes"] {
         access::make_dir(&dir.join(sub)).with_context(|| format!("create {}", dir.join(sub).display()))?;
     }
-    keys::save(dir, key, &joined.certificate, &joined.authority)?;
+    keys::save(dir, key, &joined.signed)?;
     let node = |(id, addr)| NodeFile { id, name: name.to_owned(), addr, pdisks: Vec::new() };
     let file = ClusterFile {
         format: ClusterDir::format(),
@@ -270,6 +323,7 @@ fn keep(
         code: None,
         block_size: None,
         secret: None,
+        former_secret: None,
         cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,

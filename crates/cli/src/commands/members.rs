@@ -204,6 +204,7 @@ mod tests {
             until: 1365 * DAY,
             revoked,
             limits: Default::default(),
+            authority: [1; 32],
         };
         let said = |day: u64| overdue(&of(false), day * DAY);
         assert_eq!((said(1000), said(1300)), (None, None));
@@ -224,6 +225,7 @@ mod tests {
             until: 2,
             revoked,
             limits: Default::default(),
+            authority: [1; 32],
         };
         let all = [member(1, "a", true), member(2, "a", false), member(3, "b", true), member(4, "c", false)];
         let both = [&all[..], &[member(5, "c", false)]].concat();

@@ -2,6 +2,7 @@
 
 mod advise;
 mod ask;
+mod authority;
 mod clients;
 mod config;
 mod down;
@@ -66,6 +67,9 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
         Command::Cluster(args::Whole::Version(listing)) => versions::version(listing),
         Command::Cluster(args::Whole::Finalize(dir)) => versions::finalize(dir),
+        Command::Cluster(args::Whole::Authority(args::Authority::Show(listing))) => authority::show(listing),
+        Command::Cluster(args::Whole::Authority(args::Authority::Renew(dir))) => authority::renew(dir),
+        Command::Cluster(args::Whole::Authority(args::Authority::Finish(args))) => authority::finish(args),
         Command::Node(args::Node::List(listing)) => nodes::list(listing),
         Command::Node(args::Node::Show(args)) => nodes::show(args),
         Command::Node(args::Node::Token(args)) => join::token(args),

@@ -35,6 +35,20 @@ async fn open_manager(dir: &ClusterDir) -> Result<manager::Manager> {
     }
 }
 
+/// How often those who ask for the authorities are told anew.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Keeps what the manager says of the cluster's authorities as its process believes them.
+async fn tell_authorities(manager: manager::Manager, endpoint: net::Endpoint) {
+    loop {
+        let believed: Vec<_> = endpoint.identity().believed().iter().map(|one| one.0).collect();
+        let exchanging = believed.len() > 1;
+        let others = if exchanging { endpoint.of_other_authorities() } else { Vec::new() };
+        manager.set_authorities(believed, others);
+        tokio::time::sleep(TELL).await;
+    }
+}
+
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
     let Some(manager) = stop.before(open_manager(dir)).await else { presence.end_process(Ok(())) };
@@ -42,7 +56,8 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &dir.file.manager)?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
-    let door = Arc::new(Door::new(dir, running.manager())?);
+    let door = Arc::new(Door::new(dir, running.manager()));
+    tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));
     endpoint.receive_visitors(Box::new(move |from, said| {
         let door = Arc::clone(&door);
         Box::pin(async move { door.answer(from, &said).await })

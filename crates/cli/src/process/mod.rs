@@ -2,6 +2,7 @@
 //! found, started and ended on this machine.
 
 pub mod admin;
+pub mod certificate;
 pub mod control;
 pub mod endpoint;
 pub mod ident;

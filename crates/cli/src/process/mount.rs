@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     args,
-    cluster_dir::{ClusterDir, access, renewal},
+    cluster_dir::{ClusterDir, access},
 };
 
 /// How long the end of a mount may take to write what is dirty.
@@ -41,7 +41,6 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             metrics::serve(addr).await?;
         }
         let own = endpoint::start_client_endpoint(dir)?;
-        tokio::spawn(renewal::keep(dir.machine()?, own.clone()));
         let running = admin::serve_admin(&own, "client", &mountpoint.display().to_string());
         tunables::follow(&own, &dir.file.manager, Arc::clone(&running));
         let config = endpoint::client_config(dir, fs_name, mountpoint.display().to_string(), &own);

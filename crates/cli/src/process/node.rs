@@ -14,7 +14,7 @@ use super::{
     stop::Stop,
     tunables,
 };
-use crate::cluster_dir::{ClusterDir, NodeFile, renewal};
+use crate::cluster_dir::{ClusterDir, NodeFile};
 
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
@@ -69,7 +69,6 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     }
     let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
-    tokio::spawn(renewal::keep(dir.machine()?, endpoint.clone()));
     let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
     tunables::follow(&endpoint, &dir.file.manager, Arc::clone(&running));

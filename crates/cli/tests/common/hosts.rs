@@ -74,6 +74,31 @@ impl<'a> Machine<'a> {
     }
 }
 
+impl Machine<'_> {
+    /// Mounts fs1 beside its directory.
+    pub fn mounted(&self) -> PathBuf {
+        let mnt = self.dir.with_extension("mnt");
+        fs::create_dir(&mnt).unwrap();
+        self.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
+        mnt
+    }
+
+    /// Takes a process away from it, without a word; `*`: all.
+    pub fn kill(&self, name: &str) {
+        for entry in fs::read_dir(self.dir.join("run")).unwrap() {
+            let path = entry.unwrap().path();
+            let is_its = name == "*" || path.file_stem().is_some_and(|stem| stem == name);
+            if is_its && path.extension().is_some_and(|end| end == "pid") {
+                let text = fs::read_to_string(path).unwrap();
+                let pid = text.lines().next().unwrap().parse().unwrap();
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                // One that has ended needs none.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 /// What runs on the machines of a test ends with it.
 pub struct Down<'a>(pub Vec<&'a Machine<'a>>);
 

@@ -6,7 +6,7 @@ use base::MemberId;
 use libc::{EINVAL, ENOENT};
 use wire::{
     map::PdiskEntry,
-    mgr::{MgrError, MgrReply, MgrRequest},
+    mgr::{AuthorityReport, MgrError, MgrReply, MgrRequest},
 };
 
 use super::{Ask, Cluster, Event, Question, Step, stored::map_record};
@@ -150,6 +150,12 @@ impl Cluster {
                 Err(error) => step.refuse(ticket, error),
             },
             Request(R::Members) => step.reply(ticket, MgrReply::Members(self.member_list())),
+            Request(R::Authorities) => {
+                // `Manager::handle` adds what the process knows.
+                let own = self.members.get(&question.member).map(|record| record.authority);
+                let report = AuthorityReport { own, ..AuthorityReport::default() };
+                step.reply(ticket, MgrReply::Authorities(Box::new(report)));
+            }
             Request(R::Recertify { member, what }) => {
                 let outcome = self.renew_member(member, what, step);
                 step.answer(ticket, outcome);

@@ -94,7 +94,7 @@ pub fn invitations(from: &dyn Read) -> Result<BTreeMap<u64, InvitationRecord>, R
 pub fn members(from: &dyn Read) -> Result<BTreeMap<MemberId, MemberRecord>, ReadError> {
     let mut members = BTreeMap::new();
     keys::walk(from, b"j", &prefix_end(b"j"), |key, value| {
-        members.insert(MemberId(last_u64(key)), open_record(key, value)?);
+        members.insert(MemberId(last_u64(key)), keys::open_member(key, value)?);
         Ok(true)
     })?;
     Ok(members)

@@ -3,10 +3,13 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{Epoch, FsId};
+use base::{Epoch, FsId, MemberId, NodeId};
 use libc::{EIO, ETIMEDOUT};
 use tokio::sync::oneshot;
-use wire::mgr::{FileKind, MgrError, MgrReply, MgrRequest};
+use wire::{
+    hello::Role,
+    mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest},
+};
 
 use super::{ANSWER_BEFORE, Caller, Manager, read_refusal, shared::Asker, stopping};
 use crate::{
@@ -44,6 +47,14 @@ impl Manager {
             MgrRequest::StatFs { fs } => match self.ask(caller, request).await? {
                 MgrReply::StatFs { total, free, .. } => {
                     Ok(MgrReply::StatFs { total, free, inodes: self.inodes(fs)? })
+                }
+                other => Ok(other),
+            },
+            MgrRequest::Authorities => match self.ask(caller, request).await? {
+                MgrReply::Authorities(mut report) => {
+                    let known = self.inner.authorities.lock().clone();
+                    (report.believed, report.others) = (known.believed, known.others);
+                    Ok(MgrReply::Authorities(report))
                 }
                 other => Ok(other),
             },
@@ -112,6 +123,11 @@ impl Manager {
             | MgrRequest::ListXattr { .. } => self.read(session, request).await,
             of_cluster => self.ask(caller, of_cluster).await,
         }
+    }
+
+    /// What [`MgrRequest::Authorities`] hears from now on: which are believed, and who is connected by another than the newest.
+    pub fn set_authorities(&self, believed: Vec<[u8; 32]>, others: Vec<(MemberId, Role, NodeId)>) {
+        *self.inner.authorities.lock() = AuthorityReport { believed, own: None, others };
     }
 
     /// Asks the cluster's task.

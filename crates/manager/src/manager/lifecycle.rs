@@ -119,6 +119,7 @@ impl Manager {
             place,
             hash,
             log: EventLog::default(),
+            authorities: Mutex::default(),
             store: scrubbed,
             scrubbing: Arc::default(),
             damaged_records: Mutex::default(),

@@ -78,8 +78,11 @@ fn records() -> Records {
         joined: 1,
         certified: 1,
         until: expires,
+        authority: [4; 32],
+        key: [5; 32],
     };
-    put(&mut all, keys::member_key(base::MemberId(7)), member);
+    put(&mut all, keys::member_key(base::MemberId(7)), member.clone());
+    put(&mut all, keys::member_key(base::MemberId(8)), keys::MemberRecord1::from(member));
     let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, subtree: None };
     put(&mut all, keys::limits_key(base::MemberId(7)), limits);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });

@@ -94,7 +94,7 @@ pub(super) fn client(member: u64) -> net::Endpoint {
     let asked = trust::Request::new().unwrap();
     let certificate = authority.sign_request(&it, &asked.request, Duration::ZERO).unwrap();
     let believed = vec![authority.certificate().clone()];
-    let identity = Some(net::Identity::new(asked.key, certificate, believed).unwrap());
+    let identity = Some(net::Identity::new(asked.key, vec![certificate], believed).unwrap());
     let config =
         net::EndpointConfig { cluster: ClusterId(7), identity, role: Role::Client, ..Default::default() };
     net::Endpoint::start(config).unwrap()

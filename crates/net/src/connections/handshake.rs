@@ -4,6 +4,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,7 @@ use wire::{
 };
 
 use crate::{
-    connections::{handshake_error::HandshakeError, parting, socket::Socket, tls},
+    connections::{handshake_error::HandshakeError, parting, socket::Socket, tls, tls::Shown},
     core::Core,
     links::choose::Path,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Identity {
     pub role: Role,
     /// As which member it has proven that: no two processes are one that are different ones.
     pub member: MemberId,
+    /// By what it has proven that.
+    pub shown: Arc<Shown>,
     pub session: SessionId,
     pub build: Build,
 }
@@ -110,13 +113,14 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             addresses,
             clear,
         } => {
-            is_its(core, &shown, role, node).map_err(HandshakeError::Refusing)?;
+            is_its(core, &shown.member, role, node).map_err(HandshakeError::Refusing)?;
             if clear && !config.clear {
                 return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let session = SessionId(0);
-            let peer = Identity { node, process, role, member: shown.id, session, build };
+            let (member, shown) = (shown.member.id, Arc::new(shown));
+            let peer = Identity { node, process, role, member, shown, session, build };
             Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
         }
     }
@@ -157,7 +161,7 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
         };
         return Ok(Came::Visitor(socket, said));
     };
-    match within(left, welcome(core, &socket, &shown)).await {
+    match within(left, welcome(core, &socket, shown)).await {
         Ok((accepted, clear)) => Ok(Came::Member(socket.settle(clear), accepted)),
         Err(error) => {
             // It was told.
@@ -212,14 +216,14 @@ async fn read_out(stream: &mut TcpStream) {
     .await;
 }
 
-async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accepted, bool), HandshakeError> {
+async fn welcome(core: &Core, socket: &Socket, shown: Shown) -> Result<(Accepted, bool), HandshakeError> {
     let config = &core.config;
     let introduction: Introduction = match receive(socket).await? {
         (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
     let verdict =
-        judge(&introduction).and_then(|()| is_its(core, shown, introduction.role, introduction.node));
+        judge(&introduction).and_then(|()| is_its(core, &shown.member, introduction.role, introduction.node));
     let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
     let clear = config.clear && introduction.clear == Some(seen);
     let welcome = match &verdict {
@@ -239,7 +243,8 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accept
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, build, .. } = introduction;
-    let peer = Identity { node, process, role, member: shown.id, session, build };
+    let (member, shown) = (shown.member.id, Arc::new(shown));
+    let peer = Identity { node, process, role, member, shown, session, build };
     Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
 }
 

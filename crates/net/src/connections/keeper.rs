@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// A group not used for this long is not reconnected until it is.
-const USED_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const USED_WITHIN: Duration = Duration::from_secs(30);
 /// Time between looks at an idle group.
 const SLEEP: Duration = Duration::from_secs(10);
 /// A draining connection is closed after this, whatever it still waits for.
@@ -147,7 +147,7 @@ fn place_those_not_placed(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], b
     plan.replace(&these.map(|c| c.id).collect::<Vec<_>>());
 }
 
-fn drain(group: &Group, conn: u64) {
+pub(crate) fn drain(group: &Group, conn: u64) {
     let conn = group.lock().conns.iter().find(|c| c.id == conn).cloned();
     if let Some(conn) = conn
         && conn.begin_drain()

@@ -1,8 +1,11 @@
 //! The TLS 1.3 handshake over a socket. No byte beyond it is read: what follows is `records.rs`' business.
 
+use std::sync::OnceLock;
+
 use rustls::{
     Error,
     client::{ClientConnectionData, UnbufferedClientConnection},
+    pki_types::CertificateDer,
     server::{ServerConnectionData, UnbufferedServerConnection},
     unbuffered::{ConnectionState, EncodeError, UnbufferedStatus},
 };
@@ -10,7 +13,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Identity, Member, Spoken, Visitor};
+use trust::{Fingerprint, Identity, Member, Spoken, Visitor};
 use wire::{
     frame::{FrameError, HEADER_LEN, Header, PROTOCOL_VERSION},
     hello::Lane,
@@ -30,6 +33,25 @@ const ALERT: u8 = 21;
 const SEALED: u8 = 23;
 /// Level, description, the kind, and the tag.
 const SEALED_ALERT_LEN: usize = 2 + 1 + 16;
+
+/// What the other end has shown: a certificate that was found good.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// What it says.
+    pub member: Member,
+    certificate: CertificateDer<'static>,
+    /// Found once.
+    signer: OnceLock<Fingerprint>,
+}
+
+impl Shown {
+    /// The authority that has signed it, of those that `own` believes.
+    pub(crate) fn signer(&self, own: &Identity) -> Option<Fingerprint> {
+        let known = self.signer.get().copied().or_else(|| own.signer_of(&self.certificate));
+        let known = known.filter(|signer| own.believed().contains(signer))?;
+        Some(*self.signer.get_or_init(|| known))
+    }
+}
 
 /// Either end of a handshake.
 trait End {
@@ -54,7 +76,7 @@ pub(crate) async fn connect(
     identity: &Identity,
     mut stream: TcpStream,
     lane: Lane,
-) -> Result<(Socket, Member), HandshakeError> {
+) -> Result<(Socket, Shown), HandshakeError> {
     let mut end = identity.connect()?;
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
@@ -79,7 +101,7 @@ pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
     visitors: bool,
-) -> Result<(Records, Spoken, Option<Member>), HandshakeError> {
+) -> Result<(Records, Spoken, Option<Shown>), HandshakeError> {
     let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
     let certificates = end.peer_certificates();
@@ -94,9 +116,10 @@ fn spoken(agreed: Option<&[u8]>) -> Result<Spoken, HandshakeError> {
 }
 
 /// What the certificate at the other end says.
-fn shown(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
+fn shown(certificates: Option<&[CertificateDer<'_>]>) -> Result<Shown, HandshakeError> {
     let certificate = certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented)?;
-    Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))
+    let member = Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))?;
+    Ok(Shown { member, certificate: certificate.clone().into_owned(), signer: OnceLock::new() })
 }
 
 /// What the state machine wants next.

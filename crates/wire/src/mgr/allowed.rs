@@ -36,6 +36,7 @@ impl MgrRequest {
             | R::Owned { .. }
             | R::Owners { .. }
             | R::Members
+            | R::Authorities
             | R::Renew { .. } => matches!(role, Role::Server | Role::Client),
             R::RegisterServer { .. } | R::PdiskAdd { .. } | R::PdiskSet { .. } | R::MayUse { .. } => {
                 role == Role::Server
