@@ -95,6 +95,8 @@ pub enum Operation {
     Interrupt { unique: u64 },
     /// Everything durable.
     Syncfs,
+    /// Opens a directory.
+    Opendir,
     /// Nothing to do, but an answer is due.
     Nothing,
     /// Not served: ENOSYS tells the kernel never to ask again, or to do it itself.
@@ -352,7 +354,8 @@ impl Operation {
             opcode::COPY_FILE_RANGE_64 => Operation::CopyRange { args: c.take()?, wide: true },
             opcode::INTERRUPT => Operation::Interrupt { unique: c.take::<abi::InterruptIn>()?.unique },
             opcode::SYNCFS => Operation::Syncfs,
-            // Without OPENDIR there is none of it from recent kernels; nothing is to be closed.
+            opcode::OPENDIR => Operation::Opendir,
+            // Directories have no handles here: nothing is to be closed.
             opcode::DESTROY | opcode::RELEASEDIR => Operation::Nothing,
             _ => Operation::Other,
         })

@@ -79,7 +79,7 @@ fn records() -> Records {
         until: expires,
     };
     put(&mut all, keys::member_key(base::MemberId(7)), member);
-    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, subtree: None };
+    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, ..Default::default() };
     put(&mut all, keys::limits_key(base::MemberId(7)), limits);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {
