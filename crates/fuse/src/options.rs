@@ -125,6 +125,11 @@ impl MountOptions {
         classic + if rings { uring::memory_max(self.max_request) } else { 0 }
     }
 
+    /// Whether the kernel checks permissions: it does not know whom the programs act as where all act as one.
+    pub(crate) fn kernel_checks(&self) -> bool {
+        !matches!(self.squash, Squash::All { .. })
+    }
+
     pub(crate) fn validate(&self) -> Result<(), MountError> {
         let bad = |option, value: u64, range| Err(MountError::BadOption { option, value, range });
         if !(1..=64).contains(&self.threads) {

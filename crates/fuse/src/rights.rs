@@ -4,6 +4,8 @@
 //! is let in to by a handle (a file, a directory), and what is asked by name, is checked once more with the user that he acts as.
 //! What changes names and attributes the manager checks, which hears who asks. Names and attributes that the kernel has
 //! kept it shows to root without a question.
+//!
+//! Where all act as one user the kernel, which sees others, checks nothing: it asks here. What it has kept is that user's to see.
 
 use std::{
     collections::HashMap,
@@ -113,6 +115,7 @@ impl<C: Calls> Session<C> {
             // "." is the inode of a file handle.
             Operation::Lookup { name } if name != b"." => SEARCH,
             Operation::Open { flags, .. } => to_open(*flags),
+            Operation::Access { mask } => *mask as u16 & (READ | WRITE | SEARCH),
             Operation::Opendir | Operation::Readdir { .. } => READ,
             Operation::Setattr(args) if args.valid & fattr::SIZE != 0 && args.valid & fattr::FH == 0 => WRITE,
             Operation::Getxattr { name, .. } if name.starts_with(b"user.") => READ,
