@@ -38,6 +38,7 @@ mod names;
 mod options;
 mod reply;
 mod request;
+mod rights;
 mod session;
 mod sys;
 mod tune;

@@ -125,6 +125,7 @@ impl<C: Calls> Mount<C> {
             channel.clone(),
             options.requests_max,
             options.read_only,
+            options.squash,
             options.root,
             caching,
             runtime.clone(),

@@ -52,6 +52,8 @@ pub enum Answer {
     Statx(Box<Attr>),
     /// Handle and flags.
     Opened(u64, u32),
+    /// An open directory, which has no handle; nothing of it is kept.
+    OpenedDirectory,
     /// Bytes taken.
     Written(u32),
     /// Bytes copied, 64 bits.
@@ -207,6 +209,7 @@ fn with_parts<R>(answer: &Answer, caching: &Caching, send: impl FnOnce(&[&[u8]])
         Answer::Opened(fh, open_flags) => {
             send(&[abi::OpenOut { fh: *fh, open_flags: *open_flags, backing_id: 0 }.as_bytes()])
         }
+        Answer::OpenedDirectory => send(&[abi::OpenOut::default().as_bytes()]),
         Answer::Written(size) => send(&[abi::WriteOut { size: *size, padding: 0 }.as_bytes()]),
         Answer::Copied(bytes) => send(&[abi::CopyFileRangeOut { bytes_copied: *bytes }.as_bytes()]),
         Answer::Data(parts) => send(&parts.iter().map(|b| &b[..]).collect::<Vec<_>>()),

@@ -16,6 +16,7 @@ use std::{
 use base::InodeNo;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
+use wire::credentials::{Credentials, Squash};
 
 use crate::{
     buffers::Payload,
@@ -24,6 +25,7 @@ use crate::{
     inodes::{Inodes, Way},
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
+    rights::Rights,
     waiting::{Waiting, interrupted},
 };
 
@@ -88,6 +90,7 @@ pub struct Session<C> {
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
     pub(crate) read_only: bool,
+    pub(crate) rights: Rights,
     /// What the kernel calls its root.
     root: InodeNo,
     own_caching: Caching,
@@ -109,6 +112,7 @@ impl<C: Calls> Session<C> {
         notifier: Arc<dyn Notifier>,
         requests_max: u32,
         read_only: bool,
+        squash: Squash,
         root: InodeNo,
         caching: Caching,
         runtime: runtime::Handle,
@@ -118,6 +122,7 @@ impl<C: Calls> Session<C> {
             inodes: Inodes::new(),
             notifier: Arc::new(Rooted { notifier, root }),
             read_only,
+            rights: Rights::new(squash),
             root,
             own_caching: caching,
             shared: RwLock::new(false),
@@ -198,11 +203,26 @@ impl<C: Calls> Session<C> {
             Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
             _ => None,
         };
-        let result = self.serve(&header, operation, payload).await;
+        let result = match self.rights.caller(&header) {
+            None => self.serve(&header, operation, payload).await,
+            Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
+        };
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(reply, answer),
         }
+    }
+
+    /// On a squashed machine.
+    async fn serve_checked(
+        self: &Arc<Self>,
+        header: &Header,
+        operation: Operation,
+        payload: Option<Payload>,
+        by: Credentials,
+    ) -> Result<Answer, Errno> {
+        self.check_rights(header, &operation, &by).await?;
+        client::on_behalf(by, self.serve(header, operation, payload)).await
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken

@@ -7,6 +7,8 @@ use base::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::credentials::Squash;
+
 /// One version of the cluster map.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterMap {
@@ -213,6 +215,8 @@ pub struct Limits {
     pub read_only: bool,
     /// The directory that is its root, of the one file system that it may mount; none: that file system's.
     pub subtree: Option<Subtree>,
+    /// Whom its programs act as.
+    pub squash: Squash,
 }
 
 /// A directory and all below.
@@ -236,7 +240,11 @@ pub struct LimitedMember {
 impl Limits {
     /// Whether it takes no part in resolving what ended sessions left: that goes over the whole file system, and writes.
     pub fn is_guest(&self) -> bool {
-        self.read_only || self.subtree.is_some()
+        self.read_only || self.is_checked()
+    }
+    /// Whether it may use some files and others not: the manager says which, to servers as well.
+    pub fn is_checked(&self) -> bool {
+        self.subtree.is_some() || self.squash.is_any()
     }
     /// Whether it may use a file system.
     pub fn allow(&self, fs: FsId) -> bool {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
+    credentials::Credentials,
     hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
     map::{ClusterMap, FailureDomain, FsEntry, Limits},
@@ -248,6 +249,8 @@ pub enum MgrRequest {
         change: Change,
         /// The caller will use a file that is made: it gets its token with the answer, if it is to be had at once.
         hold: bool,
+        /// On whose behalf; said by mounts of squashed machines, where it is known.
+        by: Option<Credentials>,
     },
     /// Several changes in one transaction's batch, each with its own identity and outcome.
     MutateMany {
@@ -469,12 +472,14 @@ pub enum MgrRequest {
     Versions,
     /// The newest level that the manager's build knows is the cluster's from now on; refused while somebody's does not know it.
     Finalize,
-    /// Whether a session that is bound to a subtree may use files. A server asks, before it touches their strips.
+    /// Whether a session that may not use all files may use these. A server asks, before it touches their strips.
     MayUse {
         /// Whose.
         session: SessionId,
         /// At most [`crate::nsd::BATCH_MAX`].
         files: Vec<InodeNo>,
+        /// To write them, else to read them.
+        write: bool,
     },
     /// Which authorities of the cluster are believed, and by which the asker's certificate was signed last.
     Authorities,

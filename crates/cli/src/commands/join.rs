@@ -12,6 +12,7 @@ use net::{Role, VisitError};
 use serde::Serialize;
 use trust::{Request, Token, Visitor};
 use wire::{
+    credentials::{NOBODY, Squash},
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
     map::{Limits, Subtree},
@@ -19,9 +20,9 @@ use wire::{
 };
 
 use crate::{
-    args::{CipherList, Init, Join, NodeToken},
+    args::{CipherList, Init, Join, NodeToken, SquashKind},
     cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
-    commands::{pdisks, up},
+    commands::{members::SquashRow, pdisks, up},
     interrupt,
     link::{self, Link},
     output,
@@ -62,6 +63,8 @@ struct Printed<'a> {
     read_only: bool,
     /// The directory that it is bound to.
     subtree: Option<&'a str>,
+    #[serde(flatten)]
+    squash: SquashRow,
 }
 
 /// `ropewalk node token`.
@@ -76,9 +79,10 @@ pub fn token(args: &NodeToken) -> Result<()> {
         );
     }
     let role = args.role.into();
-    let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty();
+    let squash = squash(args)?;
+    let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty() || squash.is_any();
     if role != Role::Client && limited {
-        bail!("--fs, --subtree and --read-only are for clients; add --role client");
+        bail!("--fs, --subtree, --read-only and --squash are for clients; add --role client");
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let token = Token {
@@ -97,7 +101,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
             role: token.role,
             expires: token.expires,
             now,
-            limits: limits(&link, args).await?,
+            limits: Limits { squash, ..limits(&link, args).await? },
         };
         link.manager(&invite).await
     })?;
@@ -109,6 +113,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
             filesystems: &args.filesystems,
             read_only: args.read_only,
             subtree: args.subtree.as_deref(),
+            squash: squash.into(),
         });
     }
     output::line(token.to_string());
@@ -133,7 +138,20 @@ async fn limits(link: &Link, args: &NodeToken) -> Result<Limits> {
         bail!("--subtree is a directory of one file system; name it with --fs");
     }
     let subtree = args.subtree.clone().map(|path| Subtree { path, ..Subtree::default() });
-    Ok(Limits { filesystems, read_only: args.read_only, subtree })
+    Ok(Limits { filesystems, read_only: args.read_only, subtree, ..Limits::default() })
+}
+
+/// Whom its programs act as.
+fn squash(args: &NodeToken) -> Result<Squash> {
+    let (uid, gid) = args.anon.unwrap_or((NOBODY, NOBODY));
+    match args.squash {
+        SquashKind::None if args.anon.is_some() => {
+            bail!("--anon says whom squashed ones act as; add --squash root or --squash all")
+        }
+        SquashKind::None => Ok(Squash::None),
+        SquashKind::Root => Ok(Squash::Root { uid, gid }),
+        SquashKind::All => Ok(Squash::All { uid, gid }),
+    }
 }
 
 /// `ropewalk join`.

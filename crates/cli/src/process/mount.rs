@@ -53,6 +53,7 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only || client.session().read_only,
+            squash: client.session().squash,
             root: client.session().root,
             no_exec: args.no_exec,
             no_atime: args.no_atime,

@@ -52,6 +52,9 @@ impl Cluster {
                 "a token is limited to at most {LIMITED_TO_MAX} file systems, by rising number"
             ));
         }
+        if limits.squash.anonymous().is_some_and(|(uid, gid)| uid == 0 || gid == 0) {
+            return no("squashed ones cannot act as user or group 0");
+        }
         if limits.subtree.is_some() && limits.filesystems.len() != 1 {
             return no("a directory is of one file system: name it");
         }

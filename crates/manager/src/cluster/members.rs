@@ -250,7 +250,7 @@ mod tests {
         let limits = |filesystems: &[u32], read_only| Limits {
             filesystems: filesystems.iter().copied().map(FsId).collect(),
             read_only,
-            subtree: None,
+            ..Limits::default()
         };
         let invite = |stage: &mut Stage, token: u64, role, limits: Limits| {
             let hash = [token as u8; 32];

@@ -27,10 +27,9 @@ impl Manager {
     }
 
     async fn answer(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
-        let session = caller.session;
         match request {
-            MgrRequest::Mutate { op, change, hold } => {
-                let mut outcomes = self.mutate(caller, vec![(op, change)]).await?;
+            MgrRequest::Mutate { op, change, hold, by } => {
+                let mut outcomes = self.mutate(caller, by.as_ref(), vec![(op, change)]).await?;
                 match outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))? {
                     MgrReply::Created { attr, new: true } if hold && attr.kind == FileKind::File => {
                         Ok(self.made_held(caller, attr).await)
@@ -38,7 +37,9 @@ impl Manager {
                     done => Ok(done),
                 }
             }
-            MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
+            MgrRequest::MutateMany { changes } => {
+                Ok(MgrReply::Many(self.mutate(caller, None, changes).await?))
+            }
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { .. } | MgrRequest::OpenSession { .. } => {
@@ -108,9 +109,8 @@ impl Manager {
                 self.find_subtree(&mut limits)?;
                 self.ask(caller, MgrRequest::Invite { token, hash, role, expires, now, limits }).await
             }
-            MgrRequest::MayUse { session, files } => {
-                // A number that is not given yet may become anybody's.
-                Ok(MgrReply::MayUse(self.may_use(session, &files, false)?))
+            MgrRequest::MayUse { session, files, write } => {
+                Ok(MgrReply::MayUse(self.may_use_content(session, &files, write)?))
             }
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }
@@ -120,7 +120,7 @@ impl Manager {
             | MgrRequest::ReadInline { .. }
             | MgrRequest::Extents { .. }
             | MgrRequest::GetXattr { .. }
-            | MgrRequest::ListXattr { .. } => self.read(session, request).await,
+            | MgrRequest::ListXattr { .. } => self.read(caller, request).await,
             of_cluster => self.ask(caller, of_cluster).await,
         }
     }

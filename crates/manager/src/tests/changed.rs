@@ -83,7 +83,7 @@ fn records() -> Records {
     };
     put(&mut all, keys::member_key(base::MemberId(7)), member.clone());
     put(&mut all, keys::member_key(base::MemberId(8)), keys::MemberRecord1::from(member));
-    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, subtree: None };
+    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, ..Default::default() };
     put(&mut all, keys::limits_key(base::MemberId(7)), limits);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {

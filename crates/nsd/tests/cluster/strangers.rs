@@ -117,7 +117,7 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
         assert_eq!(ask(of_other, request).await, refused, "{request:?}");
     }
     assert_eq!(ask(reader, &group).await, refused, "what a group holds is of all file systems");
-    let limits = Limits { filesystems: vec![], read_only: true, subtree: None };
+    let limits = Limits { filesystems: vec![], read_only: true, ..Limits::default() };
     cluster.manager.change(|map, _| map.limited = vec![LimitedMember { member, limits }]);
     cluster.seen().await;
     for request in &looks {
@@ -128,7 +128,7 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
     }
     // Bound to a subtree: the manager says which files are in it.
     let subtree = Some(Subtree { path: "/a".into(), root: base::InodeNo(2) });
-    let limits = Limits { filesystems: vec![FS], read_only: false, subtree };
+    let limits = Limits { filesystems: vec![FS], read_only: false, subtree, ..Limits::default() };
     cluster.manager.change(|map, _| map.limited = vec![LimitedMember { member, limits }]);
     cluster.seen().await;
     let StripId { stripe: at, index } = strip;
