@@ -15,25 +15,17 @@ mod hosts;
 #[path = "common/pairs.rs"]
 mod pairs;
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use beds::Bed;
-use common::{Random, seed, until};
+use common::seed;
 use hosts::{Down, Machine, states, well};
 use load::{Load, same};
+use pairs::Pairs;
 
 /// Longest that a step may take.
 const PATIENCE: Duration = Duration::from_secs(180);
+
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {

@@ -167,12 +167,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The processes that are connected by a certificate of another authority than the own one: they have not got a new one yet.
+    /// The processes that have connected by a certificate of another authority than the own one: they have not got a new one yet.
     pub fn of_other_authorities(&self) -> Vec<(MemberId, Role, NodeId)> {
         let own = self.identity();
         let mut all = Vec::new();
         for group in self.groups().all() {
-            let others = group.conns().into_iter().filter(|conn| !conn.have().leaving);
+            // Of those that were connected to nothing is known: they may have got one since.
+            let others = group.conns().into_iter().filter(|conn| !conn.dialed && !conn.have().leaving);
             let others = others.filter(|conn| conn.peer.shown.signer(&own) != Some(own.signer()));
             all.extend(others.map(|conn| (conn.peer.member, conn.peer.role, conn.peer.node)));
         }
