@@ -126,7 +126,7 @@ impl Authority {
         roots.add(self.certificate.clone()).map_err(tls("the authority's certificate"))?;
         let parsed = ParsedCertificate::try_from(certificate).map_err(tls("the former certificate"))?;
         let (algorithms, when) = (
-            provider().signature_verification_algorithms.all,
+            provider(base::CipherList::Default).signature_verification_algorithms.all,
             UnixTime::since_unix_epoch(Duration::from_secs(term.end)),
         );
         verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], when, algorithms)

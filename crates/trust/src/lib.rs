@@ -26,6 +26,7 @@ pub use self::{
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
     spoken::Spoken,
+    tls::cipher_of,
     token::{NoToken, Token},
     visitor::Visitor,
 };
