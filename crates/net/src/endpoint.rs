@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use base::{BufPool, Epoch, MemberId, NodeId, SessionId};
+use base::{BufPool, CipherList, Epoch, MemberId, NodeId, SessionId};
 use tokio::runtime::Handle;
 use trust::Identity;
 use wire::{frame::Service, hello::Role};
@@ -55,7 +55,7 @@ impl Endpoint {
             local.push(listener.local_addr().map_err(|source| NetError::Listen { addr, source })?);
             listeners.push(listener);
         }
-        let identity = identity.speaking(config.build.protocols);
+        let identity = identity.speaking(config.build.protocols).preferring(config.cipher_list)?;
         let groups = Groups::new(Core::new(config, identity, runtime, local));
         groups.services.set(Service::Net, service::handler());
         for listener in listeners {
@@ -162,8 +162,21 @@ impl Endpoint {
             return Err(NetError::OtherMember);
         }
         let identity = identity.speaking(config.build.protocols);
+        let identity = identity.preferring(self.core().cipher_list().0)?;
         let before = self.core().set_identity(identity.clone());
         exchange::begin(self.groups(), &before, &identity);
+        Ok(())
+    }
+
+    /// How connections are protected that begin from now on. Those that stand and are protected otherwise are replaced: first others
+    /// are made, where this side connects; where the peer does it is asked to.
+    pub fn set_cipher_list(&self, list: CipherList) -> Result<(), NetError> {
+        if self.core().cipher_list().0 == list {
+            return Ok(());
+        }
+        self.core().set_identity(self.identity().preferring(list)?);
+        self.core().set_cipher_list(list);
+        self.groups().all().iter().for_each(|group| group.keeper.notify_one());
         Ok(())
     }
 

@@ -38,6 +38,9 @@ pub enum NetError {
     /// `EndpointConfig::identity` is not set: anybody could speak to the process.
     #[error("an endpoint needs an identity in its cluster")]
     NoIdentity,
+    /// The ciphers of the identity could not be put in another order.
+    #[error(transparent)]
+    Trust(#[from] trust::TrustError),
     /// What the process is to be is not what its certificate says.
     #[error("{0} is not allowed to be {1:?} on {2}: ask for another certificate")]
     NotAllowed(String, wire::hello::Role, base::NodeId),

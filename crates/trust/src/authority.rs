@@ -168,7 +168,7 @@ fn check_signed_by(certificate: &CertificateDer<'_>, by: &CertificateDer<'_>) ->
     roots.add(by.clone().into_owned()).map_err(tls("the authority's certificate"))?;
     let parsed = ParsedCertificate::try_from(certificate).map_err(tls(what))?;
     let (algorithms, when) = (
-        provider().signature_verification_algorithms.all,
+        provider(base::CipherList::Default).signature_verification_algorithms.all,
         UnixTime::since_unix_epoch(Duration::from_secs(Term::of(certificate)?.end)),
     );
     verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], when, algorithms).map_err(tls(what))

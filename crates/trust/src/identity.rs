@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use base::{ClusterId, MemberId};
+use base::{CipherList, ClusterId, MemberId};
 use rcgen::{KeyPair, PKCS_ED25519};
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
@@ -18,7 +18,7 @@ use crate::{
     authority::is_signed_by,
     judge::{Accepts, Judge},
     spoken::protocols,
-    tls::{made, provider, tls},
+    tls::{made, provider, suite, tls},
 };
 
 /// What a process is in its cluster, and what proves it. Clones share it.
@@ -26,13 +26,24 @@ use crate::{
 pub struct Identity {
     member: Arc<Member>,
     term: Term,
-    /// The authorities that it believes, the newest first.
-    believed: Arc<[CertificateDer<'static>]>,
-    known: Arc<[Fingerprint]>,
-    signer: Fingerprint,
+    /// What the configurations are made of.
+    proof: Arc<Proof>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     open: Arc<ServerConfig>,
+}
+
+/// A private key (PKCS #8), what says whose it is, and the authorities that its holder believes.
+struct Proof {
+    key: PrivatePkcs8KeyDer<'static>,
+    /// The certificate, and behind it those that lead to an authority that others may believe.
+    chain: Vec<CertificateDer<'static>>,
+    /// The newest first.
+    authorities: Vec<CertificateDer<'static>>,
+    /// Theirs.
+    known: Vec<Fingerprint>,
+    /// The one that has signed the certificate.
+    signer: Fingerprint,
 }
 
 impl Identity {
@@ -58,18 +69,37 @@ impl Identity {
         authorities: Vec<CertificateDer<'static>>,
     ) -> Result<Identity, TrustError> {
         let certificate = chain.first().ok_or(TrustError::NoMember)?;
-        let (member, term) = (Member::of(certificate)?, Term::of(certificate)?);
+        let (member, term) = (Arc::new(Member::of(certificate)?), Term::of(certificate)?);
         let signer = authorities.iter().find(|authority| is_signed_by(certificate, authority));
         let signer = signer.map(|authority| Fingerprint::of(authority)).ok_or(TrustError::OtherAuthority)?;
         let known = authorities.iter().map(|one| Fingerprint::of(one)).collect();
-        let believed: Arc<[CertificateDer<'static>]> = authorities.clone().into();
+        let proof = Arc::new(Proof { key: key.into(), chain, authorities, known, signer });
+        Identity::made(member, term, proof, CipherList::Default)
+    }
+
+    /// The same with ciphers in the order that this asks for. A cipher by name goes before the other end's choice, unless that has
+    /// a name as well: then the side that accepts decides.
+    pub fn preferring(&self, list: CipherList) -> Result<Identity, TrustError> {
+        let proof = Arc::clone(&self.proof);
+        let mut new = Identity::made(Arc::clone(&self.member), self.term, proof, list)?;
+        Arc::make_mut(&mut new.client).alpn_protocols.clone_from(&self.client.alpn_protocols);
+        Arc::make_mut(&mut new.server).alpn_protocols.clone_from(&self.server.alpn_protocols);
+        Arc::make_mut(&mut new.open).alpn_protocols.clone_from(&self.open.alpn_protocols);
+        Ok(new)
+    }
+
+    fn made(
+        member: Arc<Member>,
+        term: Term,
+        proof: Arc<Proof>,
+        list: CipherList,
+    ) -> Result<Identity, TrustError> {
+        let Proof { key, chain, authorities, .. } = &*proof;
         let mut roots = RootCertStore::empty();
-        let behind = authorities.clone();
         for authority in authorities {
-            roots.add(authority).map_err(tls("an authority's certificate"))?;
+            roots.add(authority.clone()).map_err(tls("an authority's certificate"))?;
         }
-        let (roots, provider) = (Arc::new(roots), provider());
-        let key = PrivatePkcs8KeyDer::from(key);
+        let (roots, provider) = (Arc::new(roots), provider(list));
         let judge = Judge { accepts: Accepts::Members(Arc::clone(&roots)), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
@@ -103,16 +133,16 @@ impl Identity {
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain.into_iter().chain(behind).collect(), key.into())
+            .with_single_cert(chain.iter().chain(authorities).cloned().collect(), key.clone_key().into())
             .map_err(tls("the own certificate"))?;
         (open.session_storage, open.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
         (open.enable_secret_extraction, open.alpn_protocols) = (true, spoken);
+        let named = suite(list).is_some();
+        (server.ignore_client_order, open.ignore_client_order) = (named, named);
         Ok(Identity {
-            member: Arc::new(member),
+            member,
             term,
-            believed,
-            known,
-            signer,
+            proof: Arc::clone(&proof),
             client: Arc::new(client),
             server: Arc::new(server),
             open: Arc::new(open),
@@ -139,17 +169,17 @@ impl Identity {
 
     /// The authority that has signed the own certificate.
     pub fn signer(&self) -> Fingerprint {
-        self.signer
+        self.proof.signer
     }
 
     /// The authorities that are believed, the newest first.
     pub fn believed(&self) -> &[Fingerprint] {
-        &self.known
+        &self.proof.known
     }
 
     /// Which of these has signed a certificate itself.
     pub fn signer_of(&self, certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
-        self.believed.iter().find(|one| is_signed_by(certificate, one)).map(|one| Fingerprint::of(one))
+        self.proof.authorities.iter().find(|one| is_signed_by(certificate, one)).map(|one| Fingerprint::of(one))
     }
 
     /// A handshake from the side that connects.
@@ -202,6 +232,15 @@ mod tests {
 
     /// Both ends to the end of a handshake, with rustls' own connections; what each says of the other's certificate.
     fn shake(client: &Identity, server: &Identity) -> Result<(Member, Member), Error> {
+        let (client, server) = shaken(client, server)?;
+        let of = |certificates: Option<&[CertificateDer<'_>]>| Member::of(&certificates.unwrap()[0]).unwrap();
+        Ok((of(server.peer_certificates()), of(client.peer_certificates())))
+    }
+
+    fn shaken(
+        client: &Identity,
+        server: &Identity,
+    ) -> Result<(rustls::ClientConnection, rustls::ServerConnection), Error> {
         let name = ServerName::try_from("ropewalk").unwrap();
         let mut client = rustls::ClientConnection::new(client.client_config(), name)?;
         let mut server = rustls::ServerConnection::new(server.server_config())?;
@@ -215,8 +254,27 @@ mod tests {
             client.read_tls(&mut &bytes[..]).unwrap();
             client.process_new_packets()?;
         }
-        let of = |certificates: Option<&[CertificateDer<'_>]>| Member::of(&certificates.unwrap()[0]).unwrap();
-        Ok((of(server.peer_certificates()), of(client.peer_certificates())))
+        Ok((client, server))
+    }
+
+    /// A name goes before no name, on either side; of two names that of the side that accepts.
+    #[test]
+    fn a_cipher_is_used_where_it_is_asked_for() {
+        use CipherList::{Aes128, Aes256, AuthOnly, ChaCha20, Default, Empty};
+        let ours = Identity::from_secret(CLUSTER, &secret(1)).unwrap();
+        for (client, server, used) in [
+            (Default, Default, Aes128),
+            (Empty, AuthOnly, Aes128),
+            (Aes256, Default, Aes256),
+            (Default, Aes256, Aes256),
+            (ChaCha20, ChaCha20, ChaCha20),
+            (ChaCha20, Aes256, Aes256),
+            (Aes256, ChaCha20, ChaCha20),
+        ] {
+            let [client_end, server_end] = [client, server].map(|list| ours.preferring(list).unwrap());
+            let suite = shaken(&client_end, &server_end).unwrap().0.negotiated_cipher_suite();
+            assert_eq!(crate::cipher_of(suite.map(|s| s.suite())), Some(used), "{client} {server}");
+        }
     }
 
     fn signed(by: &Authority, member: &Member, life: Duration) -> Identity {

@@ -31,6 +31,7 @@ pub use self::{
     member::{Member, Nodes, Roles},
     secret::{SECRET_LEN, Secret},
     spoken::Spoken,
+    tls::cipher_of,
     token::{NoToken, Token},
     visitor::Visitor,
 };

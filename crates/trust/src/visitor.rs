@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::CipherList;
 use rustls::{
     ClientConfig, Error, client::UnbufferedClientConnection, pki_types::ServerName, version::TLS13,
 };
@@ -20,7 +21,7 @@ pub struct Visitor(Arc<ClientConfig>);
 impl Visitor {
     /// Of the cluster one of whose authorities this is.
     pub fn new(authorities: Vec<Fingerprint>) -> Result<Visitor, TrustError> {
-        let provider = provider();
+        let provider = provider(CipherList::Default);
         let judge = Judge { accepts: Accepts::ManagerOf(authorities), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])

@@ -10,9 +10,12 @@ use super::{
         Change::{self, Live, Reopen, Restart},
         Scope::{self, Cluster, Mount, Node},
     },
-    setting::{Allowed, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
+    setting::{Allowed, CIPHER_LISTS, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
 };
-use crate::units::{ByteSize, GIB, KIB, MIB};
+use crate::{
+    CipherList,
+    units::{ByteSize, GIB, KIB, MIB},
+};
 
 const TIB: u64 = GIB << 10;
 
@@ -245,6 +248,12 @@ tunables! {
     }
 }
 "Network" {
+    /// What is encrypted of connections whose handshake has proven both ends. `DEFAULT` and the names of ciphers: everything.
+    /// `AUTHONLY`: everything but bulk payloads, whose every piece has a keyed tag. `EMPTY`: nothing, for networks that nobody else
+    /// reaches. Of two ends the stricter one decides. `auto`: as `cipher_list` in each machine's cluster.toml says.
+    cipher_list = "cipherList": Option<CipherList> {
+        default: None, range: CIPHER_LISTS, unit: "word", scope: Cluster, change: Live
+    }
     /// Bulk TCP connections between two nodes, over all rails together; the lower value of the two nodes
     /// counts. One connection fills one link at most and about one core.
     /// `auto`: found by measuring, for each peer.

@@ -2,8 +2,9 @@
 
 use std::sync::OnceLock;
 
+use base::CipherList;
 use rustls::{
-    Error,
+    Error, SupportedCipherSuite,
     client::{ClientConnectionData, UnbufferedClientConnection},
     pki_types::CertificateDer,
     server::{ServerConnectionData, UnbufferedServerConnection},
@@ -81,8 +82,10 @@ pub(crate) async fn connect(
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken);
+    let records = Records::new(secrets, Keys::Connecting(keys))?;
+    let mut socket = Socket::sealed(stream, records, spoken, cipher);
     socket.serve(lane);
     Ok((socket, shown))
 }
@@ -92,23 +95,38 @@ pub(crate) async fn visit(visitor: &Visitor, mut stream: TcpStream) -> Result<So
     let mut end = visitor.connect()?;
     drive(&mut end, &mut stream).await?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken))
+    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken, cipher))
 }
 
-/// The accepting side; nobody: it is a visitor. What refuses the other end has said so to it.
+/// What an accepted handshake has led to.
+pub(crate) struct Shaken {
+    pub records: Records,
+    pub spoken: Spoken,
+    pub cipher: Option<CipherList>,
+    /// Who is at the other end; nobody: it is a visitor.
+    pub shown: Option<Shown>,
+}
+
+/// The accepting side. What refuses the other end has said so to it.
 pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
     visitors: bool,
-) -> Result<(Records, Spoken, Option<Shown>), HandshakeError> {
+) -> Result<Shaken, HandshakeError> {
     let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
     let certificates = end.peer_certificates();
     let shown = certificates.map(|all| shown(Some(all))).transpose()?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys))?, spoken, shown))
+    Ok(Shaken { records: Records::new(secrets, Keys::Accepting(keys))?, spoken, cipher, shown })
+}
+
+fn cipher(suite: Option<SupportedCipherSuite>) -> Option<CipherList> {
+    trust::cipher_of(suite.map(|suite| suite.suite()))
 }
 
 fn spoken(agreed: Option<&[u8]>) -> Result<Spoken, HandshakeError> {
