@@ -104,20 +104,6 @@ fn mounted(machine: &Machine<'_>) -> PathBuf {
     mnt
 }
 
-/// Takes what a machine runs away from it, without a word.
-fn kill(machine: &Machine<'_>) {
-    for entry in fs::read_dir(machine.dir.join("run")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|end| end == "pid") {
-            let text = fs::read_to_string(path).unwrap();
-            let pid = text.lines().next().unwrap().parse().unwrap();
-            let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            // One that has ended needs none.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-    }
-}
-
 #[test]
 fn machines_come_and_go_and_nobody_who_works_notices() {
     let seed = seed();
@@ -172,7 +158,7 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     goes_on();
 
     println!("one is killed, and another takes its place");
-    kill(third);
+    third.kill();
     goes_on();
     wait("it is missed", || states(first).contains(&("h3".to_owned(), "down".to_owned())));
     first.ok(&["pdisk", "fail", "h3p1"]);

@@ -67,10 +67,28 @@ impl<'a> Machine<'a> {
     }
 
     pub fn join(&self, token: &str) -> String {
+        self.begin(&["join", token, "--name", &format!("h{}", self.host)])
+    }
+
+    /// `init` or `join` with an address and a disk.
+    pub fn begin(&self, words: &[&str]) -> String {
         let (addr, disk) = (self.bed.addr(self.host - 1), self.dir.with_extension("disk"));
-        let name = format!("h{}", self.host);
         let place = ["--address", &addr, "--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
-        self.ok(&[&["join", token, "--name", &name], &place[..]].concat())
+        self.ok(&[words, &place[..]].concat())
+    }
+
+    /// Takes what it runs away from it, without a word: its power is off.
+    pub fn kill(&self) {
+        for entry in fs::read_dir(self.dir.join("run")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "pid") {
+                let text = fs::read_to_string(path).unwrap();
+                let pid = text.lines().next().unwrap().parse().unwrap();
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                // One that has ended needs none.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
     }
 }
 
