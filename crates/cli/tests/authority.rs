@@ -124,7 +124,7 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     assert!(said.contains("authority is being exchanged") && said.contains("h4"), "{said}");
 
     // The manager is killed in between: it goes on with both.
-    first.kill("manager");
+    first.kill_process("manager");
     first.ok(&["up", "--detach"]);
     assert_eq!(behind(first), Some(vec!["h4".to_owned()]));
     go_on();
@@ -240,7 +240,7 @@ fn all_come_back_by_themselves_also_after_their_certificates_and_in_an_exchange(
     // One goes before the next exchange begins, the others after it.
     fourth.ok(&["down"]);
     first.ok(&RENEW);
-    [second, third, first].iter().for_each(|machine| machine.kill("*"));
+    [second, third, first].iter().for_each(|machine| machine.kill());
     // All certificates run out.
     std::thread::sleep(LIFE + Duration::from_secs(2));
     std::thread::scope(|scope| {

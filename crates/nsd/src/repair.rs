@@ -99,12 +99,14 @@ impl Repairs {
         while let Some(strip) = queue.recv().await {
             match repair(&io, &records, &on, strip).await {
                 Ok(settled) => {
-                    tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
+                    let name = io.view().map.pdisk_called(pdisk);
+                    tracing::warn!(%strip, ?settled, "damaged strip of {name} repaired");
                     self.note(|s| s.repaired += 1);
                     self.counted.repaired.inc();
                 }
                 Err(reason) => {
-                    tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
+                    let name = io.view().map.pdisk_called(pdisk);
+                    tracing::error!(%strip, reason, "damaged strip of {name} not repaired");
                     self.note(|s| s.failed += 1);
                     self.counted.failed.inc();
                 }

@@ -290,6 +290,10 @@ impl ClusterMap {
         let same = |rack| self.racks.iter().find(|of| of.rack == rack);
         Some(self.rack_of(node).and_then(same).map_or(node, |of| of.node).0)
     }
+    /// A pdisk for people: its name, and its number, by which files and logs know it.
+    pub fn pdisk_called(&self, id: PdiskId) -> String {
+        self.pdisk(id).map_or_else(|| id.to_string(), |pdisk| format!("{} ({id})", pdisk.name))
+    }
     /// The pool with this id.
     pub fn pool(&self, id: PoolId) -> Option<&PoolEntry> {
         self.pools.iter().find(|p| p.id == id)

@@ -21,8 +21,8 @@ const NAME_MAX: usize = 24;
 
 /// Does it.
 pub fn status(args: &NetStatus) -> Result<()> {
-    let Asked { mut answers, all } = ask_all(&args.listing, &AdminRequest::Net)?;
-    name_peers(&mut answers);
+    let Asked { mut answers, names, all } = ask_all(&args.listing, &AdminRequest::Net)?;
+    name_peers(&mut answers, &names);
     if args.listing.json {
         output::json(&answers)?;
         return all;
@@ -71,7 +71,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
 }
 
 /// Gives each peer the name that the cluster has for it.
-fn name_peers(answers: &mut [Answer]) {
+fn name_peers(answers: &mut [Answer], names: &HashMap<String, String>) {
     let mut of_address = HashMap::new();
     let mut of_ends = HashMap::new();
     for a in answers.iter() {
@@ -88,6 +88,10 @@ fn name_peers(answers: &mut [Answer]) {
         };
         if let Some(name) = dialed.or_else(met) {
             peer["name"] = name.clone().into();
+        } else if let Some((node, rest)) = text(&peer["name"]).split_once(' ')
+            && let Some(name) = names.get(node)
+        {
+            peer["name"] = format!("{name} {rest}").into();
         }
     }
 }
@@ -204,7 +208,7 @@ mod tests {
                 json!([{ "name": "node0 at m:1", "role": "manager", "addrs": ["m:1"], "connections": ends("n:9", "m:1") }]),
             ),
         ];
-        name_peers(&mut all);
+        name_peers(&mut all, &HashMap::new());
         let names = |a: &Answer| -> Vec<(String, bool)> {
             list(a.answer.as_ref().unwrap()).iter().map(|p| (text(&p["name"]), shown(&all, p))).collect()
         };

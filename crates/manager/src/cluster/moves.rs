@@ -209,7 +209,8 @@ impl Cluster {
         let mut changed: BTreeSet<GroupId> = taken_back.iter().map(|m| m.group).collect();
         pool.moves.retain(|m| !taken_back.contains(m));
         for m in taken_back {
-            step.notes.push(format!("pool {}: {} does not move to {}", pool.name, m.group, m.to));
+            let to = self.map.pdisk_called(m.to);
+            step.notes.push(format!("pool {}: {} does not move to {to}", pool.name, m.group));
         }
 
         // Switch.

@@ -243,9 +243,11 @@ impl Cluster {
 
     /// A server listens at these: nodes that are down and had one of them are not reached there any more.
     pub(super) fn take_addrs(&mut self, id: NodeId, addrs: &[SocketAddr], step: &mut Step) {
+        let taker = self.node_name(id);
         for entry in self.map.nodes.iter_mut().filter(|node| node.id != id) {
             if let Some(addr) = shares(entry, addrs) {
-                step.notes.push(format!("node {} ({}) has lost {addr} to {id}", entry.name, entry.id));
+                step.notes
+                    .push(format!("node {} ({}) has lost {addr} to {taker} ({id})", entry.name, entry.id));
                 entry.addrs.retain(|text| text.parse().is_ok_and(|addr| !addrs.contains(&addr)));
             }
         }

@@ -230,7 +230,7 @@ impl Cluster {
         let dead = self.clients.iter().filter(|(_, client)| silent(client));
         gone.extend(dead.map(|(&id, _)| (id, "it has not been heard of for several leases")));
         for (session, why) in gone {
-            step.notes.push(format!("{session} is ended: {why}"));
+            step.notes.push(format!("{} is ended: {why}", self.mount_called(session)));
             self.end_uncleanly(session, step);
         }
     }
