@@ -106,6 +106,7 @@ fn start() -> Cluster {
         ("seen-big", (0, 0, 0o644), &big),
         ("closed/open", (0, 0, 0o666), b"open"),
         ("alice/own", (1000, 1000, 0o600), b"own"),
+        ("alice/open", (1000, 1000, 0o666), b"open"),
         ("alice/own-big", (1000, 1000, 0o600), &big),
         ("pub/alices", (1000, 1000, 0o644), b"alices"),
         ("team/f", (1000, 24, 0o664), b"team"),
@@ -148,7 +149,7 @@ fn where_root_is_nobody_the_others_are_who_they_are() {
 
     let mnt = &machine.mnt;
     // Those whose files they are: also what they have in memory is theirs alone.
-    ALICE.does(mnt, "cat alice/own alice/own-big > /dev/null; ls alice; echo more >> alice/own");
+    ALICE.does(mnt, "cat alice/own alice/own-big alice/open > /dev/null; ls alice; echo more >> alice/own");
     ALICE.does(
         mnt,
         "cd alice && mkdir work && head -c 700000 /dev/zero > work/f && cp work/f work/g && mv work/g h && ln h i && \
@@ -175,6 +176,8 @@ fn where_root_is_nobody_the_others_are_who_they_are() {
             "cat private-big",
             "cat alice/own",
             "cat alice/own-big",
+            // It is open to all, behind a closed door.
+            "cat alice/open",
             "ls alice",
             "ls closed",
             "cat closed/open",

@@ -11,6 +11,7 @@ use std::{
 };
 
 use tokio::{runtime, sync::watch};
+use wire::credentials::Squash;
 
 use crate::{
     abi,
@@ -116,6 +117,10 @@ impl<C: Calls> Mount<C> {
         let mut caching = options.caching;
         if agreed.minor < abi::INC_EPOCH_MINOR {
             // Names could not be taken back when others come.
+            caching.entry_ttl = Duration::ZERO;
+        }
+        if matches!(options.squash, Squash::Root { .. }) {
+            // The kernel would lead root by names that another has looked up, through directories that are closed to it.
             caching.entry_ttl = Duration::ZERO;
         }
         // Without it a file opened with O_DSYNC could not be mapped.

@@ -2,8 +2,8 @@
 //!
 //! The kernel checks with the user that it sees, by modes that say whose files are whose; root it lets do everything. So what somebody
 //! is let in to by a handle (a file, a directory), and what is asked by name, is checked once more with the user that he acts as.
-//! What changes names and attributes the manager checks, which hears who asks. Names and attributes that the kernel has
-//! kept it shows to root without a question.
+//! What changes names and attributes the manager checks, which hears who asks. The kernel keeps no names there: each way through a
+//! directory is asked for.
 //!
 //! Where all act as one user the kernel, which sees others, checks nothing: it asks here. What it has kept is that user's to see.
 

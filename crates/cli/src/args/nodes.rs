@@ -26,7 +26,8 @@ pub enum Node {
   ropewalk node token --dir /data/rope
   ropewalk node token --dir /data/rope --role client --lifetime 10min
   ropewalk node token --dir /data/rope --role client --fs fs1 --read-only
-  ropewalk node token --dir /data/rope --role client --fs fs1 --subtree /projects/a")]
+  ropewalk node token --dir /data/rope --role client --fs fs1 --subtree /projects/a
+  ropewalk node token --dir /data/rope --role client --squash root")]
     Token(NodeToken),
     /// Machines that have joined, of any role: since when, until when their certificates hold
     #[command(after_help = "Examples:
