@@ -39,6 +39,7 @@ mod options;
 mod reply;
 mod request;
 mod session;
+mod statistics;
 mod sys;
 mod tune;
 mod uring;

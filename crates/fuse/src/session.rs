@@ -24,6 +24,7 @@ use crate::{
     inodes::{Inodes, Way},
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
+    statistics,
     waiting::{Waiting, interrupted},
 };
 
@@ -199,10 +200,12 @@ impl<C: Calls> Session<C> {
             _ => None,
         };
         let result = self.serve(&header, operation, payload).await;
+        let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(reply, answer),
         }
+        statistics::answered(&header, bytes, begun);
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken

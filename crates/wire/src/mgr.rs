@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod allowed;
+mod kinds;
 mod namespace;
 mod report;
 
@@ -472,7 +473,17 @@ pub enum MgrRequest {
         /// At most [`crate::nsd::BATCH_MAX`].
         files: Vec<InodeNo>,
     },
+    /// A path of each of some files, for people.
+    Paths {
+        /// Of which file system.
+        fs: FsId,
+        /// At most [`PATHS_MAX`].
+        files: Vec<InodeNo>,
+    },
 }
+
+/// Files whose paths are asked for at once, at most.
+pub const PATHS_MAX: usize = 4096;
 
 /// Who asks to be let in.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -733,6 +744,8 @@ pub enum MgrReply {
     Versions(Box<VersionReport>),
     /// See [`MgrRequest::MayUse`]: all of them.
     MayUse(bool),
+    /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
+    Paths(Vec<Vec<u8>>),
 }
 
 /// Why the manager did not do it.

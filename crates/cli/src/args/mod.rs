@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod analytics;
 mod cluster;
 mod common;
 mod join;
@@ -17,8 +18,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
-    processes::*, testbed::*,
+    analytics::*, cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*,
+    perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -141,6 +142,9 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk pagepool --dir /data/rope\n  ropewalk pagepool --dir /data/rope --json | jq '.[].pagepool.hit_bytes'"
     )]
     Pagepool(Listing),
+    /// What happened in every second of the last hour: by client, file, operation, size and latency
+    #[command(subcommand)]
+    Analytics(Analytics),
     /// Tunables
     #[command(subcommand)]
     Config(Config),

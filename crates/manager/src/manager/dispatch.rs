@@ -4,9 +4,9 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use base::{Epoch, FsId};
-use libc::{EIO, ETIMEDOUT};
+use libc::{E2BIG, EIO, ETIMEDOUT};
 use tokio::sync::oneshot;
-use wire::mgr::{FileKind, MgrError, MgrReply, MgrRequest};
+use wire::mgr::{FileKind, MgrError, MgrReply, MgrRequest, PATHS_MAX};
 
 use super::{ANSWER_BEFORE, Caller, Manager, read_refusal, shared::Asker, stopping};
 use crate::{
@@ -100,6 +100,17 @@ impl Manager {
                 // A number that is not given yet may become anybody's.
                 Ok(MgrReply::MayUse(self.may_use(session, &files, false)?))
             }
+            MgrRequest::Paths { fs, files } if files.len() <= PATHS_MAX => {
+                let snapshot = self.snapshot();
+                // Goes over all names.
+                let look = move || {
+                    let mut found = paths::paths(&*snapshot, fs, files.iter().copied())?;
+                    Ok(files.iter().map(|file| found.remove(file).unwrap_or_default()).collect())
+                };
+                let found = self.inner.writer.aside(look).await?;
+                Ok(MgrReply::Paths(found.map_err(read_refusal)?))
+            }
+            MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }
             | MgrRequest::GetAttr { .. }
