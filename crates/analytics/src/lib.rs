@@ -10,4 +10,4 @@ mod query;
 
 pub use answer::{Answer, AnswerRow, Value, quantile_ns};
 pub use evaluate::{BINS_MAX, Question, evaluate};
-pub use query::{Comparison, Filter, Query, QueryError, Want};
+pub use query::{Comparison, Filter, Query, QueryError, Want, bucket};

@@ -163,6 +163,16 @@ fn latency_ns(text: &str) -> Option<u64> {
     (number >= 0.0 && number * scale < 1e18).then_some((number * scale) as u64)
 }
 
+/// The bucket of a size or a latency that is written so.
+pub fn bucket(dimension: &str, text: &str) -> Option<u64> {
+    match dimension {
+        "size" if text == "none" => Some(0),
+        "size" => text.parse().ok().map(|size: ByteSize| u64::from(stats::size_octave(size.0))),
+        "latency" => latency_ns(text).map(|ns| stats::latency_bucket(ns) as u64),
+        _ => None,
+    }
+}
+
 impl Query {
     /// Understands a query.
     pub fn parse(text: &str) -> Result<Query, QueryError> {
@@ -219,12 +229,8 @@ impl Query {
         loop {
             let begun = reader.at;
             let text = reader.value()?;
-            let bucket = match dimension {
-                "size" => text.parse().ok().map(|size: ByteSize| u64::from(stats::size_octave(size.0))),
-                "latency" => latency_ns(&text).map(|ns| stats::latency_bucket(ns) as u64),
-                _ => Some(0),
-            };
-            let Some(bucket) = bucket else {
+            let found = if ordered { bucket(dimension, &text) } else { Some(0) };
+            let Some(bucket) = found else {
                 let example = if dimension == "size" { "4k or 1m" } else { "200us, 1.5ms or 2s" };
                 return reader.wrong(begun, format!("{text:?} is no {dimension}; write it as {example}"));
             };

@@ -47,7 +47,7 @@ pub struct AnalyticsQuery {
     #[arg(long, default_value = "now", value_parser = ago, allow_hyphen_values = true)]
     pub to: Duration,
     /// A figure for each step of so long, 1 s at least
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_parser = span)]
     pub step: Option<Duration>,
     /// Rows; the rest is summed up as (others)
     #[arg(long, default_value_t = 20)]
@@ -58,7 +58,15 @@ pub struct AnalyticsQuery {
 fn ago(text: &str) -> Result<Duration, String> {
     match text {
         "now" => Ok(Duration::ZERO),
-        text => parse_duration(text.strip_prefix('-').unwrap_or(text)),
+        text => span(text.strip_prefix('-').unwrap_or(text)),
+    }
+}
+
+/// As elsewhere, and `m` for minutes, which nothing else could mean here.
+fn span(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('m') {
+        Some(minutes) => parse_duration(&format!("{minutes}min")),
+        None => parse_duration(text),
     }
 }
 
@@ -70,7 +78,7 @@ pub struct Top {
     #[arg(long, value_enum, default_value_t = TopView::Clients)]
     pub view: TopView,
     /// Over so many of the last seconds
-    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, default_value = "5s", value_parser = span)]
     pub over: Duration,
     /// Print it once and end
     #[arg(long)]

@@ -33,6 +33,7 @@ mod pools;
 mod rebuild;
 mod status;
 mod testbed;
+mod top;
 mod up;
 mod verify;
 mod versions;
@@ -110,6 +111,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
         Command::Net(args::Net::Status(args)) => net_status::status(args),
         Command::Net(args::Net::Sizing(args)) => net_sizing::sizing(args),
+        Command::Top(args) => top::top(args),
         Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
         Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
         Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),

@@ -61,6 +61,15 @@ pub struct Found {
 }
 
 impl Found {
+    /// The rows as they are looked at: sizes and latencies by rising value, everything else by weight.
+    pub fn in_order(&self) -> Vec<&(Vec<String>, AnswerRow)> {
+        let mut rows: Vec<&(Vec<String>, AnswerRow)> = self.rows.iter().collect();
+        if let Some(axis) = self.query.breakdowns.first().filter(|d| matches!(**d, "latency" | "size")) {
+            rows.sort_by_key(|(values, _)| analytics::bucket(axis, &values[0]).map_or(u64::MAX, |n| n + 1));
+        }
+        rows
+    }
+
     /// Fails if somebody did not answer.
     pub fn all_answered(&self) -> Result<()> {
         let silent: Vec<&str> =
@@ -207,8 +216,10 @@ impl Watch {
     /// The files of a path: of those that were used in the time asked about.
     async fn files_of(&mut self, query: &Query, path: &str, span: Span) -> Result<Vec<String>> {
         let number = |text: &str| text.parse::<u64>().is_ok();
-        if path.split_once(':').is_some_and(|(fs, inode)| number(fs) && number(inode)) {
-            return Ok(vec![path.to_owned()]);
+        // As files without a name are shown.
+        let bare = path.strip_prefix("removed (").and_then(|rest| rest.strip_suffix(')')).unwrap_or(path);
+        if bare.split_once(':').is_some_and(|(fs, inode)| number(fs) && number(inode)) {
+            return Ok(vec![bare.to_owned()]);
         }
         let all = Query { statistic: query.statistic, filters: Vec::new(), breakdowns: vec!["file"] };
         let (answer, _) = self.put(&all, Span { step: 0, ..span }).await?;

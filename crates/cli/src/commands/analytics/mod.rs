@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 
 pub use self::{
     ask::{Found, Span, Watch},
+    show::{latency, rate},
     statistics::{history, statistics},
 };
 use crate::{args::AnalyticsQuery, link, output};

@@ -38,9 +38,9 @@ impl Names {
         });
         let nodes = report.map.nodes.iter();
         let servers = nodes.clone().filter_map(|node| Some((node.session?.0, node.name.clone())));
-        let manager = [(0, "manager".to_owned())];
+        let nobody = [(0, "(no session)".to_owned())];
         Names {
-            sessions: clients.chain(servers).chain(manager).collect(),
+            sessions: clients.chain(servers).chain(nobody).collect(),
             nodes: nodes.map(|node| (node.id.to_string(), node.name.clone())).collect(),
             filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
             paths: HashMap::new(),

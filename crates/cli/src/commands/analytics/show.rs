@@ -34,7 +34,12 @@ pub fn latency(ns: u64) -> String {
 }
 
 /// A figure of that unit for people.
-pub fn amount(unit: &str, value: f64) -> String {
+fn amount(unit: &str, value: f64) -> String {
+    figure(unit, value, value.fract() == 0.0)
+}
+
+/// The same; `whole`: without decimals, if it is small.
+fn figure(unit: &str, value: f64, whole: bool) -> String {
     let (scale, name) = match value.abs() {
         v if v >= 1e12 => (1e12, " T"),
         v if v >= 1e9 => (1e9, " G"),
@@ -42,14 +47,14 @@ pub fn amount(unit: &str, value: f64) -> String {
         v if v >= 1e4 => (1e3, " k"),
         _ => (1.0, ""),
     };
-    let whole = scale == 1.0 && value.fract() == 0.0;
-    let figure = if whole { format!("{value:.0}") } else { format!("{:.1}{name}", value / scale) };
+    let figure =
+        if whole && scale == 1.0 { format!("{value:.0}") } else { format!("{:.1}{name}", value / scale) };
     if unit == "bytes" { format!("{figure}{}B", if name.is_empty() { " " } else { "" }) } else { figure }
 }
 
 /// A figure a second, for people.
 pub fn rate(unit: &str, value: f64) -> String {
-    format!("{}/s", amount(unit, value))
+    format!("{}/s", figure(unit, value, false))
 }
 
 /// What a row is a second, over the time that was recorded.
@@ -90,12 +95,6 @@ fn by_value(found: &Found) -> String {
         head.extend(["P50<".to_owned(), "P99<".to_owned(), "MAX<".to_owned()]);
     }
     let total: f64 = found.rows.iter().map(|(_, row)| row.total).sum();
-    let by_order = found.query.breakdowns.first().is_some_and(|d| matches!(*d, "latency" | "size"));
-    let mut rows: Vec<&(Vec<String>, AnswerRow)> = found.rows.iter().collect();
-    if by_order {
-        // As an axis, not by weight.
-        rows.sort_by_key(|(values, _)| order_of(&values[0]));
-    }
     let row = |(values, row): &(Vec<String>, AnswerRow)| {
         let mut cells: Vec<String> = values.iter().map(|value| end_of(value, VALUE_MAX)).collect();
         cells.push(amount(statistic.unit, row.total));
@@ -110,21 +109,12 @@ fn by_value(found: &Found) -> String {
         cells
     };
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    output::table_text(&head, rows.into_iter().map(row).collect())
+    output::table_text(&head, found.in_order().into_iter().map(row).collect())
 }
 
 fn title(dimension: &str) -> String {
     let begins = if matches!(dimension, "size" | "latency") { ">=" } else { "" };
     format!("{}{begins}", dimension.to_uppercase())
-}
-
-/// Where a shown size or latency stands among others: by the number that it was shown of.
-fn order_of(shown: &str) -> u64 {
-    let query = |dimension: &str| {
-        let query = analytics::Query::parse(&format!("file.ops[{dimension}={shown}]")).ok()?;
-        query.filters.first()?.wanted.first().map(|want| want.bucket)
-    };
-    query("latency").or_else(|| query("size")).unwrap_or(0)
 }
 
 /// The steps of a row: none where nothing was recorded.
