@@ -11,6 +11,7 @@ mod logging;
 mod mutate;
 mod output;
 mod process;
+mod terminal;
 
 use std::process::ExitCode;
 

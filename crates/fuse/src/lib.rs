@@ -40,6 +40,7 @@ mod reply;
 mod request;
 mod rights;
 mod session;
+mod statistics;
 mod sys;
 mod tune;
 mod uring;

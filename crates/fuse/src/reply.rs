@@ -74,6 +74,18 @@ pub enum Answer {
     Lock(abi::FileLock),
 }
 
+impl Answer {
+    /// Bytes of file data that it gives or says were taken.
+    pub fn moved(&self) -> u64 {
+        match self {
+            Answer::Written(bytes) => u64::from(*bytes),
+            Answer::Copied(bytes) => *bytes,
+            Answer::Data(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            _ => 0,
+        }
+    }
+}
+
 /// The right and duty to answer one request.
 pub struct Reply {
     cell: Arc<Cell>,
@@ -147,6 +159,11 @@ impl Reply {
         });
         let early = waiting.enter(header.unique, cell.clone()).then(|| cell.clone());
         (Reply { cell, waiting, _permit: permit }, early)
+    }
+
+    /// When the request came.
+    pub fn since(&self) -> Instant {
+        self.cell.since
     }
 
     /// Sends an error.

@@ -26,6 +26,7 @@ use crate::{
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
     rights::Rights,
+    statistics,
     waiting::{Waiting, interrupted},
 };
 
@@ -207,10 +208,12 @@ impl<C: Calls> Session<C> {
             None => self.serve(&header, operation, payload).await,
             Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
         };
+        let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(reply, answer),
         }
+        statistics::answered(&header, bytes, begun);
     }
 
     /// On a squashed machine.

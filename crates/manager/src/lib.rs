@@ -42,6 +42,7 @@ mod reaper;
 mod removal;
 mod scrub;
 mod serve;
+mod statistics;
 pub mod store;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ use wire::{
 use crate::{
     Caller, Manager, ManagerError,
     reaper::{self, Deleter},
+    statistics,
     store::StoreError,
 };
 
@@ -154,7 +155,9 @@ impl Handler for Front {
             let (session, member) = (request.header.session, request.peer.member);
             let (expires, build) = (request.expires.into(), Some(request.peer.build));
             let caller = Caller { session, member, expires, build };
-            Response::ok(frame::encode(&manager.handle(caller, decoded).await))
+            let reply = Response::ok(frame::encode(&manager.handle(caller, decoded).await));
+            statistics::answered(&request);
+            reply
         })
     }
 }

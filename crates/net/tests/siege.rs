@@ -215,12 +215,8 @@ async fn recorded(addr: SocketAddr) -> Vec<u8> {
 
 /// Handshakes that this process has refused, whatever for.
 fn refused() -> u64 {
-    let help = "Handshakes that came to nothing: nothing could be asked.";
     let reasons = ["broken", "version", "garbage", "silent", "stranger", "expired", "refused"];
-    reasons
-        .map(|why| base::stats::counter("net_refused_handshakes", help, &[("reason", why)]).get())
-        .iter()
-        .sum()
+    reasons.map(|why| base::stats::counter("net_refused_handshakes", &[("reason", why)]).get()).iter().sum()
 }
 
 fn descriptors() -> usize {

@@ -44,10 +44,7 @@ struct Counted {
 
 impl Counted {
     fn new() -> Counted {
-        let of = |outcome| {
-            let help = "Damaged strips: found, made anew, not repairable when tried";
-            stats::counter("nsd_damaged_strips", help, &[("outcome", outcome)])
-        };
+        let of = |outcome| stats::counter("nsd_damaged_strips", &[("outcome", outcome)]);
         Counted { found: of("found"), repaired: of("repaired"), failed: of("failed") }
     }
 }

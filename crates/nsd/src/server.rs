@@ -50,7 +50,7 @@ use crate::{
     records::Records,
     repair::Repairs,
     scrub::{Page, Scrub},
-    statistics::Statistics,
+    statistics::{self, Statistics},
     status::{PdiskStatus, ServerStatus},
 };
 
@@ -404,7 +404,7 @@ impl Inner {
         if header.session != SessionId(0) && !self.is_its_session(&request.peer, header.session) {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
         }
-        let (pdisk, counted) = (message.pdisk(), self.statistics.of(&message));
+        let (pdisk, key) = (message.pdisk(), statistics::key(&request, &message));
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
@@ -444,9 +444,7 @@ impl Inner {
         if !rebuild {
             self.pace.client(request.received);
         }
-        if let Some(counted) = counted {
-            counted.done(request.received, request.payload.len(), payload.len());
-        }
+        self.statistics.done(&key, request.received, request.payload.len(), payload.len());
         if !self.membership.lease_valid() {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoLease)));
         }

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod allowed;
+mod kinds;
 mod namespace;
 mod report;
 
@@ -483,7 +484,17 @@ pub enum MgrRequest {
     },
     /// Which authorities of the cluster are believed, and by which the asker's certificate was signed last.
     Authorities,
+    /// A path of each of some files, for people.
+    Paths {
+        /// Of which file system.
+        fs: FsId,
+        /// At most [`PATHS_MAX`].
+        files: Vec<InodeNo>,
+    },
 }
+
+/// Files whose paths are asked for at once, at most.
+pub const PATHS_MAX: usize = 4096;
 
 /// Who asks to be let in.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -771,6 +782,8 @@ pub enum MgrReply {
     MayUse(bool),
     /// See [`MgrRequest::Authorities`].
     Authorities(Box<AuthorityReport>),
+    /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
+    Paths(Vec<Vec<u8>>),
 }
 
 /// Why the manager did not do it.

@@ -58,6 +58,7 @@ fn who_may_ask_what_stands_in_the_documents() {
         let request: MgrRequest = postcard::from_bytes(&bytes).unwrap();
         let name = format!("{request:?}");
         let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+        assert_eq!(MgrRequest::name_of(bytes[0]).replace('_', ""), name.to_lowercase());
         let may = [Role::Server, Role::Client, Role::Admin, Role::Lab].map(|role| request.is_for(role));
         let before = rows.insert(name, may);
         assert!(before.is_none_or(|before| before == may), "{request:?}");
@@ -88,7 +89,7 @@ fn changed_messages_are_refused_or_mean_something() {
         samples::<MgrReply>(33),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
-        samples::<AdminRequest>(6),
+        samples::<AdminRequest>(7),
         samples::<AdminReply>(2),
         samples::<NetRequest>(1),
         samples::<Welcome>(2),

@@ -387,6 +387,15 @@ tunables! {
         default: LogLevel::Info, range: [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug],
         unit: "word", scope: Cluster, change: Live
     }
+    /// Whether mounts, servers and the manager count their operations one by one, by client, file, size and latency, for
+    /// `ropewalk analytics`. The other statistics are kept in any case.
+    analytics = "analytics": bool {
+        default: true, range: [true, false], unit: "word", scope: Cluster, change: Live
+    }
+    /// Memory that each process takes for what every second held, an hour at most; beyond it the oldest seconds go.
+    analytics_history = "analyticsHistory": ByteSize {
+        default: ByteSize(32 * MIB), range: sizes(MIB, GIB), unit: "bytes", scope: Cluster, change: Live
+    }
 }
 }
 

@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod analytics;
 mod cluster;
 mod common;
 mod join;
@@ -17,8 +18,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
-    processes::*, testbed::*,
+    analytics::*, cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*,
+    perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -141,6 +142,18 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk pagepool --dir /data/rope\n  ropewalk pagepool --dir /data/rope --json | jq '.[].pagepool.hit_bytes'"
     )]
     Pagepool(Listing),
+    /// Who does what on the cluster now: clients, files, operations, nodes, pdisks, live
+    #[command(after_help = "Examples:
+  ropewalk top --dir /data/rope
+  ropewalk top --view files --once
+  ropewalk top --view pdisks --over 1m --json | jq '.lines[0]'
+
+Keys: 1-5 views; Enter drills into a line, Backspace goes back; c client, f file, u user, o operation, s size, l latency, p pdisk, n node:
+what to break down by; left and right: what to sort by; / filters lines; q ends.")]
+    Top(Top),
+    /// What happened in every second of the last hour: by client, file, operation, size and latency
+    #[command(subcommand)]
+    Analytics(Analytics),
     /// Tunables
     #[command(subcommand)]
     Config(Config),

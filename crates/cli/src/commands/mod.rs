@@ -1,6 +1,7 @@
 //! What the commands do, a file for a group of them; what they are asked by is in `args`.
 
 mod advise;
+mod analytics;
 mod ask;
 mod authority;
 mod clients;
@@ -33,6 +34,7 @@ mod pools;
 mod rebuild;
 mod status;
 mod testbed;
+mod top;
 mod up;
 mod verify;
 mod versions;
@@ -113,6 +115,10 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
         Command::Net(args::Net::Status(args)) => net_status::status(args),
         Command::Net(args::Net::Sizing(args)) => net_sizing::sizing(args),
+        Command::Top(args) => top::top(args),
+        Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
+        Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
+        Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),
         Command::Waiters(listing) => waiters::waiters(listing),
         Command::Pagepool(listing) => pagepool::pagepool(listing),
         Command::Perf(args) => perf::perf(args),

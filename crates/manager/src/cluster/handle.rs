@@ -209,7 +209,8 @@ impl Cluster {
                 | R::Events { .. }
                 | R::Owned { .. }
                 | R::Owners { .. }
-                | R::MayUse { .. },
+                | R::MayUse { .. }
+                | R::Paths { .. },
             ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
         self.settle(now, step);

@@ -11,7 +11,7 @@ use wire::{
 
 use super::{Cluster, Question, Step, Ticket, state::Client};
 use crate::{
-    keys,
+    keys, statistics,
     tokens::{Acts, NextGrant, Tokens},
 };
 
@@ -64,6 +64,7 @@ impl Cluster {
         let unclear = tokens.unclear();
         let grants = &mut self.grants;
         let acts = call(tokens, &mut || grants.next());
+        statistics::tokens(&acts);
         if tokens.unclear() != unclear {
             step.unclear.push((fs, !unclear));
         }

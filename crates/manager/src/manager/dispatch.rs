@@ -4,11 +4,11 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use base::{Epoch, FsId, MemberId, NodeId};
-use libc::{EIO, ETIMEDOUT};
+use libc::{E2BIG, EIO, ETIMEDOUT};
 use tokio::sync::oneshot;
 use wire::{
     hello::Role,
-    mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest},
+    mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest, PATHS_MAX},
 };
 
 use super::{ANSWER_BEFORE, Caller, Manager, read_refusal, shared::Asker, stopping};
@@ -112,6 +112,17 @@ impl Manager {
             MgrRequest::MayUse { session, files, write } => {
                 Ok(MgrReply::MayUse(self.may_use_content(session, &files, write)?))
             }
+            MgrRequest::Paths { fs, files } if files.len() <= PATHS_MAX => {
+                let snapshot = self.snapshot();
+                // Goes over all names.
+                let look = move || {
+                    let mut found = paths::paths(&*snapshot, fs, files.iter().copied())?;
+                    Ok(files.iter().map(|file| found.remove(file).unwrap_or_default()).collect())
+                };
+                let found = self.inner.writer.aside(look).await?;
+                Ok(MgrReply::Paths(found.map_err(read_refusal)?))
+            }
+            MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }
             | MgrRequest::GetAttr { .. }
