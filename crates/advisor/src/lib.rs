@@ -3,6 +3,7 @@
 //! A fact that is not there never triggers a rule: containers hide many.
 #![forbid(unsafe_code)]
 
+pub mod dumps;
 mod facts;
 mod read;
 mod rules;
