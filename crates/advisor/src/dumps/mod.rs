@@ -4,21 +4,30 @@
 
 mod aix_devices;
 mod aix_tables;
+mod checks;
+mod import;
+mod judge;
 mod linux_host;
 mod linux_net;
 mod listing;
 mod measures;
 mod power;
 mod prose;
+mod run_book;
 mod scale_config;
 mod scale_state;
 mod shell;
 mod split;
 mod switch;
 mod text;
+mod view;
 
+pub use import::{Imported, Outcome, has_scale_settings, import_scale};
+pub use judge::{ROWS, Row, Verdict, judge};
 pub use listing::{Entry, Fate, Listing};
+pub use run_book::{RunBook, Step, run_books};
 pub use split::{Document, document};
+pub use view::Judgement;
 
 use listing::Parser;
 
