@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{ByteSize, tunables::Tunables, units::human_size};
 use serde::Serialize;
 
-use crate::facts::{Bond, BondMode, HostFacts, TcpBuffers};
+use crate::host::{Bond, BondMode, HostFacts, TcpBuffers};
 
 /// A page of a FUSE request, in bytes.
 const FUSE_PAGE_BYTES: u64 = 4096;
