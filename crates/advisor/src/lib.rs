@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 pub mod dumps;
-mod facts;
+pub mod facts;
+mod host;
 mod read;
 mod rules;
 
-pub use facts::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
+pub use facts::{Fact, Facts, Origin, Path, Value};
+pub use host::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
 pub use read::host_facts;
 pub use rules::{Context, Finding, RULES, Rule, Severity, advise, memory_bytes};

@@ -12,7 +12,8 @@ use super::{
 };
 
 /// Names of another spelling here, with the same meaning and unit.
-const RENAMED: [(&str, &str); 2] = [("nsdRAIDFastWriteFSDataLimit", "fast_write_limit"), ("nsdRAIDBufferPoolSizePct", "nsdBufSpace")];
+const RENAMED: [(&str, &str); 2] =
+    [("nsdRAIDFastWriteFSDataLimit", "fast_write_limit"), ("nsdRAIDBufferPoolSizePct", "nsdBufSpace")];
 
 /// What becomes of one setting.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -71,43 +72,69 @@ pub fn import_scale(doc: &Document) -> Vec<Imported> {
     let dumps = doc.listings.iter().filter(|l| l.kind == "mmdiag --config").count();
     let mut all: Vec<Imported> = Vec::new();
     for listing in &doc.listings {
-        let common = if dumps > 1 && listing.kind == "mmdiag --config" { format!("line {}", listing.first) } else { "common".to_owned() };
-        let marks = |name: &str| listing.entries.iter().find(|e| e.path.eq_ignore_ascii_case(&format!("scale/mark/{name}"))).map(|e| e.value.as_str());
+        let common = if dumps > 1 && listing.kind == "mmdiag --config" {
+            format!("line {}", listing.first)
+        } else {
+            "common".to_owned()
+        };
+        let marks = |name: &str| {
+            listing
+                .entries
+                .iter()
+                .find(|e| e.path.eq_ignore_ascii_case(&format!("scale/mark/{name}")))
+                .map(|e| e.value.as_str())
+        };
         let mut settings: Vec<(String, &str, &Entry)> = Vec::new();
         for entry in &listing.entries {
             let words: Vec<&str> = entry.path.split('/').collect();
             let (scope, name) = match words.as_slice() {
                 // What the daemon found by itself is not taken over: it is found here as well.
-                ["scale", "config", name] if !matches!(marks(name), Some("default" | "autotuned")) => (common.clone(), *name),
+                ["scale", "config", name] if !matches!(marks(name), Some("default" | "autotuned")) => {
+                    (common.clone(), *name)
+                }
                 ["scale", "section", nodes, name] => ((*nodes).to_owned(), *name),
                 _ => continue,
             };
             settings.retain(|(s, n, _)| *s != scope || !n.eq_ignore_ascii_case(name));
             settings.push((scope, name, entry));
         }
-        let master = settings.iter().find(|(_, name, _)| name.eq_ignore_ascii_case("workerThreads")).map(|(_, _, e)| e.value.clone());
+        let master = settings
+            .iter()
+            .find(|(_, name, _)| name.eq_ignore_ascii_case("workerThreads"))
+            .map(|(_, _, e)| e.value.clone());
         for (scope, name, entry) in settings {
             let outcome = outcome(name, &entry.value, master.as_deref());
-            all.push(Imported { name: name.to_owned(), value: entry.value.clone(), line: entry.line, scope, outcome });
+            all.push(Imported {
+                name: name.to_owned(),
+                value: entry.value.clone(),
+                line: entry.line,
+                scope,
+                outcome,
+            });
         }
     }
     all
 }
 
 fn outcome(name: &str, value: &str, master: Option<&str>) -> Outcome {
-    let here = RENAMED.iter().find(|(scale, _)| scale.eq_ignore_ascii_case(name)).map_or(name, |(_, here)| *here);
+    let here =
+        RENAMED.iter().find(|(scale, _)| scale.eq_ignore_ascii_case(name)).map_or(name, |(_, here)| *here);
     let Some(row) = Row::find(here) else {
         return elsewhere(name).map_or(Outcome::Unknown, |why| Outcome::Explained { why: why.to_owned() });
     };
     let mut tunables = Tunables::default();
     if let (Some(rule), Some(master)) = (row.derived, master) {
-        let given = tunables.set("workerThreads", master).is_ok().then(|| tunables.get(row.name).ok()).flatten();
+        let given =
+            tunables.set("workerThreads", master).is_ok().then(|| tunables.get(row.name).ok()).flatten();
         if given.is_some_and(|given| number(&given) == number(value)) {
             return Outcome::Follows { rule };
         }
     }
     match tunables.set(row.name, value) {
-        Ok(row) => Outcome::Set { name: row.name, value: tunables.get(row.name).unwrap_or_else(|_| value.to_owned()) },
+        Ok(row) => Outcome::Set {
+            name: row.name,
+            value: tunables.get(row.name).unwrap_or_else(|_| value.to_owned()),
+        },
         Err(error) => Outcome::Refused { why: error.to_string() },
     }
 }

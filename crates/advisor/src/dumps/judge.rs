@@ -96,20 +96,31 @@ pub fn judge(doc: &Document) -> Vec<Verdict> {
     }
     CHECKS.iter().for_each(|check| check(&view, &mut report));
     let mut verdicts: Vec<Verdict> = report.judgements.into_iter().filter_map(of_row).collect();
-    verdicts.sort_by_key(|v| (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0)));
+    verdicts.sort_by_key(|v| {
+        (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0))
+    });
     verdicts
 }
 
 fn of_row(judgement: Judgement) -> Option<Verdict> {
     let row = ROWS.iter().find(|row| row.id == judgement.rule)?;
-    Some(Verdict { judgement, severity: row.severity, title: &row.title, why: &row.why, advice: &row.advice, source: &row.source, run_book: row.run_book.as_deref() })
+    Some(Verdict {
+        judgement,
+        severity: row.severity,
+        title: &row.title,
+        why: &row.why,
+        advice: &row.advice,
+        source: &row.source,
+        run_book: row.run_book.as_deref(),
+    })
 }
 
 /// A row that one value decides.
 fn by_value(row: &'static Row, view: &View<'_>, report: &mut Report) {
     let (Some(look), Some(condition)) = (&row.look, &row.bad_if) else { return };
     let hits = view.all(look);
-    let (bad, good): (Vec<Hit<'_>>, Vec<Hit<'_>>) = hits.into_iter().partition(|hit| holds(condition, hit.value()));
+    let (bad, good): (Vec<Hit<'_>>, Vec<Hit<'_>>) =
+        hits.into_iter().partition(|hit| holds(condition, hit.value()));
     for hit in &bad {
         report.bad(&row.id, &[*hit], hit.shown());
     }
@@ -168,8 +179,19 @@ mod tests {
         for row in ROWS.iter() {
             let input = |text: &str| if row.article { format!("{SENTENCES}{text}") } else { text.to_owned() };
             let (bad, good) = (input(&row.bad), input(&row.good));
-            let found = |text: &str| judge(&document("x", text.as_bytes())).into_iter().filter(|v| v.judgement.rule == row.id && !v.judgement.good).count();
-            assert!(found(&bad) > 0, "{} is not found in its input:\n{}\n{:#?}", row.id, bad, document("x", bad.as_bytes()));
+            let found = |text: &str| {
+                judge(&document("x", text.as_bytes()))
+                    .into_iter()
+                    .filter(|v| v.judgement.rule == row.id && !v.judgement.good)
+                    .count()
+            };
+            assert!(
+                found(&bad) > 0,
+                "{} is not found in its input:\n{}\n{:#?}",
+                row.id,
+                bad,
+                document("x", bad.as_bytes())
+            );
             assert_eq!(found(&good), 0, "{} is found where it should not:\n{}", row.id, good);
             assert!(row.bad.trim() != row.good.trim());
             // The input that is in order is read as well: an empty one would prove nothing.

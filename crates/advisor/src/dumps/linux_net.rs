@@ -230,7 +230,7 @@ fn bonding(r: &mut Reader, line: &str) -> Taken {
     let (key, value) = (key.trim(), value.trim());
     match key {
         "Bonding Mode" => {
-            let mode = crate::facts::BondMode::parse(value).map_or(value, |mode| mode.name());
+            let mode = crate::BondMode::parse(value).map_or(value, |mode| mode.name());
             bond_option(r, &bond, "mode", mode);
         }
         "Transmit Hash Policy" => {

@@ -41,7 +41,10 @@ const TEMPLATES: [Template; 9] = [
         device: "aix/device/*/num_io_queues",
         default: "fcs0",
         steps: &[
-            ("before: values now, and what is below", "lsattr -El DEVICE -a num_io_queues -a io_dma; lsdev -p DEVICE"),
+            (
+                "before: values now, and what is below",
+                "lsattr -El DEVICE -a num_io_queues -a io_dma; lsdev -p DEVICE",
+            ),
             ("before: the disks have another path", "lspath | grep -v Enabled"),
             ("before: the range", "lsattr -R -l DEVICE -a num_io_queues"),
             ("take the paths away", "rmdev -Rl DEVICE"),
@@ -50,7 +53,10 @@ const TEMPLATES: [Template; 9] = [
             ("after: the values", "lsattr -El DEVICE -a num_io_queues -a io_dma"),
             ("after: no single queue was logged", "errpt | grep 29FA8C20"),
             ("after: the paths are back", "lspath | grep -v Enabled"),
-            ("back", "rmdev -Rl DEVICE; chdev -l DEVICE -a num_io_queues=OLD -a io_dma=OLD; cfgmgr -l DEVICE"),
+            (
+                "back",
+                "rmdev -Rl DEVICE; chdev -l DEVICE -a num_io_queues=OLD -a io_dma=OLD; cfgmgr -l DEVICE",
+            ),
         ],
     },
     Template {
@@ -88,12 +94,21 @@ const TEMPLATES: [Template; 9] = [
         steps: &[
             ("before", "show interfaces DEVICE; show running-config interface DEVICE"),
             ("enter", "enable; configure terminal"),
-            ("pause both ways", "interface DEVICE flowcontrol receive on force; interface DEVICE flowcontrol send on force"),
+            (
+                "pause both ways",
+                "interface DEVICE flowcontrol receive on force; interface DEVICE flowcontrol send on force",
+            ),
             ("frame size", "interface DEVICE mtu 9000 force"),
             ("speed", "interface DEVICE speed 56000 force"),
             ("keep it", "configuration write"),
-            ("after: speed, mtu, pause as set; no errors counted", "show interfaces DEVICE; show interfaces DEVICE counters"),
-            ("back", "no interface DEVICE speed; no interface DEVICE mtu; no interface DEVICE flowcontrol receive"),
+            (
+                "after: speed, mtu, pause as set; no errors counted",
+                "show interfaces DEVICE; show interfaces DEVICE counters",
+            ),
+            (
+                "back",
+                "no interface DEVICE speed; no interface DEVICE mtu; no interface DEVICE flowcontrol receive",
+            ),
         ],
     },
     Template {
@@ -114,7 +129,10 @@ const TEMPLATES: [Template; 9] = [
         device: "numa/available",
         default: "SYSTEM",
         steps: &[
-            ("before: the score now, and what it could be", "lsmemopt -m SYSTEM -o currscore; lsmemopt -m SYSTEM -o calcscore"),
+            (
+                "before: the score now, and what it could be",
+                "lsmemopt -m SYSTEM -o currscore; lsmemopt -m SYSTEM -o calcscore",
+            ),
             ("before: in the partition", "numactl -H"),
             ("move this partition first", "optmem -m SYSTEM -o start -t affinity -p LPAR"),
             ("watch it", "lsmemopt -m SYSTEM"),
@@ -130,7 +148,10 @@ const TEMPLATES: [Template; 9] = [
         steps: &[
             ("before", "dmesg | grep create-pe-dma-window"),
             ("in ASMI", "System Configuration > I/O Adapter Enlarged Capacity: enable, with enough slots"),
-            ("power the system off and on", "chsysstate -r sys -m SYSTEM -o off; chsysstate -r sys -m SYSTEM -o on"),
+            (
+                "power the system off and on",
+                "chsysstate -r sys -m SYSTEM -o off; chsysstate -r sys -m SYSTEM -o on",
+            ),
             ("after: returned 0, window as large as the memory", "dmesg | grep create-pe-dma-window"),
         ],
     },
@@ -156,7 +177,10 @@ const TEMPLATES: [Template; 9] = [
         steps: &[
             ("before: pools and inodes", "mmdf DEVICE"),
             ("who has it", "mmrepquota -j DEVICE; mmlssnapshot DEVICE"),
-            ("delete what is not needed, or add disks", "mmdelsnapshot DEVICE SNAPSHOT; mmadddisk DEVICE -F STANZA"),
+            (
+                "delete what is not needed, or add disks",
+                "mmdelsnapshot DEVICE SNAPSHOT; mmadddisk DEVICE -F STANZA",
+            ),
             ("after", "mmdf DEVICE"),
         ],
     },
@@ -175,7 +199,12 @@ pub fn run_books(doc: &Document, verdicts: &[Verdict]) -> Vec<RunBook> {
         .filter_map(|template| {
             let verdict = called(template.name)?;
             // The device of the evidence, else the first one that the document has.
-            let of_evidence = verdict.judgement.evidence.iter().filter_map(|(line, _)| view.all(template.device).into_iter().find(|h| h.line() == *line)).next();
+            let of_evidence = verdict
+                .judgement
+                .evidence
+                .iter()
+                .filter_map(|(line, _)| view.all(template.device).into_iter().find(|h| h.line() == *line))
+                .next();
             let hit = of_evidence.or_else(|| view.first(template.device));
             let device = match template.name {
                 "scale-space" => hit.map(|h| h.word(1)),
@@ -184,7 +213,8 @@ pub fn run_books(doc: &Document, verdicts: &[Verdict]) -> Vec<RunBook> {
             };
             let device = device.unwrap_or(template.default).replace("ethernet 1-", "ethernet 1/");
             let steps = template.steps.iter().map(|(what, command)| {
-                let command = command.replace("INTERFACE", &device.replacen("ent", "en", 1)).replace("DEVICE", &device);
+                let command =
+                    command.replace("INTERFACE", &device.replacen("ent", "en", 1)).replace("DEVICE", &device);
                 Step { what, command }
             });
             Some(RunBook { name: template.name, disrupts: template.disrupts, steps: steps.collect() })

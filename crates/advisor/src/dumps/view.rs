@@ -58,7 +58,8 @@ impl<'a> View<'a> {
 
 fn fits(path: &str, wanted: &[&str]) -> bool {
     let mut words = path.split('/');
-    wanted.iter().all(|want| words.next().is_some_and(|word| *want == "*" || want.eq_ignore_ascii_case(word))) && words.next().is_none()
+    wanted.iter().all(|want| words.next().is_some_and(|word| *want == "*" || want.eq_ignore_ascii_case(word)))
+        && words.next().is_none()
 }
 
 /// What a rule says of a document.
@@ -92,7 +93,8 @@ impl Report {
         self.put(rule, order, hits, what.into());
     }
     fn put(&mut self, rule: &'static str, good: bool, hits: &[Hit<'_>], what: String) {
-        let mut evidence: Vec<(u32, String)> = hits.iter().map(|hit| (hit.line(), written(hit.entry))).collect();
+        let mut evidence: Vec<(u32, String)> =
+            hits.iter().map(|hit| (hit.line(), written(hit.entry))).collect();
         evidence.sort();
         evidence.dedup();
         let judgement = Judgement { rule, good, what, evidence };

@@ -27,13 +27,25 @@ fn jumbo(v: &View<'_>, r: &mut Report) {
     for size in v.all("aix/device/*/jumbo_size") {
         let adapter = size.word(2);
         let interface = interface_of(adapter);
-        let mtu = v.first(&format!("aix/device/{interface}/mtu")).or_else(|| v.first(&format!("aix/interface/{interface}/mtu")));
+        let mtu = v
+            .first(&format!("aix/device/{interface}/mtu"))
+            .or_else(|| v.first(&format!("aix/interface/{interface}/mtu")));
         let (Some(mtu), Some(bytes)) = (mtu, size.number()) else { continue };
         let Some(frame) = mtu.number().map(|mtu| mtu + ETHERNET_HEADER) else { continue };
         let enabled = v.first(&format!("aix/device/{adapter}/jumbo_frames"));
-        r.verdict("aix-jumbo-size", bytes >= frame, &[size, mtu], format!("{adapter}: jumbo_size {bytes}, mtu {} + 14 = {frame}", mtu.value()));
+        r.verdict(
+            "aix-jumbo-size",
+            bytes >= frame,
+            &[size, mtu],
+            format!("{adapter}: jumbo_size {bytes}, mtu {} + 14 = {frame}", mtu.value()),
+        );
         if let Some(enabled) = enabled.filter(|_| frame > 1514.0) {
-            r.verdict("aix-jumbo-frames", enabled.value() == "yes", &[enabled, mtu], format!("{adapter}: jumbo_frames {}, mtu {}", enabled.value(), mtu.value()));
+            r.verdict(
+                "aix-jumbo-frames",
+                enabled.value() == "yes",
+                &[enabled, mtu],
+                format!("{adapter}: jumbo_frames {}, mtu {}", enabled.value(), mtu.value()),
+            );
         }
     }
 }
@@ -63,39 +75,67 @@ fn spaces<'a>(v: &View<'a>) -> Vec<Hit<'a>> {
 fn buffers(v: &View<'_>, r: &mut Report) {
     let spaces = spaces(v);
     if let Some((limit, most)) = v.number("aix/no/sb_max") {
-        let over: Vec<Hit<'_>> = spaces.iter().copied().filter(|s| s.number().is_some_and(|n| n > most)).collect();
+        let over: Vec<Hit<'_>> =
+            spaces.iter().copied().filter(|s| s.number().is_some_and(|n| n > most)).collect();
         if !spaces.is_empty() {
             let mut hits = if over.is_empty() { spaces.clone() } else { over.clone() };
             hits.push(limit);
-            let what = format!("{} of {} socket buffers above sb_max {}", over.len(), spaces.len(), limit.value());
+            let what =
+                format!("{} of {} socket buffers above sb_max {}", over.len(), spaces.len(), limit.value());
             r.verdict("aix-sb-max", over.is_empty(), &hits, what);
         }
     }
     // A window larger than 64 KiB is not used without window scaling at the same level.
-    for space in spaces.iter().filter(|s| s.entry.path.contains("tcp_") && s.number().is_some_and(|n| n > WINDOW_WITHOUT_SCALING)) {
+    for space in spaces
+        .iter()
+        .filter(|s| s.entry.path.contains("tcp_") && s.number().is_some_and(|n| n > WINDOW_WITHOUT_SCALING))
+    {
         let scaling = match space.word(1) {
             "no" => v.first("aix/no/rfc1323"),
             _ => v.first(&format!("aix/device/{}/rfc1323", space.word(2))),
         };
         if let Some(scaling) = scaling {
             let at = if space.word(1) == "no" { "no" } else { space.word(2) };
-            r.verdict("aix-rfc1323", scaling.value() == "1", &[*space, scaling], format!("{at}: {} = {} with rfc1323 {}", space.word(space.entry.path.matches('/').count()), space.value(), scaling.value()));
+            r.verdict(
+                "aix-rfc1323",
+                scaling.value() == "1",
+                &[*space, scaling],
+                format!(
+                    "{at}: {} = {} with rfc1323 {}",
+                    space.word(space.entry.path.matches('/').count()),
+                    space.value(),
+                    scaling.value()
+                ),
+            );
         }
     }
 }
 
 /// Interface-specific options win over those of `no`.
 fn precedence(v: &View<'_>, r: &mut Report) {
-    for own in ["rfc1323", "tcp_mssdflt", "tcp_nodelay", "tcp_recvspace", "tcp_sendspace"].iter().flat_map(|n| v.all(&format!("aix/device/*/{n}"))) {
+    for own in ["rfc1323", "tcp_mssdflt", "tcp_nodelay", "tcp_recvspace", "tcp_sendspace"]
+        .iter()
+        .flat_map(|n| v.all(&format!("aix/device/*/{n}")))
+    {
         let name = own.word(3);
         let Some(global) = v.first(&format!("aix/no/{name}")) else { continue };
         if own.value().is_empty() || own.number() == global.number() {
             continue;
         }
-        let what = format!("{name}: {} on {}, {} by no; {} counts there", own.value(), own.word(2), global.value(), own.value());
+        let what = format!(
+            "{name}: {} on {}, {} by no; {} counts there",
+            own.value(),
+            own.word(2),
+            global.value(),
+            own.value()
+        );
         r.bad("aix-interface-wins", &[own, global], what);
         if let Some(off) = v.first("aix/no/use_isno").filter(|isno| isno.value() == "0") {
-            r.bad("aix-isno-off", &[own, off], format!("{name} of {} is not looked at: use_isno is 0", own.word(2)));
+            r.bad(
+                "aix-isno-off",
+                &[own, off],
+                format!("{name} of {} is not looked at: use_isno is 0", own.word(2)),
+            );
         }
     }
 }
@@ -109,22 +149,37 @@ fn tables(v: &View<'_>, r: &mut Report) {
             if other.number() == current.number() || other.value() == current.value() {
                 agreed += 1;
             } else {
-                let what = format!("{name}: {} in line {}, {} in line {}", current.value(), current.line(), other.value(), other.line());
+                let what = format!(
+                    "{name}: {} in line {}, {} in line {}",
+                    current.value(),
+                    current.line(),
+                    other.value(),
+                    other.line()
+                );
                 r.bad("aix-no-contradiction", &[current, *other], what);
             }
         }
         let column = |column: &str| v.first(&format!("aix/no-{column}/{name}"));
-        if let Some(boot) = column("boot").filter(|boot| boot.number().is_some() && boot.number() != current.number()) {
-            r.bad("aix-not-at-boot", &[current, boot], format!("{name}: {} now, {} after the next boot", current.value(), boot.value()));
+        if let Some(boot) =
+            column("boot").filter(|boot| boot.number().is_some() && boot.number() != current.number())
+        {
+            r.bad(
+                "aix-not-at-boot",
+                &[current, boot],
+                format!("{name}: {} now, {} after the next boot", current.value(), boot.value()),
+            );
         }
-        if let (Some(low), Some(high), Some(value)) = (column("min").and_then(|h| h.number()), column("max").and_then(|h| h.number()), current.number()) {
+        if let (Some(low), Some(high), Some(value)) =
+            (column("min").and_then(|h| h.number()), column("max").and_then(|h| h.number()), current.number())
+        {
             if !(low..=high).contains(&value) {
                 r.bad("aix-out-of-range", &[current], format!("{name}: {value} is outside {low} to {high}"));
             }
         }
     }
     if agreed > 0 {
-        let hits: Vec<Hit<'_>> = v.all("aix/no/*").into_iter().filter(|h| v.all(&h.entry.path).len() > 1).collect();
+        let hits: Vec<Hit<'_>> =
+            v.all("aix/no/*").into_iter().filter(|h| v.all(&h.entry.path).len() > 1).collect();
         r.good("aix-no-contradiction", &hits, format!("{agreed} values of no stand twice and agree"));
     }
 }
@@ -132,10 +187,23 @@ fn tables(v: &View<'_>, r: &mut Report) {
 /// What only the other end can set, and pause on one side only.
 fn adapters(v: &View<'_>, r: &mut Report) {
     for fixed in v.all("aix/fixed/*/media_speed") {
-        r.bad("aix-speed-fixed", &[fixed], format!("{}: media_speed {} cannot be set here: the port of the switch decides", fixed.word(2), fixed.value()));
+        r.bad(
+            "aix-speed-fixed",
+            &[fixed],
+            format!(
+                "{}: media_speed {} cannot be set here: the port of the switch decides",
+                fixed.word(2),
+                fixed.value()
+            ),
+        );
     }
     for receive in v.all("aix/device/*/flow_ctrl_rx") {
         let Some(send) = v.first(&format!("aix/device/{}/flow_ctrl_tx", receive.word(2))) else { continue };
-        r.verdict("aix-pause-one-way", receive.value() == send.value(), &[receive, send], format!("{}: pause received {}, sent {}", receive.word(2), receive.value(), send.value()));
+        r.verdict(
+            "aix-pause-one-way",
+            receive.value() == send.value(),
+            &[receive, send],
+            format!("{}: pause received {}, sent {}", receive.word(2), receive.value(), send.value()),
+        );
     }
 }

@@ -15,21 +15,39 @@ pub(super) fn check(v: &View<'_>, r: &mut Report) {
     changes(v, r);
     stanzas(v, r);
     for error in v.all("aix/errpt/29FA8C20/*") {
-        r.bad("aix-fc-single-queue", &[error], format!("{} logged 29FA8C20: it was configured with a single queue", error.word(3)));
+        r.bad(
+            "aix-fc-single-queue",
+            &[error],
+            format!("{} logged 29FA8C20: it was configured with a single queue", error.word(3)),
+        );
     }
 }
 
 /// Queues against the memory in the same listing.
 fn queues_need_memory(v: &View<'_>, r: &mut Report) {
     for listing in v.doc.listings.iter().filter(|l| l.kind == "lsattr -El") {
-        let find = |name: &str| listing.entries.iter().find(|e| e.path.starts_with("aix/device/") && e.path.ends_with(name)).map(|entry| Hit { entry });
+        let find = |name: &str| {
+            listing
+                .entries
+                .iter()
+                .find(|e| e.path.starts_with("aix/device/") && e.path.ends_with(name))
+                .map(|entry| Hit { entry })
+        };
         let (Some(queues), Some(dma)) = (find("/num_io_queues"), find("/io_dma")) else { continue };
         let (Some(count), Some(mib)) = (queues.number(), dma.number()) else { continue };
         let what = format!("{}: num_io_queues {count} with io_dma {mib}", queues.word(2));
         r.verdict("aix-fc-queues-memory", count <= 1.0 || mib >= IO_DMA_FOR_QUEUES, &[queues, dma], what);
     }
     for queues in v.all("aix/device/*/num_io_queues").iter().filter(|q| q.number().is_some_and(|n| n > 1.0)) {
-        r.bad("aix-fc-one-disk-one-queue", &[*queues], format!("{}: {} queues; all requests of one hdisk use one of them", queues.word(2), queues.value()));
+        r.bad(
+            "aix-fc-one-disk-one-queue",
+            &[*queues],
+            format!(
+                "{}: {} queues; all requests of one hdisk use one of them",
+                queues.word(2),
+                queues.value()
+            ),
+        );
     }
 }
 
@@ -43,7 +61,17 @@ fn range(v: &View<'_>, r: &mut Report) {
     let shown = v.first("aix/range/*/num_io_queues/low").zip(v.first("aix/range/*/num_io_queues/high"));
     if let (Some((hit, low, high)), Some((shown_low, shown_high))) = (bounds, shown) {
         let same = shown_low.number() == Some(low) && shown_high.number() == Some(high);
-        r.verdict("aix-range-contradiction", same, &[hit, shown_low, shown_high], format!("num_io_queues: {} in the ODM, {} to {} by lsattr -R", hit.value(), shown_low.value(), shown_high.value()));
+        r.verdict(
+            "aix-range-contradiction",
+            same,
+            &[hit, shown_low, shown_high],
+            format!(
+                "num_io_queues: {} in the ODM, {} to {} by lsattr -R",
+                hit.value(),
+                shown_low.value(),
+                shown_high.value()
+            ),
+        );
     }
     let bounds = bounds.map(|(hit, low, high)| (hit, low, high)).or_else(|| {
         let (low, high) = shown?;
@@ -56,7 +84,11 @@ fn range(v: &View<'_>, r: &mut Report) {
         if let Some(n) = value.number() {
             let order = (low..=high).contains(&n);
             if !order {
-                r.bad("aix-fc-queues-range", &[value, hit], format!("num_io_queues {n} is outside {low} to {high}"));
+                r.bad(
+                    "aix-fc-queues-range",
+                    &[value, hit],
+                    format!("num_io_queues {n} is outside {low} to {high}"),
+                );
             }
         }
     }
@@ -76,7 +108,11 @@ fn defaults(v: &View<'_>, r: &mut Report) {
         values.sort_unstable();
         values.dedup();
         if values.len() > 1 {
-            r.bad("default-of-which-release", &hits, format!("{name} has several defaults here: {}; each is of other releases", values.join(", ")));
+            r.bad(
+                "default-of-which-release",
+                &hits,
+                format!("{name} has several defaults here: {}; each is of other releases", values.join(", ")),
+            );
         }
     }
 }
@@ -96,7 +132,14 @@ fn several_values(v: &View<'_>, r: &mut Report) {
         }
         if values.len() > 1 {
             let name = path.trim_start_matches("aix/device/").replace('/', " ");
-            r.bad("several-values", &hits, format!("{name}: {} in one document; say which system and time each is of", values.join(", ")));
+            r.bad(
+                "several-values",
+                &hits,
+                format!(
+                    "{name}: {} in one document; say which system and time each is of",
+                    values.join(", ")
+                ),
+            );
         }
     }
 }
@@ -108,15 +151,40 @@ fn changes(v: &View<'_>, r: &mut Report) {
         let dma = v.first(&format!("aix/chdev/{device}/io_dma"));
         let enough = dma.and_then(|h| h.number()).is_some_and(|n| n >= IO_DMA_FOR_QUEUES);
         let hits: Vec<Hit<'_>> = [Some(change), dma].into_iter().flatten().collect();
-        r.verdict("aix-fc-change-without-memory", enough, &hits, format!("{device}: the change sets num_io_queues {} and {}", change.value(), if enough { "io_dma as well" } else { "leaves io_dma as it is; on releases whose default is 64 one queue remains" }));
+        r.verdict(
+            "aix-fc-change-without-memory",
+            enough,
+            &hits,
+            format!(
+                "{device}: the change sets num_io_queues {} and {}",
+                change.value(),
+                if enough {
+                    "io_dma as well"
+                } else {
+                    "leaves io_dma as it is; on releases whose default is 64 one queue remains"
+                }
+            ),
+        );
     }
     for removed in v.all("aix/rmdev/*").iter().filter(|h| h.value().starts_with("-R")) {
-        r.bad("aix-rmdev-recursive", &[*removed], format!("rmdev {} {}: its disks and paths go away while it lasts", removed.value(), removed.word(2)));
+        r.bad(
+            "aix-rmdev-recursive",
+            &[*removed],
+            format!(
+                "rmdev {} {}: its disks and paths go away while it lasts",
+                removed.value(),
+                removed.word(2)
+            ),
+        );
     }
 }
 
 fn stanzas(v: &View<'_>, r: &mut Report) {
     for kind in v.all("aix/odm/PdAt/*/type").iter().filter(|h| h.value() == "R") {
-        r.bad("aix-odm-type-r", &[*kind], format!("{}: type \"R\" is a regular attribute, not one that needs a reboot", kind.word(3)));
+        r.bad(
+            "aix-odm-type-r",
+            &[*kind],
+            format!("{}: type \"R\" is a regular attribute, not one that needs a reboot", kind.word(3)),
+        );
     }
 }

@@ -20,15 +20,30 @@ fn bonds(v: &View<'_>, r: &mut Report) {
         let bond = mode.word(2);
         let policy = v.first(&format!("linux/bond/{bond}/xmit_hash_policy"));
         match (mode.value(), policy) {
-            ("balance-alb" | "balance-rr" | "active-backup" | "broadcast", Some(policy)) if policy.value() != "layer2" => {
-                r.bad("bond-policy-inert", &[mode, policy], format!("{bond}: {} does not use xmit_hash_policy {}", mode.value(), policy.value()));
+            ("balance-alb" | "balance-rr" | "active-backup" | "broadcast", Some(policy))
+                if policy.value() != "layer2" =>
+            {
+                r.bad(
+                    "bond-policy-inert",
+                    &[mode, policy],
+                    format!("{bond}: {} does not use xmit_hash_policy {}", mode.value(), policy.value()),
+                );
             }
             ("802.3ad" | "balance-xor", Some(policy)) => {
                 let ports = matches!(policy.value(), "layer3+4" | "encap3+4" | "1" | "4");
-                r.verdict("bond-policy-without-ports", ports, &[mode, policy], format!("{bond}: {} with {}", mode.value(), policy.value()));
+                r.verdict(
+                    "bond-policy-without-ports",
+                    ports,
+                    &[mode, policy],
+                    format!("{bond}: {} with {}", mode.value(), policy.value()),
+                );
             }
             ("802.3ad" | "balance-xor", None) => {
-                r.bad("bond-policy-without-ports", &[mode], format!("{bond}: {} with the default policy layer2", mode.value()));
+                r.bad(
+                    "bond-policy-without-ports",
+                    &[mode],
+                    format!("{bond}: {} with the default policy layer2", mode.value()),
+                );
             }
             _ => {}
         }
@@ -38,7 +53,9 @@ fn bonds(v: &View<'_>, r: &mut Report) {
 fn rings(v: &View<'_>, r: &mut Report) {
     for side in ["rx", "tx"] {
         for ring in v.all(&format!("linux/ethtool/*/ring/{side}")) {
-            let Some(most) = v.number(&format!("linux/ethtool/{}/ring/max-{side}", ring.word(2))) else { continue };
+            let Some(most) = v.number(&format!("linux/ethtool/{}/ring/max-{side}", ring.word(2))) else {
+                continue;
+            };
             let Some(now) = ring.number() else { continue };
             let what = format!("{}: {side} ring {now}, the card can {}", ring.word(2), most.1);
             if now > most.1 {
@@ -61,7 +78,12 @@ fn port_sets(v: &View<'_>, r: &mut Report) {
     }
     let distinct: BTreeSet<&BTreeSet<&str>> = sets.values().collect();
     if sets.len() > 1 {
-        let said: Vec<String> = sets.iter().map(|(table, ports)| format!("{table} on {}", ports.iter().copied().collect::<Vec<_>>().join(", "))).collect();
+        let said: Vec<String> = sets
+            .iter()
+            .map(|(table, ports)| {
+                format!("{table} on {}", ports.iter().copied().collect::<Vec<_>>().join(", "))
+            })
+            .collect();
         r.verdict("settings-on-other-ports", distinct.len() == 1, &hits, said.join("; "));
     }
 }
@@ -72,7 +94,12 @@ fn buses(v: &View<'_>, r: &mut Report) {
             let Some(is) = v.first(&format!("pci/{}/is-{what}", can.word(1))) else { continue };
             let number = |hit: Hit<'_>| hit.value().trim_start_matches('x').parse::<f64>().ok();
             if let (Some(most), Some(now)) = (number(can), number(is)) {
-                r.verdict(rule, now >= most, &[can, is], format!("{}: link {what} {}, the card can {}", can.word(1), is.value(), can.value()));
+                r.verdict(
+                    rule,
+                    now >= most,
+                    &[can, is],
+                    format!("{}: link {what} {}, the card can {}", can.word(1), is.value(), can.value()),
+                );
             }
         }
     }
@@ -87,7 +114,12 @@ fn members(v: &View<'_>, r: &mut Report) {
     }
     for (bond, hits) in speeds {
         let values: BTreeSet<&str> = hits.iter().map(Hit::value).collect();
-        r.verdict("bond-members-differ", values.len() == 1, &hits, format!("{bond}: members at {}", values.into_iter().collect::<Vec<_>>().join(" and ")));
+        r.verdict(
+            "bond-members-differ",
+            values.len() == 1,
+            &hits,
+            format!("{bond}: members at {}", values.into_iter().collect::<Vec<_>>().join(" and ")),
+        );
     }
     // Members of 802.3ad with other aggregators form groups of their own, of which one is used.
     let mut groups: BTreeMap<&str, Vec<Hit<'_>>> = BTreeMap::new();
@@ -97,7 +129,12 @@ fn members(v: &View<'_>, r: &mut Report) {
     }
     for (bond, hits) in groups.into_iter().filter(|(_, hits)| hits.len() > 1) {
         let ids: BTreeSet<&str> = hits.iter().map(Hit::value).collect();
-        r.verdict("bond-aggregators-differ", ids.len() == 1, &hits, format!("{bond}: {} aggregators", ids.len()));
+        r.verdict(
+            "bond-aggregators-differ",
+            ids.len() == 1,
+            &hits,
+            format!("{bond}: {} aggregators", ids.len()),
+        );
     }
 }
 
@@ -107,9 +144,26 @@ fn coalescing(v: &View<'_>, r: &mut Report) {
         let Some(time) = v.first(&format!("nvme/{}/coalesce-time", count.word(1))) else { continue };
         let (Some(n), Some(t)) = (count.number(), time.number()) else { continue };
         if (n == 0.0) != (t == 0.0) {
-            r.bad("nvme-coalescing-half", &[count, time], format!("{}: count field {n}, time {t}: one of them is 0, so nothing is gathered", count.word(1)));
+            r.bad(
+                "nvme-coalescing-half",
+                &[count, time],
+                format!(
+                    "{}: count field {n}, time {t}: one of them is 0, so nothing is gathered",
+                    count.word(1)
+                ),
+            );
         } else {
-            r.verdict("nvme-coalescing-on", n == 0.0, &[count, time], format!("{}: interrupts gathered to {} completions or {} µs", count.word(1), n + 1.0, t * 100.0));
+            r.verdict(
+                "nvme-coalescing-on",
+                n == 0.0,
+                &[count, time],
+                format!(
+                    "{}: interrupts gathered to {} completions or {} µs",
+                    count.word(1),
+                    n + 1.0,
+                    t * 100.0
+                ),
+            );
         }
     }
     let told: Vec<Hit<'_>> = v.all("nvme/coalescing/*");
@@ -120,10 +174,23 @@ fn coalescing(v: &View<'_>, r: &mut Report) {
 
 /// What a program may ask for is bounded by the kernel.
 fn buffers(v: &View<'_>, r: &mut Report) {
-    for (auto, most) in [("net.ipv4.tcp_rmem", "net.core.rmem_max"), ("net.ipv4.tcp_wmem", "net.core.wmem_max")] {
-        let (Some(auto), Some(most)) = (v.first(&format!("linux/sysctl/{auto}")), v.number(&format!("linux/sysctl/{most}"))) else { continue };
-        let Some(grows) = auto.value().split_whitespace().last().and_then(|n| n.parse::<f64>().ok()) else { continue };
-        r.verdict("sysctl-buffer-asked-smaller", most.1 >= grows / 2.0, &[auto, most.0], format!("the kernel grows a buffer to {grows}, a program may ask for {}", most.1));
+    for (auto, most) in
+        [("net.ipv4.tcp_rmem", "net.core.rmem_max"), ("net.ipv4.tcp_wmem", "net.core.wmem_max")]
+    {
+        let (Some(auto), Some(most)) =
+            (v.first(&format!("linux/sysctl/{auto}")), v.number(&format!("linux/sysctl/{most}")))
+        else {
+            continue;
+        };
+        let Some(grows) = auto.value().split_whitespace().last().and_then(|n| n.parse::<f64>().ok()) else {
+            continue;
+        };
+        r.verdict(
+            "sysctl-buffer-asked-smaller",
+            most.1 >= grows / 2.0,
+            &[auto, most.0],
+            format!("the kernel grows a buffer to {grows}, a program may ask for {}", most.1),
+        );
     }
 }
 
@@ -134,8 +201,17 @@ fn paths(v: &View<'_>, r: &mut Report) {
         maps.entry(path.word(1)).or_default().push(path);
     }
     for (map, hits) in maps {
-        let failed: Vec<Hit<'_>> = hits.iter().copied().filter(|h| h.value().contains("failed") || h.value().contains("faulty")).collect();
-        r.verdict("multipath-failed", failed.is_empty(), if failed.is_empty() { &hits } else { &failed }, format!("{map}: {} of {} paths failed", failed.len(), hits.len()));
+        let failed: Vec<Hit<'_>> = hits
+            .iter()
+            .copied()
+            .filter(|h| h.value().contains("failed") || h.value().contains("faulty"))
+            .collect();
+        r.verdict(
+            "multipath-failed",
+            failed.is_empty(),
+            if failed.is_empty() { &hits } else { &failed },
+            format!("{map}: {} of {} paths failed", failed.len(), hits.len()),
+        );
         r.verdict("multipath-single", hits.len() > 1, &hits, format!("{map}: {} path(s)", hits.len()));
     }
 }
