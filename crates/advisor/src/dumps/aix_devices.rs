@@ -4,17 +4,25 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
-    Parser { kind: "lsattr -El", system: "AIX", starts: attributes_start, line: attribute },
-    Parser { kind: "lsattr -R", system: "AIX", starts: range_starts, line: range },
-    Parser { kind: "lsdev", system: "AIX", starts: |w| device_words(w.first()).is_some(), line: device },
+    Parser { kind: "lsattr -El", titled: false, system: "AIX", starts: attributes_start, line: attribute },
+    Parser { kind: "lsattr -R", titled: false, system: "AIX", starts: range_starts, line: range },
+    Parser {
+        kind: "lsdev",
+        titled: false,
+        system: "AIX",
+        starts: |w| device_words(w.first()).is_some(),
+        line: device,
+    },
     Parser {
         kind: "errpt",
+        titled: false,
         system: "AIX",
         starts: |w| error_words(w.first()).is_some() || is_error_head(w.first()),
         line: error,
     },
     Parser {
         kind: "ifconfig",
+        titled: true,
         system: "AIX",
         starts: |w| interface_head(w.first()).is_some(),
         line: interface,

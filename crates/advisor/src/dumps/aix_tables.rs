@@ -4,9 +4,9 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 3] = [
-    Parser { kind: "no -L", system: "AIX", starts: |w| is_head(w.first()), line: row },
-    Parser { kind: "no -a", system: "AIX", starts: assignments_start, line: assignment },
-    Parser { kind: "odmget", system: "AIX", starts: stanza_starts, line: stanza },
+    Parser { kind: "no -L", titled: true, system: "AIX", starts: |w| is_head(w.first()), line: row },
+    Parser { kind: "no -a", titled: false, system: "AIX", starts: assignments_start, line: assignment },
+    Parser { kind: "odmget", titled: false, system: "AIX", starts: stanza_starts, line: stanza },
 ];
 
 /// The tool whose table this is.

@@ -176,6 +176,7 @@ mod tests {
 
     #[test]
     fn every_rule_applies_where_it_should_and_nowhere_else() {
+        let mut wrong = Vec::new();
         for row in ROWS.iter() {
             let input = |text: &str| if row.article { format!("{SENTENCES}{text}") } else { text.to_owned() };
             let (bad, good) = (input(&row.bad), input(&row.good));
@@ -185,18 +186,23 @@ mod tests {
                     .filter(|v| v.judgement.rule == row.id && !v.judgement.good)
                     .count()
             };
-            assert!(
-                found(&bad) > 0,
-                "{} is not found in its input:\n{}\n{:#?}",
-                row.id,
-                bad,
-                document("x", bad.as_bytes())
-            );
-            assert_eq!(found(&good), 0, "{} is found where it should not:\n{}", row.id, good);
-            assert!(row.bad.trim() != row.good.trim());
+            if found(&bad) == 0 {
+                let read = document("x", bad.as_bytes());
+                wrong.push(format!(
+                    "{} is not found in:\n{bad}\n{:?}",
+                    row.id,
+                    read.entries().collect::<Vec<_>>()
+                ));
+            }
+            if found(&good) > 0 {
+                wrong.push(format!("{} is found in:\n{good}", row.id));
+            }
             // The input that is in order is read as well: an empty one would prove nothing.
-            assert!(document("x", good.as_bytes()).entries().next().is_some(), "{}: nothing is read", row.id);
+            if document("x", good.as_bytes()).entries().next().is_none() {
+                wrong.push(format!("{}: nothing is read of:\n{good}", row.id));
+            }
         }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 6] = [
-    Parser { kind: "sysctl", system: "Linux", starts: sysctl_starts, line: sysctl },
+    Parser { kind: "sysctl", titled: false, system: "Linux", starts: sysctl_starts, line: sysctl },
     Parser {
         kind: "lspci -vv",
+        titled: true,
         system: "Linux",
         starts: |w| {
             pci_head(w.first()).is_some()
@@ -15,24 +16,28 @@ pub(super) const PARSERS: [Parser; 6] = [
     },
     Parser {
         kind: "nvme list",
+        titled: true,
         system: "Linux",
         starts: |w| w.first().starts_with("Node ") && w.first().contains("Namespace"),
         line: nvme,
     },
     Parser {
         kind: "nvme get-feature",
+        titled: false,
         system: "Linux",
         starts: |w| feature(w.first()).is_some(),
         line: nvme_feature,
     },
     Parser {
         kind: "multipath -ll",
+        titled: true,
         system: "Linux",
         starts: |w| map_head(w.first()).is_some() && w.lines.get(1).is_some_and(|l| l.starts_with("size=")),
         line: multipath,
     },
     Parser {
         kind: "meminfo",
+        titled: false,
         system: "Linux",
         starts: |w| w.first().starts_with("MemTotal:"),
         line: meminfo,
@@ -129,12 +134,18 @@ fn nvme(r: &mut Reader, line: &str) -> Taken {
     };
     let name = node.trim_start_matches("/dev/");
     r.entry(&["nvme", name, "listed"], "yes");
-    let columns: Vec<&str> = text.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
-    if let Some(format) = columns.iter().find(|c| c.contains(" B +")) {
-        r.entry(&["nvme", name, "block"], format.split_whitespace().next().unwrap_or(""));
-    }
-    if let Some(firmware) = columns.last().filter(|_| columns.len() > 4) {
-        r.entry(&["nvme", name, "firmware"], firmware);
+    // `512   B +  0 B` is data and metadata of a sector; the firmware stands behind it.
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if let Some(plus) = words.iter().position(|word| *word == "+").filter(|at| *at >= 2) {
+        let size = if words[plus - 1] == "KiB" {
+            format!("{}K", words[plus - 2])
+        } else {
+            words[plus - 2].to_owned()
+        };
+        r.entry(&["nvme", name, "block"], &size);
+        if let Some(firmware) = words.get(plus + 3) {
+            r.entry(&["nvme", name, "firmware"], firmware);
+        }
     }
     Taken::Read
 }

@@ -6,11 +6,18 @@ use super::{
 };
 
 pub(super) const PARSERS: [Parser; 6] = [
-    Parser { kind: "ifcfg", system: "Linux", starts: ifcfg_starts, line: ifcfg },
-    Parser { kind: "network file", system: "Linux", starts: ini_starts, line: ini },
-    Parser { kind: "ethtool", system: "Linux", starts: |w| ethtool_head(w.first()).is_some(), line: ethtool },
+    Parser { kind: "ifcfg", titled: false, system: "Linux", starts: ifcfg_starts, line: ifcfg },
+    Parser { kind: "network file", titled: false, system: "Linux", starts: ini_starts, line: ini },
+    Parser {
+        kind: "ethtool",
+        titled: true,
+        system: "Linux",
+        starts: |w| ethtool_head(w.first()).is_some(),
+        line: ethtool,
+    },
     Parser {
         kind: "ethtool -i",
+        titled: true,
         system: "Linux",
         starts: |w| {
             w.first().starts_with("driver: ")
@@ -23,11 +30,18 @@ pub(super) const PARSERS: [Parser; 6] = [
     },
     Parser {
         kind: "bonding",
+        titled: true,
         system: "Linux",
         starts: |w| w.first().starts_with("Ethernet Channel Bonding Driver"),
         line: bonding,
     },
-    Parser { kind: "ip link", system: "Linux", starts: |w| link_head(w.first()).is_some(), line: link },
+    Parser {
+        kind: "ip link",
+        titled: false,
+        system: "Linux",
+        starts: |w| link_head(w.first()).is_some(),
+        line: link,
+    },
 ];
 
 /// A line of an ifcfg file: an upper-case name, an equals sign, no spaces around it.

@@ -60,6 +60,8 @@ pub(crate) enum Taken {
 /// One parser: where a listing of its kind begins, and what a line of it says.
 pub(crate) struct Parser {
     pub kind: &'static str,
+    /// Whether its first line is unmistakable, so that it ends whatever stands above.
+    pub titled: bool,
     pub system: &'static str,
     /// Whether a listing begins at the first of these lines.
     pub starts: fn(&Window<'_>) -> bool,
@@ -132,7 +134,7 @@ pub(crate) fn read(
     at: usize,
     command: &[String],
     subject: Option<&str>,
-    ends: impl Fn(&str) -> bool,
+    ends: impl Fn(usize) -> bool,
 ) -> Option<(Listing, Vec<Fate>)> {
     let number = |at: usize| u32::try_from(at + 1).unwrap_or(u32::MAX);
     let mut reader = Reader {
@@ -152,24 +154,26 @@ pub(crate) fn read(
     let mut fates = Vec::new();
     // The lines up to here are the listing's; those behind may turn out to be something else.
     let mut sure = 0;
+    let mut strange = 0;
     for (i, line) in lines[at..].iter().enumerate() {
-        if i > 0 && ends(line) {
+        if i > 0 && ends(at + i) {
             break;
         }
         reader.line = number(at + i);
-        let fate = match (parser.line)(&mut reader, line) {
+        let taken = (parser.line)(&mut reader, line);
+        strange = if matches!(taken, Taken::No) { strange + 1 } else { 0 };
+        // A sentence ends what a command printed.
+        if strange > STRANGE_LINES_MAX || strange > 0 && is_prose(line) {
+            break;
+        }
+        fates.push(match taken {
             Taken::Read => Fate::Read,
             Taken::Ignored(reason) => Fate::Ignored(reason),
             Taken::No if line.trim().is_empty() => Fate::Ignored("empty"),
-            // A sentence ends what a command printed.
-            Taken::No if is_prose(line) => break,
             Taken::No => Fate::Unknown,
-        };
-        fates.push(fate);
-        match fate {
-            Fate::Read => sure = fates.len(),
-            _ if fates.len() - sure > STRANGE_LINES_MAX => break,
-            _ => {}
+        });
+        if fates.last() == Some(&Fate::Read) {
+            sure = fates.len();
         }
     }
     fates.truncate(sure);

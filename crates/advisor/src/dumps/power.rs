@@ -4,27 +4,31 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
-    Parser { kind: "numactl -H", system: "Linux", starts: topology_starts, line: topology },
+    Parser { kind: "numactl -H", titled: true, system: "Linux", starts: topology_starts, line: topology },
     Parser {
         kind: "dmesg",
+        titled: true,
         system: "Linux",
         starts: |w| window_call(w.first()).is_some() || is_stamped(w.first()),
         line: message,
     },
     Parser {
         kind: "ppc64_cpu",
+        titled: false,
         system: "Power",
         starts: |w| w.after("ppc64_cpu") && smt(w.first()).is_some(),
         line: threads,
     },
     Parser {
         kind: "lsslot",
+        titled: false,
         system: "Power",
         starts: |w| w.first().starts_with("# Slot") || w.first().starts_with("# Name"),
         line: slot,
     },
     Parser {
         kind: "uperf profile",
+        titled: true,
         system: "any",
         starts: |w| w.first().starts_with("<?xml") && w.lines.iter().take(3).any(|l| l.contains("<profile")),
         line: profile,
@@ -147,6 +151,7 @@ fn message(r: &mut Reader, line: &str) -> Taken {
     // A log without complaints is a log all the same.
     if r.listing.entries.is_empty() {
         r.entry(&["kernel", "log"], "read");
+        return Taken::Read;
     }
     Taken::Ignored("kernel message")
 }

@@ -4,9 +4,10 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 2] = [
-    Parser { kind: "mmdiag --config", system: "Scale", starts: dump_starts, line: dump },
+    Parser { kind: "mmdiag --config", titled: false, system: "Scale", starts: dump_starts, line: dump },
     Parser {
         kind: "mmlsconfig",
+        titled: true,
         system: "Scale",
         starts: |w| config_head(w.first()).is_some(),
         line: config,
@@ -39,6 +40,9 @@ fn dump(r: &mut Reader, line: &str) -> Taken {
         None => return Taken::No,
     };
     let Some((name, mut value)) = rest.split_once(char::is_whitespace) else { return Taken::No };
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Taken::No;
+    }
     value = value.trim();
     // A remark in parentheses behind the name, as in `nsdRAIDBufferPoolSizePct (% of PagePool) 80`.
     if let Some((remark, behind)) = value.strip_prefix('(').and_then(|v| v.split_once(')')) {

@@ -3,16 +3,23 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
-    Parser { kind: "mmlsfs", system: "Scale", starts: |w| is_attribute_head(w.first()), line: attribute },
+    Parser {
+        kind: "mmlsfs",
+        titled: true,
+        system: "Scale",
+        starts: |w| is_attribute_head(w.first()),
+        line: attribute,
+    },
     Parser {
         kind: "mmlscluster",
+        titled: true,
         system: "Scale",
         starts: |w| w.first().starts_with("GPFS cluster information"),
         line: cluster,
     },
-    Parser { kind: "mmlsnsd", system: "Scale", starts: |w| is_nsd_head(w.first()), line: nsd },
-    Parser { kind: "mmdf", system: "Scale", starts: mmdf_starts, line: mmdf },
-    Parser { kind: "df", system: "any", starts: |w| is_df_head(w.first()), line: df },
+    Parser { kind: "mmlsnsd", titled: true, system: "Scale", starts: |w| is_nsd_head(w.first()), line: nsd },
+    Parser { kind: "mmdf", titled: true, system: "Scale", starts: mmdf_starts, line: mmdf },
+    Parser { kind: "df", titled: true, system: "any", starts: |w| is_df_head(w.first()), line: df },
 ];
 
 fn is_ruler(text: &str) -> bool {

@@ -72,7 +72,9 @@ pub(crate) fn command(line: &str) -> Option<Vec<String>> {
 /// Without `# `, `$ `, `[root@host]> # `, `host# `; and whether there was one.
 fn without_prompt(text: &str) -> (&str, bool) {
     let bare = |rest: &'static str| move |c: char| rest.contains(c);
-    if let Some((_, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(_, rest)| rest);
+    // A time stamp of the kernel stands in brackets as well.
+    if let Some(rest) = bracketed.filter(|rest| rest.starts_with(['>', '#', '$'])) {
         return (rest.trim_start_matches(bare(">#$ ")), true);
     }
     if text.starts_with(['#', '$']) {

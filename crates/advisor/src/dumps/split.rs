@@ -15,7 +15,8 @@ const HEADING_REACH: usize = 3;
 /// From so many sentences on an input is an article: its other lines are headings and captions.
 const SENTENCES_OF_AN_ARTICLE: usize = 3;
 /// What lines without a command's output are called.
-const COMMANDS: Parser = Parser { kind: "commands", system: "any", starts: |_| false, line: shell::line };
+const COMMANDS: Parser =
+    Parser { kind: "commands", titled: false, system: "any", starts: |_| false, line: shell::line };
 
 /// One input, read.
 #[derive(Clone, Debug, Serialize)]
@@ -98,11 +99,16 @@ fn listing_at(lines: &[String], at: usize, heading: &Heading) -> Option<(Listing
     let command: &[String] = if headed { &heading.command } else { &[] };
     let subject = heading.subject.as_deref().filter(|_| headed);
     let window = Window { lines: &lines[at..], command };
-    let ends = |line: &str| shell::command(line).is_some() || shell::device_heading(line).is_some();
+    let ends = |kind: &str, at: usize| {
+        let window = Window { lines: &lines[at..], command: &[] };
+        shell::command(&lines[at]).is_some()
+            || shell::device_heading(&lines[at]).is_some()
+            || PARSERS.iter().any(|p| p.titled && p.kind != kind && (p.starts)(&window))
+    };
     PARSERS
         .iter()
         .filter(|parser| (parser.starts)(&window))
-        .find_map(|parser| listing::read(parser, lines, at, command, subject, ends))
+        .find_map(|parser| listing::read(parser, lines, at, command, subject, |at| ends(parser.kind, at)))
 }
 
 fn finish(name: &str, text: &Text, listings: Vec<Listing>, mut fates: Vec<Fate>) -> Document {

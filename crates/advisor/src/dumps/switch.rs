@@ -4,15 +4,23 @@
 use super::listing::{Parser, Reader, Taken, Window};
 
 pub(super) const PARSERS: [Parser; 3] = [
-    Parser { kind: "MLNX-OS configuration", system: "switch", starts: config_starts, line: config },
+    Parser {
+        kind: "MLNX-OS configuration",
+        titled: true,
+        system: "switch",
+        starts: config_starts,
+        line: config,
+    },
     Parser {
         kind: "show interfaces",
+        titled: true,
         system: "switch",
         starts: |w| shown_port(w.first()).is_some(),
         line: shown,
     },
     Parser {
         kind: "show version",
+        titled: false,
         system: "switch",
         starts: |w| {
             w.first().starts_with("Product name:") && w.lines.iter().take(4).any(|l| l.contains("MLNX-OS"))

@@ -42,7 +42,7 @@ impl<'a> View<'a> {
     pub fn new(doc: &'a Document) -> View<'a> {
         View { doc, entries: doc.entries().collect() }
     }
-    /// Every entry that fits, in the order of the document. Words are compared without case, as Scale's names are.
+    /// Every entry that fits, in the order of the document.
     pub fn all(&self, pattern: &str) -> Vec<Hit<'a>> {
         let wanted: Vec<&str> = pattern.split('/').collect();
         self.entries.iter().filter(|entry| fits(&entry.path, &wanted)).map(|entry| Hit { entry }).collect()
@@ -57,9 +57,12 @@ impl<'a> View<'a> {
 }
 
 fn fits(path: &str, wanted: &[&str]) -> bool {
+    // Scale's names are compared without case; flags of `mmlsfs` are not.
+    let any_case = matches!(wanted, ["scale", "config" | "mark" | "section" | "mmchconfig", ..]);
+    let same =
+        |word: &str, want: &str| word == want || want == "*" || any_case && word.eq_ignore_ascii_case(want);
     let mut words = path.split('/');
-    wanted.iter().all(|want| words.next().is_some_and(|word| *want == "*" || want.eq_ignore_ascii_case(word)))
-        && words.next().is_none()
+    wanted.iter().all(|want| words.next().is_some_and(|word| same(word, want))) && words.next().is_none()
 }
 
 /// What a rule says of a document.
