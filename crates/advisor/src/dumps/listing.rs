@@ -172,7 +172,10 @@ pub(crate) fn read(
             Taken::No if line.trim().is_empty() => Fate::Ignored("empty"),
             Taken::No => Fate::Unknown,
         });
-        if fates.last() == Some(&Fate::Read) {
+        // A legend or a ruler at the end belongs to the table; headings between listings do not.
+        let ends_it =
+            |fate: &Fate| matches!(fate, Fate::Ignored("legend" | "ruler" | "table head" | "comment"));
+        if fates.last() == Some(&Fate::Read) || sure > 0 && fates.last().is_some_and(ends_it) {
             sure = fates.len();
         }
     }

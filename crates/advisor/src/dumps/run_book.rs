@@ -186,6 +186,7 @@ const TEMPLATES: [Template; 9] = [
     },
 ];
 
+#[cfg(test)]
 pub(super) fn find(name: &str) -> Option<&'static str> {
     TEMPLATES.iter().find(|t| t.name == name).map(|t| t.name)
 }

@@ -74,7 +74,12 @@ pub fn document(name: &str, bytes: &[u8]) -> Document {
             listings.push(listing);
             fates.extend(more);
         } else {
-            fates.push(if line.trim().is_empty() { Fate::Ignored("empty") } else { Fate::Unknown });
+            let bare = line.trim_start_matches(['-', '=', '#', ' ']);
+            fates.push(match (line.trim(), bare) {
+                ("", _) => Fate::Ignored("empty"),
+                (_, "") => Fate::Ignored("ruler"),
+                _ => Fate::Unknown,
+            });
         }
     }
     finish(name, &text, listings, fates)

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod common;
+mod dumps;
 mod join;
 mod lab;
 mod mount_helper;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
+    cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
     processes::*, testbed::*,
 };
 
@@ -153,8 +154,13 @@ pub enum Command {
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine and say what to change, and why
-    #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
+    /// Read this machine, or dumps of others, and say what to change, and why
+    #[command(after_help = "Examples:
+  ropewalk advise
+  ropewalk advise --json
+  ropewalk advise /tmp/dumps               outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
+  mmdiag --config | ropewalk advise -
+  ropewalk advise import-scale mmlsconfig.txt")]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]

@@ -46,19 +46,24 @@ fn speeds(v: &View<'_>, r: &mut Report) {
         }
     }
     for shown in v.all("switch/shown/*/actual-speed") {
-        let Some(set) = v
-            .all("switch/port/*/speed")
-            .into_iter()
-            .find(|p| shown.word(2).ends_with(p.word(2).rsplit(' ').next().unwrap_or("?")))
-        else {
-            continue;
-        };
-        r.verdict(
-            "switch-speed-not-taken",
-            mbit(set.value()) == mbit(shown.value()),
-            &[set, shown],
-            format!("{}: set to {}, runs at {}", shown.word(2), set.value(), shown.value()),
-        );
+        let sets = v.all("switch/port/*/speed");
+        let Some(set) = sets.into_iter().find(|set| covers(set.word(2), shown.word(2))) else { continue };
+        let what = format!("{}: set to {}, runs at {}", shown.word(2), set.value(), shown.value());
+        r.verdict("switch-speed-not-taken", mbit(set.value()) == mbit(shown.value()), &[set, shown], what);
+    }
+}
+
+/// Whether the port of a state (`Eth1-3`, as paths write 1/3) is among those of a configuration line: one port, or a
+/// range such as 1/1-1/36 or 1/1-36.
+fn covers(configured: &str, shown: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u32> {
+        text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+    };
+    let [slot, port] = numbers(shown)[..] else { return false };
+    match numbers(configured)[..] {
+        [s, first] => (s, first) == (slot, port),
+        [s, first, last] | [s, first, _, last] => s == slot && (first..=last).contains(&port),
+        _ => false,
     }
 }
 
