@@ -3,10 +3,13 @@
 //! A fact that is not there never triggers a rule: containers hide many.
 #![forbid(unsafe_code)]
 
-mod facts;
+pub mod dumps;
+pub mod facts;
+mod host;
 mod read;
 mod rules;
 
-pub use facts::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
+pub use facts::{Fact, Facts, Origin, Path, Value};
+pub use host::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
 pub use read::host_facts;
 pub use rules::{Context, Finding, RULES, Rule, Severity, advise, memory_bytes};

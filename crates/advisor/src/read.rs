@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::facts::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
+use crate::host::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
 
 /// Longer files are cut.
 const FILE_BYTES_MAX: u64 = 256 << 10;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use base::{ByteSize, tunables::Tunables, units::human_size};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::facts::{Bond, BondMode, HostFacts, TcpBuffers};
+use crate::host::{Bond, BondMode, HostFacts, TcpBuffers};
 
 /// A page of a FUSE request, in bytes.
 const FUSE_PAGE_BYTES: u64 = 4096;
@@ -45,7 +45,7 @@ impl Default for Context {
 }
 
 /// How much it matters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Something has no effect or could be better.

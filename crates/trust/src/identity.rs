@@ -179,7 +179,11 @@ impl Identity {
 
     /// Which of these has signed a certificate itself.
     pub fn signer_of(&self, certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
-        self.proof.authorities.iter().find(|one| is_signed_by(certificate, one)).map(|one| Fingerprint::of(one))
+        self.proof
+            .authorities
+            .iter()
+            .find(|one| is_signed_by(certificate, one))
+            .map(|one| Fingerprint::of(one))
     }
 
     /// A handshake from the side that connects.

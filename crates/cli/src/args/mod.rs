@@ -3,6 +3,7 @@
 mod analytics;
 mod cluster;
 mod common;
+mod dumps;
 mod join;
 mod lab;
 mod mount_helper;
@@ -18,8 +19,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    analytics::*, cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*,
-    perf::*, processes::*, testbed::*,
+    analytics::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*, nodes::*,
+    pdisks::*, perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -166,8 +167,13 @@ what to break down by; left and right: what to sort by; / filters lines; q ends.
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine and say what to change, and why
-    #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
+    /// Read this machine, or dumps of others, and say what to change, and why
+    #[command(after_help = "Examples:
+  ropewalk advise
+  ropewalk advise --json
+  ropewalk advise /tmp/dumps               outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
+  mmdiag --config | ropewalk advise -
+  ropewalk advise import-scale mmlsconfig.txt")]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]

@@ -2,10 +2,20 @@
 
 use anyhow::Result;
 
-use crate::{args::Advise, output};
+use super::advise_dumps;
+use crate::{
+    args::{Advise, AdviseCommand},
+    output,
+};
 
 /// `ropewalk advise`.
 pub fn advise(args: &Advise) -> Result<()> {
+    if let Some(AdviseCommand::ImportScale(args)) = &args.command {
+        return advise_dumps::import(args);
+    }
+    if !args.inputs.inputs.is_empty() {
+        return advise_dumps::advise(&args.inputs, args.json);
+    }
     let facts = advisor::host_facts(&args.root);
     let findings = advisor::advise(&facts, &advisor::Context::default());
     if args.json {

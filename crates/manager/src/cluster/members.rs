@@ -150,8 +150,18 @@ mod tests {
         let (authority, key) = ([1; 32], [token as u8; 32]);
         let (now, until) = (NOW, NOW + 900);
         let request = [9; 32];
-        let asked =
-            Admission { token, hash, request, name, addrs, now, until, authority, key, ..Admission::default() };
+        let asked = Admission {
+            token,
+            hash,
+            request,
+            name,
+            addrs,
+            now,
+            until,
+            authority,
+            key,
+            ..Admission::default()
+        };
         let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
         assert!(matches!(reply, MgrReply::Admitted { .. }), "{reply:?}");
         MemberId(token)
