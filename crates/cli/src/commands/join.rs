@@ -18,7 +18,7 @@ use wire::{
 };
 
 use crate::{
-    args::{CipherList, Init, Join, NodeToken},
+    args::{Init, Join, NodeToken},
     cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
     commands::{pdisks, up},
     interrupt,
@@ -269,7 +269,7 @@ fn keep(
         code: None,
         block_size: None,
         secret: None,
-        cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
+        cipher_list: joined.cipher_list,
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
         mount: None,

@@ -18,10 +18,7 @@ use wire::{
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
-use crate::{
-    args::CipherList,
-    cluster_dir::{ClusterDir, ClusterFile, renewal::now},
-};
+use crate::cluster_dir::{ClusterDir, ClusterFile, renewal::now};
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -146,7 +143,7 @@ impl Door {
             node,
             certificate,
             authority: self.authority.certificate().to_vec(),
-            clear: self.file.cipher_list == CipherList::Empty,
+            cipher_list: self.file.cipher_list,
         })))
     }
 }

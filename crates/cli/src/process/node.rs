@@ -72,7 +72,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     tokio::spawn(renewal::keep(dir.machine()?, endpoint.clone()));
     let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
-    tunables::follow(&endpoint, &dir.file.manager, Arc::clone(&running));
+    tunables::follow(&endpoint, dir, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
