@@ -1,6 +1,6 @@
 //! How a machine joins a cluster, and has its certificate renewed: what it says to the manager without one, and what it hears.
 
-use base::{ClusterId, NodeId};
+use base::{CipherList, ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::hello::Role;
@@ -74,6 +74,6 @@ pub struct Joined {
     pub node: Option<NodeId>,
     /// The certificate of its key.
     pub signed: Signed,
-    /// Connections need not be encrypted after the handshake.
-    pub clear: bool,
+    /// How connections are protected, where the cluster's tunable says nothing.
+    pub cipher_list: CipherList,
 }

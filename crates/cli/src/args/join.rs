@@ -2,11 +2,11 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use base::{ByteSize, tunables::parse_duration};
+use base::{ByteSize, CipherList, tunables::parse_duration};
 use clap::{Args, ValueEnum, ValueHint};
 use net::Role;
 
-use super::{common::Dir, processes::CipherList};
+use super::common::{self, Dir};
 
 /// The manager's port, unless told otherwise.
 const MANAGER_PORT: &str = "7450";
@@ -36,7 +36,7 @@ pub struct Init {
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
     /// How connections are protected after the handshake [default: EMPTY on loopback, else DEFAULT]
-    #[arg(long, value_enum, ignore_case = true)]
+    #[arg(long, value_parser = common::cipher_list(), ignore_case = true)]
     pub cipher_list: Option<CipherList>,
     /// The rack that the machine is in: what is lost together. Pools spread their strips over racks
     #[arg(long)]

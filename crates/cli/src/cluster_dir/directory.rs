@@ -14,15 +14,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, ClusterId, NodeId, PdiskId};
+use base::{ByteSize, CipherList, ClusterId, NodeId, PdiskId};
 use net::Secret;
 use serde::{Deserialize, Serialize};
 use trust::Authorities;
 
-use crate::{
-    args::CipherList,
-    cluster_dir::{access, addrs::Addrs, renewal},
-};
+use crate::cluster_dir::{access, addrs::Addrs, cipher, renewal};
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
@@ -51,7 +48,7 @@ pub struct ClusterFile {
     /// The one before, while it is exchanged: its authority is believed as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_secret: Option<String>,
-    /// How what the cluster's processes send each other is protected.
+    /// How what the cluster's processes send each other is protected, where the cluster's tunable says nothing.
     #[serde(default)]
     pub cipher_list: CipherList,
     /// Addresses of the manager.
@@ -158,11 +155,16 @@ impl ClusterDir {
         Ok(net::EndpointConfig {
             cluster,
             node,
-            clear: self.file.cipher_list == CipherList::Empty,
+            cipher_list: self.cipher_list()?,
             role: role.or(roles.first().copied()).unwrap_or(net::Role::Admin),
             identity: Some(identity),
             ..net::EndpointConfig::default()
         })
+    }
+
+    /// How connections of this machine are protected, as far as it knows.
+    pub fn cipher_list(&self) -> Result<CipherList> {
+        Ok(cipher::kept(&self.path)?.unwrap_or(self.file.cipher_list))
     }
 
     /// Opens the directory of an existing cluster.

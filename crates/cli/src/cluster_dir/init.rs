@@ -4,13 +4,13 @@
 use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
-use base::{NodeId, PdiskId};
+use base::{CipherList, NodeId, PdiskId};
 
 use super::{
     ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile,
     make::{self, Plan},
 };
-use crate::args::{CipherList, Init};
+use crate::args::Init;
 
 /// Longest name of a cluster, bytes.
 const NAME_MAX: usize = 63;

@@ -8,12 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
+use base::{ByteSize, CipherList, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
 use wire::map::{FsEntry, NodeRack, PoolEntry, PoolPdisk};
 
 use crate::{
-    args::{CipherList, Up},
+    args::Up,
     cluster_dir::{Addrs, ClusterDir, ClusterFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,

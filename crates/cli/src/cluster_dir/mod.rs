@@ -3,6 +3,7 @@
 pub mod access;
 mod addrs;
 mod choice;
+pub mod cipher;
 mod directory;
 pub mod init;
 pub mod keys;

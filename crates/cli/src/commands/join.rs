@@ -20,7 +20,7 @@ use wire::{
 };
 
 use crate::{
-    args::{CipherList, Init, Join, NodeToken, SquashKind},
+    args::{Init, Join, NodeToken, SquashKind},
     cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
     commands::{members::SquashRow, pdisks, up},
     interrupt,
@@ -342,7 +342,7 @@ fn keep(
         block_size: None,
         secret: None,
         former_secret: None,
-        cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
+        cipher_list: joined.cipher_list,
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
         mount: None,

@@ -52,6 +52,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "LOCAL",
             "REMOTE",
             "STATE",
+            "PROTECTED",
             "LINK OUT",
             "BACK",
             "SENT",
@@ -63,7 +64,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "UNANSWERED",
             "BYTES",
         ],
-        false => &["PROCESS", "PEER", "CONNECTIONS", "SENT", "RECEIVED", "RTT us", "WAITING"],
+        false => &["PROCESS", "PEER", "CONNECTIONS", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"],
     };
     output::table(head, rows);
     remarks.iter().for_each(output::line);
@@ -110,6 +111,9 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
     let connections = list(&peer["connections"]);
     let sum = |field: &str| connections.iter().filter_map(|c| c[field].as_u64()).sum::<u64>();
     let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();
+    let mut protections: Vec<String> = connections.iter().map(protection).collect();
+    protections.sort();
+    protections.dedup();
     let not_active = connections.iter().filter(|c| c["state"] != "active").count();
     let count = match not_active {
         0 => connections.len().to_string(),
@@ -119,11 +123,17 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
         end_of(process, NAME_MAX),
         end_of(&text(&peer["name"]), NAME_MAX),
         count,
+        protections.join(", "),
         human_size(sum("sent_bytes")),
         human_size(sum("received_bytes")),
         slowest.map_or("-".to_owned(), |us| us.to_string()),
         sum("requests_unanswered").to_string(),
     ]
+}
+
+/// How a connection is protected, in the words of `cipherList`: by the name of its cipher where everything is encrypted.
+fn protection(c: &Value) -> String {
+    if c["encrypted"] == true { text(&c["cipher"]) } else { text(&c["protection"]) }
 }
 
 fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
@@ -139,6 +149,7 @@ fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
         text(&c["local"]),
         text(&c["remote"]),
         text(&c["state"]),
+        protection(c),
         path("out"),
         path("back"),
         size(&c["sent_bytes"]),

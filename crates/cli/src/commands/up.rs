@@ -214,10 +214,12 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     if let Some(listen) = args.listen {
         differs("listen", at.ip().to_string(), listen.to_string())?;
     }
-    if args.cipher_list.is_some_and(|asked| asked != dir.file.cipher_list) {
+    if let Some(asked) = args.cipher_list
+        && asked != dir.cipher_list()?
+    {
         bail!(
-            "--cipher-list: write `cipher_list = \"EMPTY\"` or `\"DEFAULT\"` into cluster.toml on each machine of the cluster, \
-             and start it again"
+            "--cipher-list is for a new cluster; this one's connections are changed while it runs: \
+             ropewalk config set cipherList={asked}"
         );
     }
     if let Some(port) = args.port {

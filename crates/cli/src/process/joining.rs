@@ -19,10 +19,7 @@ use wire::{
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
-use crate::{
-    args::CipherList,
-    cluster_dir::{ClusterDir, ClusterFile, renewal::now},
-};
+use crate::cluster_dir::{ClusterDir, ClusterFile, renewal::now};
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -148,7 +145,7 @@ impl Door {
             role,
             node,
             signed: with(&authorities, certificate),
-            clear: file.cipher_list == CipherList::Empty,
+            cipher_list: file.cipher_list,
         })))
     }
 }

@@ -62,7 +62,7 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result
         let door = Arc::clone(&door);
         Box::pin(async move { door.answer(from, &said).await })
     }));
-    tunables::follow(&endpoint, &dir.file.manager, told);
+    tunables::follow(&endpoint, dir, told);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {

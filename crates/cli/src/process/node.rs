@@ -72,7 +72,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
     let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
-    tunables::follow(&endpoint, &dir.file.manager, Arc::clone(&running));
+    tunables::follow(&endpoint, dir, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {
