@@ -194,6 +194,9 @@ fn who_missed_the_exchange_joins_again_and_keeps_its_data() {
     assert!(said.contains("shut out") && said.contains("h3") && said.contains("laptop"), "{said}");
     assert!(!said.contains("h2"), "{said}");
     let said = client.refused(&["status"]);
+    assert!(said.contains("token"), "{said}");
+    until("the former authority is believed no more", || behind(first).is_none());
+    let said = client.refused(&["status"]);
     assert!(said.contains("joins again with a token"), "{said}");
     let place = third.dir.with_extension("disk");
     let again = ["join", &first.token(&[]), "--pdisk", place.to_str().unwrap()];

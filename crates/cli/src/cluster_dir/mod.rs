@@ -8,6 +8,7 @@ pub mod init;
 pub mod keys;
 pub mod make;
 pub mod renewal;
+pub mod revoked;
 
 pub use self::{
     addrs::Addrs,
