@@ -3,6 +3,7 @@
 pub mod access;
 mod addrs;
 mod choice;
+mod claim;
 mod directory;
 pub mod init;
 pub mod keys;
