@@ -11,10 +11,18 @@ mod hosts;
 #[path = "common/pairs.rs"]
 mod pairs;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Stdio,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use beds::Bed;
-use common::{Random, copy_tree, same_tree, seed, until, write_tree};
+use common::{Cluster, Random, copy_tree, same_tree, seed, until, write_tree};
 use hosts::{Down, Machine, states, well};
 use pairs::Pairs;
 use serde_json::Value;
@@ -168,6 +176,61 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     }
 }
 
+/// All on one machine; the manager is killed at moments of an exchange, and the writer notices nothing.
+#[test]
+fn an_exchange_goes_on_whenever_the_manager_is_killed() {
+    let cluster = Cluster::three(&["--pdisk-size", "192m", "--block-size", "1m"]);
+    let path = cluster.dir();
+    let dir = path.to_str().unwrap();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let exchanging = || fs::read_to_string(path.join("cluster.toml")).unwrap().contains("former_secret");
+    let give = |words: [&str; 3]| {
+        let mut command = std::process::Command::new(common::ROPEWALK);
+        command.args(words).args(["--dir", dir]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(seed());
+            while !stop.load(Ordering::Relaxed) {
+                let (path, mut bytes) =
+                    (cluster.mnt().join("file"), vec![0; 1 + random.below(1 << 20) as usize]);
+                random.fill(&mut bytes);
+                let mut file = fs::File::create(&path).unwrap();
+                file.write_all(&bytes).and_then(|()| file.sync_all()).unwrap();
+                assert!(fs::read(&path).unwrap() == bytes);
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _stop = Stop(&stop);
+        for (n, delay_ms) in [0, 40, 80, 120, 200, 400].into_iter().enumerate() {
+            let (words, begins) = if n % 2 == 0 { (RENEW, true) } else { (FINISH, false) };
+            let child = give(words).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            cluster.kill(|name| name == "manager");
+            cluster.start_server("manager");
+            let output = child.wait_with_output().unwrap();
+            // It has done it or it has not; then it is given again.
+            assert!(!output.status.success() || exchanging() == begins, "{output:?}");
+            until("it is done", || exchanging() == begins || give(words).output().unwrap().status.success());
+            assert_eq!(exchanging(), begins);
+            let want = done.load(Ordering::Relaxed) + 2;
+            until("the writer goes on", || done.load(Ordering::Relaxed) >= want);
+        }
+    });
+    until("it is well", || common::ropewalk(&["health", "--dir", dir]).status.success());
+    assert_eq!(cluster.json(&SHOW)["former"], Value::Null);
+}
+
+/// Tells the writer to end, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn fingerprint(machine: &Machine<'_>, which: &str) -> String {
     machine.json(&SHOW)[which].as_str().unwrap().to_owned()
 }
@@ -193,6 +256,9 @@ fn who_missed_the_exchange_joins_again_and_keeps_its_data() {
     let said = first.ok(&[&FINISH[..], &["--force"]].concat());
     assert!(said.contains("shut out") && said.contains("h3") && said.contains("laptop"), "{said}");
     assert!(!said.contains("h2"), "{said}");
+    let said = client.refused(&["status"]);
+    assert!(said.contains("token"), "{said}");
+    until("the former authority is believed no more", || behind(first).is_none());
     let said = client.refused(&["status"]);
     assert!(said.contains("joins again with a token"), "{said}");
     let place = third.dir.with_extension("disk");

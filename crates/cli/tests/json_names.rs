@@ -99,6 +99,7 @@ fn names_say_their_unit() {
         "fs list",
         "fs df",
         "cluster version",
+        "cluster authority show",
         "node list",
         "node show n1",
         "pdisk list",

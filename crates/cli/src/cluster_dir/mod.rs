@@ -4,11 +4,13 @@ pub mod access;
 mod addrs;
 mod choice;
 pub mod cipher;
+mod claim;
 mod directory;
 pub mod init;
 pub mod keys;
 pub mod make;
 pub mod renewal;
+pub mod revoked;
 
 pub use self::{
     addrs::Addrs,

@@ -316,29 +316,35 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     let nodes = &dir.file.nodes;
     let bar = output::spinner("starting");
     link::run(async {
-        let link = Link::new(dir)?;
+        let (mut link, mut why) = (None, String::new());
         loop {
             interrupt::check()?;
             // Each turn: who was just being killed when it was looked for is gone by now.
             start_servers(dir, started)?;
             started.begun.iter_mut().try_for_each(Begun::check)?;
-            let serve = match link.manager(&MgrRequest::GetMap).await {
-                Ok(MgrReply::Map(map)) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
+            let asked = match ask_map(dir, &mut link).await {
+                Ok(map) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
                 // Another version runs: that does not pass.
                 Err(error) if is_refused(&error) => return Err(error),
-                _ => None, // it starts, or does not answer
+                // It starts, or does not answer.
+                Err(error) => {
+                    why = format!("{error:#}");
+                    None
+                }
             };
-            let text = match serve {
+            let text = match asked {
                 Some(serve) => format!("{serve} of {} nodes serve", nodes.len()),
                 None => format!("the manager at {} does not answer", dir.file.manager),
             };
-            if serve == Some(nodes.len()) {
+            if asked == Some(nodes.len()) {
                 bar.finish_and_clear();
                 return Ok(());
             }
             if Instant::now() > end && !dir.file.manager_here {
                 bar.finish_and_clear();
-                output::note("the manager does not answer yet: what was started waits for it");
+                output::note(&format!(
+                    "the manager does not answer yet: what was started waits for it ({why})"
+                ));
                 return Ok(());
             }
             if Instant::now() > end {
@@ -348,6 +354,18 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
+}
+
+/// Asks the manager. A machine whose certificate has ended has it renewed first, for which the manager must answer as well.
+async fn ask_map(dir: &ClusterDir, link: &mut Option<Link>) -> Result<ClusterMap> {
+    let link = match link {
+        Some(link) => link,
+        None => link.insert(Link::new(dir)?),
+    };
+    match link.manager(&MgrRequest::GetMap).await? {
+        MgrReply::Map(map) => Ok(*map),
+        other => bail!("unexpected answer from the manager: {other:?}"),
+    }
 }
 
 fn is_refused(error: &anyhow::Error) -> bool {

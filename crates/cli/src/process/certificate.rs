@@ -127,8 +127,9 @@ impl Follower {
         }
         let Ok(report) = authorities(&self.link).await else { return false };
         let own = self.endpoint.identity();
+        let Some(newest) = report.believed.first() else { return false };
         let same = own.believed().iter().map(|one| &one.0).eq(&report.believed);
-        !report.believed.is_empty() && !(same && report.own.as_ref() == report.believed.first())
+        !same || report.own.as_ref() != Some(newest)
     }
 
     fn adopt(&self, identity: Identity) -> Result<()> {

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use net::Role;
 
-use super::{admin, endpoint, joining::Door, presence::Presence, resolver, stop::Stop, tunables};
+use super::{admin, endpoint, joining::Door, presence::Presence, resolver, shut_out, stop::Stop, tunables};
 use crate::cluster_dir::ClusterDir;
 
 /// How long a manager waits for the store of one that was killed.
@@ -53,6 +53,8 @@ async fn tell_authorities(manager: manager::Manager, endpoint: net::Endpoint) {
 pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop) -> Result<()> {
     let Some(manager) = stop.before(open_manager(dir)).await else { presence.end_process(Ok(())) };
     let manager = manager?;
+    shut_out::merge(dir, &manager).await?;
+    tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &dir.file.manager)?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;

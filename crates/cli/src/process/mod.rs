@@ -18,6 +18,7 @@ mod presence;
 mod resolver;
 pub mod serve;
 pub mod service;
+mod shut_out;
 pub mod stop;
 pub mod tunables;
 pub mod units;
