@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     args::{JoinBy, Testbed as TestbedCommand, TestbedUp},
+    cluster_dir::DEFAULT_DIR,
     output,
 };
 
@@ -164,7 +165,12 @@ fn status(json: bool) -> Result<()> {
 fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<()> {
     let testbed = Testbed::find(name)?;
     let (program, args) = command.split_first().context("no command given")?;
-    let error = testbed.command(host, program)?.args(args).exec();
+    let mut command = testbed.command(host, program)?;
+    if testbed.spec.trees {
+        // Processes are the machine's: without this a cluster of another host would be taken for the one that runs here.
+        command.env("ROPEWALK_DIR", DEFAULT_DIR);
+    }
+    let error = command.args(args).exec();
     Err(error).with_context(|| {
         format!("run {program} on {host} (`ip` comes with iproute2, `nsenter` with util-linux)")
     })

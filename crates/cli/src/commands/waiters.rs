@@ -85,11 +85,13 @@ fn rows(answers: &[Answer], names: &HashMap<String, String>) -> Vec<Vec<String>>
 fn peer_name(peer: &str, of_address: &HashMap<&str, &str>, names: &HashMap<String, String>) -> String {
     let named = |node: &str| names.get(node).map_or(node, String::as_str).to_owned();
     match (peer.split_once(" at "), peer.split_once(" process ")) {
-        (Some((node, address)), _) => {
-            of_address.get(address).map_or_else(|| named(node), |name| (*name).to_owned())
-        }
+        // Who connected from there may be no process that listens there.
+        (Some((node, address)), _) => match of_address.get(address) {
+            Some(name) => (*name).to_owned(),
+            None => peer_name(node, of_address, names),
+        },
         (None, Some((node, number))) => format!("{} {}", named(node), end_of(number, 6)),
-        (None, None) => peer.to_owned(),
+        (None, None) => named(peer),
     }
 }
 
@@ -113,7 +115,7 @@ mod tests {
                 { "peer": "node0 process 0123456789abcdef", "service": "Callback", "class": "prefetch",
                   "inode": 0, "state": "abandoned", "age_s": 300.0, "left_s": 0.0 },
             ],
-            "serving": [{ "peer": "node2 process 00000000000000ff", "service": "Nsd", "class": "write",
+            "serving": [{ "peer": "node2 process 00000000000000ff at 10.0.0.2:50000", "service": "Nsd", "class": "write",
                           "inode": 7, "age_s": 1.0, "left_s": 9.0 }],
         });
         let answers = [
