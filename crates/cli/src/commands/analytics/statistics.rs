@@ -32,7 +32,7 @@ pub fn statistics(as_json: bool) -> Result<()> {
 
 /// `ropewalk analytics history`.
 pub fn history(listing: &Listing) -> Result<()> {
-    let Asked { answers, all } = ask_all(listing, &AdminRequest::Status)?;
+    let Asked { answers, all, .. } = ask_all(listing, &AdminRequest::Status)?;
     if listing.json {
         let row = |answer: &crate::commands::ask::Answer| {
             let of = answer.answer.as_ref().map(|answer| &answer["history"]);
