@@ -163,10 +163,6 @@ mod tests {
         ids.dedup();
         assert_eq!(ids.len(), all, "a rule twice");
         assert!(ROWS.iter().all(|row| row.look.is_some() == row.bad_if.is_some()));
-        for row in ROWS.iter().filter(|row| row.run_book.is_some()) {
-            let name = row.run_book.as_deref().unwrap();
-            assert!(super::super::run_book::find(name).is_some(), "{}: run book {name}", row.id);
-        }
     }
 
     /// Sentences that state nothing, and make an article of what follows them.

@@ -1,23 +1,23 @@
 //! Linux networking: files of ifcfg, NetworkManager and systemd-networkd, `ethtool`, `/proc/net/bonding`, `ip -d link`.
 
 use super::{
-    listing::{Parser, Reader, Taken, Window},
+    listing::{Parser, Reader, Taken, Title, Window},
     text::TYPOGRAPHIC_QUOTES,
 };
 
 pub(super) const PARSERS: [Parser; 6] = [
-    Parser { kind: "ifcfg", titled: false, system: "Linux", starts: ifcfg_starts, line: ifcfg },
-    Parser { kind: "network file", titled: false, system: "Linux", starts: ini_starts, line: ini },
+    Parser { kind: "ifcfg", title: Title::No, system: "Linux", starts: ifcfg_starts, line: ifcfg },
+    Parser { kind: "network file", title: Title::No, system: "Linux", starts: ini_starts, line: ini },
     Parser {
         kind: "ethtool",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| ethtool_head(w.first()).is_some(),
         line: ethtool,
     },
     Parser {
         kind: "ethtool -i",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| {
             w.first().starts_with("driver: ")
@@ -30,14 +30,14 @@ pub(super) const PARSERS: [Parser; 6] = [
     },
     Parser {
         kind: "bonding",
-        titled: true,
+        title: Title::Once,
         system: "Linux",
         starts: |w| w.first().starts_with("Ethernet Channel Bonding Driver"),
         line: bonding,
     },
     Parser {
         kind: "ip link",
-        titled: false,
+        title: Title::No,
         system: "Linux",
         starts: |w| link_head(w.first()).is_some(),
         line: link,

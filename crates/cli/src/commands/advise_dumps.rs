@@ -113,7 +113,16 @@ fn print(input: &Judged, all: bool) {
     systems(doc, all);
     let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
     output::line(format!("\nTo change or to know: {}", bad.len()));
-    bad.iter().for_each(|verdict| finding(verdict, all));
+    let mut rules: Vec<&str> = Vec::new();
+    for rule in bad.iter().map(|verdict| verdict.judgement.rule) {
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    for rule in rules {
+        let of_rule: Vec<&Verdict> = bad.iter().copied().filter(|v| v.judgement.rule == rule).collect();
+        findings_of_rule(&of_rule, all);
+    }
     if bad.is_empty() {
         output::line("  no rule applies");
     }
@@ -168,28 +177,28 @@ fn systems(doc: &Document, all: bool) {
     }
 }
 
-fn finding(verdict: &Verdict, all: bool) {
-    let word = match verdict.severity {
+/// Findings of one rule: what it means once, what was seen each time.
+fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
+    let Some(first) = of_rule.first() else { return };
+    let word = match first.severity {
         Severity::Critical => "critical",
         Severity::Warning => "warning",
         Severity::Note => "note",
     };
-    paragraph(
-        2,
-        4,
-        &format!("{word}: {}: {}{}", verdict.title, verdict.judgement.what, lines_of(verdict, all)),
-    );
-    if all {
-        verdict
-            .judgement
-            .evidence
-            .iter()
-            .for_each(|(line, text)| output::line(format!("      line {line}: {text}")));
+    paragraph(2, 4, &format!("{word}: {} ({})", first.title, first.judgement.rule));
+    for verdict in of_rule {
+        paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+        if all {
+            let evidence = verdict.judgement.evidence.iter();
+            evidence.for_each(|(line, text)| output::line(format!("        line {line}: {text}")));
+        }
     }
-    paragraph(6, 6, &format!("why: {}", verdict.why));
-    paragraph(6, 6, &format!("do: {}", verdict.advice));
-    let book = verdict.run_book.map(|name| format!("; run book {name}")).unwrap_or_default();
-    paragraph(6, 6, &format!("rule {} (from: {}){book}", verdict.judgement.rule, verdict.source));
+    paragraph(6, 11, &format!("why: {}", first.why));
+    let book = first.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
+    paragraph(6, 11, &format!("do:  {}{book}", first.advice));
+    if all {
+        paragraph(6, 12, &format!("from: {}", first.source));
+    }
 }
 
 /// ` [lines 3, 17]`.
