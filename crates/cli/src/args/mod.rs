@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod advise;
 mod cluster;
 mod common;
 mod join;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
+    advise::*, cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
     processes::*, testbed::*,
 };
 
@@ -153,8 +154,8 @@ pub enum Command {
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine and say what to change, and why
-    #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
+    /// Read this machine and say what to change, and why; change it, and take it back
+    #[command(args_conflicts_with_subcommands = true, after_help = ADVISE)]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]
