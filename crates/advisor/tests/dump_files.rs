@@ -192,10 +192,10 @@ fn switch_and_bonds() {
         "typographic-quotes",
         "bond-policy-inert",
         "bond-members-differ",
-        "bond-aggregators-differ",
-        "bond-member-down",
-        "bond-round-robin",
-        "bond-no-monitor",
+        "dump-bond-aggregators-differ",
+        "dump-bond-member-down",
+        "dump-bond-round-robin",
+        "dump-bond-no-monitor",
         "nvme-coalescing-on",
     ] {
         assert!(found.contains(rule), "{rule} in {found:?}");

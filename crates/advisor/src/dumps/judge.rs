@@ -12,7 +12,7 @@ use super::{
     text::number,
     view::{Hit, Judgement, Report, View},
 };
-use crate::rules::Severity;
+use crate::catalogue::Severity;
 
 /// One rule.
 #[derive(Debug, Deserialize)]

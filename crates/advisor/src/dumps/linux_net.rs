@@ -82,6 +82,20 @@ fn ifcfg(r: &mut Reader, line: &str) -> Taken {
     Taken::Read
 }
 
+/// The name of a mode that `/proc/net/bonding` tells in words.
+fn mode_of(text: &str) -> &str {
+    const WORDS: [(&str, &str); 7] = [
+        ("load balancing (round-robin)", "balance-rr"),
+        ("fault-tolerance (active-backup)", "active-backup"),
+        ("load balancing (xor)", "balance-xor"),
+        ("fault-tolerance (broadcast)", "broadcast"),
+        ("IEEE 802.3ad", "802.3ad"),
+        ("transmit load balancing", "balance-tlb"),
+        ("adaptive load balancing", "balance-alb"),
+    ];
+    WORDS.iter().find(|(words, _)| text.starts_with(words)).map_or(text, |(_, mode)| mode)
+}
+
 /// One option of a bond, by the kernel's names whatever file it stands in.
 fn bond_option(r: &mut Reader, bond: &str, option: &str, value: &str) {
     const MODES: [&str; 7] =
@@ -244,7 +258,7 @@ fn bonding(r: &mut Reader, line: &str) -> Taken {
     let (key, value) = (key.trim(), value.trim());
     match key {
         "Bonding Mode" => {
-            let mode = crate::BondMode::parse(value).map_or(value, |mode| mode.name());
+            let mode = mode_of(value);
             bond_option(r, &bond, "mode", mode);
         }
         "Transmit Hash Policy" => {

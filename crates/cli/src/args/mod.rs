@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod advise;
 mod cluster;
 mod common;
 mod dumps;
@@ -18,8 +19,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
-    processes::*, testbed::*,
+    advise::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*, nodes::*,
+    pdisks::*, perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -154,13 +155,8 @@ pub enum Command {
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine, or dumps of others, and say what to change, and why
-    #[command(after_help = "Examples:
-  ropewalk advise
-  ropewalk advise --json
-  ropewalk advise /tmp/dumps               outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
-  mmdiag --config | ropewalk advise -
-  ropewalk advise import-scale mmlsconfig.txt")]
+    /// Read this machine, or dumps of others, and say what to change, and why; change it, and take it back
+    #[command(args_conflicts_with_subcommands = true, after_help = ADVISE)]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]
