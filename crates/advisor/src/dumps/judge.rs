@@ -1,4 +1,4 @@
-//! The rules for dumps: rows of `rules/*.toml`, each decided by one value and a condition, or by a check that computes.
+//! The rules for dumps: rows of `dump_rules/*.toml`, each decided by one value and a condition, or by a check that computes.
 //! A row says what a finding means; who decides gives the evidence. Every row holds an input that triggers it and one that
 //! does not, and a test tries both.
 
@@ -54,11 +54,11 @@ struct File {
 }
 
 const FILES: [(&str, &str); 5] = [
-    ("aix.toml", include_str!("../../rules/aix.toml")),
-    ("scale.toml", include_str!("../../rules/scale.toml")),
-    ("switch.toml", include_str!("../../rules/switch.toml")),
-    ("power.toml", include_str!("../../rules/power.toml")),
-    ("sources.toml", include_str!("../../rules/sources.toml")),
+    ("aix.toml", include_str!("../../dump_rules/aix.toml")),
+    ("scale.toml", include_str!("../../dump_rules/scale.toml")),
+    ("switch.toml", include_str!("../../dump_rules/switch.toml")),
+    ("power.toml", include_str!("../../dump_rules/power.toml")),
+    ("sources.toml", include_str!("../../dump_rules/sources.toml")),
 ];
 
 /// All rows. A file that does not parse is a mistake of this build, which a test finds; it has no rows then.
