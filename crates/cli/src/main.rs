@@ -30,6 +30,9 @@ fn main() -> ExitCode {
     }
     let ended = match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<commands::Status>() => {
+            ExitCode::from(error.downcast_ref::<commands::Status>().map_or(1, |status| status.0))
+        }
         Err(error) => {
             output::error(&error);
             match error.downcast_ref::<interrupt::Interrupted>() {

@@ -1,28 +1,28 @@
 //! AIX devices: `lsattr -El` and `-R`, `lsdev`, `errpt`, `ifconfig`.
 //! The description of an attribute holds spaces and is passed over; of `lsattr -El DEV -a NAME` three columns may be left.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
-    Parser { kind: "lsattr -El", titled: false, system: "AIX", starts: attributes_start, line: attribute },
-    Parser { kind: "lsattr -R", titled: false, system: "AIX", starts: range_starts, line: range },
+    Parser { kind: "lsattr -El", title: Title::No, system: "AIX", starts: attributes_start, line: attribute },
+    Parser { kind: "lsattr -R", title: Title::No, system: "AIX", starts: range_starts, line: range },
     Parser {
         kind: "lsdev",
-        titled: false,
+        title: Title::No,
         system: "AIX",
         starts: |w| device_words(w.first()).is_some(),
         line: device,
     },
     Parser {
         kind: "errpt",
-        titled: false,
+        title: Title::No,
         system: "AIX",
         starts: |w| error_words(w.first()).is_some() || is_error_head(w.first()),
         line: error,
     },
     Parser {
         kind: "ifconfig",
-        titled: true,
+        title: Title::Often,
         system: "AIX",
         starts: |w| interface_head(w.first()).is_some(),
         line: interface,

@@ -1,12 +1,12 @@
 //! AIX tables: `no`, `vmo`, `ioo`, `schedo` with `-a` and `-L`, and stanzas of `odmget`.
 //! A table is known by its head; the rulers between its rows may be missing.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 3] = [
-    Parser { kind: "no -L", titled: true, system: "AIX", starts: |w| is_head(w.first()), line: row },
-    Parser { kind: "no -a", titled: false, system: "AIX", starts: assignments_start, line: assignment },
-    Parser { kind: "odmget", titled: false, system: "AIX", starts: stanza_starts, line: stanza },
+    Parser { kind: "no -L", title: Title::Once, system: "AIX", starts: |w| is_head(w.first()), line: row },
+    Parser { kind: "no -a", title: Title::No, system: "AIX", starts: assignments_start, line: assignment },
+    Parser { kind: "odmget", title: Title::No, system: "AIX", starts: stanza_starts, line: stanza },
 ];
 
 /// The tool whose table this is.

@@ -1,12 +1,12 @@
 //! The rest of Linux: `sysctl -a`, `lspci -vv`, `nvme list` and features, `multipath -ll`, `free`, `/proc/meminfo`.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 6] = [
-    Parser { kind: "sysctl", titled: false, system: "Linux", starts: sysctl_starts, line: sysctl },
+    Parser { kind: "sysctl", title: Title::No, system: "Linux", starts: sysctl_starts, line: sysctl },
     Parser {
         kind: "lspci -vv",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| {
             pci_head(w.first()).is_some()
@@ -16,28 +16,28 @@ pub(super) const PARSERS: [Parser; 6] = [
     },
     Parser {
         kind: "nvme list",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| w.first().starts_with("Node ") && w.first().contains("Namespace"),
         line: nvme,
     },
     Parser {
         kind: "nvme get-feature",
-        titled: false,
+        title: Title::No,
         system: "Linux",
         starts: |w| feature(w.first()).is_some(),
         line: nvme_feature,
     },
     Parser {
         kind: "multipath -ll",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| map_head(w.first()).is_some() && w.lines.get(1).is_some_and(|l| l.starts_with("size=")),
         line: multipath,
     },
     Parser {
         kind: "meminfo",
-        titled: false,
+        title: Title::No,
         system: "Linux",
         starts: |w| w.first().starts_with("MemTotal:"),
         line: meminfo,

@@ -1,23 +1,23 @@
 //! Linux networking: files of ifcfg, NetworkManager and systemd-networkd, `ethtool`, `/proc/net/bonding`, `ip -d link`.
 
 use super::{
-    listing::{Parser, Reader, Taken, Window},
+    listing::{Parser, Reader, Taken, Title, Window},
     text::TYPOGRAPHIC_QUOTES,
 };
 
 pub(super) const PARSERS: [Parser; 6] = [
-    Parser { kind: "ifcfg", titled: false, system: "Linux", starts: ifcfg_starts, line: ifcfg },
-    Parser { kind: "network file", titled: false, system: "Linux", starts: ini_starts, line: ini },
+    Parser { kind: "ifcfg", title: Title::No, system: "Linux", starts: ifcfg_starts, line: ifcfg },
+    Parser { kind: "network file", title: Title::No, system: "Linux", starts: ini_starts, line: ini },
     Parser {
         kind: "ethtool",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| ethtool_head(w.first()).is_some(),
         line: ethtool,
     },
     Parser {
         kind: "ethtool -i",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| {
             w.first().starts_with("driver: ")
@@ -30,14 +30,14 @@ pub(super) const PARSERS: [Parser; 6] = [
     },
     Parser {
         kind: "bonding",
-        titled: true,
+        title: Title::Once,
         system: "Linux",
         starts: |w| w.first().starts_with("Ethernet Channel Bonding Driver"),
         line: bonding,
     },
     Parser {
         kind: "ip link",
-        titled: false,
+        title: Title::No,
         system: "Linux",
         starts: |w| link_head(w.first()).is_some(),
         line: link,
@@ -80,6 +80,20 @@ fn ifcfg(r: &mut Reader, line: &str) -> Taken {
         }
     }
     Taken::Read
+}
+
+/// The name of a mode that `/proc/net/bonding` tells in words.
+fn mode_of(text: &str) -> &str {
+    const WORDS: [(&str, &str); 7] = [
+        ("load balancing (round-robin)", "balance-rr"),
+        ("fault-tolerance (active-backup)", "active-backup"),
+        ("load balancing (xor)", "balance-xor"),
+        ("fault-tolerance (broadcast)", "broadcast"),
+        ("IEEE 802.3ad", "802.3ad"),
+        ("transmit load balancing", "balance-tlb"),
+        ("adaptive load balancing", "balance-alb"),
+    ];
+    WORDS.iter().find(|(words, _)| text.starts_with(words)).map_or(text, |(_, mode)| mode)
 }
 
 /// One option of a bond, by the kernel's names whatever file it stands in.
@@ -244,7 +258,7 @@ fn bonding(r: &mut Reader, line: &str) -> Taken {
     let (key, value) = (key.trim(), value.trim());
     match key {
         "Bonding Mode" => {
-            let mode = crate::BondMode::parse(value).map_or(value, |mode| mode.name());
+            let mode = mode_of(value);
             bond_option(r, &bond, "mode", mode);
         }
         "Transmit Hash Policy" => {

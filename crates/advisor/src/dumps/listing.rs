@@ -57,11 +57,22 @@ pub(crate) enum Taken {
     No,
 }
 
+/// Whether the first line of a listing is unmistakable, so that it ends whatever stands above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Title {
+    /// It could be something else.
+    No,
+    /// It is, and further such lines are parts of the same listing.
+    Often,
+    /// It is, and a further such line begins another listing.
+    Once,
+}
+
 /// One parser: where a listing of its kind begins, and what a line of it says.
 pub(crate) struct Parser {
     pub kind: &'static str,
-    /// Whether its first line is unmistakable, so that it ends whatever stands above.
-    pub titled: bool,
+    /// What its first line is like.
+    pub title: Title,
     pub system: &'static str,
     /// Whether a listing begins at the first of these lines.
     pub starts: fn(&Window<'_>) -> bool,

@@ -2,7 +2,7 @@
 //! They are kept with what they are of, so that rules can add them up and compare them.
 
 use super::{
-    prose::Says,
+    says::Says,
     text::{count_word, number},
 };
 
@@ -32,13 +32,12 @@ fn rates(says: &mut Says, line: &str, words: &[&str]) {
         let Some(value) = figure(pair[0]) else { continue };
         match pair[1] {
             "GBps"
-                if lower.starts_with("average")
-                    || lower.trim_start_matches(['•', ' ']).starts_with("average") =>
-            {
+                if (lower.starts_with("average")
+                    || lower.trim_start_matches(['•', ' ']).starts_with("average"))
                 // `Average and peak ... are A GBps and B GBps`: the first is the average.
-                if !words[..at].contains(&"GBps") {
-                    says.say(&["average-gbps"], pair[0]);
-                }
+                && !words[..at].contains(&"GBps") =>
+            {
+                says.say(&["average-gbps"], pair[0]);
             }
             "MBps" if words.get(at + 2) == Some(&"per") && words.get(at + 3) == Some(&"core") => {
                 says.say(&["mbps-per-core"], pair[0]);
@@ -107,10 +106,10 @@ fn devices(says: &mut Says, line: &str, words: &[&str]) {
         if pair[1].starts_with("devices") {
             count = count_word(pair[0]).or(count);
         }
-        if pair[1] == "million" {
-            if let (Some(count), Some(value)) = (count, figure(pair[0])) {
-                says.say(&["iops", &format!("{count} devices")], &format!("{value} million"));
-            }
+        if pair[1] == "million"
+            && let (Some(count), Some(value)) = (count, figure(pair[0]))
+        {
+            says.say(&["iops", &format!("{count} devices")], &format!("{value} million"));
         }
     }
 }
@@ -122,18 +121,17 @@ fn steps(says: &mut Says, words: &[&str]) {
             .windows(pattern.len())
             .position(|w| w.iter().zip(pattern).all(|(a, b)| a.eq_ignore_ascii_case(b) || *b == "#"))
     };
-    if let Some(i) = at(&["Every", "#", "clients", "adds"]) {
-        if let (Some(clients), Some(gain)) =
+    if let Some(i) = at(&["Every", "#", "clients", "adds"])
+        && let (Some(clients), Some(gain)) =
             (count_word(words[i + 1]), words[i + 4..].iter().find_map(|w| figure(w)))
-        {
-            says.say(&["steps", "clients"], &clients.to_string());
-            says.say(&["steps", "gain"], &gain.to_string());
-        }
+    {
+        says.say(&["steps", "clients"], &clients.to_string());
+        says.say(&["steps", "gain"], &gain.to_string());
     }
-    if let Some(i) = at(&["last", "client", "adds", "another", "#"]) {
-        if let Some(gain) = figure(words[i + 4]) {
-            says.say(&["steps", "last-gain"], &gain.to_string());
-        }
+    if let Some(i) = at(&["last", "client", "adds", "another", "#"])
+        && let Some(gain) = figure(words[i + 4])
+    {
+        says.say(&["steps", "last-gain"], &gain.to_string());
     }
     if let Some(i) = at(&["maximum", "of", "#", "clients"]) {
         says.say(&["steps", "reached"], words[i + 2]);

@@ -11,9 +11,11 @@ mod linux_host;
 mod linux_net;
 mod listing;
 mod measures;
+mod parsers;
 mod power;
 mod prose;
 mod run_book;
+mod says;
 mod scale_config;
 mod scale_state;
 mod shell;
@@ -28,19 +30,3 @@ pub use listing::{Entry, Fate, Listing};
 pub use run_book::{RunBook, Step, run_books};
 pub use split::{Document, document};
 pub use view::Judgement;
-
-use listing::Parser;
-
-/// Every parser. Where two would begin at a line the first one that finds a value takes it.
-static PARSERS: std::sync::LazyLock<Vec<Parser>> = std::sync::LazyLock::new(|| {
-    let mut all = Vec::new();
-    all.extend(scale_config::PARSERS);
-    all.extend(scale_state::PARSERS);
-    all.extend(aix_tables::PARSERS);
-    all.extend(switch::PARSERS);
-    all.extend(power::PARSERS);
-    all.extend(linux_net::PARSERS);
-    all.extend(linux_host::PARSERS);
-    all.extend(aix_devices::PARSERS);
-    all
-});

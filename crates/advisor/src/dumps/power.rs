@@ -1,34 +1,40 @@
 //! PowerVM and NUMA: `numactl -H`, the kernel's lines about DMA windows, `ppc64_cpu`, `lsslot`; and profiles of uperf.
 //! The CPU list of a node may be broken over lines.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
-    Parser { kind: "numactl -H", titled: true, system: "Linux", starts: topology_starts, line: topology },
+    Parser {
+        kind: "numactl -H",
+        title: Title::Often,
+        system: "Linux",
+        starts: topology_starts,
+        line: topology,
+    },
     Parser {
         kind: "dmesg",
-        titled: true,
+        title: Title::Often,
         system: "Linux",
         starts: |w| window_call(w.first()).is_some() || is_stamped(w.first()),
         line: message,
     },
     Parser {
         kind: "ppc64_cpu",
-        titled: false,
+        title: Title::No,
         system: "Power",
         starts: |w| w.after("ppc64_cpu") && smt(w.first()).is_some(),
         line: threads,
     },
     Parser {
         kind: "lsslot",
-        titled: false,
+        title: Title::No,
         system: "Power",
         starts: |w| w.first().starts_with("# Slot") || w.first().starts_with("# Name"),
         line: slot,
     },
     Parser {
         kind: "uperf profile",
-        titled: true,
+        title: Title::Once,
         system: "any",
         starts: |w| w.first().starts_with("<?xml") && w.lines.iter().take(3).any(|l| l.contains("<profile")),
         line: profile,

@@ -4,12 +4,13 @@
 use super::{
     listing::{Entry, segment},
     measures,
+    says::Says,
     text::{count_word, number},
 };
 
 /// The statements in the lines `at` (indices); `system/` entries name the systems that are spoken of.
 pub(super) fn statements(lines: &[String], at: &[usize]) -> Vec<Entry> {
-    let mut says = Says { entries: Vec::new(), line: 0 };
+    let mut says = Says::default();
     for at in at {
         says.line = u32::try_from(at + 1).unwrap_or(u32::MAX);
         // Markdown writes `xmit\_hash\_policy`.
@@ -24,20 +25,6 @@ pub(super) fn statements(lines: &[String], at: &[usize]) -> Vec<Entry> {
         measures::measures(&mut says, &line, &words);
     }
     says.entries
-}
-
-/// Collects entries of the line at hand.
-pub(super) struct Says {
-    entries: Vec<Entry>,
-    line: u32,
-}
-
-impl Says {
-    pub fn say(&mut self, path: &[&str], value: &str) {
-        let path =
-            std::iter::once("says").chain(path.iter().copied()).map(segment).collect::<Vec<_>>().join("/");
-        self.entries.push(Entry { path, value: value.trim().to_owned(), line: self.line });
-    }
 }
 
 /// Words without the punctuation around them, but with what belongs to numbers.
@@ -149,10 +136,9 @@ fn tunables(says: &mut Says, line: &str, words: &[&str]) {
     // A card's bus, and the speed a port may be set to: what bounds what.
     if let Some(at) =
         words.iter().position(|w| w.starts_with("Gen") && w[3..].starts_with(|c: char| c.is_ascii_digit()))
+        && let Some(width) = words.get(at + 1).filter(|w| w.starts_with('x'))
     {
-        if let Some(width) = words.get(at + 1).filter(|w| w.starts_with('x')) {
-            says.say(&["pcie", "bus"], &format!("{} {width}", &words[at][..4]));
-        }
+        says.say(&["pcie", "bus"], &format!("{} {width}", &words[at][..4]));
     }
     if line.contains("dual-port") || line.contains("dual port") {
         says.say(&["pcie", "ports"], "2");
@@ -198,21 +184,20 @@ fn counts(says: &mut Says, line: &str, words: &[&str]) {
         }
     }
     // The steps of a list: `Two ports - ...`, `Six pairs of ports - ...`.
-    if let ([first, rest @ ..], true) = (words, line.contains(" - ")) {
-        if count_word(first).is_some() {
-            match rest {
-                ["port" | "ports", ..] => says.say(&["step-unit"], "ports"),
-                ["pair" | "pairs", "of", "ports", ..] => says.say(&["step-unit"], "pairs of ports"),
-                _ => {}
-            }
+    if let ([first, rest @ ..], true) = (words, line.contains(" - "))
+        && count_word(first).is_some()
+    {
+        match rest {
+            ["port" | "ports", ..] => says.say(&["step-unit"], "ports"),
+            ["pair" | "pairs", "of", "ports", ..] => says.say(&["step-unit"], "pairs of ports"),
+            _ => {}
         }
     }
     if let Some(number) =
         line.trim().strip_prefix("Figure ").and_then(|rest| rest.split_once('.')).map(|(n, _)| n)
+        && number.parse::<u32>().is_ok()
     {
-        if number.parse::<u32>().is_ok() {
-            says.say(&["figure"], number);
-        }
+        says.say(&["figure"], number);
     }
 }
 

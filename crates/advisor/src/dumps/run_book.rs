@@ -20,7 +20,7 @@ pub struct RunBook {
     /// Its name.
     pub name: &'static str,
     /// What stops while it is gone through.
-    pub disrupts: &'static str,
+    pub disrupts: String,
     /// In order.
     pub steps: Vec<Step>,
 }
@@ -28,8 +28,10 @@ pub struct RunBook {
 struct Template {
     name: &'static str,
     disrupts: &'static str,
-    /// The path whose third word is the device, where the document has it.
+    /// Where the document has the device.
     device: &'static str,
+    /// Which word of that path it is; 0 for none.
+    word: usize,
     default: &'static str,
     steps: &'static [(&'static str, &'static str)],
 }
@@ -39,6 +41,7 @@ const TEMPLATES: [Template; 9] = [
         name: "aix-fc-queues",
         disrupts: "all disks and paths below DEVICE while it is taken away: with one path their file systems must be unmounted; with several, do one adapter after the other",
         device: "aix/device/*/num_io_queues",
+        word: 2,
         default: "fcs0",
         steps: &[
             (
@@ -63,6 +66,7 @@ const TEMPLATES: [Template; 9] = [
         name: "aix-adapter",
         disrupts: "the interface of DEVICE is away for some seconds: its connections stand still, and long ones may break",
         device: "aix/device/*/jumbo_size",
+        word: 2,
         default: "ent0",
         steps: &[
             ("before: values now", "lsattr -El DEVICE"),
@@ -78,6 +82,7 @@ const TEMPLATES: [Template; 9] = [
         name: "aix-no",
         disrupts: "nothing; connections that stand keep the old value where the type is C",
         device: "aix/no/*",
+        word: 0,
         default: "no",
         steps: &[
             ("before: the value now and at boot", "no -L NAME"),
@@ -90,6 +95,7 @@ const TEMPLATES: [Template; 9] = [
         name: "switch-port",
         disrupts: "the link goes down for some seconds when speed or mtu change; an LPAR on the port must be power-cycled to take a new speed",
         device: "switch/port/*/speed",
+        word: 2,
         default: "ethernet 1/1",
         steps: &[
             ("before", "show interfaces DEVICE; show running-config interface DEVICE"),
@@ -115,6 +121,7 @@ const TEMPLATES: [Template; 9] = [
         name: "switch-hash",
         disrupts: "connections over a LAG may change their link; packets may arrive out of order for a moment",
         device: "switch/load-balance",
+        word: 0,
         default: "the switch",
         steps: &[
             ("before", "show interfaces port-channel load-balance"),
@@ -127,6 +134,7 @@ const TEMPLATES: [Template; 9] = [
         name: "hmc-optmem",
         disrupts: "partitions are slower while memory and processors move; they go on running",
         device: "numa/available",
+        word: 0,
         default: "SYSTEM",
         steps: &[
             (
@@ -144,6 +152,7 @@ const TEMPLATES: [Template; 9] = [
         name: "asmi-hddw",
         disrupts: "the managed system must be powered off and on; more memory is reserved by the hypervisor",
         device: "dma/*/rc",
+        word: 0,
         default: "the slot",
         steps: &[
             ("before", "dmesg | grep create-pe-dma-window"),
@@ -159,6 +168,7 @@ const TEMPLATES: [Template; 9] = [
         name: "scale-setting",
         disrupts: "the daemon of each node must start again: its mounts are away meanwhile; do one node after the other, servers of one pair never together",
         device: "scale/config/*",
+        word: 0,
         default: "setting",
         steps: &[
             ("before: the value now", "mmdiag --config | grep -i NAME; mmlsconfig NAME"),
@@ -173,6 +183,7 @@ const TEMPLATES: [Template; 9] = [
         name: "scale-space",
         disrupts: "nothing",
         device: "df/*/percent",
+        word: 1,
         default: "FS",
         steps: &[
             ("before: pools and inodes", "mmdf DEVICE"),
@@ -186,43 +197,56 @@ const TEMPLATES: [Template; 9] = [
     },
 ];
 
-#[cfg(test)]
-pub(super) fn find(name: &str) -> Option<&'static str> {
-    TEMPLATES.iter().find(|t| t.name == name).map(|t| t.name)
-}
-
 /// The run books that a document's verdicts call for, each once.
 pub fn run_books(doc: &Document, verdicts: &[Verdict]) -> Vec<RunBook> {
     let view = View::new(doc);
     let called = |name: &str| verdicts.iter().find(|v| !v.judgement.good && v.run_book == Some(name));
-    TEMPLATES
-        .iter()
-        .filter_map(|template| {
-            let verdict = called(template.name)?;
-            // The device of the evidence, else the first one that the document has.
-            let of_evidence = verdict
-                .judgement
-                .evidence
-                .iter()
-                .filter_map(|(line, _)| view.all(template.device).into_iter().find(|h| h.line() == *line))
-                .next();
-            let hit = of_evidence.or_else(|| view.first(template.device));
-            let device = match template.name {
-                "scale-space" => hit.map(|h| h.word(1)),
-                "switch-hash" | "hmc-optmem" | "asmi-hddw" | "aix-no" | "scale-setting" => None,
-                _ => hit.map(|h| h.word(2)),
-            };
-            let device = device.unwrap_or(template.default).replace("ethernet 1-", "ethernet 1/");
-            let steps = template.steps.iter().map(|(what, command)| {
-                let command =
-                    command.replace("INTERFACE", &device.replacen("ent", "en", 1)).replace("DEVICE", &device);
-                Step { what, command }
-            });
-            Some(RunBook { name: template.name, disrupts: template.disrupts, steps: steps.collect() })
-        })
-        .map(|mut book| {
-            book.steps.retain(|step| !step.command.is_empty());
-            book
-        })
-        .collect()
+    TEMPLATES.iter().filter_map(|template| Some(filled(template, called(template.name)?, &view))).collect()
+}
+
+fn filled(template: &Template, verdict: &Verdict, view: &View<'_>) -> RunBook {
+    // The device of the evidence, else the first one that the document has.
+    let hits = view.all(template.device);
+    let lines = &verdict.judgement.evidence;
+    let hit =
+        lines.iter().find_map(|(line, _)| hits.iter().find(|h| h.line() == *line)).or_else(|| hits.first());
+    let device = hit.filter(|_| template.word > 0).map_or(template.default, |hit| hit.word(template.word));
+    // A path writes 1/1 with a dash.
+    let device = device.replace("ethernet 1-", "ethernet 1/");
+    // What is to be changed: the name before the value that is judged.
+    let names = lines.iter().filter_map(|(_, text)| text.split_once(" = ")?.0.rsplit(' ').next());
+    let known = |name: &&str| template.name != "scale-setting" || super::import::knows(name);
+    let name = names.clone().find(known).unwrap_or("NAME");
+    let fill = |text: &str| {
+        let text = text.replace("INTERFACE", &device.replacen("ent", "en", 1)).replace("DEVICE", &device);
+        // Whole words only: NODENAME is no NAME.
+        text.split(' ')
+            .map(|word| match word.strip_prefix("NAME") {
+                Some(rest) if rest.is_empty() || rest.starts_with(['=', ';']) => format!("{name}{rest}"),
+                _ => word.replace("ATTRIBUTE", name),
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let steps = template.steps.iter().map(|(what, command)| Step { what, command: fill(command) }).collect();
+    RunBook { name: template.name, disrupts: fill(template.disrupts), steps }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::judge::ROWS, *};
+
+    #[test]
+    fn every_run_book_is_named_by_a_rule_and_the_other_way_round() {
+        let named = |name: &str| ROWS.iter().any(|row| row.run_book.as_deref() == Some(name));
+        for template in &TEMPLATES {
+            let first = template.steps.first().map_or("", |(what, _)| *what);
+            assert!(first.starts_with("before") && !template.disrupts.is_empty(), "{}", template.name);
+            assert!(template.steps.iter().any(|(what, _)| what.starts_with("after")), "{}", template.name);
+            assert!(named(template.name), "no rule calls {}", template.name);
+        }
+        for name in ROWS.iter().filter_map(|row| row.run_book.as_deref()) {
+            assert!(TEMPLATES.iter().any(|t| t.name == name), "{name}");
+        }
+    }
 }

@@ -1,13 +1,13 @@
 //! Storage Scale's settings: `mmlsconfig`, and the dump of `mmdiag --config` with its marks.
 //! Names are compared without case; a later section overrides for its nodes; lines may come twice.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 2] = [
-    Parser { kind: "mmdiag --config", titled: false, system: "Scale", starts: dump_starts, line: dump },
+    Parser { kind: "mmdiag --config", title: Title::No, system: "Scale", starts: dump_starts, line: dump },
     Parser {
         kind: "mmlsconfig",
-        titled: true,
+        title: Title::Once,
         system: "Scale",
         starts: |w| config_head(w.first()).is_some(),
         line: config,

@@ -1,25 +1,31 @@
 //! What Storage Scale says of its cluster and file systems: `mmlsfs`, `mmlscluster`, `mmlsnsd`, `mmdf`; and `df`.
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 5] = [
     Parser {
         kind: "mmlsfs",
-        titled: true,
+        title: Title::Often,
         system: "Scale",
         starts: |w| is_attribute_head(w.first()),
         line: attribute,
     },
     Parser {
         kind: "mmlscluster",
-        titled: true,
+        title: Title::Once,
         system: "Scale",
         starts: |w| w.first().starts_with("GPFS cluster information"),
         line: cluster,
     },
-    Parser { kind: "mmlsnsd", titled: true, system: "Scale", starts: |w| is_nsd_head(w.first()), line: nsd },
-    Parser { kind: "mmdf", titled: true, system: "Scale", starts: mmdf_starts, line: mmdf },
-    Parser { kind: "df", titled: true, system: "any", starts: |w| is_df_head(w.first()), line: df },
+    Parser {
+        kind: "mmlsnsd",
+        title: Title::Once,
+        system: "Scale",
+        starts: |w| is_nsd_head(w.first()),
+        line: nsd,
+    },
+    Parser { kind: "mmdf", title: Title::Once, system: "Scale", starts: mmdf_starts, line: mmdf },
+    Parser { kind: "df", title: Title::Once, system: "any", starts: |w| is_df_head(w.first()), line: df },
 ];
 
 fn is_ruler(text: &str) -> bool {

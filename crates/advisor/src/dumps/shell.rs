@@ -86,6 +86,13 @@ fn without_prompt(text: &str) -> (&str, bool) {
     }
 }
 
+/// A prompt of MLNX-OS with a command, which heads what follows it.
+pub(crate) fn is_switch_prompt(line: &str) -> bool {
+    line.split_once(" [standalone").or_else(|| line.split_once(" (config")).is_some_and(|(host, rest)| {
+        !host.trim().contains(' ') && (rest.contains(" # ") || rest.contains(" > "))
+    })
+}
+
 /// The device a command is about: what follows `-l` or `-El`, else its last word that is no option.
 pub(crate) fn subject(command: &[String]) -> Option<String> {
     let after = |option: &dyn Fn(&str) -> bool| {

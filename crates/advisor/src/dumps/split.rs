@@ -4,8 +4,8 @@
 use serde::Serialize;
 
 use super::{
-    PARSERS,
-    listing::{self, Entry, Fate, Listing, Parser, Window},
+    listing::{self, Entry, Fate, Listing, Parser, Title, Window},
+    parsers::PARSERS,
     prose, shell,
     text::{Text, is_prose},
 };
@@ -16,7 +16,7 @@ const HEADING_REACH: usize = 3;
 const SENTENCES_OF_AN_ARTICLE: usize = 3;
 /// What lines without a command's output are called.
 const COMMANDS: Parser =
-    Parser { kind: "commands", titled: false, system: "any", starts: |_| false, line: shell::line };
+    Parser { kind: "commands", title: Title::No, system: "any", starts: |_| false, line: shell::line };
 
 /// One input, read.
 #[derive(Clone, Debug, Serialize)]
@@ -70,6 +70,9 @@ pub fn document(name: &str, bytes: &[u8]) -> Document {
         } else if let Some(device) = shell::device_heading(line) {
             heading = Heading { at, command: Vec::new(), subject: Some(device) };
             fates.push(Fate::Ignored("heading"));
+        } else if shell::is_switch_prompt(line) && line.contains(" show ") {
+            heading = Heading { at, command: Vec::new(), subject: None };
+            fates.push(Fate::Ignored("command"));
         } else if let Some((listing, more)) = listing_at(lines, at, &heading) {
             listings.push(listing);
             fates.extend(more);
@@ -108,7 +111,9 @@ fn listing_at(lines: &[String], at: usize, heading: &Heading) -> Option<(Listing
         let window = Window { lines: &lines[at..], command: &[] };
         shell::command(&lines[at]).is_some()
             || shell::device_heading(&lines[at]).is_some()
-            || PARSERS.iter().any(|p| p.titled && p.kind != kind && (p.starts)(&window))
+            || PARSERS.iter().any(|p| {
+                (p.title == Title::Once || p.title == Title::Often && p.kind != kind) && (p.starts)(&window)
+            })
     };
     PARSERS
         .iter()

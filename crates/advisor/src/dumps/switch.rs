@@ -1,26 +1,26 @@
 //! MLNX-OS: configuration lines and `show interfaces`.
 //! A line of an article may hold a placeholder for the port (`1/n`), and words behind the command (`, where n = ...`).
 
-use super::listing::{Parser, Reader, Taken, Window};
+use super::listing::{Parser, Reader, Taken, Title, Window};
 
 pub(super) const PARSERS: [Parser; 3] = [
     Parser {
         kind: "MLNX-OS configuration",
-        titled: true,
+        title: Title::Often,
         system: "switch",
         starts: config_starts,
         line: config,
     },
     Parser {
         kind: "show interfaces",
-        titled: true,
+        title: Title::Often,
         system: "switch",
         starts: |w| shown_port(w.first()).is_some(),
         line: shown,
     },
     Parser {
         kind: "show version",
-        titled: false,
+        title: Title::No,
         system: "switch",
         starts: |w| {
             w.first().starts_with("Product name:") && w.lines.iter().take(4).any(|l| l.contains("MLNX-OS"))

@@ -67,7 +67,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("nsdRAIDFlusherTracksLowWatermarkPct", "what waits to be applied is bounded by fast_write_memory"),
     ("nsdRAIDMaxTransientStale2FT", "a strip that was not written is stale at once here, and repaired"),
     ("nsdRAIDMaxTransientStale3FT", "a strip that was not written is stale at once here, and repaired"),
-    ("nsdRAIDReconstructAggressiveness", "it is called rebuild_aggressiveness here"),
+    (
+        "nsdRAIDReconstructAggressiveness",
+        "its counterpart is rebuild_aggressiveness, in % of time: other numbers fit",
+    ),
     ("nsdRAIDSmallBufferSize", "small and large requests share the queues of a pdisk here"),
     ("nsdRAIDSmallThreadRatio", "small and large requests share the queues of a pdisk here"),
     ("nsdRAIDThreadsPerQueue", "a ring has one thread here; a pdisk is bounded by queue_depth_max"),

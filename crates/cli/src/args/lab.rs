@@ -1,14 +1,11 @@
-//! The lab: plans, ceilings, figures, the layout simulator; the advisor.
+//! The lab: plans, ceilings, figures, the layout simulator.
 
 use std::{num::NonZeroU32, path::PathBuf};
 
 use base::ByteSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::{
-    dumps::{AdviseInputs, ImportScale},
-    testbed::Testbed,
-};
+use super::testbed::Testbed;
 
 #[derive(Subcommand)]
 pub enum Lab {
@@ -224,26 +221,4 @@ pub struct Array {
     /// For scripts
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct Advise {
-    #[command(subcommand)]
-    pub command: Option<AdviseCommand>,
-    #[command(flatten)]
-    pub inputs: AdviseInputs,
-    /// Read this tree instead of / (a copy of another machine's /proc and /sys)
-    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
-    pub root: PathBuf,
-    /// For scripts
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Subcommand)]
-pub enum AdviseCommand {
-    /// Print the settings of a Storage Scale dump as tunables of Ropewalk, and what becomes of the rest
-    #[command(after_help = "Example:\n  mmdiag --config | ropewalk advise import-scale -")]
-    ImportScale(ImportScale),
 }

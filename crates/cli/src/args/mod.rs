@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod advise;
 mod analytics;
 mod cluster;
 mod common;
@@ -19,8 +20,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    analytics::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*, nodes::*,
-    pdisks::*, perf::*, processes::*, testbed::*,
+    advise::*, analytics::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*,
+    nodes::*, pdisks::*, perf::*, processes::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -167,13 +168,8 @@ what to break down by; left and right: what to sort by; / filters lines; q ends.
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine, or dumps of others, and say what to change, and why
-    #[command(after_help = "Examples:
-  ropewalk advise
-  ropewalk advise --json
-  ropewalk advise /tmp/dumps               outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
-  mmdiag --config | ropewalk advise -
-  ropewalk advise import-scale mmlsconfig.txt")]
+    /// Read this machine, or dumps of others, and say what to change, and why; change it, and take it back
+    #[command(args_conflicts_with_subcommands = true, after_help = ADVISE)]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]

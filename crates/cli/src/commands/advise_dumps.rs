@@ -11,16 +11,13 @@ use std::{
 use advisor::{
     Severity,
     dumps::{
-        Document, Imported, Outcome, RunBook, Verdict, document, has_scale_settings, import_scale, judge,
-        run_books,
+        Document, Imported, Outcome, ROWS, RunBook, Verdict, document, has_scale_settings, import_scale,
+        judge, run_books,
     },
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::{
-    args::{AdviseInputs, ImportScale},
-    output,
-};
+use crate::{args::ImportScale, output};
 
 /// Further files of a directory are not read.
 const FILES_MAX: usize = 4096;
@@ -39,9 +36,14 @@ struct Judged {
 }
 
 /// `ropewalk advise FILE...`.
-pub fn advise(args: &AdviseInputs, json: bool) -> Result<()> {
+///
+/// Gives the severity of the worst finding.
+pub fn advise(inputs: &[PathBuf], all: bool, json: bool) -> Result<Option<Severity>> {
+    if let Some(host) = inputs.iter().find(|path| is_host(path)) {
+        bail!("{} is of a whole machine: advise on it alone, and on dumps apart from it", host.display());
+    }
     let mut judged = Vec::new();
-    for path in files(&args.inputs)? {
+    for path in files(inputs)? {
         let doc = document(&path.to_string_lossy(), &bytes(&path)?);
         let verdicts = judge(&doc);
         let books = run_books(&doc, &verdicts);
@@ -52,15 +54,50 @@ pub fn advise(args: &AdviseInputs, json: bool) -> Result<()> {
             .iter()
             .map(|j| serde_json::json!({ "document": j.doc, "verdicts": j.verdicts, "run_books": j.books }))
             .collect();
-        return output::json(&serde_json::json!({ "inputs": inputs }));
+        output::json(&serde_json::json!({ "inputs": inputs }))?;
+        return Ok(worst(&judged));
     }
     for (at, input) in judged.iter().enumerate() {
         if at > 0 {
             output::line("");
         }
-        print(input, args.all);
+        print(input, all);
     }
-    Ok(())
+    Ok(worst(&judged))
+}
+
+fn worst(judged: &[Judged]) -> Option<Severity> {
+    let bad = judged.iter().flat_map(|j| &j.verdicts).filter(|v| !v.judgement.good);
+    bad.map(|verdict| verdict.severity).max()
+}
+
+/// Whether a path is an archive of a machine, or a copy of its /proc and /sys, and no dump.
+pub fn is_host(path: &Path) -> bool {
+    if path.is_dir() {
+        return ["proc", "sys"].iter().any(|name| path.join(name).is_dir());
+    }
+    // The mark of a tar archive stands at byte 257.
+    let mut head = [0; 262];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head.ends_with(b"ustar")
+}
+
+/// Prints what a rule for dumps says; false if there is none of this name.
+pub fn explain(name: &str) -> bool {
+    let Some(row) = ROWS.iter().find(|row| row.id == name) else { return false };
+    output::line(format!("{} (a rule for dumps)", row.id));
+    paragraph(3, 11, &format!("is      {}", row.title));
+    if let (Some(look), Some(condition)) = (&row.look, &row.bad_if) {
+        paragraph(3, 11, &format!("when    {look} {condition}"));
+    }
+    paragraph(3, 11, &format!("should  {}", row.advice));
+    paragraph(3, 11, &format!("why     {}", row.why));
+    paragraph(3, 11, &format!("source  {}", row.source));
+    if let Some(book) = &row.run_book {
+        paragraph(3, 11, &format!("runbook {book}"));
+    }
+    output::line(format!("   such as\n{}", row.bad.trim_end()));
+    true
 }
 
 /// Files as they are, directories as the files in them, by name.
@@ -113,7 +150,16 @@ fn print(input: &Judged, all: bool) {
     systems(doc, all);
     let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
     output::line(format!("\nTo change or to know: {}", bad.len()));
-    bad.iter().for_each(|verdict| finding(verdict, all));
+    let mut rules: Vec<&str> = Vec::new();
+    for rule in bad.iter().map(|verdict| verdict.judgement.rule) {
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    for rule in rules {
+        let of_rule: Vec<&Verdict> = bad.iter().copied().filter(|v| v.judgement.rule == rule).collect();
+        findings_of_rule(&of_rule, all);
+    }
     if bad.is_empty() {
         output::line("  no rule applies");
     }
@@ -168,28 +214,28 @@ fn systems(doc: &Document, all: bool) {
     }
 }
 
-fn finding(verdict: &Verdict, all: bool) {
-    let word = match verdict.severity {
+/// Findings of one rule: what it means once, what was seen each time.
+fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
+    let Some(first) = of_rule.first() else { return };
+    let word = match first.severity {
         Severity::Critical => "critical",
         Severity::Warning => "warning",
         Severity::Note => "note",
     };
-    paragraph(
-        2,
-        4,
-        &format!("{word}: {}: {}{}", verdict.title, verdict.judgement.what, lines_of(verdict, all)),
-    );
-    if all {
-        verdict
-            .judgement
-            .evidence
-            .iter()
-            .for_each(|(line, text)| output::line(format!("      line {line}: {text}")));
+    paragraph(2, 4, &format!("{word}: {} ({})", first.title, first.judgement.rule));
+    for verdict in of_rule {
+        paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+        if all {
+            let evidence = verdict.judgement.evidence.iter();
+            evidence.for_each(|(line, text)| output::line(format!("        line {line}: {text}")));
+        }
     }
-    paragraph(6, 6, &format!("why: {}", verdict.why));
-    paragraph(6, 6, &format!("do: {}", verdict.advice));
-    let book = verdict.run_book.map(|name| format!("; run book {name}")).unwrap_or_default();
-    paragraph(6, 6, &format!("rule {} (from: {}){book}", verdict.judgement.rule, verdict.source));
+    paragraph(6, 11, &format!("why: {}", first.why));
+    let book = first.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
+    paragraph(6, 11, &format!("do:  {}{book}", first.advice));
+    if all {
+        paragraph(6, 12, &format!("from: {}", first.source));
+    }
 }
 
 /// ` [lines 3, 17]`.
@@ -247,12 +293,11 @@ fn paragraph(first: usize, other: usize, text: &str) {
 /// `ropewalk advise import-scale`: lines for a shell that set what Scale had, and what becomes of the rest.
 pub fn import(args: &ImportScale) -> Result<()> {
     let doc = document(&args.input.to_string_lossy(), &bytes(&args.input)?);
-    if !has_scale_settings(&doc) {
-        bail!(
-            "{}: no settings of Storage Scale in it: give the output of mmlsconfig or mmdiag --config",
-            doc.name
-        );
-    }
+    ensure!(
+        has_scale_settings(&doc),
+        "{}: no settings of Storage Scale in it: give the output of mmlsconfig or mmdiag --config",
+        doc.name
+    );
     let all = import_scale(&doc);
     if args.json {
         return output::json(&all);

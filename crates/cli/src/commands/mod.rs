@@ -41,6 +41,8 @@ mod verify;
 mod versions;
 mod waiters;
 
+pub use self::advise::Status;
+
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use wire::mgr::PdiskWish;

@@ -171,10 +171,9 @@ fn tables(v: &View<'_>, r: &mut Report) {
         }
         if let (Some(low), Some(high), Some(value)) =
             (column("min").and_then(|h| h.number()), column("max").and_then(|h| h.number()), current.number())
+            && !(low..=high).contains(&value)
         {
-            if !(low..=high).contains(&value) {
-                r.bad("aix-out-of-range", &[current], format!("{name}: {value} is outside {low} to {high}"));
-            }
+            r.bad("aix-out-of-range", &[current], format!("{name}: {value} is outside {low} to {high}"));
         }
     }
     if agreed > 0 {

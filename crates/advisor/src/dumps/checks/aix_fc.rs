@@ -73,7 +73,7 @@ fn range(v: &View<'_>, r: &mut Report) {
             ),
         );
     }
-    let bounds = bounds.map(|(hit, low, high)| (hit, low, high)).or_else(|| {
+    let bounds = bounds.or_else(|| {
         let (low, high) = shown?;
         Some((high, low.number()?, high.number()?))
     });

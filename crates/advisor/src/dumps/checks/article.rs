@@ -174,11 +174,7 @@ fn ranges(v: &View<'_>, r: &mut Report) {
         );
     }
     if let Some(rule) = v.first("says/block-rule") {
-        r.bad(
-            "block-rule-old-format",
-            &[rule],
-            "the rule \"× 32\" holds for file systems of before release 5, whose blocks have 32 subblocks",
-        );
+        r.bad("block-rule-old-format", &[rule], "application block × 32");
     }
 }
 
@@ -190,10 +186,7 @@ fn shape(v: &View<'_>, r: &mut Report) {
         r.bad(
             "figures-missing",
             &figures,
-            format!(
-                "{} figures are named and not in the text: their numbers cannot be judged",
-                numbers.len()
-            ),
+            format!("{} of them; their numbers cannot be judged", numbers.len()),
         );
     }
     let units = grouped(v.all("says/step-unit"), 1);

@@ -130,7 +130,7 @@ fn members(v: &View<'_>, r: &mut Report) {
     for (bond, hits) in groups.into_iter().filter(|(_, hits)| hits.len() > 1) {
         let ids: BTreeSet<&str> = hits.iter().map(Hit::value).collect();
         r.verdict(
-            "bond-aggregators-differ",
+            "dump-bond-aggregators-differ",
             ids.len() == 1,
             &hits,
             format!("{bond}: {} aggregators", ids.len()),

@@ -148,11 +148,7 @@ fn topologies(v: &View<'_>, r: &mut Report) {
         }
     }
     for broken in v.all("text/broken-line") {
-        r.bad(
-            "broken-line",
-            &[broken],
-            format!("{}: the listing was broken over two lines; both were read", broken.value()),
-        );
+        r.bad("broken-line", &[broken], format!("{}; both lines were read", broken.value()));
     }
 }
 
@@ -195,14 +191,15 @@ fn threads(v: &View<'_>, r: &mut Report) {
     for said in v.all("says/threads") {
         let numbers: Vec<f64> =
             said.value().split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-        if let [processors, cpus] = numbers.as_slice() {
-            if *processors > 0.0 && cpus > processors {
-                r.bad(
-                    "cpus-are-threads",
-                    &[said],
-                    format!("{cpus} CPUs are threads of {processors} processors, {} each", cpus / processors),
-                );
-            }
+        if let [processors, cpus] = numbers.as_slice()
+            && *processors > 0.0
+            && cpus > processors
+        {
+            r.bad(
+                "cpus-are-threads",
+                &[said],
+                format!("{cpus} CPUs are threads of {processors} processors, {} each", cpus / processors),
+            );
         }
     }
 }

@@ -99,35 +99,35 @@ fn marks(v: &View<'_>, dump: &Listing, r: &mut Report) {
 /// What the settings of one node take together.
 fn memory(dump: &Listing, r: &mut Report) {
     let pool = find(dump, "pagepool").and_then(|h| Some((h, h.number()?)));
-    if let (Some((pool, bytes)), Some(share)) = (pool, find(dump, "nsdRAIDBufferPoolSizePct")) {
-        if let Some(percent) = share.number() {
-            let gib = |b: f64| b / 2f64.powi(30);
-            r.verdict(
-                "scale-gnr-share",
-                percent <= 85.0,
-                &[pool, share],
-                format!(
-                    "{:.2} GiB of a page pool of {:.2} GiB are buffers of the RAID",
-                    gib(bytes * percent / 100.0),
-                    gib(bytes)
-                ),
-            );
-        }
+    if let (Some((pool, bytes)), Some(share)) = (pool, find(dump, "nsdRAIDBufferPoolSizePct"))
+        && let Some(percent) = share.number()
+    {
+        let gib = |b: f64| b / 2f64.powi(30);
+        r.verdict(
+            "scale-gnr-share",
+            percent <= 85.0,
+            &[pool, share],
+            format!(
+                "{:.2} GiB of a page pool of {:.2} GiB are buffers of the RAID",
+                gib(bytes * percent / 100.0),
+                gib(bytes)
+            ),
+        );
     }
-    if let (Some((pool, bytes)), Some(block)) = (pool, find(dump, "maxblocksize")) {
-        if let Some(size) = block.number() {
-            let blocks = bytes / size.max(1.0);
-            r.verdict(
-                "scale-pagepool-blocks",
-                blocks >= 64.0,
-                &[pool, block],
-                format!(
-                    "the page pool from line {} on holds {blocks:.0} blocks of {} MiB",
-                    dump.first,
-                    size / 2f64.powi(20)
-                ),
-            );
-        }
+    if let (Some((pool, bytes)), Some(block)) = (pool, find(dump, "maxblocksize"))
+        && let Some(size) = block.number()
+    {
+        let blocks = bytes / size.max(1.0);
+        r.verdict(
+            "scale-pagepool-blocks",
+            blocks >= 64.0,
+            &[pool, block],
+            format!(
+                "the page pool from line {} on holds {blocks:.0} blocks of {} MiB",
+                dump.first,
+                size / 2f64.powi(20)
+            ),
+        );
     }
     if let Some((pool, bytes)) = pool {
         r.verdict(
