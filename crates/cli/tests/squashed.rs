@@ -62,6 +62,7 @@ impl User {
 
 /// The other machine: a directory beside that of the cluster, and a mount point.
 struct Machine {
+    dir: String,
     mnt: PathBuf,
 }
 
@@ -75,7 +76,7 @@ impl Machine {
             [&["node", "token", "--dir", path.to_str().unwrap(), "--role", "client"], options].concat();
         ok(&["join", ok(&token).trim(), "--dir", &dir, "--name", name]);
         ok(&["mount", "--dir", &dir, "fs1", mnt.to_str().unwrap()]);
-        Machine { mnt }
+        Machine { dir, mnt }
     }
 }
 
@@ -110,6 +111,7 @@ fn start() -> Cluster {
         ("alice/own-big", (1000, 1000, 0o600), &big),
         ("pub/alices", (1000, 1000, 0o644), b"alices"),
         ("team/f", (1000, 24, 0o664), b"team"),
+        ("team/run", (0, 24, 0o4775), b"run"),
     ] {
         fs::write(mnt.join(name), content).unwrap();
         own(&mnt.join(name), owner);
@@ -147,6 +149,11 @@ fn where_root_is_nobody_the_others_are_who_they_are() {
     let shown = ok(&["node", "members", "--dir", dir]);
     assert!(shown.contains("all; root as 65534:65534"), "{shown}");
 
+    // What others have open behind closed doors is not told.
+    for (command, allowed) in [("status", true), ("health", true), ("locks", false), ("tokens", false)] {
+        let output = common::ropewalk(&[command, "--dir", &machine.dir]);
+        assert_eq!(output.status.success(), allowed, "{command}: {output:?}");
+    }
     let mnt = &machine.mnt;
     // Those whose files they are: also what they have in memory is theirs alone.
     ALICE.does(mnt, "cat alice/own alice/own-big alice/open > /dev/null; ls alice; echo more >> alice/own");
@@ -164,6 +171,7 @@ fn where_root_is_nobody_the_others_are_who_they_are() {
     assert_eq!(owner(&whole.join("team/bobs")), (2000, 2000, 0o755));
     BOB.may_not(mnt, &["chmod 600 team/f", "cat alice/own", "rm pub/alices", "chgrp 24 pub/alices"]);
     ALICE.does(mnt, "chmod 660 team/f && chmod 664 team/f");
+    BOB.may_not(mnt, &["echo mine > team/run"]);
     CAROL.may_not(mnt, &["echo x >> team/f", "touch team/new", "ls alice", "rm -r team/bobs"]);
     assert_eq!(CAROL.does(mnt, "cat team/f"), "team\nbob\n".replacen("team\n", "team", 1));
 

@@ -125,16 +125,7 @@ impl<C: Calls> Mount<C> {
         }
         // Without it a file opened with O_DSYNC could not be mapped.
         caching.parallel_durable &= agreed.flags & abi::init_flags::DIRECT_IO_ALLOW_MMAP != 0;
-        let session = Arc::new(Session::new(
-            calls,
-            channel.clone(),
-            options.requests_max,
-            options.read_only,
-            options.squash,
-            options.root,
-            caching,
-            runtime.clone(),
-        ));
+        let session = Arc::new(Session::new(calls, channel.clone(), &options, caching, runtime.clone()));
         session.calls.attach(Arc::new(KernelSide(Arc::downgrade(&session))));
         let (readers_ended, readers) = watch::channel(None);
         let last = LastOut::new(readers_ended);

@@ -124,7 +124,7 @@ impl<C: Calls> Session<C> {
         }
     }
 
-    async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
+    pub(crate) async fn getattr(&self, ino: InodeNo) -> Result<Attr, Errno> {
         match self.calls.getattr(ino).await {
             Err(Errno(libc::ENOENT)) => self.inodes.removed(ino).ok_or(Errno(libc::ENOENT)),
             result => result,

@@ -36,7 +36,20 @@ const OPEN_TO_RUN: u32 = 0x20;
 /// Whom programs act as by this mount, and who they are.
 pub(crate) struct Rights {
     squash: Squash,
-    threads: Mutex<HashMap<(u32, u32, u32), (Instant, Vec<u32>)>>,
+    threads: Mutex<HashMap<Thread, Groups>>,
+}
+
+/// A number is given again; hardly within [`GROUPS_HOLD`], to the same user.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Thread {
+    pid: u32,
+    uid: u32,
+    gid: u32,
+}
+
+struct Groups {
+    read: Instant,
+    groups: Vec<u32>,
 }
 
 impl Rights {
@@ -57,27 +70,25 @@ impl Rights {
             // Whose groups count for nothing.
             Squash::All { .. } => Vec::new(),
             Squash::Root { .. } if uid == 0 => Vec::new(),
-            Squash::Root { .. } => self.groups((pid, uid, gid)),
+            Squash::Root { .. } => self.groups(Thread { pid, uid, gid }),
         };
         Some(Credentials { uid, gid, groups })
     }
 
-    fn groups(&self, thread: (u32, u32, u32)) -> Vec<u32> {
+    fn groups(&self, thread: Thread) -> Vec<u32> {
         let now = Instant::now();
-        let kept = |(since, groups): &(Instant, Vec<u32>)| {
-            (now.duration_since(*since) < GROUPS_HOLD).then(|| groups.clone())
-        };
+        let kept = |kept: &Groups| (now.duration_since(kept.read) < GROUPS_HOLD).then(|| kept.groups.clone());
         if let Some(groups) = self.threads.lock().get(&thread).and_then(kept) {
             return groups;
         }
         // Who is gone meanwhile, or is not seen from here, has none.
-        let status = std::fs::read_to_string(format!("/proc/{}/status", thread.0)).unwrap_or_default();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", thread.pid)).unwrap_or_default();
         let groups = groups_of(&status);
         let mut threads = self.threads.lock();
         if threads.len() >= THREADS_MAX {
             threads.clear();
         }
-        threads.insert(thread, (now, groups.clone()));
+        threads.insert(thread, Groups { read: now, groups: groups.clone() });
         groups
     }
 }
@@ -142,8 +153,9 @@ impl<C: Calls> Session<C> {
 
     async fn check_use(&self, ino: InodeNo, wanted: u16, by: &Credentials) -> Result<(), Errno> {
         let who = Who::of(self.rights.squash, Some(by));
-        let attr = self.calls.getattr(ino).await?;
-        if who.may(owned(&attr), wanted) { Ok(()) } else { Err(Errno(libc::EACCES)) }
+        let what = owned(&self.getattr(ino).await?);
+        let may = who.may(what, wanted) && (wanted & WRITE == 0 || who.may_write(what));
+        if may { Ok(()) } else { Err(Errno(libc::EACCES)) }
     }
 }
 

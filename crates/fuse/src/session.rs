@@ -16,13 +16,15 @@ use std::{
 use base::InodeNo;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
-use wire::credentials::{Credentials, Squash};
+use wire::credentials::Credentials;
 
 use crate::{
     buffers::Payload,
     caching::Caching,
     calls::{Calls, Errno, Handle, KernelCache},
     inodes::{Inodes, Way},
+    names::stale,
+    options::MountOptions,
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
     rights::Rights,
@@ -111,27 +113,24 @@ impl<C: Calls> Session<C> {
     pub fn new(
         calls: Arc<C>,
         notifier: Arc<dyn Notifier>,
-        requests_max: u32,
-        read_only: bool,
-        squash: Squash,
-        root: InodeNo,
+        options: &MountOptions,
         caching: Caching,
         runtime: runtime::Handle,
     ) -> Session<C> {
         Session {
             calls,
             inodes: Inodes::new(),
-            notifier: Arc::new(Rooted { notifier, root }),
-            read_only,
-            rights: Rights::new(squash),
-            root,
+            notifier: Arc::new(Rooted { notifier, root: options.root }),
+            read_only: options.read_only,
+            rights: Rights::new(options.squash),
+            root: options.root,
             own_caching: caching,
             shared: RwLock::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
-            permits: Arc::new(Semaphore::new(requests_max as usize)),
-            requests_max,
-            lock_waits: Semaphore::new((requests_max as usize / 2).max(1)),
+            permits: Arc::new(Semaphore::new(options.requests_max as usize)),
+            requests_max: options.requests_max,
+            lock_waits: Semaphore::new((options.requests_max as usize / 2).max(1)),
             runtime,
         }
     }
@@ -224,7 +223,9 @@ impl<C: Calls> Session<C> {
         payload: Option<Payload>,
         by: Credentials,
     ) -> Result<Answer, Errno> {
-        self.check_rights(header, &operation, &by).await?;
+        if let Err(errno) = self.check_rights(header, &operation, &by).await {
+            return Err(if operation.is_of_inode() { stale(errno) } else { errno });
+        }
         client::on_behalf(by, self.serve(header, operation, payload)).await
     }
 

@@ -117,7 +117,8 @@ impl Manager {
         if limits.read_only && asked.is_for_writers() || limits.is_guest() && asked.is_of_resolver() {
             return Some(MgrError::Errno(libc::EROFS));
         }
-        let part = limits.subtree.is_some();
+        // Names behind closed doors, too.
+        let part = limits.is_checked();
         if asked.is_beyond(limits) || part && asked.is_about_all() {
             return Some(MgrError::Errno(libc::EACCES));
         }

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mgr::without_privileges;
+
 /// User and group of who is nobody.
 pub const NOBODY: u32 = 65534;
 /// Most supplementary groups that travel with a request; further ones count for nothing.
@@ -134,10 +136,18 @@ impl Who {
         }
     }
 
-    /// Whether it may use a file's content in one of these ways. Its owner may, whatever the mode says: he may have had it open when that
+    /// Whether it may read a file's content, or run it. Its owner may, whatever the mode says: he may have had it open when that
     /// changed, and can change it back.
-    pub fn may_use(&self, what: Owned, ways: &[u16]) -> bool {
-        self.is_user(what.uid) || ways.iter().any(|way| self.may(what, *way))
+    pub fn may_read(&self, what: Owned) -> bool {
+        self.is_user(what.uid) || self.may(what, READ) || self.may(what, SEARCH)
+    }
+
+    /// Whether it may write a file's content; not that of a program which gives rights that it has not. Elsewhere the bits that
+    /// give them go with such a write: here it would be its own machine that takes them away.
+    pub fn may_write(&self, what: Owned) -> bool {
+        let gives = what.mode & !without_privileges(what.mode);
+        let has = gives == 0 || self.is_user(what.uid) && (gives & 0o2000 == 0 || self.is_in(what.gid));
+        has && (self.is_user(what.uid) || self.may(what, WRITE))
     }
 }
 
@@ -190,8 +200,29 @@ mod tests {
             user.may(owned(1, 24, 0o030), WRITE | SEARCH) && !user.may(owned(1, 24, 0o050), WRITE | SEARCH)
         );
         // Its owner goes on with what he has open; nobody else does.
-        assert!(user.may_use(owned(1000, 5, 0o400), &[WRITE]) && !user.may_use(owned(1, 5, 0o444), &[WRITE]));
-        assert!(user.may_use(owned(1, 5, 0o711), &[READ, SEARCH]));
+        assert!(user.may_write(owned(1000, 5, 0o400)) && !user.may_write(owned(1, 5, 0o444)));
+        assert!(user.may_read(owned(1, 5, 0o711)) && user.may_read(owned(1000, 5, 0)));
+        assert!(!user.may_read(owned(1, 5, 0o620)));
+    }
+
+    #[test]
+    fn a_program_that_gives_rights_is_written_by_who_has_them() {
+        let owned = |uid, gid, mode| Owned { uid, gid, mode };
+        let user = Who::Program(program(1000, 100, &[24]));
+        for (what, may) in [
+            (owned(0, 24, 0o4775), false),
+            (owned(0, 24, 0o2775), false),
+            (owned(0, 24, 0o2664), true),
+            (owned(1000, 100, 0o6755), true),
+            (owned(1000, 5, 0o4755), true),
+            (owned(1000, 0, 0o2755), false),
+        ] {
+            assert_eq!(user.may_write(what), may, "{what:?}");
+            assert!(Who::Root.may_write(what) && user.may_read(what));
+        }
+        assert!(
+            !Who::Anybody.may_write(owned(1000, 0, 0o2755)) && Who::Anybody.may_write(owned(1000, 5, 0o6755))
+        );
     }
 
     #[test]
@@ -207,6 +238,6 @@ mod tests {
         ] {
             assert_eq!(Who::Anybody.may(what, WRITE), may, "{what:?}");
         }
-        assert!(!Who::Anybody.may_use(owned(0, 0, 0o700), &[READ, WRITE, SEARCH]));
+        assert!(!Who::Anybody.may_read(owned(0, 0, 0o700)) && !Who::Anybody.may_write(owned(0, 0, 0o700)));
     }
 }

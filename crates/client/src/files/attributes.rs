@@ -179,9 +179,12 @@ impl Core {
         if kind == FileKind::File {
             // Privileges that go with a change of content go whoever made it.
             let asks = SetAttrs { drop_privileges: false, ..others } != SetAttrs::default();
+            let mut others = others;
             if self.session.squash.is_any() && asks {
                 let (core, inode) = (self.clone(), inode.clone());
-                self.carry_out(async move { core.set_at_manager(&inode, change).await }).await?;
+                let told = self.carry_out(async move { core.set_at_manager(&inode, change).await }).await?;
+                // It may have taken the bit of a group away that the program is not in.
+                others.mode = others.mode.map(|_| told.mode);
             }
             self.throttle_files(&inode).await?;
             let attr = inode.lock().set(&others, ctime);
@@ -192,14 +195,17 @@ impl Core {
         self.carry_out(async move { core.set_at_manager(&inode, change).await }).await
     }
 
-    /// Attributes of what is no file are the manager's.
+    /// Attributes of what is no file are the manager's. Returns them as it has them.
     async fn set_at_manager(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         let changing = self.change(&[], &[inode.ino]);
         let reply = self.calls.mutate(change).await;
         let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {
-            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
+            MgrReply::Attr(attr) => {
+                self.changed_attr(Attr::clone(&attr), newest);
+                Ok(*attr)
+            }
             other => Err(unexpected("SetAttr", &other)),
         }
     }

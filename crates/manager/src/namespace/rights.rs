@@ -8,7 +8,7 @@ use base::InodeNo;
 use libc::{EACCES, EPERM};
 use wire::{
     credentials::{Owned, READ, SEARCH, WRITE, Who},
-    mgr::{Change, FileKind, MgrRequest, POOL_XATTR, without_privileges},
+    mgr::{Change, FileKind, MgrRequest, POOL_XATTR},
 };
 
 use super::{Editor, FsContext, Op, dir, errno, inode};
@@ -28,27 +28,24 @@ fn granted(may: bool, refusal: i32) -> Op<()> {
 
 /// Whether who asks may see the answer to a question.
 pub fn may_ask(from: &dyn Read, fs: &FsContext, who: &Who, asked: &MgrRequest) -> Op<()> {
-    let (ino, ways): (_, &[u16]) = match asked {
-        _ if *who == Who::Root => return Ok(()),
-        MgrRequest::Lookup { parent, .. } => (parent, &[SEARCH]),
-        MgrRequest::ReadDir { ino, .. } => (ino, &[READ]),
-        // Who may run it gets it to run.
-        MgrRequest::ReadInline { ino } => (ino, &[READ, SEARCH]),
-        MgrRequest::GetXattr { ino, name } if name.starts_with(b"user.") => (ino, &[READ]),
+    if *who == Who::Root {
+        return Ok(());
+    }
+    let of = |ino: &InodeNo| -> Op<Owned> { Ok(owned(&inode::get(from, fs.fs, *ino)?)) };
+    let may = match asked {
+        MgrRequest::Lookup { parent, .. } => who.may(of(parent)?, SEARCH),
+        MgrRequest::ReadDir { ino, .. } => who.may(of(ino)?, READ),
+        MgrRequest::ReadInline { ino } => who.may_read(of(ino)?),
+        MgrRequest::GetXattr { ino, name } if name.starts_with(b"user.") => who.may(of(ino)?, READ),
         MgrRequest::GetXattr { name, .. } if name.starts_with(b"trusted.") => return errno(EPERM),
-        _ => return Ok(()),
-    };
-    let inode = inode::get(from, fs.fs, *ino)?;
-    let may = match inode.kind {
-        FileKind::Directory => ways.iter().any(|way| who.may(owned(&inode), *way)),
-        _ => who.may_use(owned(&inode), ways),
+        _ => true,
     };
     granted(may, EACCES)
 }
 
 /// Whether who asks may write or read the content of a file.
 pub fn may_use(inode: &Inode, who: &Who, write: bool) -> bool {
-    who.may_use(owned(inode), if write { &[WRITE] } else { &[READ, SEARCH] })
+    if write { who.may_write(owned(inode)) } else { who.may_read(owned(inode)) }
 }
 
 impl Editor<'_, '_> {
@@ -95,24 +92,29 @@ impl Editor<'_, '_> {
                 let owner = who.is_user(inode.uid);
                 granted(owner || mode.is_none() && uid.is_none() && gid.is_none(), EPERM)?;
                 self.may_give(&inode, *uid, *gid)?;
-                if let Some(mode) = mode.as_mut().filter(|mode| **mode & S_ISGID != 0) {
-                    // A directory keeps the bit that it has: others set it for all who work there.
-                    let kept = inode.kind == FileKind::Directory && inode.mode & S_ISGID != 0;
-                    if !kept && !who.is_in(gid.unwrap_or(inode.gid)) {
-                        *mode &= !S_ISGID;
-                    }
+                // A directory keeps the bit that it has: others set it for all who work there.
+                let kept = inode.kind == FileKind::Directory && inode.mode & S_ISGID != 0;
+                if let Some(mode) = mode.as_mut().filter(|_| !kept && !who.is_in(gid.unwrap_or(inode.gid))) {
+                    *mode &= !S_ISGID;
                 }
-                let writes = size.is_some() || atime.is_some() || mtime.is_some();
-                granted(!writes || may_use(&inode, who, true), EACCES)
+                granted(size.is_none() || may_use(&inode, who, true), EACCES)?;
+                let times = atime.is_some() || mtime.is_some();
+                granted(!times || owner || who.may(owned(&inode), WRITE), EACCES)
             }
             // Of a file in use, whose attributes were set before by changes that said who did it.
-            Change::CommitWrite { ino, mode, uid, gid, .. } => {
+            Change::CommitWrite { ino, size, allocated, inline, mode, uid, gid, .. } => {
                 let inode = self.get(*ino)?;
-                granted(may_use(&inode, who, true), EACCES)?;
+                let content = *size != inode.size || inline.is_some() || !allocated.is_empty();
+                granted(!content || may_use(&inode, who, true), EACCES)?;
+                let owner = who.is_user(inode.uid);
+                granted(owner || who.may(owned(&inode), WRITE), EACCES)?;
                 self.may_give(&inode, *uid, *gid)?;
-                let dropped = without_privileges(inode.mode);
-                let kept = mode.is_none_or(|mode| mode == inode.mode || mode == dropped);
-                granted(kept || who.is_user(inode.uid), EPERM)
+                granted(owner || mode.is_none_or(|mode| mode == inode.mode), EPERM)?;
+                let kept = *mode == Some(inode.mode);
+                if let Some(mode) = mode.as_mut().filter(|_| !kept && !who.is_in(inode.gid)) {
+                    *mode &= !S_ISGID;
+                }
+                Ok(())
             }
             Change::Deallocate { ino, .. } => granted(may_use(&self.get(*ino)?, who, true), EACCES),
             // Who writes a program takes what it may do: its capabilities are an attribute.

@@ -269,6 +269,22 @@ async fn bits_of_a_group_are_not_set_by_who_is_not_in_it() {
         let MgrReply::Created { attr, .. } = stage.change(Some(by), made).await else { panic!() };
         assert_eq!((attr.uid, attr.gid, attr.mode), (OWNER, STAFF, expected));
     }
+    assert_eq!(outcome(&stage.change(Some(&outside), written(f, "x", (Some(0o2755), None, None))).await), 0);
+    assert_eq!(stage.attr(f).await.mode, 0o755, "nor with what is written");
+    // A program that gives rights which one has not is not written; its own machine would have to take them away.
+    let staff = program(2000, STAFF, &[]);
+    for bits in [0o4775, 0o2775] {
+        let run = stage
+            .made(of(create(InodeNo::ROOT, &format!("{bits:o}"), FileKind::File), (0, STAFF, bits)))
+            .await;
+        for change in [written(run, "mine", (None, None, None)), with_size(run, 9), punched(run)] {
+            assert_eq!(stage.change(Some(&staff), change.clone()).await, refused(EACCES), "{change:?}");
+            assert_eq!(stage.change(None, change).await, refused(EACCES));
+        }
+        assert_eq!(stage.may_use(run).await, (true, false));
+        assert_eq!(outcome(&stage.change(Some(&staff), touched(run)).await), 0);
+        assert_eq!(stage.attr(run).await.mode, bits);
+    }
     // Its owner keeps it, and a new directory in it has it.
     assert_eq!(outcome(&stage.change(Some(&outside), with_mode(d, 0o2775)).await), 0);
     let made = of(create(d, "sub", FileKind::Directory), (0, 0, 0o755));
