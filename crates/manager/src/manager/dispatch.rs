@@ -137,8 +137,15 @@ impl Manager {
     }
 
     /// What [`MgrRequest::Authorities`] hears from now on: which are believed, and who is connected by another than the newest.
+    /// A change is an event.
     pub fn set_authorities(&self, believed: Vec<[u8; 32]>, others: Vec<(MemberId, Role, NodeId)>) {
-        *self.inner.authorities.lock() = AuthorityReport { believed, own: None, others };
+        let mut now = self.inner.authorities.lock();
+        if believed.len() > 1 && now.believed != believed {
+            self.inner.log.add("the cluster's authority is being exchanged: a new one signs".to_owned());
+        } else if now.believed.len() > 1 && now.believed != believed {
+            self.inner.log.add("the former authority of the cluster is believed no more".to_owned());
+        }
+        *now = AuthorityReport { believed, own: None, others };
     }
 
     /// Asks the cluster's task.
