@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// Columns of a name, of a rack's, and of an address.
-const NAME_MAX: usize = 16;
-pub const RACK_MAX: usize = 8;
+const NAME_MAX: usize = 15;
+pub const RACK_MAX: usize = 7;
 const ADDRESS_MAX: usize = 21;
 
 #[derive(Serialize)]
@@ -76,7 +76,7 @@ pub fn list(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
-const HEAD: [&str; 8] = ["NODE", "ID", "RACK", "ADDRESS", "STATE", "PDISKS", "SIZE", "USED"];
+const HEAD: [&str; 7] = ["NODE", "RACK", "ADDRESS", "STATE", "PDISKS", "SIZE", "USED"];
 
 fn cells(row: &NodeRow) -> Vec<String> {
     let first = row.addresses.first().map_or("-".to_owned(), |addr| end_of(addr, ADDRESS_MAX));
@@ -91,7 +91,6 @@ fn cells(row: &NodeRow) -> Vec<String> {
     };
     vec![
         begin_of(&row.name, NAME_MAX),
-        row.id.to_string(),
         row.rack.as_deref().map_or("-".to_owned(), |rack| begin_of(rack, RACK_MAX)),
         address,
         row.state.to_owned(),
