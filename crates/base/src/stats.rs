@@ -19,7 +19,10 @@ use std::sync::LazyLock;
 
 pub use cells::{Counter, Gauge};
 pub use histogram::{HistSnapshot, Histogram};
-pub use history::{Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, keep, kept, now, seconds, set_history_bytes};
+pub use history::{
+    Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, keep, kept, memory_max as history_memory_max, now, seconds,
+    set_history_bytes,
+};
 pub use operations::{
     Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,
     names_of, recorder, set_recording, size_octave,

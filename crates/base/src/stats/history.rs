@@ -94,6 +94,12 @@ pub fn set_history_bytes(bytes_max: usize) {
     history.shrink();
 }
 
+/// Memory that history and the counting of operations take in this process at most, bytes.
+pub fn memory_max() -> u64 {
+    let recorders: usize = operations::recorders().map(Recorder::memory).sum();
+    (HISTORY.lock().kept.bytes_max + recorders) as u64
+}
+
 /// What is kept now.
 pub fn kept() -> Kept {
     HISTORY.lock().kept

@@ -359,6 +359,12 @@ impl Recorder {
         (operations, amounts(totals).collect(), took)
     }
 
+    /// Bytes of its tables.
+    pub(super) fn memory(&self) -> usize {
+        let row = size_of::<Cells>() + size_of::<Key>() + size_of::<(u32, u64, u16)>();
+        (self.shards.len() + 1) * (ROWS * row + OPS * size_of::<Cells>())
+    }
+
     /// What it counts.
     pub(super) fn set(&self) -> Set {
         self.set

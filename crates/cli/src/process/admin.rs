@@ -66,13 +66,15 @@ impl Running {
         let bound = self.client.get().map(client::Client::memory_bound);
         let requests = self.requests_memory.get().copied().unwrap_or(0);
         let (resident, resident_most) = resident();
+        let history = stats::history_memory_max();
         serde_json::json!({
             "process": {
                 "resident_bytes": resident,
                 "resident_most_bytes": resident_most,
                 "requests_max_bytes": requests,
+                "history_max_bytes": history,
                 "bound": bound,
-                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests)),
+                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests).saturating_add(history)),
             },
             "pagepool": self.client.get().map(client::Client::pool_use),
             "strip_cache": self.nsd.get().map(nsd::Server::cache_use),

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use analytics::{Answer, AnswerRow, Query, Question, Want};
 use anyhow::{Context, Result, anyhow, bail};
-use base::stats::{Set, Source};
+use base::stats::{Measure, STATISTICS, Set, Source};
 use tokio::task::JoinSet;
 use wire::admin::{AdminReply, AdminRequest};
 
@@ -221,7 +221,14 @@ impl Watch {
         if bare.split_once(':').is_some_and(|(fs, inode)| number(fs) && number(inode)) {
             return Ok(vec![bare.to_owned()]);
         }
-        let all = Query { statistic: query.statistic, filters: Vec::new(), breakdowns: vec!["file"] };
+        // A file that was used is one, even if no byte of it was.
+        let of_operations = |set| Source::Operations(set, Measure::Operations);
+        let statistic = match query.statistic.source {
+            Source::Operations(set, _) => STATISTICS.iter().find(|s| s.source == of_operations(set)),
+            Source::Family => None,
+        };
+        let statistic = statistic.unwrap_or(query.statistic);
+        let all = Query { statistic, filters: Vec::new(), breakdowns: vec!["file"] };
         let (answer, _) = self.put(&all, Span { step: 0, ..span }).await?;
         self.names.learn(&self.link, answer.rows.iter().flat_map(|(key, _)| key)).await;
         let found = answer.rows.iter().filter_map(|(key, _)| match key.first() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use analytics::Value;
 use anyhow::{Result, bail};
 use base::{ByteSize, FsId, InodeNo};
-use wire::mgr::{ClusterReport, MgrReply, MgrRequest, PATHS_MAX};
+use wire::mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX};
 
 use super::show;
 use crate::link::Link;
@@ -27,12 +27,18 @@ pub struct Names {
 impl Names {
     /// As the manager knows them.
     pub fn of(report: &ClusterReport) -> Names {
-        let twice = |mount: &str| report.clients.iter().filter(|c| c.mount == mount).count() > 1;
+        let alike = |client: &ClientReport, on_host: bool| {
+            let same = |c: &&ClientReport| {
+                c.mount == client.mount && (!on_host || c.process.host == client.process.host)
+            };
+            report.clients.iter().filter(same).count() > 1
+        };
         let clients = report.clients.iter().map(|client| {
-            let host = client.admin_addr.rsplit_once(':').map_or("", |(host, _)| host);
-            let name = match twice(&client.mount) {
-                true => format!("{host}:{}", client.mount),
-                false => client.mount.clone(),
+            let (host, mount) = (&client.process.host, &client.mount);
+            let name = match (alike(client, false), alike(client, true)) {
+                (false, _) => mount.clone(),
+                (true, false) => format!("{host}:{mount}"),
+                (true, true) => format!("{host}:{mount} of {}", client.process.pid),
             };
             (client.session.0, name)
         });

@@ -47,8 +47,12 @@ fn figure(unit: &str, value: f64, whole: bool) -> String {
         v if v >= 1e4 => (1e3, " k"),
         _ => (1.0, ""),
     };
-    let figure =
-        if whole && scale == 1.0 { format!("{value:.0}") } else { format!("{:.1}{name}", value / scale) };
+    let decimals = match value.abs() {
+        _ if whole && scale == 1.0 => 0,
+        v if v > 0.0 && v < 1.0 => 2,
+        _ => 1,
+    };
+    let figure = format!("{:.decimals$}{name}", value / scale);
     if unit == "bytes" { format!("{figure}{}B", if name.is_empty() { " " } else { "" }) } else { figure }
 }
 
@@ -200,6 +204,6 @@ mod tests {
         assert_eq!(amount("operations", 12_345.0), "12.3 k");
         assert_eq!(amount("bytes", 3.0 * 1024.0), "3072 B");
         assert_eq!(rate("bytes", 2.5e9), "2.5 GB/s");
-        assert_eq!(rate("operations", 0.25), "0.2/s");
+        assert_eq!(rate("operations", 0.25), "0.25/s");
     }
 }

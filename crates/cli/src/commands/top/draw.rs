@@ -53,7 +53,7 @@ fn nothing(over: u64) -> String {
 /// The view as a table.
 pub fn plain(view: &View, lines: &[Line], over: u64, columns: usize) -> Vec<String> {
     let width = name_width(columns);
-    let mut text = vec![format!("{}, over {over} s", view.title()), head(view, width)];
+    let mut text = vec![format!("{over} s: {}", view.title()), head(view, width)];
     text.extend(view.shown(lines).into_iter().map(|line| row(view, line, width)));
     if lines.is_empty() {
         text.push(nothing(over));
@@ -75,7 +75,7 @@ pub fn screen(
     let shown = view.shown(lines);
     let selected = view.selected.min(shown.len().saturating_sub(1));
     let first = (selected + 1).saturating_sub(room);
-    let mut text = vec![cut(&format!("ropewalk top: {}, over {over} s", view.title()))];
+    let mut text = vec![cut(&format!("ropewalk top, {over} s: {}", view.title()))];
     text.push(format!("\x1b[7m{:<columns$}\x1b[0m", cut(&head(view, width))));
     for (at, line) in shown.iter().enumerate().skip(first).take(room) {
         let line = cut(&row(view, line, width));
@@ -136,7 +136,9 @@ mod tests {
                 assert!(widest <= Some(size.0), "{size:?}: {text:#?}");
             }
         }
-        let text = screen(&View { selected: 35, ..View::new(TopView::Files) }, &lines(), 5, "", (80, 24));
+        let mut view = View::new(TopView::Files);
+        view.selected = 35;
+        let text = screen(&view, &lines(), 5, "", (80, 24));
         assert!(text.iter().any(|line| line.contains("\x1b[1m")), "the selected line is in sight: {text:#?}");
         let table = plain(&View::new(TopView::Files), &lines(), 5, 80);
         assert!(table.iter().all(|line| line.chars().count() <= 80), "{table:#?}");

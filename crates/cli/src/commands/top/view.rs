@@ -6,10 +6,12 @@ use analytics::{Comparison, Filter, Query, Want, quantile_ns};
 use base::stats::Statistic;
 use serde_json::{Value, json};
 
-use crate::{args::TopView, commands::analytics::Found, terminal::Key};
+use crate::{args::TopView, commands::analytics::Found, output::end_of, terminal::Key};
 
 /// Longest text that lines are filtered by.
 const SEARCH_MAX: usize = 64;
+/// Columns of a value in the title.
+const TITLE_VALUE_MAX: usize = 20;
 
 /// One line.
 #[derive(Clone, PartialEq, Debug)]
@@ -237,10 +239,10 @@ impl View {
     pub fn title(&self) -> String {
         let of = if self.set == "file" { "mounts" } else { "servers" };
         let into: Vec<String> =
-            self.filters.iter().map(|(dimension, value)| format!("{dimension} {value}")).collect();
+            self.filters.iter().map(|(d, value)| format!("{d} {}", end_of(value, TITLE_VALUE_MAX))).collect();
         match into.is_empty() {
             true => format!("{of} by {}", self.dimension),
-            false => format!("{of}: {} by {}", into.join(", "), self.dimension),
+            false => format!("{of} by {}: {}", self.dimension, into.join(", ")),
         }
     }
 
