@@ -101,8 +101,8 @@ impl Settable {
             ["bond", device, "hash"] => {
                 Some(attribute("net", device, "class/net", "bonding/xmit_hash_policy".to_owned()))
             }
-            ["bond", device, name @ ("miimon" | "lacp_rate")] => {
-                Some(attribute("net", device, "class/net", format!("bonding/{name}")))
+            ["bond", device, "miimon"] => {
+                Some(attribute("net", device, "class/net", "bonding/miimon".to_owned()))
             }
             ["memory", "thp", name @ ("enabled" | "defrag")] => Some(Settable {
                 file: format!("sys/kernel/mm/transparent_hugepage/{name}"),

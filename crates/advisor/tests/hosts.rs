@@ -91,7 +91,7 @@ fn facts_of_a_server() {
     );
     assert_eq!(facts.int("slot.0000:81:00.ports_mbit"), Some(200_000));
     let status = facts.get("net.ens1f1.bond_state").unwrap();
-    assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:28");
+    assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
 }
 
 #[test]

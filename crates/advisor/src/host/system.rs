@@ -126,6 +126,7 @@ const PARAMETERS: &[(&str, &str, bool)] = &[
 /// Daemons that rules ask for, as the kernel cuts their names (15 bytes).
 const DAEMONS: &[&str] = &[
     "irqbalance",
+    "ropewalk",
     "chronyd",
     "ntpd",
     "systemd-timesyn",

@@ -69,7 +69,11 @@ impl Tree {
 
     fn note(&self, path: &str, entry: impl FnOnce() -> Entry) {
         if let Some(noted) = &self.noted {
-            noted.borrow_mut().entry(path.to_owned()).or_insert_with(entry);
+            let mut noted = noted.borrow_mut();
+            // A text or a link says more than that something is there.
+            if matches!(noted.get(path), None | Some(Entry::Directory)) {
+                noted.insert(path.to_owned(), entry());
+            }
         }
     }
 
@@ -147,10 +151,7 @@ impl Tree {
             },
         };
         let name = target.rsplit('/').next()?.to_owned();
-        if let Some(noted) = &self.noted {
-            // A link says more than that it is there.
-            noted.borrow_mut().insert(path.to_owned(), Entry::Link(name.clone()));
-        }
+        self.note(path, || Entry::Link(name.clone()));
         Some(name)
     }
     /// Bytes, free bytes, inodes and free inodes of the file system mounted here. Only for file systems on local
@@ -254,6 +255,7 @@ mod tests {
             )
         };
         let tree = Tree::noting(dir.path());
+        assert!(tree.has("sys/class/net/eth0/mtu"));
         let there = read(&tree);
         assert_eq!(there.0, ["eth0", "eth1"]);
         assert_eq!(
