@@ -93,6 +93,15 @@ fn known_operations_are_counted_exactly_and_drilled_into() {
     assert_eq!(steps.iter().filter_map(Value::as_f64).sum::<f64>(), 300.0);
     assert!(steps[0].is_null(), "nothing was recorded before the mount");
 
+    let exported = cluster.dir().join("exported.csv");
+    let out = exported.to_str().unwrap();
+    ok(&["analytics", "export", "file.ops[op=write][file]", "--dir", dir, "--from", "-30min", "--out", out]);
+    let lines = fs::read_to_string(&exported).unwrap();
+    assert!(lines.starts_with("end_s,file,operations\n"), "{lines}");
+    let of_heavy = lines.lines().filter(|line| line.contains(",/heavy,"));
+    let figures = of_heavy.filter_map(|line| line.rsplit_once(',')?.1.parse::<f64>().ok());
+    assert_eq!(figures.sum::<f64>(), 300.0);
+
     // Servers saw the same files, of the same client, on every pdisk; and half as much again as parity.
     let strips = format!("strip.bytes[client={first}][file=/heavy][op=prepare]");
     let bytes = total(cluster, &strips);

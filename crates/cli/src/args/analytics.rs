@@ -22,6 +22,11 @@ pub enum Analytics {
     /// Who did what to which file with what latency, now or up to an hour ago
     #[command(after_help = QUERY_EXAMPLES)]
     Query(AnalyticsQuery),
+    /// What a query finds, step by step, as a file for other programs
+    #[command(after_help = "Examples:
+  ropewalk analytics export 'file.ops[client][latency]' --from -1h --format csv --out latency.csv
+  ropewalk analytics export 'strip.bytes[pdisk]' --from -10m --step 10s --format json --out - | jq '.rows[0].steps'")]
+    Export(AnalyticsExport),
     /// What can be asked: every statistic with its unit and dimensions
     #[command(after_help = "Example:\n  ropewalk analytics statistics --json | jq -r '.[].name'")]
     Statistics {
@@ -34,10 +39,11 @@ pub enum Analytics {
     History(Listing),
 }
 
+/// What is asked, and of when.
 #[derive(Args)]
-pub struct AnalyticsQuery {
+pub struct Asked {
     #[command(flatten)]
-    pub listing: Listing,
+    pub dir: Dir,
     /// What is asked
     pub query: String,
     /// From so long ago
@@ -52,6 +58,36 @@ pub struct AnalyticsQuery {
     /// Rows; the rest is summed up as (others)
     #[arg(long, default_value_t = 20)]
     pub rows: usize,
+}
+
+#[derive(Args)]
+pub struct AnalyticsQuery {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form of exported figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// Comma-separated values: a line for each row and step
+    Csv,
+    /// As `query --json`
+    Json,
+}
+
+#[derive(Args)]
+pub struct AnalyticsExport {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Its form
+    #[arg(long, value_enum, default_value_t = ExportFormat::Csv)]
+    pub format: ExportFormat,
+    /// Where it goes; `-` is standard output
+    #[arg(long, value_hint = clap::ValueHint::FilePath)]
+    pub out: std::path::PathBuf,
 }
 
 /// `-5m`, `5m` and `now`.

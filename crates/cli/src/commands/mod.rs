@@ -120,6 +120,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Net(args::Net::Sizing(args)) => net_sizing::sizing(args),
         Command::Top(args) => top::top(args),
         Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
+        Command::Analytics(args::Analytics::Export(args)) => analytics::export(args),
         Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
         Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),
         Command::Waiters(listing) => waiters::waiters(listing),

@@ -122,7 +122,7 @@ fn title(dimension: &str) -> String {
 }
 
 /// The steps of a row: none where nothing was recorded.
-fn steps(found: &Found, row: &AnswerRow) -> Vec<Option<f64>> {
+pub fn steps(found: &Found, row: &AnswerRow) -> Vec<Option<f64>> {
     let points: BTreeMap<u32, f64> = row.points.iter().copied().collect();
     let recorded = found.answer.recorded.iter().enumerate();
     recorded.map(|(step, n)| (*n > 0).then(|| points.get(&(step as u32)).copied().unwrap_or(0.0))).collect()
