@@ -151,11 +151,12 @@ fn mounts(r: &mut Reader<'_>) {
         }
         r.facts.insert(path.join("options"), options, origin);
         if local && let Some([size, free, inodes, free_inodes]) = r.tree.fill(&point) {
-            r.put(path.join("size"), size, "statvfs");
+            r.facts.insert(path.join("size"), size, Origin::of("statvfs(2)"));
             for (name, all, free) in [("full_percent", size, free), ("inodes_percent", inodes, free_inodes)] {
                 if all > 0 {
                     let used = all.saturating_sub(free);
-                    r.put(path.join(name), (u128::from(used) * 100 / u128::from(all)) as u64, "statvfs");
+                    let percent = (u128::from(used) * 100 / u128::from(all)) as u64;
+                    r.facts.insert(path.join(name), percent, Origin::of("statvfs(2)"));
                 }
             }
         }

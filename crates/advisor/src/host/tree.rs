@@ -166,7 +166,9 @@ impl Tree {
         }
         let stat = rustix::fs::statvfs(point).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        let fill = [bytes(stat.f_blocks), bytes(stat.f_bavail), stat.f_files, stat.f_ffree];
+        // What is kept for root is no room for others: as df counts.
+        let usable = stat.f_blocks.saturating_sub(stat.f_bfree.saturating_sub(stat.f_bavail));
+        let fill = [bytes(usable), bytes(stat.f_bavail), stat.f_files, stat.f_ffree];
         self.note(&file, || Entry::File(fill.map(|n| n.to_string()).join(" ")));
         Some(fill)
     }
