@@ -152,7 +152,6 @@ fn spec(shape: Shape, seed: u64) -> Spec {
             pdisks: descs.iter().map(of).collect(),
             ..PoolEntry::default()
         }],
-        racks: Vec::new(),
         filesystems: vec![FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) }],
     }
 }
