@@ -289,7 +289,7 @@ impl<C: Calls> Session<C> {
 
     fn refuse_write(&self, writes: bool) -> Result<(), Errno> {
         // The kernel refuses most of it itself; opens it passes on.
-        if writes && self.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+        if writes && self.rights.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
     }
 }
 

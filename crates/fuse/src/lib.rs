@@ -21,6 +21,7 @@ mod abi;
 mod buffers;
 mod caching;
 pub mod calls;
+mod checks;
 mod client_calls;
 mod device;
 mod error;

@@ -23,6 +23,7 @@ use crate::{
     mountinfo::{Mounted, mounted_at},
     mountpoint::{mount, prepare, unmount},
     options::{MountOptions, Transport},
+    rights::Rights,
     session::{KernelSide, Session},
     sys, tune,
     uring::Rings,
@@ -125,7 +126,15 @@ impl<C: Calls> Mount<C> {
         }
         // Without it a file opened with O_DSYNC could not be mapped.
         caching.parallel_durable &= agreed.flags & abi::init_flags::DIRECT_IO_ALLOW_MMAP != 0;
-        let session = Arc::new(Session::new(calls, channel.clone(), &options, caching, runtime.clone()));
+        let session = Arc::new(Session::new(
+            calls,
+            channel.clone(),
+            options.requests_max,
+            Rights::new(options.squash, options.read_only),
+            options.root,
+            caching,
+            runtime.clone(),
+        ));
         session.calls.attach(Arc::new(KernelSide(Arc::downgrade(&session))));
         let (readers_ended, readers) = watch::channel(None);
         let last = LastOut::new(readers_ended);

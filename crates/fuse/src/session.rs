@@ -16,15 +16,12 @@ use std::{
 use base::InodeNo;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
-use wire::credentials::Credentials;
 
 use crate::{
     buffers::Payload,
     caching::Caching,
     calls::{Calls, Errno, Handle, KernelCache},
     inodes::{Inodes, Way},
-    names::stale,
-    options::MountOptions,
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
     rights::Rights,
@@ -92,7 +89,6 @@ pub struct Session<C> {
     pub(crate) calls: Arc<C>,
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
-    pub(crate) read_only: bool,
     pub(crate) rights: Rights,
     /// What the kernel calls its root.
     root: InodeNo,
@@ -113,24 +109,25 @@ impl<C: Calls> Session<C> {
     pub fn new(
         calls: Arc<C>,
         notifier: Arc<dyn Notifier>,
-        options: &MountOptions,
+        requests_max: u32,
+        rights: Rights,
+        root: InodeNo,
         caching: Caching,
         runtime: runtime::Handle,
     ) -> Session<C> {
         Session {
             calls,
             inodes: Inodes::new(),
-            notifier: Arc::new(Rooted { notifier, root: options.root }),
-            read_only: options.read_only,
-            rights: Rights::new(options.squash),
-            root: options.root,
+            notifier: Arc::new(Rooted { notifier, root }),
+            rights,
+            root,
             own_caching: caching,
             shared: RwLock::new(false),
             files: Mutex::default(),
             waiting: Arc::default(),
-            permits: Arc::new(Semaphore::new(options.requests_max as usize)),
-            requests_max: options.requests_max,
-            lock_waits: Semaphore::new((options.requests_max as usize / 2).max(1)),
+            permits: Arc::new(Semaphore::new(requests_max as usize)),
+            requests_max,
+            lock_waits: Semaphore::new((requests_max as usize / 2).max(1)),
             runtime,
         }
     }
@@ -213,20 +210,6 @@ impl<C: Calls> Session<C> {
             Ok(answer) => self.send(reply, answer),
         }
         statistics::answered(&header, bytes, begun);
-    }
-
-    /// On a squashed machine.
-    async fn serve_checked(
-        self: &Arc<Self>,
-        header: &Header,
-        operation: Operation,
-        payload: Option<Payload>,
-        by: Credentials,
-    ) -> Result<Answer, Errno> {
-        if let Err(errno) = self.check_rights(header, &operation, &by).await {
-            return Err(if operation.is_of_inode() { stale(errno) } else { errno });
-        }
-        client::on_behalf(by, self.serve(header, operation, payload)).await
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken

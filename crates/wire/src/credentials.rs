@@ -4,8 +4,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::mgr::without_privileges;
-
 /// User and group of who is nobody.
 pub const NOBODY: u32 = 65534;
 /// Most supplementary groups that travel with a request; further ones count for nothing.
@@ -149,6 +147,12 @@ impl Who {
         let has = gives == 0 || self.is_user(what.uid) && (gives & 0o2000 == 0 || self.is_in(what.gid));
         has && (self.is_user(what.uid) || self.may(what, WRITE))
     }
+}
+
+/// A file's mode after its owner, or somebody's write, changed: setuid is gone, setgid too where it is one.
+pub fn without_privileges(mode: u16) -> u16 {
+    let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    mode & !(0o4000 | setgid)
 }
 
 #[cfg(test)]
