@@ -62,11 +62,13 @@ pub struct Context {
 #[derive(Subcommand)]
 pub enum AdviseCommand {
     /// What a rule looks at and why; or the rules that look at a fact
+    #[command(after_help = "Example:\n  ropewalk advise explain bond-hash-inert")]
     Explain {
         /// A rule, such as bond-hash-inert, or a part of a fact's name, such as tcp_rmem
         name: String,
     },
     /// The rules, or what they take for granted
+    #[command(after_help = "Example:\n  ropewalk advise rules --assumptions")]
     Rules {
         /// What rules take for granted, and how to say otherwise
         #[arg(long)]
@@ -75,7 +77,8 @@ pub enum AdviseCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Pack what the advisor reads of this machine into one archive, on stdout; values that look like secrets are left out
+    /// Pack what the advisor reads of this machine into one archive, on stdout
+    #[command(after_help = "Example:\n  ropewalk advise collect > host.tar")]
     Collect {
         /// Read this tree instead of /
         #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
@@ -84,6 +87,7 @@ pub enum AdviseCommand {
     /// The settings of a Storage Scale dump as tunables of Ropewalk, and what becomes of the rest
     ImportScale(ImportScale),
     /// In what two machines differ
+    #[command(after_help = "Example:\n  ropewalk advise diff host1.tar host2.tar")]
     Diff {
         /// An archive or a directory; / is this machine
         a: PathBuf,
@@ -94,6 +98,7 @@ pub enum AdviseCommand {
         json: bool,
     },
     /// Make the settings of findings; without --yes only say which
+    #[command(after_help = "Example:\n  ropewalk advise apply nvme-scheduler --yes")]
     Apply {
         /// Whose settings; without any, those of all findings that interrupt nothing
         rules: Vec<String>,
@@ -110,6 +115,7 @@ pub enum AdviseCommand {
         json: bool,
     },
     /// Take settings back, unless somebody has changed them since
+    #[command(after_help = "Example:\n  ropewalk advise revert nvme-scheduler")]
     Revert {
         /// Rules or facts; without any, everything that `apply` has set
         names: Vec<String>,
@@ -121,6 +127,7 @@ pub enum AdviseCommand {
         json: bool,
     },
     /// What `apply` has set, and what became of it
+    #[command(after_help = "Example:\n  ropewalk advise history")]
     History {
         /// Of this tree instead of /
         #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
