@@ -357,3 +357,17 @@ fn the_source_documents_if_they_are_there() {
         }
     }
 }
+
+/// Many listings, many lines of one, many that fit one pattern: bounded, and every line still has a fate.
+#[test]
+fn large_inputs_are_bounded() {
+    let many_lines: String = (0..20_000).map(|i| format!("name{i} = {i}\n")).collect();
+    let many_listings: String =
+        (0..20_000).map(|i| format!("# lsattr -El ent{i}\nmedia_speed  {i}  Speed  True\n")).collect();
+    let ports: String = (0..1_000).map(|i| format!("interface ethernet 1/{i} speed {i}\n")).collect();
+    for text in [many_lines, format!("{many_listings}{ports}")] {
+        let doc = document("large", text.as_bytes());
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+        assert!(judge(&doc).len() < 20_000 && doc.listings.len() < 10_000);
+    }
+}

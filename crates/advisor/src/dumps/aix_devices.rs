@@ -62,11 +62,7 @@ fn attributes_start(w: &Window<'_>) -> bool {
 fn attribute(r: &mut Reader, line: &str) -> Taken {
     let Some((name, value, settable)) = attribute_words(line) else { return Taken::No };
     let device = r.subject().to_owned();
-    if r.listing
-        .entries
-        .iter()
-        .any(|e| e.path.ends_with(&format!("/{name}")) && e.path.starts_with("aix/device/"))
-    {
+    if r.earlier(&format!("aix/device/{device}/{name}")).is_some() {
         r.odd("duplicate", name);
     }
     r.entry(&["aix", "device", &device, name], value);

@@ -22,10 +22,12 @@ fn is_head(line: &str) -> bool {
 fn row(r: &mut Reader, line: &str) -> Taken {
     let text = line.trim();
     if is_head(text) {
+        if !r.above.trim().starts_with("---") {
+            r.odd("ruler", "none above the head");
+        }
         return Taken::Ignored("table head");
     }
     if text.starts_with("---") {
-        r.scope = "ruled".to_owned();
         return Taken::Ignored("ruler");
     }
     if text.starts_with("##") {
@@ -48,10 +50,6 @@ fn row(r: &mut Reader, line: &str) -> Taken {
     };
     if kind.len() != 1 || !"SDBRCMI".contains(kind) {
         return Taken::No;
-    }
-    if r.scope.is_empty() {
-        r.odd("ruler", "missing");
-        r.scope = "ruled".to_owned();
     }
     let tool = tool(r);
     r.entry(&["aix", tool, name], cur);
@@ -84,7 +82,7 @@ fn assignments_start(w: &Window<'_>) -> bool {
 fn assignment(r: &mut Reader, line: &str) -> Taken {
     let Some((name, value)) = assignment_words(line) else { return Taken::No };
     let path = format!("aix/{}/{name}", tool(r));
-    if r.listing.entries.iter().any(|entry| entry.path == path) {
+    if r.earlier(&path).is_some() {
         r.odd("duplicate", name);
     }
     let tool = tool(r);

@@ -67,7 +67,7 @@ fn sysctl(r: &mut Reader, line: &str) -> Taken {
     }
     let Some((key, value)) = sysctl_words(text) else { return Taken::No };
     let path = format!("linux/sysctl/{key}");
-    if r.listing.entries.iter().any(|entry| entry.path == path && entry.value != value) {
+    if r.earlier(&path).is_some_and(|entry| entry.value != value) {
         r.odd("duplicate", key);
     }
     r.entry(&["linux", "sysctl", key], value);

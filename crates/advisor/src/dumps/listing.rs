@@ -1,6 +1,8 @@
 //! One listing: what a command printed or a file holds, read into paths and values.
 //! Every line has a fate: read, ignored for a reason that is named, or not understood.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use super::text::is_prose;
@@ -8,7 +10,7 @@ use super::text::is_prose;
 /// Lines that are not understood are borne inside a listing up to this many in a row.
 const STRANGE_LINES_MAX: usize = 3;
 /// Further entries of one listing are not kept.
-const ENTRIES_MAX: usize = 100_000;
+const ENTRIES_MAX: usize = 16_384;
 
 /// One value that a text gives. A path's words are separated by `/`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -112,7 +114,11 @@ pub(crate) struct Reader {
     pub scope: String,
     /// A second such word.
     pub key: String,
+    /// The line above the listing.
+    pub above: String,
     line: u32,
+    /// Where each path has its first entry.
+    first: HashMap<String, usize>,
 }
 
 impl Reader {
@@ -120,8 +126,13 @@ impl Reader {
     pub fn entry(&mut self, path: &[&str], value: &str) {
         if self.listing.entries.len() < ENTRIES_MAX {
             let path = path.iter().map(|word| segment(word)).collect::<Vec<_>>().join("/");
+            self.first.entry(path.clone()).or_insert(self.listing.entries.len());
             self.listing.entries.push(Entry { path, value: value.trim().to_owned(), line: self.line });
         }
+    }
+    /// The first entry of a path in this listing.
+    pub fn earlier(&self, path: &str) -> Option<&Entry> {
+        self.listing.entries.get(*self.first.get(path)?)
     }
     /// What is odd about the text itself, for the rules that tell of it.
     pub fn odd(&mut self, what: &str, value: &str) {
@@ -160,7 +171,9 @@ pub(crate) fn read(
         command: command.to_vec(),
         scope: String::new(),
         key: String::new(),
+        above: at.checked_sub(1).and_then(|at| lines.get(at)).cloned().unwrap_or_default(),
         line: 0,
+        first: HashMap::new(),
     };
     let mut fates = Vec::new();
     // The lines up to here are the listing's; those behind may turn out to be something else.
@@ -186,7 +199,8 @@ pub(crate) fn read(
         // A legend or a ruler at the end belongs to the table; headings between listings do not.
         let ends_it =
             |fate: &Fate| matches!(fate, Fate::Ignored("legend" | "ruler" | "table head" | "comment"));
-        if fates.last() == Some(&Fate::Read) || sure > 0 && fates.last().is_some_and(ends_it) {
+        let next = fates.len() == sure + 1;
+        if fates.last() == Some(&Fate::Read) || next && sure > 0 && fates.last().is_some_and(ends_it) {
             sure = fates.len();
         }
     }

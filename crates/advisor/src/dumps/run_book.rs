@@ -181,7 +181,7 @@ const TEMPLATES: [Template; 9] = [
     },
     Template {
         name: "scale-space",
-        disrupts: "nothing",
+        disrupts: "nothing that runs; what is deleted is gone",
         device: "df/*/percent",
         word: 1,
         default: "FS",

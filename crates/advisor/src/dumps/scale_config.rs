@@ -50,7 +50,7 @@ fn dump(r: &mut Reader, line: &str) -> Taken {
         value = behind.trim();
     }
     let path = format!("scale/config/{name}");
-    if let Some(earlier) = r.listing.entries.iter().find(|entry| entry.path == path) {
+    if let Some(earlier) = r.earlier(&path) {
         let same = if earlier.value == value { "same value" } else { "another value" };
         r.odd("duplicate", &format!("{name}: {same}"));
     }
@@ -114,7 +114,7 @@ fn config(r: &mut Reader, line: &str) -> Taken {
         vec!["scale", "section", &scope, name]
     };
     let full = path.join("/");
-    if r.listing.entries.iter().any(|entry| entry.path.eq_ignore_ascii_case(&full)) {
+    if r.earlier(&full).is_some() {
         r.odd("duplicate", name);
     }
     r.entry(&path, value.trim());

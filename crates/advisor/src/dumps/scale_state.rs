@@ -148,7 +148,7 @@ fn mmdf(r: &mut Reader, line: &str) -> Taken {
     let pool = if r.scope.is_empty() { "system".to_owned() } else { r.scope.clone() };
     match words.as_slice() {
         [what @ ("(total)" | "(pool"), ..] => {
-            if let Some(free) = percent(&text[what.len().max(12).min(text.len())..]) {
+            if let Some(free) = percent(text.get(what.len()..).unwrap_or("")) {
                 r.entry(&["scale", "free", &pool], &free);
             }
             Taken::Read

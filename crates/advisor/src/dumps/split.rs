@@ -14,6 +14,8 @@ use super::{
 const HEADING_REACH: usize = 3;
 /// From so many sentences on an input is an article: its other lines are headings and captions.
 const SENTENCES_OF_AN_ARTICLE: usize = 3;
+/// Further listings of an input are not looked for.
+const LISTINGS_MAX: usize = 4096;
 /// What lines without a command's output are called.
 const COMMANDS: Parser =
     Parser { kind: "commands", title: Title::No, system: "any", starts: |_| false, line: shell::line };
@@ -59,6 +61,8 @@ pub fn document(name: &str, bytes: &[u8]) -> Document {
     let mut fates: Vec<Fate> = Vec::with_capacity(lines.len());
     let mut listings: Vec<Listing> = Vec::new();
     let mut heading = Heading::default();
+    // Lines that belong to no listing.
+    let mut outside: Vec<usize> = Vec::new();
     while fates.len() < lines.len() {
         let at = fates.len();
         let line = &lines[at];
@@ -73,10 +77,11 @@ pub fn document(name: &str, bytes: &[u8]) -> Document {
         } else if shell::is_switch_prompt(line) && line.contains(" show ") {
             heading = Heading { at, command: Vec::new(), subject: None };
             fates.push(Fate::Ignored("command"));
-        } else if let Some((listing, more)) = listing_at(lines, at, &heading) {
+        } else if let Some((listing, more)) = listing_at(lines, at, &heading, listings.len()) {
             listings.push(listing);
             fates.extend(more);
         } else {
+            outside.push(at);
             let bare = line.trim_start_matches(['-', '=', '#', ' ']);
             fates.push(match (line.trim(), bare) {
                 ("", _) => Fate::Ignored("empty"),
@@ -85,22 +90,24 @@ pub fn document(name: &str, bytes: &[u8]) -> Document {
             });
         }
     }
-    finish(name, &text, listings, fates)
+    finish(name, &text, listings, fates, &outside)
 }
 
 /// Commands on consecutive lines are one listing.
 fn push_commands(listings: &mut Vec<Listing>, listing: Listing) {
+    let full = listings.len() >= LISTINGS_MAX;
     match listings.last_mut() {
         Some(last) if last.kind == COMMANDS.kind && last.last + 1 == listing.first => {
             last.last = listing.last;
             last.entries.extend(listing.entries);
         }
+        _ if full => {}
         _ => listings.push(listing),
     }
 }
 
-fn listing_at(lines: &[String], at: usize, heading: &Heading) -> Option<(Listing, Vec<Fate>)> {
-    if lines[at].trim().is_empty() {
+fn listing_at(lines: &[String], at: usize, heading: &Heading, found: usize) -> Option<(Listing, Vec<Fate>)> {
+    if lines[at].trim().is_empty() || found >= LISTINGS_MAX {
         return None;
     }
     let headed = at - heading.at <= HEADING_REACH;
@@ -121,12 +128,14 @@ fn listing_at(lines: &[String], at: usize, heading: &Heading) -> Option<(Listing
         .find_map(|parser| listing::read(parser, lines, at, command, subject, |at| ends(parser.kind, at)))
 }
 
-fn finish(name: &str, text: &Text, listings: Vec<Listing>, mut fates: Vec<Fate>) -> Document {
-    let outside = |fates: &[Fate], at: usize| {
-        let line = u32::try_from(at + 1).unwrap_or(u32::MAX);
-        fates[at] == Fate::Unknown && !listings.iter().any(|l| (l.first..=l.last).contains(&line))
-    };
-    let rest: Vec<usize> = (0..fates.len()).filter(|at| outside(&fates, *at)).collect();
+fn finish(
+    name: &str,
+    text: &Text,
+    listings: Vec<Listing>,
+    mut fates: Vec<Fate>,
+    outside: &[usize],
+) -> Document {
+    let rest: Vec<usize> = outside.iter().copied().filter(|at| fates[*at] == Fate::Unknown).collect();
     let sentences = rest.iter().filter(|at| is_prose(&text.lines[**at])).count();
     let mut statements = Vec::new();
     if sentences >= SENTENCES_OF_AN_ARTICLE {

@@ -1,6 +1,8 @@
 //! How checks look at a document, and where they say what they saw.
 //! A check names values by patterns of paths, where `*` is one word, and gives each verdict with its evidence.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use super::{listing::Entry, split::Document, text};
@@ -9,7 +11,16 @@ use super::{listing::Entry, split::Document, text};
 pub(crate) struct View<'a> {
     pub doc: &'a Document,
     entries: Vec<&'a Entry>,
+    /// The places of each path, in lower case.
+    places: HashMap<String, Vec<usize>>,
 }
+
+/// Entries of a document that checks look at.
+const ENTRIES_MAX: usize = 131_072;
+/// Entries that fit one pattern.
+const HITS_MAX: usize = 1024;
+/// Verdicts of one rule on one document.
+const VERDICTS_MAX: usize = 256;
 
 /// An entry that fits a pattern.
 #[derive(Clone, Copy)]
@@ -40,12 +51,23 @@ impl<'a> Hit<'a> {
 
 impl<'a> View<'a> {
     pub fn new(doc: &'a Document) -> View<'a> {
-        View { doc, entries: doc.entries().collect() }
+        let entries: Vec<&Entry> = doc.entries().take(ENTRIES_MAX).collect();
+        let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, entry) in entries.iter().enumerate() {
+            places.entry(entry.path.to_ascii_lowercase()).or_default().push(at);
+        }
+        View { doc, entries, places }
     }
     /// Every entry that fits, in the order of the document.
     pub fn all(&self, pattern: &str) -> Vec<Hit<'a>> {
         let wanted: Vec<&str> = pattern.split('/').collect();
-        self.entries.iter().filter(|entry| fits(&entry.path, &wanted)).map(|entry| Hit { entry }).collect()
+        let hit = |entry: &&'a Entry| fits(&entry.path, &wanted).then_some(Hit { entry });
+        // Without a star the path itself says where to look.
+        if pattern.contains('*') {
+            return self.entries.iter().filter_map(hit).take(HITS_MAX).collect();
+        }
+        let at = self.places.get(&pattern.to_ascii_lowercase()).map_or(&[][..], Vec::as_slice);
+        at.iter().filter_map(|at| self.entries.get(*at)).filter_map(hit).take(HITS_MAX).collect()
     }
     pub fn first(&self, pattern: &str) -> Option<Hit<'a>> {
         self.all(pattern).first().copied()
@@ -82,6 +104,8 @@ pub struct Judgement {
 #[derive(Default)]
 pub(crate) struct Report {
     pub judgements: Vec<Judgement>,
+    /// How many each rule gave.
+    counts: HashMap<&'static str, usize>,
 }
 
 impl Report {
@@ -96,6 +120,11 @@ impl Report {
         self.put(rule, order, hits, what.into());
     }
     fn put(&mut self, rule: &'static str, good: bool, hits: &[Hit<'_>], what: String) {
+        let count = self.counts.entry(rule).or_default();
+        if *count >= VERDICTS_MAX {
+            return;
+        }
+        *count += 1;
         let mut evidence: Vec<(u32, String)> =
             hits.iter().map(|hit| (hit.line(), written(hit.entry))).collect();
         evidence.sort();

@@ -3,8 +3,12 @@
 
 /// What to know of each name, without case.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("adminMode", "commands ask the manager here; no machine logs in to another"),
+    ("autoload", "services are started by the system here; see docs/admin.md"),
     ("ccrEnabled", "the manager keeps the configuration here, always as with yes"),
     ("cipherList", "every connection between machines has TLS with both sides proven; see docs/security.md"),
+    ("clusterId", "it is of the cluster that the settings come from"),
+    ("clusterName", "it is of the cluster that the settings come from"),
     ("deadlockDataCollectionDailyLimit", "there is no collection of debug data here"),
     ("deadlockDetectionThreshold", "every operation has operationDeadline instead"),
     ("dmapiFileHandleSize", "there is no DMAPI here"),
@@ -86,6 +90,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("scatterBuffers", "the page pool is always made of pages here"),
     ("scatterBufferSize", "the page pool is always made of pages here"),
     ("socketMaxListenConnections", "the listen backlog is not a tunable here"),
+    ("subnets", "a node is reached at all addresses it is given; see `node set`"),
+    ("tiebreakerDisks", "there are no such disks here; the manager's store decides"),
     ("worker3Threads", "inodes are read by the manager's calls here, within workerThreads"),
 ];
 

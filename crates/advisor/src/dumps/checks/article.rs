@@ -215,7 +215,7 @@ fn oddities(v: &View<'_>, r: &mut Report) {
             "table-without-ruler",
             &[ruler],
             format!(
-                "the table of line {} has no ruler above its first row: it was read by its head",
+                "the table of line {} has no ruler above its head: it was read by the head itself",
                 ruler.line()
             ),
         );

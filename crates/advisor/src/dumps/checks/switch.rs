@@ -2,6 +2,8 @@
 
 use super::super::view::{Hit, Report, View};
 
+/// Other ends that each port is compared with.
+const ENDS_MAX: usize = 64;
 /// Payload of PCIe 3.0 on one lane in Gbit/s: 8 GT/s less the 128b/130b code.
 const PCIE3_LANE_GBIT: f64 = 8.0 * 128.0 / 130.0;
 
@@ -36,7 +38,7 @@ fn mbit(text: &str) -> Option<f64> {
 }
 
 fn speeds(v: &View<'_>, r: &mut Report) {
-    let ends = v.all("aix/device/*/media_speed");
+    let ends: Vec<Hit<'_>> = v.all("aix/device/*/media_speed").into_iter().take(ENDS_MAX).collect();
     for port in v.all("switch/port/*/speed") {
         let Some(set) = mbit(port.value()) else { continue };
         for end in &ends {
@@ -100,7 +102,7 @@ fn pause(v: &View<'_>, r: &mut Report) {
             &[receive, send],
             format!("{}: pause received {}, sent {}", receive.word(2), receive.value(), send.value()),
         );
-        for end in v.all("aix/device/*/flow_ctrl") {
+        for end in v.all("aix/device/*/flow_ctrl").into_iter().take(ENDS_MAX) {
             let both = (end.value() == "yes") == (receive.value() == "on");
             r.verdict(
                 "pause-differs",
