@@ -23,7 +23,7 @@ fn all_are(cluster: &Cluster, protection: &str, cipher: Option<&str>) -> bool {
         .filter(|c| c["state"] == "active")
         .collect();
     let is = |c: &serde_json::Value| c["protection"] == protection && c["cipher"].as_str() == cipher;
-    connections.iter().any(|c| c["lane"] == "Bulk") && connections.iter().all(is)
+    connections.iter().any(|c| c["lane"] == "bulk") && connections.iter().all(is)
 }
 
 #[test]
