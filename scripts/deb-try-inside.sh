@@ -24,13 +24,21 @@ first() {
   ip link set lo up
   say "a cluster, and its processes as services"
   mkdir -p /disks/{1,2,3} /mnt/fs1
-  ropewalk init --name rope --address 127.0.0.1 --node n1 --pdisk /disks/1 --pdisk /disks/2 --pdisk /disks/3 --pdisk-size 1g
+  init="ropewalk init --name rope --address 127.0.0.1 --node n1 --pdisk-size 1g"
+  disks="--pdisk /disks/1 --pdisk /disks/2 --pdisk /disks/3"
+  # shellcheck disable=SC2086 # words
+  $init $disks --dir /data/rope --no-service
+  for unit in $servers; do [ "$(systemctl is-active "$unit")" = inactive ] || die "$unit serves another directory"; done
+  ropewalk down --dir /data/rope
+  rm -r /data /disks/*/*
+  # shellcheck disable=SC2086
+  $init $disks
+  for unit in $servers; do
+    active "$unit"
+    [ "$(systemctl is-enabled "$unit")" = enabled ] || die "$unit does not come back by itself"
+  done
   ropewalk pool create data --code 2+1p --block-size 1m
   ropewalk fs create fs1 --pool data
-  ropewalk down
-  # shellcheck disable=SC2086 # two names
-  systemctl enable --now --quiet $servers
-  for unit in $servers; do active "$unit"; done
   ropewalk health || die "it is not well"
   grep 'Max locked' "/proc/$(main ropewalk-server@n1)/limits"
 
@@ -89,8 +97,33 @@ first() {
   ropewalk down
   sleep 5
   for unit in $servers; do [ "$(systemctl is-active "$unit")" = inactive ] || die "$unit came back after down"; done
-  # shellcheck disable=SC2086
-  systemctl start $servers
+  ropewalk up
+  for unit in $servers; do active "$unit"; done
+  mount /mnt/fs1
+  same
+
+  say "ropewalk mount is a service as well, unless told otherwise"
+  ropewalk mount fs1 /mnt/other --read-only
+  active ropewalk-mount@mnt-other
+  cmp /mnt/fs1/big /mnt/other/big
+  ropewalk umount /mnt/other
+  ropewalk mount fs1 /mnt/other --no-service
+  [ "$(systemctl is-active ropewalk-mount@mnt-other)" = inactive ] || die "a mount became a service although told not to"
+  ropewalk umount /mnt/other
+
+  say "what cannot serve is said at once, and left behind by nothing"
+  ropewalk down
+  systemctl disable --quiet ropewalk-manager ropewalk-server@n1
+  mv /var/lib/ropewalk/manager/store.redb /root/
+  ! ropewalk up 2>/tmp/said || die "it came up without its store"
+  grep 'ended at its start' /tmp/said
+  for unit in $servers; do
+    [ "$(systemctl is-active "$unit")" != active ] || die "$unit runs after a start that failed"
+    [ "$(systemctl is-enabled "$unit")" = disabled ] || die "$unit stayed enabled after a start that failed"
+  done
+  mv /root/store.redb /var/lib/ropewalk/manager/
+  ropewalk up
+  for unit in $servers; do active "$unit"; done
   mount /mnt/fs1
   same
 

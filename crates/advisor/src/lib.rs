@@ -1,12 +1,23 @@
-//! Reads host facts, applies rules, says what to tune and why.
-//! [`host_facts`] reads, [`advise`] decides (plain functions of facts and context), the caller prints.
-//! A fact that is not there never triggers a rule: containers hide many.
+//! Reads a machine, applies rules, says what to tune and why, sets it and takes it back.
+//! [`host_facts`] reads a live host or an archive of one into [`Facts`]; [`Catalogue`] holds the rules, most of them
+//! data; [`advise`] makes findings of both. A fact that is not there never triggers a rule.
 #![forbid(unsafe_code)]
 
-mod facts;
-mod read;
-mod rules;
+pub mod apply;
+pub mod archive;
+pub mod catalogue;
+pub mod code;
+pub mod dumps;
+pub mod expr;
+pub mod facts;
+pub mod finding;
+mod host;
+pub mod journal;
+mod settable;
+mod together;
 
-pub use facts::{Bond, BondMode, HostFacts, Nic, NumaNode, TcpBuffers};
-pub use read::host_facts;
-pub use rules::{Context, Finding, RULES, Rule, Severity, advise, memory_bytes};
+pub use catalogue::{Catalogue, CatalogueError, Confidence, Gain, Role, Rule, Severity};
+pub use facts::{Fact, Facts, Origin, Path, Value};
+pub use finding::{Change, Evidence, Finding, advise, assumed, worst};
+pub use host::{Entries, Entry, Tree, host_facts};
+pub use settable::{Keeper, Settable};

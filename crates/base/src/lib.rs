@@ -1,6 +1,7 @@
 //! Units, ids, buffers, tunables, statistics and time: what every part shares. No I/O.
 
 pub mod buf;
+mod cipher;
 pub mod errno;
 pub mod events;
 pub mod fence;
@@ -15,5 +16,6 @@ pub mod tunables;
 pub mod units;
 
 pub use buf::{AlignedBuf, BufPool};
+pub use cipher::CipherList;
 pub use ids::*;
 pub use units::ByteSize;

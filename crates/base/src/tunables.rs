@@ -7,6 +7,7 @@
 
 mod attributes;
 mod error;
+mod scale;
 mod setting;
 mod show;
 mod table;
@@ -14,6 +15,7 @@ mod values;
 
 pub use attributes::{Change, Scope};
 pub use error::TunableError;
+pub use scale::elsewhere;
 pub use setting::{Choice, ConnCount, IoEngine, LogLevel, TransferMode, parse_duration};
 pub use show::{Mark, ShowRow, explain, markdown};
 pub use table::{ROWS, Row, Tunables};

@@ -53,7 +53,15 @@ impl Link {
             })?;
         match frame::decode(&body).context("decode the manager's answer")? {
             MgrReply::Error(error) => Err(error).context("the manager refused"),
-            reply => Ok(reply),
+            reply => {
+                // Whoever learns from the map where others are, learns who of them is shut out.
+                match &reply {
+                    MgrReply::Cluster(report) => self.endpoint.shut_out(&report.map.revoked),
+                    MgrReply::Map(map) => self.endpoint.shut_out(&map.revoked),
+                    _ => {}
+                }
+                Ok(reply)
+            }
         }
     }
 

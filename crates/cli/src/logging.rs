@@ -31,7 +31,7 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn lost_lines() -> Counter {
-    counter("log_lost_lines", "Lines of the log that could not be written.", &[])
+    counter("log_lost_lines", &[])
 }
 
 /// The way to stderr. Clones are handles to the same queue.

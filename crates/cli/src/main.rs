@@ -11,6 +11,7 @@ mod logging;
 mod mutate;
 mod output;
 mod process;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,9 @@ fn main() -> ExitCode {
     }
     let ended = match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<commands::Status>() => {
+            ExitCode::from(error.downcast_ref::<commands::Status>().map_or(1, |status| status.0))
+        }
         Err(error) => {
             output::error(&error);
             match error.downcast_ref::<interrupt::Interrupted>() {

@@ -69,7 +69,12 @@ fn the_readmes_session_and_the_first_mistakes() {
     // Wherever the siblings take it.
     assert!(ok(&["config", "explain", "--dir", dir, "pagepool"]).starts_with("pagepool"));
     ok(&["fs", "set-pool", "--dir", dir, mnt, "pool1"]);
-    assert!(ok(&["advise"]).ends_with('\n'));
+    // Its status is that of the worst finding on this machine.
+    let report = ropewalk(&["advise"]);
+    assert!(
+        report.status.code().is_some_and(|code| code < 3) && report.stdout.ends_with(b"\n"),
+        "{report:?}"
+    );
     ok(&["umount", "--dir", dir, mnt]);
     cluster.down();
     let said = refused(&["status", "--dir", dir]);

@@ -90,6 +90,8 @@ fn names_say_their_unit() {
         "events",
         "waiters",
         "pagepool",
+        "top",
+        "analytics history",
         "tokens",
         "locks",
         "clients list",
@@ -97,6 +99,7 @@ fn names_say_their_unit() {
         "fs list",
         "fs df",
         "cluster version",
+        "cluster authority show",
         "node list",
         "node show n1",
         "pdisk list",
@@ -118,6 +121,8 @@ fn names_say_their_unit() {
     look(&["perf", "create", "seq", &file, "-r", "1m", "-n", "2m"]);
     look(&["net", "sizing", "--nodes", "3"]);
     look(&["advise"]);
+    look(&["analytics", "statistics"]);
+    look(&["analytics", "query", "file.ops[file][latency]", "--step", "1s", "--dir", dir]);
     ok(&["umount", mnt]);
     cluster.down();
     look(&["manager", "check", "--dir", dir]);

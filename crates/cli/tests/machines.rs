@@ -315,21 +315,55 @@ fn a_node_goes(first: &Cluster, second: &Cluster, one: &str, two: &str) {
     assert!(new["id"] == 5 && new["node"] == "ada", "{new}");
 }
 
+fn free() -> std::net::SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The first machine of a cluster, with one node and no pdisk.
+fn init(dir: &str) {
+    // The node takes the port after the manager's.
+    let port = loop {
+        let port = free().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break port.to_string();
+        }
+    };
+    ok(&["init", "--dir", dir, "--name", "rope", "--node", "n1", "--address", "127.0.0.1", "--port", &port]);
+}
+
+/// The manager's store is made anew from a dump of before: who was shut out since stays out.
+#[test]
+fn who_is_shut_out_stays_so_after_a_restore() {
+    let (first, second) = (Cluster::prepare(&[]), Cluster::prepare(&[]));
+    let [one, two] = [&first, &second].map(|machine| machine.dir().to_str().unwrap().to_owned());
+    init(&one);
+    let token = ok(&["node", "token", "--dir", &one, "--role", "client"]);
+    ok(&["join", "--dir", &two, token.trim(), "--name", "laptop"]);
+    ok(&["status", "--dir", &two]);
+    let dump = second.dir().with_extension("dump");
+    ok(&["down", "--dir", &one]);
+    ok(&["manager", "dump", "--dir", &one, dump.to_str().unwrap()]);
+    ok(&["up", "--dir", &one, "--detach"]);
+    ok(&["node", "revoke", "--dir", &one, "laptop"]);
+    until("it is kept", || {
+        fs::read_to_string(first.dir().join("keys/revoked")).is_ok_and(|text| text.lines().count() == 1)
+    });
+    ok(&["down", "--dir", &one]);
+    fs::rename(first.dir().join("manager"), first.dir().join("manager.old")).unwrap();
+    ok(&["manager", "restore", "--dir", &one, dump.to_str().unwrap()]);
+    ok(&["up", "--dir", &one, "--detach"]);
+    assert_eq!(first.json(&["node", "members"])[0]["state"], "revoked");
+    assert!(refused(&["status", "--dir", &two]).contains("revoked"));
+    fs::remove_file(dump).unwrap();
+}
+
 /// A machine renews its certificate while it runs, and by its own key when it was off past the end; `health` names it then.
 #[test]
 fn a_certificate_is_renewed_in_time_and_after_its_end() {
     const LIFE: u64 = 10;
     let (first, second) = (Cluster::prepare(&[]), Cluster::prepare(&[]));
     let [one, two] = [&first, &second].map(|machine| machine.dir().to_str().unwrap().to_owned());
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // The node takes the port after the manager's.
-    let port = loop {
-        let port = free().port();
-        if TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            break port.to_string();
-        }
-    };
-    ok(&["init", "--dir", &one, "--name", "rope", "--node", "n1", "--address", "127.0.0.1", "--port", &port]);
+    init(&one);
     ok(&["config", "set", "--dir", &one, &format!("certificateLife={LIFE}s")]);
     let token = ok(&["node", "token", "--dir", &one]);
     let other = free().port().to_string();

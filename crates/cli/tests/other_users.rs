@@ -115,6 +115,32 @@ fn another_user_reads_changes_and_asks_nothing() {
     let denied = as_nobody(Path::new("cat"), &[&format!("{m}/secret-plans")]);
     assert!(!denied.status.success());
 
+    // By his supplementary groups as well, as the kernel sees them.
+    fs::write(mnt.join("teams"), "team").unwrap();
+    fs::create_dir(mnt.join("team")).unwrap();
+    for (name, mode) in [("teams", 0o640), ("team", 0o2770)] {
+        chown(mnt.join(name), Some(0), Some(24)).unwrap();
+        fs::set_permissions(mnt.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+    for (groups, may) in [("4", false), ("4,24", true)] {
+        let ids = ["--reuid=65534", "--regid=65534"].map(str::to_owned);
+        let script = format!("cd {m} && cat teams && cd team && echo his > f && cat f && rm f");
+        let mut run = Command::new("setpriv");
+        let run =
+            run.args(ids).arg(format!("--groups={groups}")).args(["sh", "-c", &script]).output().unwrap();
+        assert_eq!(run.status.success(), may, "{groups}: {}", text(&run));
+        assert_eq!(text(&run).contains("team") && text(&run).contains("his"), may);
+    }
+    // The key of a machine that has joined is its root's.
+    let token = ok(&["node", "token", "--dir", d, "--role", "admin"]);
+    let joined = root.join("joined");
+    ok(&["join", token.trim(), "--dir", joined.to_str().unwrap(), "--name", "desk"]);
+    assert_private(&[&joined]);
+    for command in ["status", "down"] {
+        let output = as_nobody(&program, &[command, "--dir", joined.to_str().unwrap()]);
+        assert!(!output.status.success() && text(&output).contains("permission denied"), "{}", text(&output));
+    }
+
     // He knows the addresses and the cluster's number, perhaps from before, and makes himself a cluster.toml.
     let forged = root.join("forged");
     fs::create_dir(&forged).unwrap();

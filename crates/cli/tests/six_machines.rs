@@ -12,74 +12,19 @@ mod beds;
 mod common;
 #[path = "common/hosts.rs"]
 mod hosts;
+#[path = "common/pairs.rs"]
+mod pairs;
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use beds::Bed;
-use common::{Random, seed, until};
+use common::seed;
 use hosts::{Down, Machine, states, well};
 use load::{Load, same};
+use pairs::Pairs;
 
 /// Longest that a step may take.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Names that pairs of writer and reader use in turn.
-const PAIRS: u64 = 20;
-
-/// What one client writes durably the other reads at once.
-struct Pairs {
-    stop: Arc<AtomicBool>,
-    done: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
-}
-
-impl Pairs {
-    fn start(written: &Path, read: &Path, seed: u64) -> Pairs {
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (told, count) = (Arc::clone(&stop), Arc::clone(&done));
-        let (written, read) = (written.join("pairs"), read.join("pairs"));
-        fs::create_dir(&written).unwrap();
-        let thread = std::thread::spawn(move || {
-            let mut random = Random(seed);
-            for n in 0.. {
-                if told.load(Ordering::Relaxed) {
-                    break;
-                }
-                let name = format!("f{}", n % PAIRS);
-                let mut bytes = vec![0; 1 + random.below(2 << 20) as usize];
-                random.fill(&mut bytes);
-                let mut file = File::create(written.join(&name)).unwrap();
-                file.write_all(&bytes).and_then(|()| file.sync_all()).unwrap();
-                assert!(fs::read(read.join(&name)).unwrap() == bytes, "{name} differs at the other client");
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        Pairs { stop, done, thread }
-    }
-
-    /// Waits until some more went well.
-    fn go_on(&self) {
-        let want = self.done.load(Ordering::Relaxed) + 2;
-        until("pairs of writer and reader go on", || {
-            self.done.load(Ordering::Relaxed) >= want || self.thread.is_finished()
-        });
-        assert!(!self.thread.is_finished(), "a pair of writer and reader failed");
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap();
-    }
-}
 
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -95,27 +40,6 @@ fn wait_settled(machine: &Machine<'_>) {
         well(machine)
             && machine.json(&["rebuild", "status"]).as_array().unwrap().iter().all(|row| row["left"] == 0)
     });
-}
-
-fn mounted(machine: &Machine<'_>) -> PathBuf {
-    let mnt = machine.dir.with_extension("mnt");
-    fs::create_dir(&mnt).unwrap();
-    machine.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
-    mnt
-}
-
-/// Takes what a machine runs away from it, without a word.
-fn kill(machine: &Machine<'_>) {
-    for entry in fs::read_dir(machine.dir.join("run")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|end| end == "pid") {
-            let text = fs::read_to_string(path).unwrap();
-            let pid = text.lines().next().unwrap().parse().unwrap();
-            let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            // One that has ended needs none.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-    }
 }
 
 #[test]
@@ -142,7 +66,7 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     first.ok(&["fs", "create", "fs1", "--pool", "data"]);
     let [a, b] = [(writer, "writer"), (reader, "reader")].map(|(machine, name)| {
         machine.ok(&["join", &first.token(&["--role", "client"]), "--name", name]);
-        mounted(machine)
+        machine.mounted()
     });
     let load = Load::start(&a.join("load"), 2, seed, false);
     let pairs = Pairs::start(&a, &b, seed);
@@ -172,7 +96,7 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     goes_on();
 
     println!("one is killed, and another takes its place");
-    kill(third);
+    third.kill();
     goes_on();
     wait("it is missed", || states(first).contains(&("h3".to_owned(), "down".to_owned())));
     first.ok(&["pdisk", "fail", "h3p1"]);

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
 
-use crate::{error::Errno, parts::Manager};
+use crate::{caller, error::Errno, parts::Manager};
 
 /// Most changes in one message.
 pub(crate) const MANY_MAX: usize = 64;
@@ -184,8 +184,8 @@ impl Calls {
     /// The same; with `hold` the token of a file that is made comes with the answer, if it is to be had at once.
     pub async fn mutate_and_hold(&self, change: Change, hold: bool) -> Result<MgrReply, Errno> {
         let slot = self.slot().await?;
-        let op = slot.op;
-        self.ask_until_answered(MgrRequest::Mutate { op, change, hold }).await
+        let (op, by) = (slot.op, caller::of(&change));
+        self.ask_until_answered(MgrRequest::Mutate { op, change, hold, by }).await
     }
 
     /// An answer says what became of a change, unless the manager's store failed under it.

@@ -34,7 +34,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{core::Core, error::Errno, files::inode::Inode};
+use crate::{caller, core::Core, error::Errno, files::inode::Inode};
 
 const UNDER_WAY: u8 = 0;
 const GIVEN_UP: u8 = 1;
@@ -89,6 +89,7 @@ impl Core {
         self.patient("an earlier change that the manager has not answered", None, none).await?;
         let change = Arc::new(ChangeState { core: self.clone(), state: AtomicU8::new(UNDER_WAY) });
         let (carrier, waiter) = (Carrier(change.clone()), Waiter(change));
+        let work = caller::as_here(caller::current(), work);
         let task = self.runtime.spawn(async move {
             let done = work.await;
             drop(carrier);

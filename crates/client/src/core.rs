@@ -13,7 +13,7 @@ use std::{
 
 use base::{BufPool, Grant, InodeNo, PoolId, SessionId, StripeId, Version};
 use parking_lot::{Mutex, RwLock};
-use wire::{map::FsEntry, mgr::Timestamp};
+use wire::{credentials::Squash, map::FsEntry, mgr::Timestamp};
 
 use crate::{
     calls::Calls,
@@ -45,6 +45,8 @@ pub struct SessionInfo {
     pub fs: FsEntry,
     /// Its machine may only read.
     pub read_only: bool,
+    /// Whom its machine's programs act as.
+    pub squash: Squash,
     /// The directory that is its root: that of the file system, unless its machine is bound to a subtree.
     pub root: InodeNo,
 }

@@ -15,6 +15,7 @@
 
 mod background;
 pub mod blocking;
+mod caller;
 mod calls;
 mod changes;
 mod client;
@@ -32,6 +33,7 @@ mod session_end;
 mod sharing;
 mod waits;
 
+pub use caller::on_behalf;
 pub use client::{Client, StatFs};
 pub use config::{MemoryBound, Tunables};
 pub use core::SessionInfo;

@@ -19,6 +19,7 @@ use stripe::{
     NsdTransport, Registered, Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
+    credentials::Squash,
     mgr::{MgrError, MgrReply, MgrRequest, ProcessIdent},
     strip::Range,
 };
@@ -248,6 +249,7 @@ impl SessionOpener {
                         grant,
                         fs,
                         read_only: limits.is_some_and(|limits| limits.read_only),
+                        squash: limits.map_or(Squash::None, |limits| limits.squash),
                         root: limits
                             .and_then(|limits| limits.subtree.as_ref())
                             .map_or(InodeNo::ROOT, |subtree| subtree.root),

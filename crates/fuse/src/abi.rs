@@ -45,6 +45,7 @@ pub mod opcode {
     pub const GETLK: u32 = 31;
     pub const SETLK: u32 = 32;
     pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
@@ -91,6 +92,7 @@ pub mod fattr {
     pub const SIZE: u32 = 1 << 3;
     pub const ATIME: u32 = 1 << 4;
     pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const KILL_SUIDGID: u32 = 1 << 11;
@@ -198,6 +200,8 @@ abi!(/// RENAME2.
 Rename2In { newdir: u64, flags: u32, padding: u32 });
 abi!(/// LINK.
 LinkIn { oldnodeid: u64 });
+abi!(/// ACCESS.
+AccessIn { mask: u32, padding: u32 });
 abi!(/// OPEN and OPENDIR.
 OpenIn { flags: u32, open_flags: u32 });
 abi!(/// CREATE.

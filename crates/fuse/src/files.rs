@@ -155,6 +155,9 @@ impl<C: Calls> Session<C> {
             ..NewInode::default()
         };
         let (mut attr, made) = self.calls.create(header.ino, name, new).await?;
+        if !made {
+            self.check_existing(header, attr.ino, flags).await?;
+        }
         let truncate = !made && open_flags(flags).truncate;
         let flags = OpenFlags { truncate, drop_privileges: kill_suidgid, ..open_flags(flags) };
         let opened = self.calls.open(attr.ino, self.caching().flags_below(flags)).await.map_err(stale)?;
@@ -286,7 +289,7 @@ impl<C: Calls> Session<C> {
 
     fn refuse_write(&self, writes: bool) -> Result<(), Errno> {
         // The kernel refuses most of it itself; opens it passes on.
-        if writes && self.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+        if writes && self.rights.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use tokio::{runtime, sync::watch};
+use wire::credentials::Squash;
 
 use crate::{
     abi,
@@ -22,6 +23,7 @@ use crate::{
     mountinfo::{Mounted, mounted_at},
     mountpoint::{mount, prepare, unmount},
     options::{MountOptions, Transport},
+    rights::Rights,
     session::{KernelSide, Session},
     sys, tune,
     uring::Rings,
@@ -118,13 +120,17 @@ impl<C: Calls> Mount<C> {
             // Names could not be taken back when others come.
             caching.entry_ttl = Duration::ZERO;
         }
+        if matches!(options.squash, Squash::Root { .. }) {
+            // The kernel would lead root by names that another has looked up, through directories that are closed to it.
+            caching.entry_ttl = Duration::ZERO;
+        }
         // Without it a file opened with O_DSYNC could not be mapped.
         caching.parallel_durable &= agreed.flags & abi::init_flags::DIRECT_IO_ALLOW_MMAP != 0;
         let session = Arc::new(Session::new(
             calls,
             channel.clone(),
             options.requests_max,
-            options.read_only,
+            Rights::new(options.squash, options.read_only),
             options.root,
             caching,
             runtime.clone(),

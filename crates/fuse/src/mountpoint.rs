@@ -116,8 +116,10 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<File, MountError> {
 
 fn mount_as_root(path: &Path, options: &MountOptions, device: &File) -> io::Result<()> {
     let (uid, gid) = sys::effective_ids();
-    let mut data =
-        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.kernel_checks() {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -139,8 +141,9 @@ fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountErr
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     // A comma or backslash in the name would end the option.
     let name = options.fs_name.replace('\\', "\\\\").replace(',', "\\,");
-    let mut list = format!("fsname={name},subtype=ropewalk,default_permissions,nosuid,nodev");
+    let mut list = format!("fsname={name},subtype=ropewalk,nosuid,nodev");
     for (set, option) in [
+        (options.kernel_checks(), ",default_permissions"),
         (options.allow_other, ",allow_other"),
         (options.read_only, ",ro"),
         (options.no_exec, ",noexec"),

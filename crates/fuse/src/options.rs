@@ -3,6 +3,7 @@
 use std::{path::PathBuf, thread};
 
 use base::InodeNo;
+use wire::credentials::Squash;
 
 use crate::{caching::Caching, error::MountError, sys, uring};
 
@@ -61,6 +62,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// No changes.
     pub read_only: bool,
+    /// Whom the machine's programs act as.
+    pub squash: Squash,
     /// The inode that is the root of the mount.
     pub root: InodeNo,
     /// Mount over a directory that has entries.
@@ -99,6 +102,7 @@ impl MountOptions {
             threads: cpus.clamp(2, 16),
             allow_other: sys::effective_ids().0 == 0,
             read_only: false,
+            squash: Squash::None,
             root: InodeNo::ROOT,
             allow_non_empty: false,
             suid: false,
@@ -119,6 +123,11 @@ impl MountOptions {
         let classic = buffers as u64 * (u64::from(self.max_request) + 8192);
         let rings = self.transport != Transport::Classic;
         classic + if rings { uring::memory_max(self.max_request) } else { 0 }
+    }
+
+    /// Whether the kernel checks permissions: it does not know whom the programs act as where all act as one.
+    pub(crate) fn kernel_checks(&self) -> bool {
+        !matches!(self.squash, Squash::All { .. })
     }
 
     pub(crate) fn validate(&self) -> Result<(), MountError> {

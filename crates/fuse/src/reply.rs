@@ -52,6 +52,8 @@ pub enum Answer {
     Statx(Box<Attr>),
     /// Handle and flags.
     Opened(u64, u32),
+    /// An open directory, which has no handle; nothing of it is kept.
+    OpenedDirectory,
     /// Bytes taken.
     Written(u32),
     /// Bytes copied, 64 bits.
@@ -70,6 +72,18 @@ pub enum Answer {
     Statfs(StatFs),
     /// The lock in the way, or none.
     Lock(abi::FileLock),
+}
+
+impl Answer {
+    /// Bytes of file data that it gives or says were taken.
+    pub fn moved(&self) -> u64 {
+        match self {
+            Answer::Written(bytes) => u64::from(*bytes),
+            Answer::Copied(bytes) => *bytes,
+            Answer::Data(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            _ => 0,
+        }
+    }
 }
 
 /// The right and duty to answer one request.
@@ -147,6 +161,11 @@ impl Reply {
         (Reply { cell, waiting, _permit: permit }, early)
     }
 
+    /// When the request came.
+    pub fn since(&self) -> Instant {
+        self.cell.since
+    }
+
     /// Sends an error.
     pub fn error(self, errno: i32) {
         self.cell.cut(errno);
@@ -207,6 +226,7 @@ fn with_parts<R>(answer: &Answer, caching: &Caching, send: impl FnOnce(&[&[u8]])
         Answer::Opened(fh, open_flags) => {
             send(&[abi::OpenOut { fh: *fh, open_flags: *open_flags, backing_id: 0 }.as_bytes()])
         }
+        Answer::OpenedDirectory => send(&[abi::OpenOut::default().as_bytes()]),
         Answer::Written(size) => send(&[abi::WriteOut { size: *size, padding: 0 }.as_bytes()]),
         Answer::Copied(bytes) => send(&[abi::CopyFileRangeOut { bytes_copied: *bytes }.as_bytes()]),
         Answer::Data(parts) => send(&parts.iter().map(|b| &b[..]).collect::<Vec<_>>()),

@@ -95,6 +95,10 @@ pub enum Operation {
     Interrupt { unique: u64 },
     /// Everything durable.
     Syncfs,
+    /// access(2) and chdir(2), where the kernel does not know the answer: bits of R_OK, W_OK, X_OK.
+    Access { mask: u32 },
+    /// Opens a directory.
+    Opendir,
     /// Nothing to do, but an answer is due.
     Nothing,
     /// Not served: ENOSYS tells the kernel never to ask again, or to do it itself.
@@ -352,7 +356,9 @@ impl Operation {
             opcode::COPY_FILE_RANGE_64 => Operation::CopyRange { args: c.take()?, wide: true },
             opcode::INTERRUPT => Operation::Interrupt { unique: c.take::<abi::InterruptIn>()?.unique },
             opcode::SYNCFS => Operation::Syncfs,
-            // Without OPENDIR there is none of it from recent kernels; nothing is to be closed.
+            opcode::ACCESS => Operation::Access { mask: c.take::<abi::AccessIn>()?.mask },
+            opcode::OPENDIR => Operation::Opendir,
+            // Directories have no handles here: nothing is to be closed.
             opcode::DESTROY | opcode::RELEASEDIR => Operation::Nothing,
             _ => Operation::Other,
         })
@@ -407,6 +413,7 @@ pub fn operation_name(number: u32) -> &'static str {
         opcode::GETXATTR => "getxattr",
         opcode::LISTXATTR => "listxattr",
         opcode::REMOVEXATTR => "removexattr",
+        opcode::ACCESS => "access",
         opcode::OPENDIR => "opendir",
         opcode::READDIR | opcode::READDIRPLUS => "readdir",
         opcode::FALLOCATE => "fallocate",

@@ -24,6 +24,8 @@ use crate::{
     inodes::{Inodes, Way},
     reply::{Answer, Reply, Sink},
     request::{Header, Operation, Request},
+    rights::Rights,
+    statistics,
     waiting::{Waiting, interrupted},
 };
 
@@ -87,7 +89,7 @@ pub struct Session<C> {
     pub(crate) calls: Arc<C>,
     pub(crate) inodes: Inodes,
     pub(crate) notifier: Arc<dyn Notifier>,
-    pub(crate) read_only: bool,
+    pub(crate) rights: Rights,
     /// What the kernel calls its root.
     root: InodeNo,
     own_caching: Caching,
@@ -108,7 +110,7 @@ impl<C: Calls> Session<C> {
         calls: Arc<C>,
         notifier: Arc<dyn Notifier>,
         requests_max: u32,
-        read_only: bool,
+        rights: Rights,
         root: InodeNo,
         caching: Caching,
         runtime: runtime::Handle,
@@ -117,7 +119,7 @@ impl<C: Calls> Session<C> {
             calls,
             inodes: Inodes::new(),
             notifier: Arc::new(Rooted { notifier, root }),
-            read_only,
+            rights,
             root,
             own_caching: caching,
             shared: RwLock::new(false),
@@ -198,11 +200,16 @@ impl<C: Calls> Session<C> {
             Operation::Read { fills: true, .. } => Some(self.inodes.filling(header.ino)),
             _ => None,
         };
-        let result = self.serve(&header, operation, payload).await;
+        let result = match self.rights.caller(&header) {
+            None => self.serve(&header, operation, payload).await,
+            Some(by) => Box::pin(self.serve_checked(&header, operation, payload, by)).await,
+        };
+        let (begun, bytes) = (reply.since(), result.as_ref().map_or(0, Answer::moved));
         match result {
             Err(Errno(errno)) => reply.error(errno),
             Ok(answer) => self.send(reply, answer),
         }
+        statistics::answered(&header, bytes, begun);
     }
 
     /// References are counted before the answer leaves, since a FORGET may follow at once, and taken

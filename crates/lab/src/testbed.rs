@@ -2,7 +2,7 @@
 //!
 //! A testbed owns the namespaces `ropewalk-NAME-*` and nothing else: all devices, addresses, routes and
 //! settings live inside them, so loopback, the machine's own interfaces and other testbeds are never
-//! touched, and deleting the namespaces removes everything. A file in `/run/ropewalk/testbed` says what a
+//! touched, and deleting the namespaces removes everything; with [`Spec::trees`] also directories (`tree`). A file in `/run/ropewalk/testbed` says what a
 //! testbed is; it is written before the first namespace, so that one that was begun and not finished is
 //! found as well. [`Testbed::scoped`] names its process as owner: what dead owners left behind is removed
 //! by the next `scoped`, and by [`sweep`].
@@ -15,6 +15,7 @@ mod link;
 mod run;
 mod spec;
 mod state;
+mod tree;
 
 use std::ops::Deref;
 
@@ -42,7 +43,9 @@ impl Testbed {
         spec.check()?;
         let testbed = Testbed { hosts: build::draw_hosts(&spec), spec, owner };
         state::save_new(&testbed)?;
-        if let Err(e) = build::build(&testbed) {
+        let made = build::build(&testbed)
+            .and_then(|()| if testbed.spec.trees { tree::make(&testbed) } else { Ok(()) });
+        if let Err(e) = made {
             // The first error is the one to tell.
             let _ = down(&testbed.spec.name);
             return Err(e);

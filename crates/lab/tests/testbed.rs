@@ -197,3 +197,32 @@ fn what_a_killed_owner_leaves_is_swept_away() {
     assert!(!left.stands() && Testbed::find(Some(&name)).is_err());
     assert!(mine.stands());
 }
+
+#[test]
+fn hosts_with_trees_see_their_own_files_mounts_and_names() {
+    let bed = up(Spec { trees: true, ..Spec::default() });
+    let sh = |host: &str, script: &str| {
+        let output = bed.command(host, "sh").unwrap().args(["-c", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for host in ["h1", "h2"] {
+        assert_eq!(sh(host, "hostname; ls -A /var/lib /mnt"), format!("{host}\n/mnt:\n\n/var/lib:\n"));
+        sh(
+            host,
+            &format!(
+                "echo {host} >/var/lib/who; mkdir /mnt/a; mount -t tmpfs none /mnt/a; touch /mnt/a/{host}"
+            ),
+        );
+    }
+    assert_eq!(sh("h1", "cat /var/lib/who; ls /mnt/a"), "h1\nh1\n");
+    assert_eq!(sh("h2", "cat /var/lib/who; ls /mnt/a"), "h2\nh2\n");
+    let name = bed.spec.name.clone();
+    let tree = std::path::Path::new("/var/tmp/ropewalk-testbed").join(&name);
+    assert!(tree.join("h1/mnt/a").exists() && !tree.join("h1/mnt/a/h1").exists());
+    drop(bed);
+    let spaces = std::path::Path::new("/run/ropewalk/testbed").join(format!("{name}.spaces"));
+    assert!(!tree.exists() && !spaces.exists(), "nothing is left");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&name), "{mounts}");
+}

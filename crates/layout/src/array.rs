@@ -61,7 +61,7 @@ impl Array {
     pub fn new(pdisks: &[PdiskDesc], data: u8, width: u8, members: Vec<u16>, seed: u64) -> Array {
         let (n, w) = (pdisks.len(), usize::from(width));
         let groups = (members.len() / w) as u32;
-        let domains = Domains::new(pdisks, width.into());
+        let domains = Domains::new(pdisks, width.into(), (width - data).into());
         let target = domains.targets(pdisks, groups, width.into());
         let largest = target.iter().copied().max().unwrap_or(1).max(1);
         let inverse = target

@@ -2,8 +2,9 @@
 //! many groups each pdisk should be in.
 //!
 //! The node comes first: its cap is the least that lets every group find K+M pdisks. The enclosure
-//! (rack) comes second, with the least cap that is possible beside the node's. Within the caps, groups
-//! are shared out in proportion to capacity.
+//! (rack) comes second, with the least cap that is possible beside the node's. One exception: where racks
+//! would then hold more than M strips of a group, and more on a node (M at most) helps, nodes hold more, so
+//! that the loss of a rack is survived. Within the caps, groups are shared out in proportion to capacity.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +38,8 @@ pub(crate) struct Domains {
 }
 
 impl Domains {
-    /// For at least `width` pdisks.
-    pub fn new(pdisks: &[PdiskDesc], width: u32) -> Domains {
+    /// For at least `width` pdisks; `parity` strips of a group may be lost.
+    pub fn new(pdisks: &[PdiskDesc], width: u32, parity: u32) -> Domains {
         assert!(pdisks.len() >= width as usize && pdisks.len() <= usize::from(u16::MAX));
         let node = dense(pdisks.iter().map(|p| (0, u64::from(p.node.0))));
         let enclosure = dense(pdisks.iter().map(|p| match p.enclosure {
@@ -55,6 +56,15 @@ impl Domains {
         let mut domains = Domains { node, enclosure, node_cap: 0, enclosure_cap: width, nesting };
         domains.node_cap = least_cap(width, |cap| sum_capped(&counts(&domains.node), cap));
         domains.enclosure_cap = least_cap(width, |cap| domains.reach(cap));
+        if domains.nesting == Nesting::EnclosureHoldsNodes && domains.enclosure_cap > parity {
+            let more = (domains.node_cap + 1..=parity).map(|node_cap| {
+                let more = Domains { node_cap, ..domains.clone() };
+                Domains { enclosure_cap: least_cap(width, |cap| more.reach(cap)), ..more }
+            });
+            if let Some(survives) = more.into_iter().find(|more| more.enclosure_cap <= parity) {
+                return survives;
+            }
+        }
         domains
     }
 
@@ -227,29 +237,36 @@ mod tests {
     #[test]
     fn caps_are_the_least_possible() {
         let four_by_two: Vec<_> = (0..8).map(|i| (i / 2, None, 1)).collect();
-        assert_eq!(Domains::new(&pdisks(&four_by_two), 6).node_cap, 2);
-        assert_eq!(Domains::new(&pdisks(&four_by_two), 4).node_cap, 1);
+        assert_eq!(Domains::new(&pdisks(&four_by_two), 6, 2).node_cap, 2);
+        assert_eq!(Domains::new(&pdisks(&four_by_two), 4, 2).node_cap, 1);
         // Two small nodes force the large one to hold more.
         let uneven: Vec<_> = (0..8).map(|i: u32| (i.saturating_sub(5), None, 1)).collect();
-        assert_eq!(Domains::new(&pdisks(&uneven), 6).node_cap, 4);
+        assert_eq!(Domains::new(&pdisks(&uneven), 6, 2).node_cap, 4);
         // 8 nodes in 2 racks: one strip a node, three a rack.
         let racks: Vec<_> = (0..16).map(|i| (i / 2, Some(i / 8), 1)).collect();
-        let domains = Domains::new(&pdisks(&racks), 6);
+        let domains = Domains::new(&pdisks(&racks), 6, 2);
         assert_eq!((domains.node_cap, domains.enclosure_cap), (1, 3));
         assert!(domains.enclosure_cap_holds());
+        // Two racks of one node, one of four: with one strip a node the large rack would hold four, so nodes hold two.
+        let large: Vec<_> = (0..12).map(|i: u32| (i / 2, Some((i / 2).min(2)), 1)).collect();
+        let domains = Domains::new(&pdisks(&large), 6, 2);
+        assert_eq!((domains.node_cap, domains.enclosure_cap), (2, 2));
+        // A code that cannot survive a rack's loss anyway keeps one strip a node.
+        let domains = Domains::new(&pdisks(&large), 6, 1);
+        assert_eq!((domains.node_cap, domains.enclosure_cap), (1, 4));
         // Enclosures that two nodes share.
         let crossed: Vec<_> = (0..8).map(|i| (i % 2, Some(i / 4), 1)).collect();
-        assert!(!Domains::new(&pdisks(&crossed), 3).enclosure_cap_holds());
+        assert!(!Domains::new(&pdisks(&crossed), 3, 1).enclosure_cap_holds());
     }
 
     #[test]
     fn targets_follow_weight_until_a_cap_binds() {
         let shape = [(0, None, 1), (1, None, 1), (2, None, 1), (3, None, 3)];
         let p = pdisks(&shape);
-        assert_eq!(Domains::new(&p, 1).targets(&p, 60, 1), [10, 10, 10, 30]);
+        assert_eq!(Domains::new(&p, 1, 0).targets(&p, 60, 1), [10, 10, 10, 30]);
         // Two copies: the large one can be in every group once, no more.
-        assert_eq!(Domains::new(&p, 2).targets(&p, 60, 2), [20, 20, 20, 60]);
-        assert_eq!(Domains::new(&p, 4).targets(&p, 60, 4), [60; 4]);
+        assert_eq!(Domains::new(&p, 2, 0).targets(&p, 60, 2), [20, 20, 20, 60]);
+        assert_eq!(Domains::new(&p, 4, 0).targets(&p, 60, 4), [60; 4]);
     }
 
     #[test]

@@ -250,7 +250,8 @@ fn least(table: &LayoutTable, next: &LayoutTable, change: &Change) -> u64 {
     let (width, groups) = (u32::from(table.code().width()), table.groups());
     let gone: u64 =
         change.lose.iter().chain(&change.remove).map(|&id| table.groups_on(id).count() as u64).sum();
-    let targets = Domains::new(next.pdisks(), width).targets(next.pdisks(), groups, width);
+    let parity = table.code().parity().into();
+    let targets = Domains::new(next.pdisks(), width, parity).targets(next.pdisks(), groups, width);
     let shares = next.pdisks().iter().zip(targets);
     let new: u64 =
         shares.filter(|(p, _)| table.pdisk(p.id).is_none()).map(|(_, share)| u64::from(share)).sum();

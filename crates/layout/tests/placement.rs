@@ -375,8 +375,57 @@ fn node_cap(pdisks: &[PdiskDesc], width: usize) -> usize {
     (1..=width).find(|&cap| nodes.values().map(|n| (*n).min(cap)).sum::<usize>() >= width).unwrap()
 }
 
+/// Strips of a group that racks of so many nodes, with so many pdisks each, can take if none may have more than
+/// `most`, and no node either.
+fn room_in_racks(racks: &[u32], pdisks_each: u32, most: u32) -> u32 {
+    racks.iter().map(|nodes| (nodes * pdisks_each.min(most)).min(most)).sum()
+}
+
+/// Nodes with so many pdisks each in racks of so many of them.
+fn in_racks(racks: &[u32], pdisks_each: u32) -> Vec<PdiskDesc> {
+    let rack_of: Vec<u32> =
+        (0u32..).zip(racks).flat_map(|(rack, &nodes)| vec![rack; nodes as usize]).collect();
+    let nodes = even(rack_of.len() as u32, pdisks_each).into_iter();
+    nodes.map(|p| PdiskDesc { enclosure: Some(rack_of[p.node.0 as usize - 1]), ..p }).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Where there are racks enough, no rack holds more than M strips of a group: from the start, after a node was put
+    /// into another rack, and when racks become known of a table that was made without.
+    #[test]
+    fn where_racks_suffice_the_loss_of_one_is_survived(
+        racks in proptest::collection::vec(1u32..5, 2..7), each in 1u32..4, seed: u64,
+        text in proptest::sample::select(Code::ALL.to_vec()), moved in 0usize..30, to in 0usize..7,
+    ) {
+        let pdisks = in_racks(&racks, each);
+        let suffice = |racks: &[u32]| {
+            room_in_racks(racks, each, text.parity().into()) >= text.width().into()
+        };
+        let Ok(table) = LayoutTable::build(text, &pdisks, 0, 64, seed) else { return Ok(()) };
+        prop_assert!(!suffice(&racks) || table.enclosure_losses_survived() >= 1);
+        let relevel = |table: &LayoutTable, pdisks: &[PdiskDesc]| {
+            let change = Change { add: pdisks.to_vec(), level: true, ..Change::default() };
+            let (next, moves) = table.change(&change).unwrap();
+            check_moves(table, &next, &moves);
+            next
+        };
+        let plain: Vec<PdiskDesc> = pdisks.iter().map(|p| PdiskDesc { enclosure: None, ..*p }).collect();
+        let unknown = LayoutTable::build(text, &plain, 0, 64, seed).unwrap();
+        prop_assert!(!suffice(&racks) || relevel(&unknown, &pdisks).enclosure_losses_survived() >= 1);
+        let (node, to) = (pdisks[moved % pdisks.len()].node, to % racks.len());
+        let mut other = pdisks.clone();
+        for p in other.iter_mut().filter(|p| p.node == node) {
+            p.enclosure = Some(to as u32);
+        }
+        let mut nodes = vec![BTreeSet::new(); racks.len()];
+        other.iter().for_each(|p| {
+            nodes[p.enclosure.unwrap() as usize].insert(p.node);
+        });
+        let racks: Vec<u32> = nodes.iter().map(|nodes| nodes.len() as u32).collect();
+        prop_assert!(!suffice(&racks) || relevel(&table, &other).enclosure_losses_survived() >= 1);
+    }
 
     /// Any shape: groups are whole, domains respected, and a second build is the same; after a chain of
     /// changes too.
@@ -393,7 +442,8 @@ proptest! {
         reversed.reverse();
         prop_assert_eq!(&LayoutTable::build(text, &reversed, 0, 64, seed).unwrap(), &table);
         let width = usize::from(text.width());
-        prop_assert!(node_spread(&table).0 <= node_cap(&pdisks, width));
+        let most = |pdisks: &[PdiskDesc]| node_cap(pdisks, width).max(text.parity().into());
+        prop_assert!(node_spread(&table).0 <= most(&pdisks));
         let mut add: Vec<PdiskDesc> =
             more.into_iter().map(|p| PdiskDesc { id: PdiskId(p.id.0 + 1000), ..p }).collect();
         for lost in losses {
@@ -401,7 +451,7 @@ proptest! {
             let change = Change { lose, add: add.pop().into_iter().collect(), ..Change::default() };
             if let Ok((next, moves)) = table.change(&change) {
                 check_moves(&table, &next, &moves);
-                prop_assert!(node_spread(&next).0 <= node_cap(next.pdisks(), width));
+                prop_assert!(node_spread(&next).0 <= most(next.pdisks()));
                 table = next;
             }
         }

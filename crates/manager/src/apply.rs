@@ -14,7 +14,10 @@ use std::{
 use base::{InodeNo, SessionId};
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot, watch};
-use wire::mgr::{Change, MgrError, MgrReply, OpId};
+use wire::{
+    credentials::Who,
+    mgr::{Change, MgrError, MgrReply, OpId},
+};
 
 use crate::{
     cluster::UnderWay,
@@ -35,6 +38,7 @@ type Work = Box<dyn FnOnce(&mut Txn<'_>) -> Result<(), Fault> + Send>;
 enum Job {
     Mutate {
         session: SessionId,
+        who: Who,
         changes: Vec<(OpId, Change)>,
         openers: Vec<(InodeNo, SessionId)>,
         under_way: UnderWay,
@@ -104,17 +108,18 @@ impl Writer {
         self.shared.snapshot.read().clone()
     }
 
-    /// Applies mutations; answered when they are committed. `openers` are sessions that have inodes open
+    /// Applies mutations on behalf of `who`; answered when they are committed. `openers` are sessions that have inodes open
     /// which may lose their last name; `under_way` ends when it is committed, whoever waits for that.
     pub async fn mutate(
         &self,
         session: SessionId,
+        who: Who,
         changes: Vec<(OpId, Change)>,
         openers: Vec<(InodeNo, SessionId)>,
         under_way: UnderWay,
     ) -> Result<Vec<Outcome>, MgrError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Job::Mutate { session, changes, openers, under_way, answer }).await?;
+        self.send(Job::Mutate { session, who, changes, openers, under_way, answer }).await?;
         answered.await.map_err(|_| self.stopped())
     }
 
@@ -258,10 +263,10 @@ fn commit_batch(
     let mut answers = Vec::new();
     for job in jobs {
         answers.push(match job {
-            Job::Mutate { session, changes, openers, under_way, answer } => {
+            Job::Mutate { session, who, changes, openers, under_way, answer } => {
                 let mut outcomes = Vec::with_capacity(changes.len());
                 for (op, change) in changes {
-                    outcomes.push(namespace::mutate(&mut txn, context, session, op, change, &openers)?);
+                    outcomes.push(namespace::mutate(&mut txn, context, session, op, change, &openers, &who)?);
                 }
                 Answer::Many(answer, outcomes, under_way)
             }

@@ -14,7 +14,7 @@ use std::{
 
 use base::{ClusterId, Epoch, FsId, InodeNo, NodeId, PdiskId};
 use wire::{
-    map::{ClusterMap, FsEntry, NodeEntry, PdiskEntry, PdiskState, PoolEntry},
+    map::{ClusterMap, FsEntry, NodeEntry, NodeRack, PdiskEntry, PdiskState, PoolEntry},
     mgr::Timestamp,
     version::Build,
 };
@@ -40,6 +40,8 @@ pub struct Spec {
     pub name: String,
     /// Nodes, by rising id; sessions and addresses come with registration.
     pub nodes: Vec<NodeEntry>,
+    /// Their racks, as far as known, by rising node.
+    pub racks: Vec<NodeRack>,
     /// Pdisks, by rising id; state, incarnation and epoch are set here.
     pub pdisks: Vec<PdiskEntry>,
     /// Pools with their tables, by rising id.
@@ -260,6 +262,7 @@ pub fn first_state(
         revoked: Vec::new(),
         limited: Vec::new(),
         level: 0, // stands in the record of the format
+        racks: spec.racks.clone(),
     };
     map.nodes.iter_mut().for_each(|node| node.session = None);
     for pdisk in &mut map.pdisks {
@@ -272,6 +275,9 @@ pub fn first_state(
         FormatRecord { version: Build::own().levels.greatest.into(), cluster: spec.cluster, hash_key };
     keys::write(&mut txn, keys::format_key(), &format);
     keys::write(&mut txn, keys::map_key(), &map_record(&map));
+    for NodeRack { node, rack } in &map.racks {
+        keys::write(&mut txn, keys::rack_key(*node), &keys::RackRecord { rack: rack.clone() });
+    }
     for pool in &mut map.pools {
         pool.changed = Epoch(1);
         keys::write(&mut txn, keys::pool_key(pool.id), pool);

@@ -391,6 +391,18 @@ pub fn node_key(node: NodeId) -> Vec<u8> {
     Key::new(b'w').u32(node.0).done()
 }
 
+/// `g NODE`: the rack that the node is in; nothing there: none that is known.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RackRecord {
+    /// Its name.
+    pub rack: String,
+}
+record!(RackRecord, "rack", 1);
+/// `g NODE`
+pub fn rack_key(node: NodeId) -> Vec<u8> {
+    Key::new(b'g').u32(node.0).done()
+}
+
 /// `c NODE`: what the node's server ran when it was heard last. Only from [`wire::version::LEVEL_BUILDS_KEPT`] on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BuildRecord {
@@ -445,8 +457,46 @@ pub struct MemberRecord {
     pub certified: u64,
     /// When that ends, seconds since 1970.
     pub until: u64,
+    /// Who has signed it: SHA-256 of the authority's certificate; 0: not known.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key: of no other one it is renewed; 0: not known.
+    pub key: [u8; 32],
 }
-record!(MemberRecord, "member", 1);
+record!(MemberRecord, "member", 2);
+
+/// The same as version 1 had it: without what signed the certificate, and of which key it is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MemberRecord1 {
+    name: String,
+    role: Role,
+    node: Option<NodeId>,
+    joined: u64,
+    certified: u64,
+    until: u64,
+}
+record!(MemberRecord1, "member", 1);
+
+#[cfg(test)]
+impl From<MemberRecord> for MemberRecord1 {
+    fn from(record: MemberRecord) -> MemberRecord1 {
+        let MemberRecord { name, role, node, joined, certified, until, authority: _, key: _ } = record;
+        MemberRecord1 { name, role, node, joined, certified, until }
+    }
+}
+
+/// The record of a member in a value, of an earlier version too.
+pub fn open_member(key: &[u8], value: &[u8]) -> Result<MemberRecord, BadRecord> {
+    let newest = open_record::<MemberRecord>(key, value);
+    if newest.is_err()
+        && let Ok(old) = open_record::<MemberRecord1>(key, value)
+    {
+        let MemberRecord1 { name, role, node, joined, certified, until } = old;
+        let (authority, key) = ([0; 32], [0; 32]);
+        return Ok(MemberRecord { name, role, node, joined, certified, until, authority, key });
+    }
+    newest
+}
+
 /// `j MEMBER`
 pub fn member_key(member: MemberId) -> Vec<u8> {
     Key::new(b'j').u64(member.0).done()

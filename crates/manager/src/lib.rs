@@ -42,13 +42,14 @@ mod reaper;
 mod removal;
 mod scrub;
 mod serve;
+mod statistics;
 pub mod store;
 #[cfg(test)]
 mod tests;
 mod ticket;
 pub mod tokens;
 
-pub use cluster::check_node_name;
+pub use cluster::{check_node_name, check_rack};
 pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options, Replicated};

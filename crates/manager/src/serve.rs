@@ -20,6 +20,7 @@ use wire::{
 use crate::{
     Caller, Manager, ManagerError,
     reaper::{self, Deleter},
+    statistics,
     store::StoreError,
 };
 
@@ -116,7 +117,8 @@ impl Manager {
         if limits.read_only && asked.is_for_writers() || limits.is_guest() && asked.is_of_resolver() {
             return Some(MgrError::Errno(libc::EROFS));
         }
-        let part = limits.subtree.is_some();
+        // Names behind closed doors, too.
+        let part = limits.is_checked();
         if asked.is_beyond(limits) || part && asked.is_about_all() {
             return Some(MgrError::Errno(libc::EACCES));
         }
@@ -159,7 +161,9 @@ impl Handler for Front {
                 let reason = "it is not certain that this manager still leads: etcd does not say so";
                 reply = MgrReply::Error(MgrError::Store(reason.to_owned()));
             }
-            Response::ok(frame::encode(&reply))
+            let reply = Response::ok(frame::encode(&reply));
+            statistics::answered(&request);
+            reply
         })
     }
 }

@@ -35,10 +35,12 @@ mod ended;
 mod full;
 mod restart;
 mod roles;
+mod squash;
 mod subtree;
 
 fn spec(nodes: u32) -> Spec {
     Spec {
+        racks: vec![],
         cluster: ClusterId(7),
         name: "c".into(),
         nodes: (1..=nodes)
@@ -119,7 +121,7 @@ fn create(name: &str, kind: FileKind) -> Change {
 }
 
 fn mutate(seq: u64, change: Change) -> MgrRequest {
-    MgrRequest::Mutate { op: OpId { slot: 1, seq }, change, hold: false }
+    MgrRequest::Mutate { op: OpId { slot: 1, seq }, change, hold: false, by: None }
 }
 
 async fn names(manager: &Manager, session: SessionId) -> BTreeSet<String> {
@@ -285,6 +287,7 @@ async fn cut_power(honest: bool, seed: u64) -> Option<BTreeSet<String>> {
                     op: OpId { slot, seq },
                     change: create(&name, FileKind::File),
                     hold: false,
+                    by: None,
                 };
                 let reply = manager.handle(caller(session), request).await;
                 assert!(matches!(reply, MgrReply::Created { new: true, .. }), "{reply:?}");

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use base::{ClusterId, NodeId, SessionId};
+use base::{CipherList, ClusterId, NodeId, SessionId};
 use trust::Identity;
 use wire::{
     hello::{Role, Window},
@@ -53,9 +53,9 @@ pub struct EndpointConfig {
     pub cluster: ClusterId,
     /// What proves to others who this process is. An endpoint without one is refused.
     pub identity: Option<Identity>,
-    /// What follows the handshake need not be encrypted, where the other side wants the same and no relay lies between: for
-    /// networks that nobody else can listen to.
-    pub clear: bool,
+    /// What of what follows the handshake is encrypted; of two sides the stricter decides.
+    /// [`Endpoint::set_cipher_list`](crate::Endpoint::set_cipher_list) changes it.
+    pub cipher_list: CipherList,
     /// Who has no certificate is heard as well: see [`Endpoint::receive_visitors`](crate::Endpoint::receive_visitors).
     pub visitors: bool,
     /// What this process is to its cluster.
@@ -118,7 +118,7 @@ impl Default for EndpointConfig {
         EndpointConfig {
             cluster: ClusterId::default(),
             identity: None,
-            clear: false,
+            cipher_list: CipherList::Default,
             visitors: false,
             role: Role::Admin,
             node: NodeId(0),

@@ -12,12 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{BufPool, Epoch, MemberId, SessionId};
+use base::{BufPool, CipherList, Epoch, MemberId, SessionId};
 use tokio::{runtime::Handle, sync::Semaphore};
 use trust::Identity;
 
 use crate::{
     config::{EndpointConfig, Transfer},
+    connections::socket::Protection,
     stats::CallTimes,
 };
 
@@ -41,6 +42,10 @@ pub(crate) struct Core {
     /// Drawn at start: tells this life of the process from others.
     pub process: u64,
     identity: RwLock<Identity>,
+    /// An authority is believed no more that was.
+    dropped_authorities: AtomicBool,
+    /// How new connections are protected, and how often that was changed.
+    cipher_list: RwLock<(CipherList, u64)>,
     /// Where this process's loopback addresses mean something: the boot, and the network namespace. Drawn where the system does
     /// not say: nobody else is there then.
     pub place: String,
@@ -87,6 +92,8 @@ impl Core {
             inbound_share: Arc::new(Semaphore::new(share_units(config.inbound_bytes_max) as usize)),
             process,
             identity: RwLock::new(identity),
+            dropped_authorities: AtomicBool::new(false),
+            cipher_list: RwLock::new((config.cipher_list, 0)),
             place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
             placing: Semaphore::new(1),
@@ -169,8 +176,46 @@ impl Core {
         self.identity.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    pub(crate) fn set_identity(&self, identity: Identity) {
-        *self.identity.write().unwrap_or_else(|e| e.into_inner()) = identity;
+    /// Gives the one before.
+    pub(crate) fn set_identity(&self, identity: Identity) -> Identity {
+        let mut place = self.identity.write().unwrap_or_else(|e| e.into_inner());
+        if place.believed().iter().any(|one| !identity.believed().contains(one)) {
+            self.dropped_authorities.store(true, Ordering::Relaxed);
+        }
+        std::mem::replace(&mut place, identity)
+    }
+
+    /// Whether connections may stand whose peers' certificates are of an authority that is believed no more.
+    pub(crate) fn has_dropped_authorities(&self) -> bool {
+        self.dropped_authorities.load(Ordering::Relaxed)
+    }
+
+    /// How new connections are protected; the number tells this choice from earlier ones.
+    pub(crate) fn cipher_list(&self) -> (CipherList, u64) {
+        *self.cipher_list.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Another choice; the identity follows.
+    pub(crate) fn set_cipher_list(&self, list: CipherList) {
+        let mut chosen = self.cipher_list.write().unwrap_or_else(|e| e.into_inner());
+        *chosen = (list, chosen.1 + 1);
+    }
+
+    /// Whether a connection that was made for that choice is protected as the present one says, as far as the peer lets it.
+    pub(crate) fn is_outdated(
+        &self,
+        choice: u64,
+        protection: Protection,
+        cipher: Option<CipherList>,
+    ) -> bool {
+        let (list, now) = self.cipher_list();
+        choice != now
+            && match list {
+                CipherList::Empty => protection != Protection::Empty,
+                CipherList::AuthOnly => protection != Protection::AuthOnly,
+                CipherList::Default => protection != Protection::Encrypted,
+                named => protection != Protection::Encrypted || cipher != Some(named),
+            }
     }
 
     /// Whether a member's certificate is worth nothing any more.

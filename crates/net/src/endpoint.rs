@@ -3,16 +3,16 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use base::{BufPool, Epoch, MemberId, NodeId, SessionId};
+use base::{BufPool, CipherList, Epoch, MemberId, NodeId, SessionId};
 use tokio::runtime::Handle;
 use trust::Identity;
-use wire::frame::Service;
+use wire::{frame::Service, hello::Role};
 
 use crate::{
     calls::{handler::Handler, service},
     config::{EndpointConfig, Transfer, check_conns_max},
     connections::{
-        accept,
+        accept, exchange,
         groups::{self, Groups, Receive},
         socket,
     },
@@ -55,7 +55,7 @@ impl Endpoint {
             local.push(listener.local_addr().map_err(|source| NetError::Listen { addr, source })?);
             listeners.push(listener);
         }
-        let identity = identity.speaking(config.build.protocols);
+        let identity = identity.speaking(config.build.protocols).preferring(config.cipher_list)?;
         let groups = Groups::new(Core::new(config, identity, runtime, local));
         groups.services.set(Service::Net, service::handler());
         for listener in listeners {
@@ -153,15 +153,46 @@ impl Endpoint {
         self.core().identity()
     }
 
-    /// Proves itself by another certificate from now on, of the same member: connections that stand go on.
+    /// Proves itself by another certificate from now on, of the same member: connections that stand go on. Where it is another
+    /// authority's, or one is believed no more that was, they are made anew within seconds, and no call is lost by that.
     pub fn set_identity(&self, identity: Identity) -> Result<(), NetError> {
         let config = &self.core().config;
         check_identity(config, &identity)?;
         if identity.member().id != self.identity().member().id {
             return Err(NetError::OtherMember);
         }
-        self.core().set_identity(identity.speaking(config.build.protocols));
+        let identity = identity.speaking(config.build.protocols);
+        let identity = identity.preferring(self.core().cipher_list().0)?;
+        let before = self.core().set_identity(identity.clone());
+        exchange::begin(self.groups(), &before, &identity);
         Ok(())
+    }
+
+    /// How connections are protected that begin from now on. Those that stand and are protected otherwise are replaced: first others
+    /// are made, where this side connects; where the peer does it is asked to.
+    pub fn set_cipher_list(&self, list: CipherList) -> Result<(), NetError> {
+        if self.core().cipher_list().0 == list {
+            return Ok(());
+        }
+        self.core().set_identity(self.identity().preferring(list)?);
+        self.core().set_cipher_list(list);
+        self.groups().all().iter().for_each(|group| group.keeper.notify_one());
+        Ok(())
+    }
+
+    /// The processes that have connected by a certificate of another authority than the own one: they have not got a new one yet.
+    pub fn of_other_authorities(&self) -> Vec<(MemberId, Role, NodeId)> {
+        let own = self.identity();
+        let mut all = Vec::new();
+        for group in self.groups().all() {
+            // Of those that were connected to nothing is known: they may have got one since.
+            let others = group.conns().into_iter().filter(|conn| !conn.dialed && !conn.have().leaving);
+            let others = others.filter(|conn| conn.peer.shown.signer(&own) != Some(own.signer()));
+            all.extend(others.map(|conn| (conn.peer.member, conn.peer.role, conn.peer.node)));
+        }
+        all.sort_unstable_by_key(|&(member, role, node)| (member, role as u8, node));
+        all.dedup();
+        all
     }
 
     /// These members are shut out from now on: connections with them end, and none begins. Who is shut out stays so.

@@ -38,6 +38,9 @@ pub enum NetError {
     /// `EndpointConfig::identity` is not set: anybody could speak to the process.
     #[error("an endpoint needs an identity in its cluster")]
     NoIdentity,
+    /// The ciphers of the identity could not be put in another order.
+    #[error(transparent)]
+    Trust(#[from] trust::TrustError),
     /// What the process is to be is not what its certificate says.
     #[error("{0} is not allowed to be {1:?} on {2}: ask for another certificate")]
     NotAllowed(String, wire::hello::Role, base::NodeId),
@@ -143,13 +146,15 @@ pub(crate) enum CloseReason {
     Shutdown,
     #[error("the peer's certificate has been revoked")]
     Revoked,
+    #[error("the peer's certificate is of an authority that is believed no more")]
+    FormerAuthority,
 }
 
 impl CloseReason {
     /// Whether the end was meant, not a failure.
     pub(crate) fn is_meant(&self) -> bool {
-        use CloseReason::{Drained, Revoked, Shutdown, Superseded};
-        matches!(self, Superseded | Drained | Shutdown | Revoked)
+        use CloseReason::{Drained, FormerAuthority, Revoked, Shutdown, Superseded};
+        matches!(self, Superseded | Drained | Shutdown | Revoked | FormerAuthority)
     }
     /// Whether the network between the nodes no longer passes anything.
     pub(crate) fn is_path(&self) -> bool {

@@ -33,6 +33,7 @@ pub use calls::response::Response;
 pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
 pub use connections::groups::Receive;
 pub use connections::plan::PlacementStatus;
+pub use connections::socket::Protection;
 pub use endpoint::Endpoint;
 pub use error::{CallError, NetError};
 pub use links::{choose::Path, hash, tcp_info::TcpInfo};

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{InodeNo, NodeId, OpClass, SessionId, units::as_seconds};
+use base::{CipherList, InodeNo, NodeId, OpClass, SessionId, units::as_seconds};
 use serde::Serialize;
 use wire::{
     frame::Service,
@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::{
-    connections::{conn::Conn, group::Group, plan::PlacementStatus},
+    connections::{conn::Conn, group::Group, plan::PlacementStatus, socket::Protection},
     links::{
         choose::Path,
         tcp_info::{self, TcpInfo},
@@ -160,8 +160,12 @@ pub struct ConnStatus {
     pub remote: SocketAddr,
     /// The version of the protocol that both ends speak on it.
     pub version: u16,
-    /// Whether what is sent on it is encrypted.
+    /// Whether all that is sent on it is encrypted.
     pub encrypted: bool,
+    /// How it is protected: EMPTY, AUTHONLY or ENCRYPTED.
+    pub protection: Protection,
+    /// By which cipher; absent with EMPTY.
+    pub cipher: Option<CipherList>,
     /// The links it uses, where that was tried.
     pub path: Option<Path>,
     /// Time since its handshake.
@@ -313,7 +317,9 @@ impl Conn {
             local: self.local,
             remote: self.remote,
             version: self.socket.version(),
-            encrypted: self.socket.is_sealed(),
+            encrypted: self.socket.protection() == Protection::Encrypted,
+            protection: self.socket.protection(),
+            cipher: self.socket.cipher(),
             path: self.path.clone(),
             age: self.opened.elapsed(),
             frames_sent: n(&self.counters.frames_sent),

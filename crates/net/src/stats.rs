@@ -25,17 +25,13 @@ impl LaneStats {
         let peer = if node == NodeId(0) { "clients".to_owned() } else { node.to_string() };
         let labels = [("peer", peer.as_str()), ("lane", lane_name(lane))];
         LaneStats {
-            sent_bytes: counter("net_sent_bytes", "Bytes sent, headers included.", &labels),
-            received_bytes: counter("net_received_bytes", "Bytes received, headers included.", &labels),
-            sent_messages: counter("net_sent_messages", "Frames sent.", &labels),
-            received_messages: counter("net_received_messages", "Frames received.", &labels),
-            connections: gauge("net_connections", "Connections that stand.", &labels),
-            lost: counter("net_lost_connections", "Connections that ended unasked.", &labels),
-            replaced: counter(
-                "net_replaced_connections",
-                "Connections replaced because they were much slower than others.",
-                &labels,
-            ),
+            sent_bytes: counter("net_sent_bytes", &labels),
+            received_bytes: counter("net_received_bytes", &labels),
+            sent_messages: counter("net_sent_messages", &labels),
+            received_messages: counter("net_received_messages", &labels),
+            connections: gauge("net_connections", &labels),
+            lost: counter("net_lost_connections", &labels),
+            replaced: counter("net_replaced_connections", &labels),
         }
     }
 }
@@ -54,8 +50,7 @@ pub(crate) struct CallTimes([Histogram; 6]);
 impl CallTimes {
     pub(crate) fn new() -> CallTimes {
         let names = ["net", "manager", "nsd", "admin", "lab", "callback"];
-        let help = "Time from a call's sending to its reply.";
-        CallTimes(names.map(|service| histogram("net_call_seconds", help, &[("service", service)])))
+        CallTimes(names.map(|service| histogram("net_call_seconds", &[("service", service)])))
     }
     pub(crate) fn of(&self, service: Service) -> &Histogram {
         // Services are numbered from 0 without gaps.

@@ -13,7 +13,9 @@ use crate::connections::{handshake, handshake_error::HandshakeError, socket};
 pub enum VisitError {
     /// There is another authority there, or no manager.
     #[error(
-        "{0} is no manager of the token's cluster; nothing secret was sent. Ask the cluster's administrator for a new token"
+        "{0} is no manager of the token's cluster, or the cluster's authority has been exchanged since (`ropewalk cluster \
+         authority`): what was signed or made before is worth nothing. Nothing secret was sent. Ask the cluster's administrator for \
+         a new token"
     )]
     Stranger(SocketAddr),
     /// It is not reached, or does not answer.

@@ -47,8 +47,7 @@ fn counting(config: EndpointConfig) -> (Endpoint, SocketAddr, Arc<AtomicU64>) {
 
 /// What this process has refused for that reason.
 fn refused(reason: &str) -> u64 {
-    let help = "Handshakes that came to nothing: nothing could be asked.";
-    base::stats::counter("net_refused_handshakes", help, &[("reason", reason)]).get()
+    base::stats::counter("net_refused_handshakes", &[("reason", reason)]).get()
 }
 
 /// Ends when that many more were refused for that reason.
@@ -84,7 +83,7 @@ fn signed(member: &Member, life: Duration) -> Identity {
     let authority = Authority::from_secret(CLUSTER, &secret()).unwrap();
     let Request { key, request } = Request::new().unwrap();
     let certificate = authority.sign_request(member, &request, life).unwrap();
-    Identity::new(key, certificate, vec![authority.certificate().clone()]).unwrap()
+    Identity::new(key, vec![certificate], vec![authority.certificate().clone()]).unwrap()
 }
 
 /// Asks once, without patience.
@@ -370,8 +369,7 @@ async fn through_a_relay_everything_is_encrypted() {
 #[tokio::test]
 async fn a_relay_that_meddles_is_found_out() {
     let (_server, addr, _) = counting(unnamed());
-    let help = "Connections that ended because what came on them was not what the peer had sealed.";
-    let tampered = || base::stats::counter("net_tampered_connections", help, &[]).get();
+    let tampered = || base::stats::counter("net_tampered_connections", &[]).get();
     let before = tampered();
     let whole = pattern(200_000, 3);
     for round in 0..16usize {

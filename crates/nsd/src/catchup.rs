@@ -140,7 +140,8 @@ impl<S: Strips> CatchUp<S> {
 
     async fn catch_up(self: &Arc<Self>, epoch: Epoch) {
         let id = self.served.id;
-        tracing::info!(pdisk = %id, %epoch, "catch-up begins");
+        let name = self.membership.view().map.pdisk_called(id);
+        tracing::info!(%epoch, "{name} begins to catch up");
         let mut in_force = self.membership.in_force();
         if in_force.wait_for(|now| now.of(id) >= epoch).await.is_err() {
             std::future::pending::<()>().await;
@@ -183,7 +184,7 @@ impl<S: Strips> CatchUp<S> {
                 tokio::time::sleep(self.tuning.revisit_pause).await;
             }
         }
-        tracing::info!(pdisk = %id, %epoch, status = ?self.status(), "catch-up is done");
+        tracing::info!(%epoch, "{name} has caught up: {total} groups compared");
     }
 
     /// Settles what waits; true if nothing is left.

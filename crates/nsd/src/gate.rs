@@ -211,12 +211,10 @@ impl Gate {
     }
 }
 
-/// Whether a client's session may ask this. Which files it may use of a subtree is the manager's to say ([`crate::permits`]).
+/// Whether a client's session may ask this. Which files it may use, where not all, is the manager's to say ([`crate::permits`]).
 fn is_allowed(request: &NsdRequest, fs: FsId, limits: Option<&Limits>) -> bool {
     let its_own = match request {
-        NsdRequest::ListPrepared { fs: of, .. } => {
-            *of == fs && limits.is_none_or(|limits| limits.subtree.is_none())
-        }
+        NsdRequest::ListPrepared { fs: of, .. } => *of == fs && !limits.is_some_and(Limits::is_checked),
         _ => request.files_of(fs).is_some(),
     };
     its_own && !(request.changes() && limits.is_some_and(|limits| limits.read_only))

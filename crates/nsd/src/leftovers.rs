@@ -90,7 +90,8 @@ impl Leftovers {
         }
         let removed = self.removed.swap(0, Ordering::Relaxed);
         if removed > 0 {
-            tracing::info!(pdisk = %self.served.id, removed, "strips of groups that are elsewhere are removed");
+            let name = self.membership.view().map.pdisk_called(self.served.id);
+            tracing::info!("{name}: {removed} strips of groups that are elsewhere are removed");
         }
         Ok(())
     }

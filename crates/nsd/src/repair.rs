@@ -44,10 +44,7 @@ struct Counted {
 
 impl Counted {
     fn new() -> Counted {
-        let of = |outcome| {
-            let help = "Damaged strips: found, made anew, not repairable when tried";
-            stats::counter("nsd_damaged_strips", help, &[("outcome", outcome)])
-        };
+        let of = |outcome| stats::counter("nsd_damaged_strips", &[("outcome", outcome)]);
         Counted { found: of("found"), repaired: of("repaired"), failed: of("failed") }
     }
 }
@@ -99,12 +96,14 @@ impl Repairs {
         while let Some(strip) = queue.recv().await {
             match repair(&io, &records, &on, strip).await {
                 Ok(settled) => {
-                    tracing::warn!(%pdisk, %strip, ?settled, "damaged strip repaired");
+                    let name = io.view().map.pdisk_called(pdisk);
+                    tracing::warn!(%strip, ?settled, "damaged strip of {name} repaired");
                     self.note(|s| s.repaired += 1);
                     self.counted.repaired.inc();
                 }
                 Err(reason) => {
-                    tracing::error!(%pdisk, %strip, reason, "damaged strip not repaired");
+                    let name = io.view().map.pdisk_called(pdisk);
+                    tracing::error!(%strip, reason, "damaged strip of {name} not repaired");
                     self.note(|s| s.failed += 1);
                     self.counted.failed.inc();
                 }

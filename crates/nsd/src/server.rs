@@ -28,7 +28,7 @@ use stripe::{
 };
 use tokio::task::JoinHandle;
 use wire::{
-    frame,
+    frame::{self, Header},
     mgr::{LogMark, MgrError, MgrReply, MgrRequest, PdiskReport, ProcessIdent},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
     strip::{ReadStrip, StripRead},
@@ -40,7 +40,7 @@ use crate::{
     config::{ServedPdisk, ServerConfig},
     error::ServerError,
     fill::Fill,
-    gate::{BeginLife, Gate},
+    gate::{BeginLife, Gate, Pass},
     inbound::Inbound,
     leftovers::Leftovers,
     ops::{self, Found},
@@ -50,7 +50,7 @@ use crate::{
     records::Records,
     repair::Repairs,
     scrub::{Page, Scrub},
-    statistics::Statistics,
+    statistics::{self, Statistics},
     status::{PdiskStatus, ServerStatus},
 };
 
@@ -358,6 +358,24 @@ impl Inner {
         self.membership.view().map.is_session_of(session, peer.member, peer.server())
     }
 
+    /// Lets a request in if its session may use the files that it names.
+    async fn admit(&self, request: &Request, message: &NsdRequest) -> Result<Pass, NsdRefusal> {
+        let Header { session, epoch, .. } = request.header;
+        let known = self.permits.check(session, message, request.expires).await?;
+        let admit =
+            || self.gate.admit(&self.membership, session, epoch, message, self.map_wait, request.expires);
+        let pass = admit().await?;
+        if known {
+            return Ok(pass);
+        }
+        // It waited for the map that its session begins with, which says what that may do.
+        drop(pass);
+        match self.permits.check(session, message, request.expires).await? {
+            true => admit().await,
+            false => Err(NsdRefusal::NoMap),
+        }
+    }
+
     async fn answer(self: Arc<Self>, request: Request) -> Response {
         let message: NsdRequest = match frame::decode(&request.body) {
             Ok(message) => message,
@@ -377,23 +395,16 @@ impl Inner {
         if header.session == SessionId(0) && request.peer.role != Role::Manager {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
         }
-        if let Err(refusal) = self.permits.check(header.session, &message, request.expires).await {
-            return Response::ok(frame::encode(&NsdReply::Refused(refusal)));
-        }
         let rebuild = matches!(header.class, OpClass::Rebuild | OpClass::Scrub);
         let paced = rebuild && matches!(message, NsdRequest::Read { .. });
-        let admitted = self
-            .gate
-            .admit(&self.membership, header.session, header.epoch, &message, self.map_wait, request.expires)
-            .await;
-        let pass = match admitted {
+        let pass = match self.admit(&request, &message).await {
             Ok(pass) => pass,
             Err(refusal) => return Response::ok(frame::encode(&NsdReply::Refused(refusal))),
         };
         if header.session != SessionId(0) && !self.is_its_session(&request.peer, header.session) {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::Fenced)));
         }
-        let (pdisk, counted) = (message.pdisk(), self.statistics.of(&message));
+        let (pdisk, key) = (message.pdisk(), statistics::key(&request, &message));
         let Some(served) = self.served.get(&pdisk) else {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoSuchPdisk)));
         };
@@ -433,9 +444,7 @@ impl Inner {
         if !rebuild {
             self.pace.client(request.received);
         }
-        if let Some(counted) = counted {
-            counted.done(request.received, request.payload.len(), payload.len());
-        }
+        self.statistics.done(&key, request.received, request.payload.len(), payload.len());
         if !self.membership.lease_valid() {
             return Response::ok(frame::encode(&NsdReply::Refused(NsdRefusal::NoLease)));
         }

@@ -1,56 +1,69 @@
-//! What the server counts: requests by operation, with bytes and latency, in the process's one registry.
+//! What the server counts: requests by operation, with bytes and latency, in the process's one registry; and each one by
+//! session, file, pdisk and class.
 
 use std::{collections::HashMap, time::Instant};
 
-use base::stats::{self, Counter, Histogram};
+use base::{
+    OpClass,
+    stats::{self, Counter, Histogram, Key, Names, Recorder, Set},
+};
+use net::Request;
 use wire::nsd::NsdRequest;
 
 /// Counters of one operation.
-#[derive(Clone)]
-pub(crate) struct OpStatistics {
+struct OpStatistics {
     received: Counter,
     sent: Counter,
     seconds: Histogram,
 }
 
 /// Counters of all operations, looked up once.
-pub(crate) struct Statistics(HashMap<u8, OpStatistics>);
+pub(crate) struct Statistics {
+    by_op: HashMap<u8, OpStatistics>,
+    one_by_one: &'static Recorder,
+}
+
+fn op_name(op: u8) -> &'static str {
+    NsdRequest::NAMES.get(usize::from(op).wrapping_sub(1)).copied().unwrap_or("other")
+}
+
+/// Who asked, and for what.
+pub(crate) fn key(request: &Request, message: &NsdRequest) -> Key {
+    let (fs, file) = message.first_file().unwrap_or_default();
+    Key {
+        session: request.header.session.0,
+        inode: file.0,
+        fs: fs.0,
+        pdisk: message.pdisk().0,
+        op: message.op(),
+        class: request.header.class as u8,
+        ..Key::default()
+    }
+}
 
 impl Statistics {
     pub fn new() -> Statistics {
         let of = |(number, name): (u8, &'static str)| {
             let labels = [("op", name)];
             let statistics = OpStatistics {
-                received: stats::counter(
-                    "nsd_received_bytes",
-                    "Payload bytes of requests to the NSD server",
-                    &labels,
-                ),
-                sent: stats::counter("nsd_sent_bytes", "Payload bytes of the NSD server's answers", &labels),
-                seconds: stats::histogram(
-                    "nsd_op_seconds",
-                    "From a request's last byte to its answer",
-                    &labels,
-                ),
+                received: stats::counter("nsd_received_bytes", &labels),
+                sent: stats::counter("nsd_sent_bytes", &labels),
+                seconds: stats::histogram("nsd_op_seconds", &labels),
             };
             (number, statistics)
         };
-        Statistics(
-            NsdRequest::NAMES.iter().enumerate().map(|(i, name)| (i as u8 + 1, *name)).map(of).collect(),
-        )
+        let all = NsdRequest::NAMES.iter().enumerate().map(|(i, name)| (i as u8 + 1, *name));
+        let names = Names { op: op_name, class: |class| OpClass::from_u8(class).name() };
+        Statistics { by_op: all.map(of).collect(), one_by_one: stats::recorder(Set::Strip, names) }
     }
 
-    /// The counters of a request's operation.
-    pub fn of(&self, request: &NsdRequest) -> Option<OpStatistics> {
-        self.0.get(&request.op()).cloned()
-    }
-}
-
-impl OpStatistics {
     /// A request is answered.
-    pub fn done(&self, received_at: Instant, received: usize, sent: usize) {
-        self.received.add(received as u64);
-        self.sent.add(sent as u64);
-        self.seconds.record(received_at.elapsed());
+    pub fn done(&self, key: &Key, received_at: Instant, received: usize, sent: usize) {
+        let took = received_at.elapsed();
+        self.one_by_one.record(key, (received + sent) as u64, took);
+        let Some(counted) = self.by_op.get(&key.op) else { return };
+        counted.received.add(received as u64);
+        counted.sent.add(sent as u64);
+        counted.seconds.record(took);
     }
 }

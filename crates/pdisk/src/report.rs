@@ -31,24 +31,28 @@ pub struct OpenReport {
 }
 
 impl OpenReport {
-    /// As an event: how long recovery took, and what was damaged.
-    pub(crate) fn tell(&self, pdisk: PdiskId, dir: &Path) {
+    /// For people, after the pdisk's name and place: how often it was opened, how long recovery took, what was damaged.
+    pub fn sentence(&self) -> String {
         let mut text = format!(
-            "{pdisk} in {} is open for the {}. time: {} strips, {} of log replayed, ready after {:.3} s",
-            dir.display(),
+            "is open for the {}. time: {} strips, {} of log replayed, ready after {:.3} s",
             self.incarnation.0,
             self.strips,
             human_size(self.log_bytes_replayed),
             self.recovery.as_secs_f64(),
         );
         let Damage { strips, checkpoint, log_groups } = &self.damaged;
-        let mut severity = Severity::Info;
         if !self.damaged.is_none() {
-            severity = Severity::Warning;
             let groups = format!("{log_groups} log groups read from their second copy");
             text += &format!("; damaged: {} strips lost, {groups}", strips.len());
             checkpoint.iter().for_each(|why| text += &format!(", the older checkpoint was used: {why}"));
         }
+        text
+    }
+
+    /// As an event.
+    pub(crate) fn tell(&self, pdisk: PdiskId, dir: &Path) {
+        let severity = if self.damaged.is_none() { Severity::Info } else { Severity::Warning };
+        let text = format!("{pdisk} in {} {}", dir.display(), self.sentence());
         events::raise(severity, "pdisk_opened", &pdisk.to_string(), &text);
     }
 }

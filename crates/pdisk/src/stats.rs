@@ -54,24 +54,24 @@ impl Stats {
         let op = |op: &&'static str| {
             let labels = [("pdisk", id.as_str()), ("op", op)];
             OpStats {
-                latency: stats::histogram("pdisk_op_seconds", "Latency of batches, by operation", &labels),
-                strips: stats::counter("pdisk_op_strips", "Strips in batches, by operation", &labels),
-                bytes: stats::counter("pdisk_op_bytes", "Bytes of payload, by operation", &labels),
+                latency: stats::histogram("pdisk_op_seconds", &labels),
+                strips: stats::counter("pdisk_op_strips", &labels),
+                bytes: stats::counter("pdisk_op_bytes", &labels),
             }
         };
-        let counter = |name, help| stats::counter(name, help, &mine);
-        let histogram = |name, help| stats::histogram(name, help, &mine);
+        let counter = |name| stats::counter(name, &mine);
+        let histogram = |name| stats::histogram(name, &mine);
         Stats {
             ops: OPS.iter().map(op).collect(),
-            commit: histogram("pdisk_commit_seconds", "Time of group commits"),
-            commit_records: counter("pdisk_commit_records", "Records made durable by group commits"),
-            commit_bytes: counter("pdisk_commit_bytes", "Bytes written to the log"),
-            checkpoint: histogram("pdisk_checkpoint_seconds", "Time of checkpoints"),
-            failed: stats::gauge("pdisk_failed", "1 if the pdisk has latched itself failed", &mine),
-            index_bytes: stats::gauge("pdisk_index_bytes", "Memory that the index takes, at most", &mine),
-            short: stats::gauge("pdisk_short", "1 while the host's file system has no room", &mine),
-            failures: counter("pdisk_failures", "Times a pdisk latched itself failed"),
-            lost: counter("pdisk_lost_strips", "Strips found unreadable or not matching their CRCs"),
+            commit: histogram("pdisk_commit_seconds"),
+            commit_records: counter("pdisk_commit_records"),
+            commit_bytes: counter("pdisk_commit_bytes"),
+            checkpoint: histogram("pdisk_checkpoint_seconds"),
+            failed: stats::gauge("pdisk_failed", &mine),
+            index_bytes: stats::gauge("pdisk_index_bytes", &mine),
+            short: stats::gauge("pdisk_short", &mine),
+            failures: counter("pdisk_failures"),
+            lost: counter("pdisk_lost_strips"),
         }
     }
 

@@ -51,6 +51,7 @@ impl fmt::Display for Fingerprint {
 
 /// Signs who is a member of its cluster.
 pub struct Authority {
+    cluster: ClusterId,
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
     fingerprint: Fingerprint,
@@ -63,18 +64,17 @@ impl Authority {
         let key = [&PKCS8_ED25519[..], &seed[..]].concat();
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(key), &PKCS_ED25519)
             .map_err(made("the authority's key"))?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, format!("ropewalk cluster {:032x}", cluster.0));
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        // The same whenever it is made. It ends with its cluster, not by a date, and holds where a clock was never set.
-        params.serial_number = Some(SerialNumber::from(vec![1]));
-        (params.not_before, params.not_after) = (UNIX_EPOCH.into(), (UNIX_EPOCH + NEVER).into());
+        let params = params(cluster);
         let certificate =
             params.self_signed(&key).map_err(made("the authority's certificate"))?.der().clone();
         let fingerprint = Fingerprint::of(&certificate);
-        Ok(Authority { issuer: Issuer::new(params, key), certificate, fingerprint })
+        Ok(Authority { cluster, issuer: Issuer::new(params, key), certificate, fingerprint })
+    }
+
+    /// A certificate for the one that comes after it: who believes this one believes that one, too.
+    pub(crate) fn certify(&self, newest: &Authority) -> Result<CertificateDer<'static>, TrustError> {
+        let signed = params(self.cluster).signed_by(newest.issuer.key(), &self.issuer);
+        Ok(signed.map_err(made("the new authority's certificate"))?.der().clone())
     }
 
     /// What others need to believe it.
@@ -112,25 +112,17 @@ impl Authority {
         Ok(params.signed_by(key, &self.issuer).map_err(made(what))?.der().clone())
     }
 
-    /// Another certificate, from now on for `life`, for the holder of one that this authority has signed, whether that one has ended
-    /// or not. The request is of the same key, which proves that it comes from the holder: for anybody else the new
-    /// certificate is worth nothing.
-    pub fn renew(
+    /// Another certificate, from now on for `life`, for the holder of one that `signer`, this authority or the one before it, has
+    /// signed, whether that one has ended or not. The request is of the same key, which proves that it comes from the holder:
+    /// for anybody else the new certificate is worth nothing.
+    pub(crate) fn renew(
         &self,
         certificate: &CertificateDer<'_>,
+        signer: &Authority,
         request: &[u8],
         life: Duration,
     ) -> Result<(Member, CertificateDer<'static>), TrustError> {
-        let term = Term::of(certificate)?;
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.clone()).map_err(tls("the authority's certificate"))?;
-        let parsed = ParsedCertificate::try_from(certificate).map_err(tls("the former certificate"))?;
-        let (algorithms, when) = (
-            provider().signature_verification_algorithms.all,
-            UnixTime::since_unix_epoch(Duration::from_secs(term.end)),
-        );
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], when, algorithms)
-            .map_err(tls("the former certificate"))?;
+        check_signed_by(certificate, &signer.certificate)?;
         let asked = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))
             .map_err(made("a request to sign"))?;
         let (_, former) =
@@ -154,6 +146,43 @@ impl Authority {
         let asked = CertificateSigningRequestParams::from_der(&request).map_err(made("a request to sign"))?;
         self.sign(member, &asked.public_key, life)
     }
+}
+
+/// Of the certificates of all authorities of a cluster.
+fn params(cluster: ClusterId) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, format!("ropewalk cluster {:032x}", cluster.0));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    // The same whenever it is made. It ends with its cluster, not by a date, and holds where a clock was never set.
+    params.serial_number = Some(SerialNumber::from(vec![1]));
+    (params.not_before, params.not_after) = (UNIX_EPOCH.into(), (UNIX_EPOCH + NEVER).into());
+    params
+}
+
+/// Refuses a certificate that this authority has not signed itself; whether it has ended is not looked at.
+fn check_signed_by(certificate: &CertificateDer<'_>, by: &CertificateDer<'_>) -> Result<(), TrustError> {
+    let what = "the certificate";
+    let mut roots = RootCertStore::empty();
+    roots.add(by.clone().into_owned()).map_err(tls("the authority's certificate"))?;
+    let parsed = ParsedCertificate::try_from(certificate).map_err(tls(what))?;
+    let (algorithms, when) = (
+        provider(base::CipherList::Default).signature_verification_algorithms.all,
+        UnixTime::since_unix_epoch(Duration::from_secs(Term::of(certificate)?.end)),
+    );
+    verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], when, algorithms).map_err(tls(what))
+}
+
+/// Whether this authority has signed a certificate itself.
+pub(crate) fn is_signed_by(certificate: &CertificateDer<'_>, by: &CertificateDer<'_>) -> bool {
+    check_signed_by(certificate, by).is_ok()
+}
+
+/// SHA-256 of the public key of a certificate: it stays the same when that is renewed.
+pub fn key_of(certificate: &CertificateDer<'_>) -> Result<[u8; 32], TrustError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|_| TrustError::NoMember)?;
+    Ok(Sha256::digest(parsed.public_key().raw).into())
 }
 
 impl fmt::Debug for Authority {

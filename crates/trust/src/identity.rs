@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use base::{ClusterId, MemberId};
+use base::{CipherList, ClusterId, MemberId};
 use rcgen::{KeyPair, PKCS_ED25519};
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
@@ -14,10 +14,11 @@ use rustls::{
 use wire::version::{Build, Span};
 
 use crate::{
-    Authority, Member, Nodes, Roles, Secret, Term, TrustError,
+    Authorities, Fingerprint, Member, Nodes, Roles, Secret, Term, TrustError,
+    authority::is_signed_by,
     judge::{Accepts, Judge},
     spoken::protocols,
-    tls::{made, provider, tls},
+    tls::{made, provider, suite, tls},
 };
 
 /// What a process is in its cluster, and what proves it. Clones share it.
@@ -25,36 +26,80 @@ use crate::{
 pub struct Identity {
     member: Arc<Member>,
     term: Term,
+    /// What the configurations are made of.
+    proof: Arc<Proof>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     open: Arc<ServerConfig>,
 }
 
+/// A private key (PKCS #8), what says whose it is, and the authorities that its holder believes.
+struct Proof {
+    key: PrivatePkcs8KeyDer<'static>,
+    /// The certificate, and behind it those that lead to an authority that others may believe.
+    chain: Vec<CertificateDer<'static>>,
+    /// The newest first.
+    authorities: Vec<CertificateDer<'static>>,
+    /// Theirs.
+    known: Vec<Fingerprint>,
+    /// The one that has signed the certificate.
+    signer: Fingerprint,
+}
+
 impl Identity {
     /// Of a process that has the cluster's secret: any member, by a certificate that it signs itself.
     pub fn from_secret(cluster: ClusterId, secret: &Secret) -> Result<Identity, TrustError> {
-        let authority = Authority::from_secret(cluster, secret)?;
-        let member = Member { cluster, id: MemberId(0), roles: Roles::ALL, nodes: Nodes::Any };
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
-        let certificate = authority.sign(&member, &key, Duration::ZERO)?;
-        Identity::new(key.serialize_der(), certificate, vec![authority.certificate().clone()])
+        Identity::from_authorities(cluster, &Authorities::from_secrets(cluster, secret, None)?)
     }
 
-    /// Of the holder of a private key (PKCS #8) and its certificate, who believes these authorities.
+    /// The same of one that has the cluster's authorities.
+    pub fn from_authorities(cluster: ClusterId, authorities: &Authorities) -> Result<Identity, TrustError> {
+        let member = Member { cluster, id: MemberId(0), roles: Roles::ALL, nodes: Nodes::Any };
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(made("a new key"))?;
+        let certificate = authorities.newest().sign(&member, &key, Duration::ZERO)?;
+        let chain = [certificate].into_iter().chain(authorities.behind().iter().cloned()).collect();
+        Identity::new(key.serialize_der(), chain, authorities.believed())
+    }
+
+    /// Of the holder of a private key (PKCS #8) and its certificate, who believes these authorities, the newest first. Behind the
+    /// certificate may be others, which lead from its authority to one that others may believe.
     pub fn new(
         key: Vec<u8>,
-        certificate: CertificateDer<'static>,
+        chain: Vec<CertificateDer<'static>>,
         authorities: Vec<CertificateDer<'static>>,
     ) -> Result<Identity, TrustError> {
-        let (member, term) = (Member::of(&certificate)?, Term::of(&certificate)?);
+        let certificate = chain.first().ok_or(TrustError::NoMember)?;
+        let (member, term) = (Arc::new(Member::of(certificate)?), Term::of(certificate)?);
+        let signer = authorities.iter().find(|authority| is_signed_by(certificate, authority));
+        let signer = signer.map(|authority| Fingerprint::of(authority)).ok_or(TrustError::OtherAuthority)?;
+        let known = authorities.iter().map(|one| Fingerprint::of(one)).collect();
+        let proof = Arc::new(Proof { key: key.into(), chain, authorities, known, signer });
+        Identity::made(member, term, proof, CipherList::Default)
+    }
+
+    /// The same with ciphers in the order that this asks for. A cipher by name goes before the other end's choice, unless that has
+    /// a name as well: then the side that accepts decides.
+    pub fn preferring(&self, list: CipherList) -> Result<Identity, TrustError> {
+        let proof = Arc::clone(&self.proof);
+        let mut new = Identity::made(Arc::clone(&self.member), self.term, proof, list)?;
+        Arc::make_mut(&mut new.client).alpn_protocols.clone_from(&self.client.alpn_protocols);
+        Arc::make_mut(&mut new.server).alpn_protocols.clone_from(&self.server.alpn_protocols);
+        Arc::make_mut(&mut new.open).alpn_protocols.clone_from(&self.open.alpn_protocols);
+        Ok(new)
+    }
+
+    fn made(
+        member: Arc<Member>,
+        term: Term,
+        proof: Arc<Proof>,
+        list: CipherList,
+    ) -> Result<Identity, TrustError> {
+        let Proof { key, chain, authorities, .. } = &*proof;
         let mut roots = RootCertStore::empty();
-        let behind = authorities.clone();
         for authority in authorities {
-            roots.add(authority).map_err(tls("an authority's certificate"))?;
+            roots.add(authority.clone()).map_err(tls("an authority's certificate"))?;
         }
-        let (roots, provider) = (Arc::new(roots), provider());
-        let key = PrivatePkcs8KeyDer::from(key);
-        let chain = vec![certificate.clone()];
+        let (roots, provider) = (Arc::new(roots), provider(list));
         let judge = Judge { accepts: Accepts::Members(Arc::clone(&roots)), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
@@ -70,7 +115,7 @@ impl Identity {
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key.clone_key().into())
+            .with_single_cert(chain.clone(), key.clone_key().into())
             .map_err(tls("the own certificate"))?;
         // Each connection proves everything anew: revoking must not wait for a ticket to expire.
         client.resumption = Resumption::disabled();
@@ -88,13 +133,16 @@ impl Identity {
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
             .with_client_cert_verifier(clients)
-            .with_single_cert([certificate].into_iter().chain(behind).collect(), key.into())
+            .with_single_cert(chain.iter().chain(authorities).cloned().collect(), key.clone_key().into())
             .map_err(tls("the own certificate"))?;
         (open.session_storage, open.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
         (open.enable_secret_extraction, open.alpn_protocols) = (true, spoken);
+        let named = suite(list).is_some();
+        (server.ignore_client_order, open.ignore_client_order) = (named, named);
         Ok(Identity {
-            member: Arc::new(member),
+            member,
             term,
+            proof: Arc::clone(&proof),
             client: Arc::new(client),
             server: Arc::new(server),
             open: Arc::new(open),
@@ -117,6 +165,25 @@ impl Identity {
     /// When the own certificate holds.
     pub fn term(&self) -> Term {
         self.term
+    }
+
+    /// The authority that has signed the own certificate.
+    pub fn signer(&self) -> Fingerprint {
+        self.proof.signer
+    }
+
+    /// The authorities that are believed, the newest first.
+    pub fn believed(&self) -> &[Fingerprint] {
+        &self.proof.known
+    }
+
+    /// Which of these has signed a certificate itself.
+    pub fn signer_of(&self, certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
+        self.proof
+            .authorities
+            .iter()
+            .find(|one| is_signed_by(certificate, one))
+            .map(|one| Fingerprint::of(one))
     }
 
     /// A handshake from the side that connects.
@@ -154,7 +221,7 @@ mod tests {
     use wire::hello::Role;
 
     use super::*;
-    use crate::Request;
+    use crate::{Authority, Request, Visitor};
 
     const CLUSTER: ClusterId = ClusterId(7);
 
@@ -169,6 +236,15 @@ mod tests {
 
     /// Both ends to the end of a handshake, with rustls' own connections; what each says of the other's certificate.
     fn shake(client: &Identity, server: &Identity) -> Result<(Member, Member), Error> {
+        let (client, server) = shaken(client, server)?;
+        let of = |certificates: Option<&[CertificateDer<'_>]>| Member::of(&certificates.unwrap()[0]).unwrap();
+        Ok((of(server.peer_certificates()), of(client.peer_certificates())))
+    }
+
+    fn shaken(
+        client: &Identity,
+        server: &Identity,
+    ) -> Result<(rustls::ClientConnection, rustls::ServerConnection), Error> {
         let name = ServerName::try_from("ropewalk").unwrap();
         let mut client = rustls::ClientConnection::new(client.client_config(), name)?;
         let mut server = rustls::ServerConnection::new(server.server_config())?;
@@ -182,14 +258,33 @@ mod tests {
             client.read_tls(&mut &bytes[..]).unwrap();
             client.process_new_packets()?;
         }
-        let of = |certificates: Option<&[CertificateDer<'_>]>| Member::of(&certificates.unwrap()[0]).unwrap();
-        Ok((of(server.peer_certificates()), of(client.peer_certificates())))
+        Ok((client, server))
+    }
+
+    /// A name goes before no name, on either side; of two names that of the side that accepts.
+    #[test]
+    fn a_cipher_is_used_where_it_is_asked_for() {
+        use CipherList::{Aes128, Aes256, AuthOnly, ChaCha20, Default, Empty};
+        let ours = Identity::from_secret(CLUSTER, &secret(1)).unwrap();
+        for (client, server, used) in [
+            (Default, Default, Aes128),
+            (Empty, AuthOnly, Aes128),
+            (Aes256, Default, Aes256),
+            (Default, Aes256, Aes256),
+            (ChaCha20, ChaCha20, ChaCha20),
+            (ChaCha20, Aes256, Aes256),
+            (Aes256, ChaCha20, ChaCha20),
+        ] {
+            let [client_end, server_end] = [client, server].map(|list| ours.preferring(list).unwrap());
+            let suite = shaken(&client_end, &server_end).unwrap().0.negotiated_cipher_suite();
+            assert_eq!(crate::cipher_of(suite.map(|s| s.suite())), Some(used), "{client} {server}");
+        }
     }
 
     fn signed(by: &Authority, member: &Member, life: Duration) -> Identity {
         let Request { key, request } = Request::new().unwrap();
         let certificate = by.sign_request(member, &request, life).unwrap();
-        Identity::new(key, certificate, vec![by.certificate().clone()]).unwrap()
+        Identity::new(key, vec![certificate], vec![by.certificate().clone()]).unwrap()
     }
 
     #[test]
@@ -226,29 +321,87 @@ mod tests {
 
     #[test]
     fn a_certificate_is_renewed_for_its_own_key_also_after_its_end() {
-        let (authority, other) = (
-            Authority::from_secret(CLUSTER, &secret(1)).unwrap(),
-            Authority::from_secret(CLUSTER, &secret(2)).unwrap(),
-        );
+        let [ours, other] = [1, 2].map(|n| Authorities::from_secrets(CLUSTER, &secret(n), None).unwrap());
+        let authority = ours.newest();
         let Request { key, request } = Request::new().unwrap();
         let month = Duration::from_secs(30 * 24 * 3600);
         for life in [Duration::from_nanos(1), Duration::from_secs(60), Duration::ZERO] {
             let former = authority.sign_request(&server3(), &request, life).unwrap();
             let again = Request::of(&key).unwrap().request;
-            let (member, renewed) = authority.renew(&former, &again, month).unwrap();
-            let (term, was) = (Term::of(&renewed).unwrap(), Term::of(&former).unwrap());
-            assert_eq!((member, term.life()), (server3(), month.as_secs()));
+            let renewed = ours.renew(&former, &again, month).unwrap();
+            let (term, was) = (Term::of(&renewed.certificate).unwrap(), Term::of(&former).unwrap());
+            assert_eq!((renewed.member, term.life()), (server3(), month.as_secs()));
             assert!(was.renew_at() <= was.end && was.end <= term.end || life.is_zero(), "{was:?} {term:?}");
             let identity =
-                Identity::new(key.clone(), renewed, vec![authority.certificate().clone()]).unwrap();
-            shake(&identity, &Identity::from_secret(CLUSTER, &secret(1)).unwrap()).unwrap();
+                Identity::new(key.clone(), vec![renewed.certificate], vec![authority.certificate().clone()]);
+            shake(&identity.unwrap(), &Identity::from_secret(CLUSTER, &secret(1)).unwrap()).unwrap();
             // Another key, another authority, no certificate.
             let stranger = Request::new().unwrap().request;
-            assert!(matches!(authority.renew(&former, &stranger, month), Err(TrustError::OtherKey)));
+            assert!(matches!(ours.renew(&former, &stranger, month), Err(TrustError::OtherKey)));
             assert!(other.renew(&former, &again, month).is_err());
-            assert!(authority.renew(&former[..former.len() - 1].to_vec().into(), &again, month).is_err());
-            assert!(authority.renew(&former, &again[1..], month).is_err());
+            assert!(ours.renew(&former[..former.len() - 1].to_vec().into(), &again, month).is_err());
+            assert!(ours.renew(&former, &again[1..], month).is_err());
         }
+    }
+
+    /// A joined machine and one with the secret at each stage of an exchange: before it, in it, after it.
+    #[test]
+    fn an_exchange_begins_and_ends_in_any_order_and_leaves_out_who_missed_it_whole() {
+        let stages = [(1, None), (2, Some(1)), (2, None)].map(|(newest, former): (u8, Option<u8>)| {
+            let former = former.map(secret);
+            Authorities::from_secrets(CLUSTER, &secret(newest), former.as_ref()).unwrap()
+        });
+        let joined = |at: &Authorities| {
+            let Request { key, request } = Request::new().unwrap();
+            let certificate =
+                at.newest().sign_request(&server3(), &request, Duration::from_secs(60)).unwrap();
+            let chain = [certificate].into_iter().chain(at.behind().iter().cloned()).collect();
+            Identity::new(key, chain, at.believed()).unwrap()
+        };
+        let all = stages.each_ref().map(|at| [joined(at), Identity::from_authorities(CLUSTER, at).unwrap()]);
+        for (i, these) in all.iter().enumerate() {
+            for (j, those) in all.iter().enumerate() {
+                for (one, other) in these.iter().flat_map(|one| those.iter().map(move |other| (one, other))) {
+                    assert_eq!(shake(one, other).is_ok(), i.abs_diff(j) < 2, "stages {i} and {j}");
+                }
+            }
+        }
+        // What was joined in the exchange and was off at its end still shows what the one before has signed: no harm.
+        let [before, during, after] = &all;
+        assert_eq!(after[1].signer_of(&joined_leaf(&stages[1])), Some(after[1].signer()));
+        assert_eq!(after[1].signer_of(&joined_leaf(&stages[0])), None);
+        assert_eq!(during[1].believed(), [after[1].signer(), before[1].signer()]);
+        // Who has a token of the one before, or its certificate, knows the manager until the end.
+        let known = |fingerprint, manager: &Identity| {
+            let visitor = Visitor::new(vec![fingerprint]).unwrap();
+            visit(&visitor, manager).is_ok()
+        };
+        let [first, second] = [before[1].signer(), after[1].signer()];
+        assert!(known(first, &before[1]) && known(first, &during[1]) && known(second, &during[1]));
+        assert!(known(second, &after[1]) && !known(first, &after[1]) && !known(second, &before[1]));
+        assert!(!known(second, &joined(&stages[2])), "it is no manager");
+    }
+
+    fn joined_leaf(at: &Authorities) -> CertificateDer<'static> {
+        at.newest().sign_request(&server3(), &Request::new().unwrap().request, Duration::ZERO).unwrap()
+    }
+
+    /// A visitor's handshake, up to where both know each other.
+    fn visit(visitor: &Visitor, manager: &Identity) -> Result<(), Error> {
+        let name = ServerName::try_from("ropewalk").unwrap();
+        let mut client = rustls::ClientConnection::new(visitor.config(), name)?;
+        let mut server = rustls::ServerConnection::new(Arc::clone(&manager.open))?;
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets()?;
+            bytes.clear();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut &bytes[..]).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::{Fingerprint, Member};
 pub(crate) enum Accepts {
     /// Of every member that these authorities have signed.
     Members(Arc<RootCertStore>),
-    /// Of managers whose authority has that fingerprint: they show its certificate behind their own.
-    ManagerOf(Fingerprint),
+    /// Of managers whose authority has one of these fingerprints: they show its certificate behind their own, and the next one's
+    /// that it has signed if it is being exchanged.
+    ManagerOf(Vec<Fingerprint>),
 }
 
 /// A judge for rustls.
@@ -58,12 +59,12 @@ impl ServerCertVerifier for Judge {
         let refused = |why| Error::InvalidCertificate(why);
         match &self.accepts {
             Accepts::Members(roots) => self.signed(certificate, roots, behind, now)?,
-            Accepts::ManagerOf(authority) => {
-                let authority = behind.iter().find(|one| Fingerprint::of(one) == *authority);
+            Accepts::ManagerOf(known) => {
+                let authority = behind.iter().find(|one| known.contains(&Fingerprint::of(one)));
                 let authority = authority.ok_or(refused(CertificateError::UnknownIssuer))?;
                 let mut roots = RootCertStore::empty();
                 roots.add(authority.clone().into_owned())?;
-                self.signed(certificate, &roots, &[], now)?;
+                self.signed(certificate, &roots, behind, now)?;
                 if !Member::of(certificate).is_ok_and(|member| member.roles.contains(Role::Manager)) {
                     return Err(refused(CertificateError::ApplicationVerificationFailure));
                 }

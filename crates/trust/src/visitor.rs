@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::CipherList;
 use rustls::{
     ClientConfig, Error, client::UnbufferedClientConnection, pki_types::ServerName, version::TLS13,
 };
@@ -18,10 +19,10 @@ use crate::{
 pub struct Visitor(Arc<ClientConfig>);
 
 impl Visitor {
-    /// Of the cluster whose authority this is.
-    pub fn new(authority: Fingerprint) -> Result<Visitor, TrustError> {
-        let provider = provider();
-        let judge = Judge { accepts: Accepts::ManagerOf(authority), provider: Arc::clone(&provider) };
+    /// Of the cluster one of whose authorities this is.
+    pub fn new(authorities: Vec<Fingerprint>) -> Result<Visitor, TrustError> {
+        let provider = provider(CipherList::Default);
+        let judge = Judge { accepts: Accepts::ManagerOf(authorities), provider: Arc::clone(&provider) };
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(tls("TLS"))?
@@ -31,6 +32,11 @@ impl Visitor {
         (client.enable_sni, client.enable_secret_extraction) = (false, true);
         client.alpn_protocols = protocols(Build::own().protocols);
         Ok(Visitor(Arc::new(client)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0)
     }
 
     /// A handshake.

@@ -33,6 +33,11 @@ pub enum AdminRequest {
         /// At most 256.
         stripes: Vec<base::StripeId>,
     },
+    /// What its seconds held.
+    Analytics {
+        /// A question of the part `analytics`, as JSON.
+        question: String,
+    },
 }
 
 /// The answer.

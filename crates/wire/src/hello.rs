@@ -59,7 +59,7 @@ pub struct Introduction {
     pub conns_max: u8,
     /// What the sender accepts of requests in the other direction (callbacks).
     pub window: Window,
-    /// Bits of optional features; unknown ones are ignored.
+    /// Bits of optional features; unknown ones are ignored. See [`AUTHONLY`].
     pub capabilities: u64,
     /// The sender's build.
     pub build: Build,
@@ -79,6 +79,10 @@ pub struct Seen {
     pub place: String,
 }
 
+/// A bit of the capabilities. In an introduction: the sender wants no more than that everything but bulk payloads is encrypted, and
+/// those have tags. In a welcome: so it is, on a bulk connection.
+pub const AUTHONLY: u64 = 1;
+
 /// What the accepting side says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
@@ -94,7 +98,7 @@ pub enum Welcome {
         conns_max: u8,
         /// What it accepts of unanswered requests on this connection.
         window: Window,
-        /// Its features.
+        /// Its features, and of those that the other side wants the ones that are in force. See [`AUTHONLY`].
         capabilities: u64,
         /// Its build.
         build: Build,

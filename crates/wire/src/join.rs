@@ -1,6 +1,6 @@
 //! How a machine joins a cluster, and has its certificate renewed: what it says to the manager without one, and what it hears.
 
-use base::{ClusterId, NodeId};
+use base::{CipherList, ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::hello::Role;
@@ -16,6 +16,8 @@ pub struct JoinRequest {
     pub name: String,
     /// "ip:port" of its server; none for clients.
     pub addrs: Vec<String>,
+    /// The rack that its server is in; empty: none that is known.
+    pub rack: String,
     /// Its key to be signed: a request as PKCS #10 has it.
     pub request: Vec<u8>,
 }
@@ -45,10 +47,18 @@ pub enum VisitReply {
         reason: String,
     },
     /// The new certificate.
-    Renewed {
-        /// It.
-        certificate: Vec<u8>,
-    },
+    Renewed(Box<Signed>),
+}
+
+/// A certificate, and what goes with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Signed {
+    /// It.
+    pub certificate: Vec<u8>,
+    /// What is shown behind it: while the cluster's authority is exchanged, that of the newest by the one before.
+    pub behind: Vec<Vec<u8>>,
+    /// The authorities to believe, the newest first; two while one is exchanged.
+    pub authorities: Vec<Vec<u8>>,
 }
 
 /// What a new member needs to know.
@@ -63,9 +73,7 @@ pub struct Joined {
     /// Its node, if it is a server.
     pub node: Option<NodeId>,
     /// The certificate of its key.
-    pub certificate: Vec<u8>,
-    /// The cluster's authority.
-    pub authority: Vec<u8>,
-    /// Connections need not be encrypted after the handshake.
-    pub clear: bool,
+    pub signed: Signed,
+    /// How connections are protected, where the cluster's tunable says nothing.
+    pub cipher_list: CipherList,
 }

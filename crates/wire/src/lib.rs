@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod blocks;
 pub mod crc;
+pub mod credentials;
 pub mod frame;
 pub mod hello;
 pub mod join;

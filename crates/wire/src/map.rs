@@ -7,6 +7,8 @@ use base::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::credentials::Squash;
+
 /// One version of the cluster map.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterMap {
@@ -32,6 +34,26 @@ pub struct ClusterMap {
     pub limited: Vec<LimitedMember>,
     /// The level of the cluster: nothing is stored in a way that came with a later one.
     pub level: u16,
+    /// The racks that nodes are in, by rising node; who is not here is in none that is known.
+    pub racks: Vec<NodeRack>,
+}
+
+/// The rack of a node: what is lost together.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeRack {
+    /// The node.
+    pub node: NodeId,
+    /// The rack's name.
+    pub rack: String,
+}
+
+/// What may be lost at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FailureDomain {
+    /// A node with all its pdisks.
+    Node,
+    /// A rack with all its nodes.
+    Rack,
 }
 
 /// A node.
@@ -193,6 +215,8 @@ pub struct Limits {
     pub read_only: bool,
     /// The directory that is its root, of the one file system that it may mount; none: that file system's.
     pub subtree: Option<Subtree>,
+    /// Whom its programs act as.
+    pub squash: Squash,
 }
 
 /// A directory and all below.
@@ -216,7 +240,11 @@ pub struct LimitedMember {
 impl Limits {
     /// Whether it takes no part in resolving what ended sessions left: that goes over the whole file system, and writes.
     pub fn is_guest(&self) -> bool {
-        self.read_only || self.subtree.is_some()
+        self.read_only || self.is_checked()
+    }
+    /// Whether it may use some files and others not: the manager says which, to servers as well.
+    pub fn is_checked(&self) -> bool {
+        self.subtree.is_some() || self.squash.is_any()
     }
     /// Whether it may use a file system.
     pub fn allow(&self, fs: FsId) -> bool {
@@ -246,6 +274,25 @@ impl ClusterMap {
     /// The pdisk with this id.
     pub fn pdisk(&self, id: PdiskId) -> Option<&PdiskEntry> {
         self.pdisks.iter().find(|p| p.id == id)
+    }
+    /// The name of the rack that a node is in.
+    pub fn rack_of(&self, node: NodeId) -> Option<&str> {
+        let at = self.racks.binary_search_by_key(&node, |of| of.node).ok()?;
+        Some(&self.racks[at].rack)
+    }
+    /// A number of the rack that a pdisk is in, for its layout: that of the first node there. A node of no rack is one by
+    /// itself. None while no racks are known.
+    pub fn rack_number(&self, id: PdiskId) -> Option<u32> {
+        if self.racks.is_empty() {
+            return None;
+        }
+        let node = self.pdisk(id)?.nodes.first().copied()?;
+        let same = |rack| self.racks.iter().find(|of| of.rack == rack);
+        Some(self.rack_of(node).and_then(same).map_or(node, |of| of.node).0)
+    }
+    /// A pdisk for people: its name, and its number, by which files and logs know it.
+    pub fn pdisk_called(&self, id: PdiskId) -> String {
+        self.pdisk(id).map_or_else(|| id.to_string(), |pdisk| format!("{} ({id})", pdisk.name))
     }
     /// The pool with this id.
     pub fn pool(&self, id: PoolId) -> Option<&PoolEntry> {

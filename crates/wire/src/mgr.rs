@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
+    credentials::Credentials,
     hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
-    map::{ClusterMap, FsEntry, Limits},
+    map::{ClusterMap, FailureDomain, FsEntry, Limits},
     owned::{OwnedRun, Owner},
     token::{Need, Recall, Token},
 };
 
 mod allowed;
+mod kinds;
 mod namespace;
 mod report;
 
@@ -248,6 +250,8 @@ pub enum MgrRequest {
         change: Change,
         /// The caller will use a file that is made: it gets its token with the answer, if it is to be had at once.
         hold: bool,
+        /// On whose behalf; said by mounts of squashed machines, where it is known.
+        by: Option<Credentials>,
     },
     /// Several changes in one transaction's batch, each with its own identity and outcome.
     MutateMany {
@@ -338,6 +342,8 @@ pub enum MgrRequest {
         block_size: u32,
         /// The pdisks it is laid out over; empty: all that are to hold something.
         pdisks: Vec<PdiskId>,
+        /// It is made only if the loss of any one of these is survived.
+        survives: Option<FailureDomain>,
     },
     /// A new, empty file system. Asking again for the same is harmless.
     FsCreate {
@@ -418,7 +424,7 @@ pub enum MgrRequest {
         /// Which.
         node: NodeId,
     },
-    /// A node gets another name, or other addresses. What its server names when it registers replaces these.
+    /// A node gets another name, other addresses, or another rack. What its server names when it registers replaces these.
     NodeSet {
         /// Which.
         node: NodeId,
@@ -426,6 +432,8 @@ pub enum MgrRequest {
         name: Option<String>,
         /// Its new addresses; none: as they are.
         addrs: Option<Vec<String>>,
+        /// The rack that it is in, as a node may be named; empty: in none that is known; none: as it is.
+        rack: Option<String>,
     },
     /// The highest number of a pdisk that was ever given: a new one is above it.
     LastPdisk,
@@ -465,14 +473,28 @@ pub enum MgrRequest {
     Versions,
     /// The newest level that the manager's build knows is the cluster's from now on; refused while somebody's does not know it.
     Finalize,
-    /// Whether a session that is bound to a subtree may use files. A server asks, before it touches their strips.
+    /// Whether a session that may not use all files may use these. A server asks, before it touches their strips.
     MayUse {
         /// Whose.
         session: SessionId,
         /// At most [`crate::nsd::BATCH_MAX`].
         files: Vec<InodeNo>,
+        /// To write them, else to read them.
+        write: bool,
+    },
+    /// Which authorities of the cluster are believed, and by which the asker's certificate was signed last.
+    Authorities,
+    /// A path of each of some files, for people.
+    Paths {
+        /// Of which file system.
+        fs: FsId,
+        /// At most [`PATHS_MAX`].
+        files: Vec<InodeNo>,
     },
 }
+
+/// Files whose paths are asked for at once, at most.
+pub const PATHS_MAX: usize = 4096;
 
 /// Who asks to be let in.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -487,10 +509,16 @@ pub struct Admission {
     pub name: String,
     /// "ip:port".
     pub addrs: Vec<String>,
+    /// The rack that the node is in; empty: none that is known.
+    pub rack: String,
     /// The manager's time, seconds since 1970.
     pub now: u64,
     /// When its certificate is to end, seconds since 1970.
     pub until: u64,
+    /// Who signs it: SHA-256 of the authority's certificate.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key.
+    pub key: [u8; 32],
 }
 
 /// A certificate that takes the place of another one.
@@ -504,6 +532,23 @@ pub struct Recertified {
     pub now: u64,
     /// When it ends, seconds since 1970.
     pub until: u64,
+    /// Who signs it: SHA-256 of the authority's certificate.
+    pub authority: [u8; 32],
+    /// SHA-256 of its public key, which the one before certified as well.
+    pub key: [u8; 32],
+    /// The one before was signed by an authority that is being exchanged, whose key others may have.
+    pub of_former: bool,
+}
+
+/// The authorities of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AuthorityReport {
+    /// SHA-256 of the certificates of those that are believed, the newest first, which signs; two while one is exchanged.
+    pub believed: Vec<[u8; 32]>,
+    /// By which the asker's certificate was signed last, if the asker is a machine that has joined; 0: not known.
+    pub own: Option<[u8; 32]>,
+    /// Processes that are connected to the manager by a certificate of another one than the newest.
+    pub others: Vec<(MemberId, Role, NodeId)>,
 }
 
 /// Who has joined.
@@ -527,6 +572,8 @@ pub struct MemberInfo {
     pub revoked: bool,
     /// What its sessions may do.
     pub limits: Limits,
+    /// Who has signed its certificate: SHA-256 of the authority's certificate; 0: not known.
+    pub authority: [u8; 32],
 }
 
 /// Longest time for which a machine is invited, seconds: a week.
@@ -733,6 +780,10 @@ pub enum MgrReply {
     Versions(Box<VersionReport>),
     /// See [`MgrRequest::MayUse`]: all of them.
     MayUse(bool),
+    /// See [`MgrRequest::Authorities`].
+    Authorities(Box<AuthorityReport>),
+    /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
+    Paths(Vec<Vec<u8>>),
 }
 
 /// Why the manager did not do it.

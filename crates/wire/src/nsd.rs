@@ -157,6 +157,21 @@ impl NsdRequest {
             | NsdRequest::Suspect { .. } => false,
         }
     }
+    /// The file of the first strip that it names.
+    pub fn first_file(&self) -> Option<(FsId, InodeNo)> {
+        let strip = match self {
+            NsdRequest::Prepare { strip, .. } | NsdRequest::Install { strip, .. } => Some(&strip.strip),
+            NsdRequest::Adopt { items, .. } | NsdRequest::Discard { items, .. } => {
+                items.first().map(|(strip, _)| strip)
+            }
+            NsdRequest::Seal { strips, .. } | NsdRequest::State { strips, .. } => strips.first(),
+            NsdRequest::Read { read, .. } => Some(&read.strip),
+            NsdRequest::Suspect { strip, .. } => Some(strip),
+            NsdRequest::Delete { items, .. } => return items.first().map(|strips| (strips.fs, strips.inode)),
+            NsdRequest::ListGroup { .. } | NsdRequest::ListPrepared { .. } => None,
+        };
+        strip.map(|strip| (strip.stripe.fs, strip.stripe.inode))
+    }
     /// The files of a file system whose strips it names, without repetitions that follow each other; none if it names anything else.
     pub fn files_of(&self, fs: FsId) -> Option<Vec<InodeNo>> {
         let all: Vec<(FsId, InodeNo)> = {

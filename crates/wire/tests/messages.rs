@@ -54,15 +54,16 @@ fn samples<T: DeserializeOwned>(variants: usize) -> Vec<Vec<u8>> {
 #[test]
 fn who_may_ask_what_stands_in_the_documents() {
     let mut rows = std::collections::BTreeMap::new();
-    for bytes in samples::<MgrRequest>(57) {
+    for bytes in samples::<MgrRequest>(58) {
         let request: MgrRequest = postcard::from_bytes(&bytes).unwrap();
         let name = format!("{request:?}");
         let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+        assert_eq!(MgrRequest::name_of(bytes[0]).replace('_', ""), name.to_lowercase());
         let may = [Role::Server, Role::Client, Role::Admin, Role::Lab].map(|role| request.is_for(role));
         let before = rows.insert(name, may);
         assert!(before.is_none_or(|before| before == may), "{request:?}");
     }
-    assert_eq!(rows.len(), 57);
+    assert_eq!(rows.len(), 58);
     let cell = |may: bool| if may { "yes" } else { "" };
     let row = |(name, [server, client, admin, lab]): (&String, &[bool; 4])| {
         assert!(!lab, "{name}: the lab has no business here");
@@ -84,11 +85,11 @@ fn who_may_ask_what_stands_in_the_documents() {
 #[test]
 fn changed_messages_are_refused_or_mean_something() {
     let all = [
-        samples::<MgrRequest>(57),
+        samples::<MgrRequest>(58),
         samples::<MgrReply>(33),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
-        samples::<AdminRequest>(6),
+        samples::<AdminRequest>(7),
         samples::<AdminReply>(2),
         samples::<NetRequest>(1),
         samples::<Welcome>(2),

@@ -13,15 +13,17 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::operations::{Amount, FINE, LATENCY_BUCKETS};
+
 /// log2 of the buckets in each power of two.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
 /// Values from 2^RANGE_BITS nanoseconds share the last bucket.
 const RANGE_BITS: u32 = 40;
-const BUCKETS: usize = (RANGE_BITS - SUB_BITS + 1) as usize * SUB;
+pub(super) const BUCKETS: usize = (RANGE_BITS - SUB_BITS + 1) as usize * SUB;
 
 /// The bucket of a value.
-fn bucket_of(ns: u64) -> usize {
+pub(super) fn bucket_of(ns: u64) -> usize {
     if ns < SUB as u64 {
         return ns as usize;
     }
@@ -31,7 +33,7 @@ fn bucket_of(ns: u64) -> usize {
 }
 
 /// The least value of bucket `index`; that of `BUCKETS` is the end of the last one.
-fn bucket_start(index: usize) -> u64 {
+pub(super) fn bucket_start(index: usize) -> u64 {
     if index < SUB {
         return index as u64;
     }
@@ -100,9 +102,30 @@ impl Histogram {
         snapshot
     }
 
-    /// (events, sum of nanoseconds) so far.
-    pub(super) fn totals(&self) -> (u64, u64) {
-        (self.0.buckets.iter().map(|b| b.load(Relaxed)).sum(), self.0.sum_ns.load(Relaxed))
+    /// The sum of nanoseconds so far.
+    pub(super) fn sum_ns(&self) -> u64 {
+        self.0.sum_ns.load(Relaxed)
+    }
+
+    /// Events so far by [`LATENCY_BUCKETS`].
+    pub(super) fn by_latency(&self) -> [u64; LATENCY_BUCKETS] {
+        let mut all = [0; LATENCY_BUCKETS];
+        for (index, bucket) in self.0.buckets.iter().enumerate() {
+            all[index / FINE] += bucket.load(Relaxed);
+        }
+        all
+    }
+
+    /// Adds events that were counted elsewhere, in the finest bucket that is known of each.
+    pub(super) fn absorb(&self, amount: &Amount) {
+        let cells = &*self.0;
+        for &(bucket, n) in &amount.latency {
+            let index = (usize::from(bucket) * FINE).min(BUCKETS - FINE);
+            cells.buckets[index + FINE / 2].fetch_add(u64::from(n), Relaxed);
+            cells.min_ns.fetch_min(bucket_start(index), Relaxed);
+            cells.max_ns.fetch_max(bucket_start(index + FINE) - 1, Relaxed);
+        }
+        cells.sum_ns.fetch_add(amount.ns, Relaxed);
     }
 }
 

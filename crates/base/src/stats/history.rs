@@ -1,135 +1,299 @@
-//! The last two minutes of every series, one point a tick. Owns a ring of totals for each series; rates
-//! and means are computed when it is read.
+//! What every second of this process held: operations by key, and what each series of the registry gained.
+//! Owns the seconds as encoded bytes, the newest [`SECONDS_MAX`] of them within [`set_history_bytes`]; older ones go.
+//! One thread closes a second, on the whole second of the system's clock. A second that it missed (a machine that
+//! stood still) is a gap, and what happened in it counts in the one that follows.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
+    collections::VecDeque,
+    sync::{Arc, LazyLock, Once},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Cell, HISTORY_SECONDS, Kind};
+use super::{
+    Gauge, gauge,
+    operations::{self, Amount, LATENCY_BUCKETS, Operations, Recorder},
+    registry,
+    table::{self, Measure},
+};
 
-/// One interval of one series: a counter's or histogram's events a second, a gauge's value.
-#[derive(Clone, Copy)]
-struct Point {
-    value: f64,
-    mean_seconds: f64,
-}
+/// Seconds kept in memory, at most.
+pub const SECONDS_MAX: usize = 3600;
+/// Keys of a set that a second keeps apart.
+pub const ROWS_MAX: usize = 512;
 
-/// The history of one series.
-#[derive(Default)]
-pub(super) struct Ring {
-    points: VecDeque<Point>,
-    /// (events, sum) at the last tick; none before the first.
-    last: Option<(u64, u64)>,
-}
-
-impl Ring {
-    /// Adds the interval that ends now. The first tick of a counter only sets where it starts.
-    pub(super) fn tick(&mut self, cell: &Cell, elapsed: Duration) {
-        let (events, sum) = match cell {
-            Cell::Gauge(gauge) => return self.push(Point { value: gauge.get() as f64, mean_seconds: 0.0 }),
-            Cell::Counter(counter) => (counter.get(), 0),
-            Cell::Histogram(histogram) => histogram.totals(),
-        };
-        let Some((events_before, sum_before)) = self.last.replace((events, sum)) else { return };
-        let n = events.wrapping_sub(events_before) as f64;
-        let ns = sum.wrapping_sub(sum_before) as f64;
-        self.push(Point {
-            value: n / elapsed.as_secs_f64().max(1e-9),
-            mean_seconds: if n > 0.0 { ns / n / 1e9 } else { 0.0 },
-        });
-    }
-
-    fn push(&mut self, point: Point) {
-        if self.points.len() == HISTORY_SECONDS {
-            self.points.pop_front();
-        }
-        self.points.push_back(point);
-    }
-
-    /// (values, mean seconds of histograms), oldest first.
-    pub(super) fn points(&self, kind: Kind) -> (Vec<f64>, Vec<f64>) {
-        let values = self.points.iter().map(|p| p.value).collect();
-        let means = match kind {
-            Kind::Histogram => self.points.iter().map(|p| p.mean_seconds).collect(),
-            Kind::Counter | Kind::Gauge => Vec::new(),
-        };
-        (values, means)
-    }
-}
-
-/// The last intervals of some series.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct History {
-    /// The end of each interval, counted back from the newest, oldest first.
-    pub seconds_ago: Vec<f64>,
-    /// One entry a series.
-    pub series: Vec<SeriesHistory>,
-}
-
-/// The last intervals of one series. It may have fewer points than there are intervals: they are the newest.
+/// What a series gained in a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SeriesHistory {
-    /// The family.
-    pub name: String,
-    /// Label keys and values.
-    pub labels: BTreeMap<String, String>,
-    /// What it holds.
-    pub kind: Kind,
-    /// Counters and histograms: events a second. Gauges: the value at the end of the interval.
-    pub values: Vec<f64>,
-    /// Histograms: the mean latency of the interval's events, 0 without events. Others: empty.
-    pub mean_seconds: Vec<f64>,
+pub enum Gain {
+    /// A counter's gain.
+    Counter(u64),
+    /// A gauge's value at the end; 0 is left out.
+    Gauge(i64),
+    /// A histogram's new events.
+    Histogram(Amount),
+}
+
+/// One second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Its end, seconds since 1970.
+    pub at: u64,
+    /// Time since the end of the one before, microseconds.
+    pub elapsed_us: u64,
+    /// Operations by set.
+    pub operations: Vec<Operations>,
+    /// By number of the series; see [`super::Registry::series`].
+    pub series: Vec<(u32, Gain)>,
+}
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// Seconds.
+    pub seconds: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Bytes that they may take.
+    #[serde(rename = "max_bytes")]
+    pub bytes_max: usize,
+}
+
+struct History {
+    /// (end, encoded), oldest first.
+    seconds: VecDeque<(u64, Arc<[u8]>)>,
+    kept: Kept,
+}
+
+static HISTORY: LazyLock<Mutex<History>> = LazyLock::new(|| {
+    let kept = Kept { bytes_max: 32 << 20, ..Kept::default() };
+    Mutex::new(History { seconds: VecDeque::new(), kept })
+});
+
+impl History {
+    fn push(&mut self, at: u64, bytes: Arc<[u8]>) {
+        self.kept.bytes += bytes.len();
+        self.seconds.push_back((at, bytes));
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        while self.seconds.len() > SECONDS_MAX || self.kept.bytes > self.kept.bytes_max {
+            let Some((_, bytes)) = self.seconds.pop_front() else { break };
+            self.kept.bytes -= bytes.len();
+        }
+        self.kept.seconds = self.seconds.len();
+    }
+}
+
+/// Bytes that the seconds may take from now on.
+pub fn set_history_bytes(bytes_max: usize) {
+    let mut history = HISTORY.lock();
+    history.kept.bytes_max = bytes_max;
+    history.shrink();
+}
+
+/// Memory that history and the counting of operations take in this process at most, bytes.
+pub fn memory_max() -> u64 {
+    let recorders: usize = operations::recorders().map(Recorder::memory).sum();
+    (HISTORY.lock().kept.bytes_max + recorders) as u64
+}
+
+/// What is kept now.
+pub fn kept() -> Kept {
+    HISTORY.lock().kept
+}
+
+/// The seconds that end after `after` and not after `to` (seconds since 1970), oldest first, one at a time.
+pub fn seconds(after: u64, to: u64) -> impl Iterator<Item = Second> {
+    let history = HISTORY.lock();
+    let of = history.seconds.iter().filter(|(at, _)| (after + 1..=to).contains(at));
+    let encoded: Vec<Arc<[u8]>> = of.map(|(_, bytes)| Arc::clone(bytes)).collect();
+    // Our own bytes: none is left out.
+    encoded.into_iter().filter_map(|bytes| postcard::from_bytes(&bytes).ok())
+}
+
+/// Begins to keep history in this process; further calls change nothing.
+pub fn keep() -> std::io::Result<()> {
+    static BEGUN: Once = Once::new();
+    let mut result = Ok(());
+    BEGUN.call_once(|| {
+        result = std::thread::Builder::new().name("statistics".to_owned()).spawn(run).map(drop);
+    });
+    result
+}
+
+/// The present, whole seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn run() {
+    let mut closing = Closing::new();
+    loop {
+        let of_second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+        std::thread::sleep(Duration::from_nanos(1_000_000_000 - u64::from(of_second)));
+        closing.close(now());
+    }
+}
+
+/// Closes seconds.
+struct Closing {
+    last: Instant,
+    cost: Gauge,
+    bytes: Gauge,
+    seconds: Gauge,
+}
+
+impl Closing {
+    fn new() -> Closing {
+        Closing {
+            last: Instant::now(),
+            cost: gauge("analytics_cost_millionths", &[]),
+            bytes: gauge("analytics_history_bytes", &[]),
+            seconds: gauge("analytics_history_depth_seconds", &[]),
+        }
+    }
+
+    fn close(&mut self, at: u64) {
+        let begun = Instant::now();
+        let elapsed = begun - std::mem::replace(&mut self.last, begun);
+        let mut recording = Duration::ZERO;
+        let mut all = Vec::new();
+        for recorder in operations::recorders() {
+            let (operations, totals, took) = recorder.close(ROWS_MAX);
+            recording += took;
+            roll_up(recorder, totals.into_iter());
+            if !operations.rows.is_empty() || !operations.other.is_empty() {
+                all.push(operations);
+            }
+        }
+        let elapsed_us = elapsed.as_micros() as u64;
+        let second = Second { at, elapsed_us, operations: all, series: registry().gains() };
+        if let Ok(bytes) = postcard::to_stdvec(&second) {
+            HISTORY.lock().push(at, bytes.into());
+        }
+        let kept = kept();
+        self.bytes.set(kept.bytes as i64);
+        self.seconds.set(kept.seconds as i64);
+        let spent = recording + begun.elapsed();
+        self.cost.set((spent.as_secs_f64() / elapsed.as_secs_f64().max(1e-3) * 1e6) as i64);
+    }
+}
+
+/// Adds a second's operations to the families that others read (Prometheus, `status`).
+fn roll_up(recorder: &Recorder, totals: impl Iterator<Item = (u8, Amount)>) {
+    for (op, amount) in totals {
+        let labels = [("op", recorder.op_name(op))];
+        if let Some(family) = table::family_of(recorder.set(), Measure::Operations) {
+            super::histogram(family, &labels).absorb(&amount);
+        }
+        if let Some(family) = table::family_of(recorder.set(), Measure::Bytes) {
+            super::counter(family, &labels).add(amount.bytes);
+        }
+    }
+}
+
+/// What a series held when the last second ended.
+#[derive(Default)]
+pub(super) struct Last {
+    count: u64,
+    sum_ns: u64,
+    latency: Option<Box<[u64; LATENCY_BUCKETS]>>,
+}
+
+impl Last {
+    /// What the series gained since; none if nothing.
+    pub(super) fn gain(&mut self, cell: &registry::Cell) -> Option<Gain> {
+        match cell {
+            registry::Cell::Gauge(gauge) => Some(gauge.get()).filter(|n| *n != 0).map(Gain::Gauge),
+            registry::Cell::Counter(counter) => {
+                let now = counter.get();
+                let gained = now.wrapping_sub(std::mem::replace(&mut self.count, now));
+                (gained > 0).then_some(Gain::Counter(gained))
+            }
+            registry::Cell::Histogram(histogram) => {
+                let sum_ns = histogram.sum_ns();
+                if sum_ns == self.sum_ns {
+                    return None;
+                }
+                let ns = sum_ns.wrapping_sub(std::mem::replace(&mut self.sum_ns, sum_ns));
+                let before = self.latency.get_or_insert_with(|| Box::new([0; LATENCY_BUCKETS]));
+                let mut amount = Amount { ns, ..Amount::default() };
+                for (bucket, now) in histogram.by_latency().into_iter().enumerate() {
+                    let n = now - std::mem::replace(&mut before[bucket], now);
+                    if n > 0 {
+                        amount.ops += n;
+                        amount.latency.push((bucket as u8, u32::try_from(n).unwrap_or(u32::MAX)));
+                    }
+                }
+                Some(Gain::Histogram(amount))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::HISTORY_SECONDS;
-    use crate::stats::Registry;
+    use super::*;
+    use crate::stats::{Registry, operations::latency_bucket};
 
     #[test]
-    fn rates_levels_and_means_by_interval() {
+    fn a_series_gains_what_was_counted_since() {
         let registry = Registry::new();
         let counter = registry.counter("sent", "", &[]).unwrap();
         let gauge = registry.gauge("queue", "", &[]).unwrap();
         let histogram = registry.histogram("op_seconds", "", &[]).unwrap();
-        registry.tick(Duration::from_secs(100));
         counter.add(30);
-        gauge.set(4);
+        gauge.set(-4);
         histogram.record(Duration::from_millis(2));
         histogram.record(Duration::from_millis(4));
-        registry.tick(Duration::from_secs(102));
-        registry.tick(Duration::from_secs(102));
-        registry.tick(Duration::from_secs(101));
-        registry.tick(Duration::from_secs(103));
-
-        let history = registry.history("");
-        assert_eq!(history.seconds_ago, [3.0, 1.0, 0.0]);
-        let of = |name: &str| history.series.iter().find(|s| s.name == name).unwrap();
-        assert_eq!(of("sent").values, [15.0, 0.0]);
-        assert_eq!(of("queue").values, [0.0, 4.0, 4.0]);
-        assert_eq!(of("op_seconds").values, [1.0, 0.0]);
-        assert_eq!(of("op_seconds").mean_seconds, [0.003, 0.0]);
-        assert_eq!(registry.history("se").series.len(), 1);
+        let names = registry.series();
+        let by_name = |gains: Vec<(u32, Gain)>, name: &str| {
+            gains.into_iter().find(|(number, _)| names[number].0 == name).map(|g| g.1)
+        };
+        let first = registry.gains();
+        assert_eq!(by_name(first.clone(), "sent"), Some(Gain::Counter(30)));
+        assert_eq!(by_name(first.clone(), "queue"), Some(Gain::Gauge(-4)));
+        let bucket = |ms: u64| latency_bucket(ms * 1_000_000) as u8;
+        let expected =
+            Amount { ops: 2, bytes: 0, ns: 6_000_000, latency: vec![(bucket(2), 1), (bucket(4), 1)] };
+        assert_eq!(by_name(first, "op_seconds"), Some(Gain::Histogram(expected)));
+        counter.add(2);
+        let second = registry.gains();
+        assert_eq!(by_name(second.clone(), "sent"), Some(Gain::Counter(2)));
+        assert_eq!(by_name(second, "op_seconds"), None);
     }
 
     #[test]
-    fn old_intervals_go() {
-        let registry = Registry::new();
-        let counter = registry.counter("x", "", &[]).unwrap();
-        for second in 1..500u64 {
-            counter.add(second);
-            registry.tick(Duration::from_secs(second));
+    fn old_seconds_go_by_number_and_by_bytes() {
+        let mut history =
+            History { seconds: VecDeque::new(), kept: Kept { bytes_max: 1 << 20, ..Kept::default() } };
+        for at in 0..2 * SECONDS_MAX as u64 {
+            history.push(at, vec![0; 10].into());
         }
-        let history = registry.history("x");
-        assert_eq!(
-            (history.seconds_ago.len(), history.series[0].values.len()),
-            (HISTORY_SECONDS, HISTORY_SECONDS)
-        );
-        assert_eq!(history.series[0].values[HISTORY_SECONDS - 1], 499.0);
+        assert_eq!((history.kept.seconds, history.kept.bytes), (SECONDS_MAX, SECONDS_MAX * 10));
+        assert_eq!(history.seconds.front().unwrap().0, SECONDS_MAX as u64);
+        history.push(9999, vec![0; (1 << 20) - 25].into());
+        assert_eq!((history.kept.seconds, history.kept.bytes), (3, (1 << 20) - 5));
+    }
+
+    #[test]
+    fn a_second_survives_its_encoding() {
+        let amount = Amount { ops: 3, bytes: 12288, ns: 77, latency: vec![(9, 3)] };
+        let key = operations::Key { session: 5, inode: 7, op: 15, size: 13, ..Default::default() };
+        let row = operations::Row { key, amount: amount.clone(), missed: 1 };
+        let of =
+            Operations { set: operations::Set::File, rows: vec![row], other: vec![(16, amount.clone())] };
+        let second = Second {
+            at: 1_700_000_000,
+            elapsed_us: 1_000_100,
+            operations: vec![of],
+            series: vec![(4, Gain::Gauge(-2)), (5, Gain::Histogram(amount))],
+        };
+        let bytes = postcard::to_stdvec(&second).unwrap();
+        assert_eq!(postcard::from_bytes::<Second>(&bytes).unwrap(), second);
+        assert!(bytes.len() < 64, "{}", bytes.len());
     }
 }

@@ -1,12 +1,9 @@
 //! The families and series of a process, and the tree that `status --json` shows.
 //! The lock is taken when a handle is looked up and when all are shown, never when an event is counted.
 //! Memory is bounded: SERIES_MAX series, HISTOGRAMS_MAX of them histograms, FAMILIES_MAX families with one
-//! series each beyond that (`other`, or the only one of a family without labels), HISTORY_SECONDS of history.
+//! series each beyond that (`other`, or the only one of a family without labels).
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::{Deserialize, Serialize};
@@ -15,8 +12,8 @@ use thiserror::Error;
 use super::{
     cells::{Counter, Gauge},
     histogram::Histogram,
-    history::{History, Ring, SeriesHistory},
-    prometheus,
+    history::{Gain, Last},
+    prometheus, table,
 };
 
 /// Label sets of one counter or gauge family; further ones are counted together under [`OTHER`].
@@ -27,8 +24,6 @@ pub const HISTOGRAM_SERIES_PER_FAMILY_MAX: usize = 128;
 pub const SERIES_MAX: usize = 8192;
 /// Histograms of a process.
 pub const HISTOGRAMS_MAX: usize = 1024;
-/// Ticks that the history keeps: two minutes at one a second.
-pub const HISTORY_SECONDS: usize = 120;
 /// The label value of the series that takes what is beyond a bound.
 pub const OTHER: &str = "other";
 
@@ -86,6 +81,16 @@ pub enum StatsError {
         /// The label keys asked for.
         labels: Vec<&'static str>,
     },
+    /// The family does not stand in the table.
+    #[error("statistic {name}, {kind:?} with labels {labels:?}, does not stand so in stats/table.rs")]
+    Undeclared {
+        /// The family.
+        name: &'static str,
+        /// The kind asked for.
+        kind: Kind,
+        /// The label keys asked for.
+        labels: Vec<&'static str>,
+    },
     /// The process has as many families as it may.
     #[error("statistic {name} refused: a process has at most {FAMILIES_MAX} families")]
     TooManyFamilies {
@@ -112,7 +117,9 @@ impl Cell {
 
 pub(super) struct Series {
     pub(super) cell: Cell,
-    history: Ring,
+    /// In the order in which they were made.
+    number: u32,
+    last: Last,
 }
 
 pub(super) struct Family {
@@ -130,8 +137,6 @@ pub(super) struct Inner {
     series: usize,
     histograms: usize,
     refused: VecDeque<String>,
-    /// Time of each tick kept, and the time since the tick before it.
-    ticks: VecDeque<(Duration, Duration)>,
 }
 
 /// The families of a process. There is one, [`super::registry`]; tests make their own.
@@ -197,43 +202,22 @@ impl Registry {
         prometheus::text(&self.read())
     }
 
-    /// Closes one interval of the history. Called once a second with a time that only grows, from any
-    /// origin; a time that does not grow changes nothing.
-    pub fn tick(&self, now: Duration) {
+    /// What each series gained since this was asked last, by the number of the series. What is rolled up from
+    /// operations is left out: these are in the history themselves.
+    pub fn gains(&self) -> Vec<(u32, Gain)> {
         let inner = &mut *self.write();
-        let elapsed = match inner.ticks.back() {
-            Some(&(last, _)) if now <= last => return,
-            Some(&(last, _)) => now - last,
-            None => Duration::ZERO,
-        };
-        if inner.ticks.len() == HISTORY_SECONDS {
-            inner.ticks.pop_front();
-        }
-        inner.ticks.push_back((now, elapsed));
-        for series in inner.families.values_mut().flat_map(|f| f.series.values_mut()) {
-            series.history.tick(&series.cell, elapsed);
-        }
+        let families = inner.families.iter_mut().filter(|(name, _)| !table::is_rolled_up(name));
+        let series = families.flat_map(|(_, family)| family.series.values_mut());
+        series.filter_map(|s| Some((s.number, s.last.gain(&s.cell)?))).collect()
     }
 
-    /// The last [`HISTORY_SECONDS`] intervals of the families whose name starts with `prefix`.
-    pub fn history(&self, prefix: &str) -> History {
+    /// Name and labels of every series, by its number.
+    pub fn series(&self) -> HashMap<u32, (&'static str, BTreeMap<String, String>)> {
         let inner = self.read();
-        let newest = inner.ticks.back().map_or(Duration::ZERO, |t| t.0);
-        let mut series = Vec::new();
-        for (name, family) in inner.families.iter().filter(|(name, _)| name.starts_with(prefix)) {
-            for (values, s) in &family.series {
-                let (values_per_tick, mean_seconds) = s.history.points(family.kind);
-                series.push(SeriesHistory {
-                    name: (*name).to_owned(),
-                    labels: family.labels(values),
-                    kind: family.kind,
-                    values: values_per_tick,
-                    mean_seconds,
-                });
-            }
-        }
-        let seconds_ago = inner.ticks.iter().map(|(t, _)| (newest - *t).as_secs_f64()).collect();
-        History { seconds_ago, series }
+        let all = inner.families.iter().flat_map(|(&name, family)| {
+            family.series.iter().map(move |(values, s)| (s.number, (name, family.labels(values))))
+        });
+        all.collect()
     }
 
     /// Remembers a refused handle, so that it is seen in `status`.
@@ -299,9 +283,10 @@ impl Registry {
             values
         };
         let series = family.series.entry(values).or_insert_with(|| {
+            let number = inner.series as u32;
             inner.series += 1;
             inner.histograms += usize::from(kind == Kind::Histogram);
-            Series { cell: Cell::new(kind), history: Ring::default() }
+            Series { cell: Cell::new(kind), number, last: Last::default() }
         });
         handle(&series.cell).ok_or_else(|| clash(family))
     }
@@ -451,6 +436,8 @@ impl From<&Histogram> for HistSummary {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

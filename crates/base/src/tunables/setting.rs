@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::units::ByteSize;
+use crate::{CipherList, units::ByteSize};
 
 /// A type of value.
 pub(super) trait Setting: Copy + PartialEq {
@@ -173,6 +173,30 @@ impl Choice for TransferMode {
         &[("push", TransferMode::Push), ("fetch", TransferMode::Fetch)];
 }
 
+/// `auto`, and every cipherList.
+pub(super) const CIPHER_LISTS: [Option<CipherList>; 7] = [
+    None,
+    Some(CipherList::Empty),
+    Some(CipherList::AuthOnly),
+    Some(CipherList::Default),
+    Some(CipherList::Aes128),
+    Some(CipherList::Aes256),
+    Some(CipherList::ChaCha20),
+];
+
+/// None is `auto`: as each machine's `cluster.toml` says.
+impl Setting for Option<CipherList> {
+    fn read(text: &str) -> Result<Option<CipherList>, String> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(|_| "not one of the words".to_owned())
+    }
+    fn show(&self) -> String {
+        self.map_or("auto", CipherList::name).to_owned()
+    }
+}
+
 /// A number of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnCount {
@@ -242,6 +266,9 @@ mod tests {
         assert!(IoEngine::read("aio").is_err());
         assert_eq!(ConnCount::read("Auto"), Ok(ConnCount::Auto));
         assert_eq!(ConnCount::read("16"), Ok(ConnCount::Count(16)));
+        for (name, value) in CipherList::NAMES {
+            assert_eq!(Option::<CipherList>::read(name), Ok(Some(value)));
+        }
         let allowed = ConnCounts { max: 16 };
         assert!(["0", "17"].iter().all(|n| !allowed.allows(&ConnCount::read(n).unwrap())));
         assert!(ConnCount::read("many").is_err() && ConnCount::read("256").is_err());

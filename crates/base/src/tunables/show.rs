@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     attributes::{Change, Scope},
     error::TunableError,
+    scale::elsewhere,
     table::{ROWS, Row, Tunables},
 };
 
@@ -75,35 +76,14 @@ impl Tunables {
     }
 }
 
-/// Names of Storage Scale that are asked for and have no row of that name here.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("ignorePrefetchLUNCount", "read-ahead always follows maxMBpS and prefetchPct here, as with yes"),
-    ("logBufferCount", "there is no recovery log on the client here"),
-    ("logWrapThreads", "there is no recovery log on the client here"),
-    ("maxBufferDescs", "buffers are bounded by pagepool here"),
-    ("maxReceiverThreads", "connections are read by tasks here, on as many threads as there are CPUs"),
-    ("maxStatCache", "attributes are kept with their inodes here; see maxFilesToCache"),
-    ("nsdMaxWorkerThreads", "a server works on all that has come; a pdisk is bounded by queue_depth_max"),
-    ("nsdMinWorkerThreads", "workers are not kept idle here"),
-    ("nsdMultiQueue", "the rings of a node are num_io_queues here, those of one pdisk queues_per_pdisk"),
-    ("nsdRAIDFastWriteFSDataLimit", "it is called fast_write_limit here"),
-    ("nsdRAIDReconstructAggressiveness", "it is called rebuild_aggressiveness here"),
-    ("nsdSmallThreadRatio", "small and large requests share the queues of a pdisk here"),
-    ("nsdThreadsPerDisk", "a pdisk is bounded by queue_depth_max here"),
-    ("nsdThreadsPerQueue", "a ring has one thread here; a pdisk is bounded by queue_depth_max"),
-    ("scatterBuffers", "the page pool is always made of pages here"),
-    ("scatterBufferSize", "the page pool is always made of pages here"),
-    ("socketMaxListenConnections", "the listen backlog is not a tunable here"),
-];
-
 /// The row of this name, or what to write instead.
 pub(super) fn find(name: &str) -> Result<&'static Row, TunableError> {
     Row::find(name).ok_or_else(|| TunableError::Unknown { name: name.to_owned(), remedy: remedy(name) })
 }
 
 fn remedy(name: &str) -> String {
-    if let Some((_, answer)) = ELSEWHERE.iter().find(|(scale, _)| scale.eq_ignore_ascii_case(name)) {
-        return (*answer).to_owned();
+    if let Some(answer) = elsewhere(name) {
+        return answer.to_owned();
     }
     let wanted = &name.to_ascii_lowercase();
     let near = ROWS
@@ -246,9 +226,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_each_and_elsewhere_is_elsewhere() {
+    fn names_are_one_each() {
         let mut seen = BTreeSet::new();
-        for spelling in ROWS.iter().flat_map(|r| r.spellings()).chain(ELSEWHERE.iter().map(|e| e.0)) {
+        for spelling in ROWS.iter().flat_map(|r| r.spellings()) {
             assert!(seen.insert(spelling.to_ascii_lowercase()), "{spelling} twice");
         }
         assert!(ROWS.iter().enumerate().all(|(at, row)| row.index == at));

@@ -10,9 +10,12 @@ use super::{
         Change::{self, Live, Reopen, Restart},
         Scope::{self, Cluster, Mount, Node},
     },
-    setting::{Allowed, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
+    setting::{Allowed, CIPHER_LISTS, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
 };
-use crate::units::{ByteSize, GIB, KIB, MIB};
+use crate::{
+    CipherList,
+    units::{ByteSize, GIB, KIB, MIB},
+};
 
 const TIB: u64 = GIB << 10;
 
@@ -245,6 +248,12 @@ tunables! {
     }
 }
 "Network" {
+    /// What is encrypted of connections whose handshake has proven both ends. `DEFAULT` and the names of ciphers: everything.
+    /// `AUTHONLY`: everything but bulk payloads, whose every piece has a keyed tag. `EMPTY`: nothing, for networks that nobody else
+    /// reaches. Of two ends the stricter one decides. `auto`: as `cipher_list` in each machine's cluster.toml says.
+    cipher_list = "cipherList": Option<CipherList> {
+        default: None, range: CIPHER_LISTS, unit: "word", scope: Cluster, change: Live
+    }
     /// Bulk TCP connections between two nodes, over all rails together; the lower value of the two nodes
     /// counts. One connection fills one link at most and about one core.
     /// `auto`: found by measuring, for each peer.
@@ -377,6 +386,15 @@ tunables! {
     log_level = "logLevel": LogLevel {
         default: LogLevel::Info, range: [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug],
         unit: "word", scope: Cluster, change: Live
+    }
+    /// Whether mounts, servers and the manager count their operations one by one, by client, file, size and latency, for
+    /// `ropewalk analytics`. The other statistics are kept in any case.
+    analytics = "analytics": bool {
+        default: true, range: [true, false], unit: "word", scope: Cluster, change: Live
+    }
+    /// Memory that each process takes for what every second held, an hour at most; beyond it the oldest seconds go.
+    analytics_history = "analyticsHistory": ByteSize {
+        default: ByteSize(32 * MIB), range: sizes(MIB, GIB), unit: "bytes", scope: Cluster, change: Live
     }
 }
 }

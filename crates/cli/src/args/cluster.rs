@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use base::ByteSize;
-use clap::{ArgGroup, Args, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
+use wire::map::FailureDomain;
 
 use super::{
     common::{Dir, Listing, Removal},
@@ -21,6 +22,36 @@ pub enum Whole {
     /// Let the cluster store things in the newest way, once all run a version that can read it. There is no way back
     #[command(after_help = "Example:\n  ropewalk cluster finalize --dir /data/rope")]
     Finalize(Dir),
+    /// The authority that signs who is a member: whose it is, and how it is exchanged for a new one
+    #[command(subcommand)]
+    Authority(Authority),
+}
+
+#[derive(Subcommand)]
+pub enum Authority {
+    /// Which authorities are believed, and who still has a certificate of the one before while it is exchanged
+    #[command(after_help = "Examples:
+  ropewalk cluster authority show --dir /data/rope
+  ropewalk cluster authority show --dir /data/rope --json | jq -r '.behind[].name'")]
+    Show(Listing),
+    /// Begin to exchange it, on the manager's machine, while everything runs: a new secret and authority are made, both are
+    /// believed, and each machine has its certificate signed anew by itself, at once or when it is back
+    #[command(after_help = "Example:\n  ropewalk cluster authority renew --dir /data/rope")]
+    Renew(Dir),
+    /// End the exchange: what the authority before has signed, and tokens that were made before, are worth nothing from now on
+    #[command(after_help = "Examples:
+  ropewalk cluster authority finish --dir /data/rope
+  ropewalk cluster authority finish --dir /data/rope --force")]
+    Finish(AuthorityFinish),
+}
+
+#[derive(Args)]
+pub struct AuthorityFinish {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Also while machines have a certificate of the one before: they are shut out, and join again with a token
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Subcommand)]
@@ -104,6 +135,27 @@ pub struct PoolCreate {
     /// A pdisk it is laid out over; may be given several times [default: all]
     #[arg(long = "pdisk")]
     pub pdisks: Vec<String>,
+    /// Make it only if it can be read with any one of these lost
+    #[arg(long, value_enum)]
+    pub failure_domain: Option<Domain>,
+}
+
+/// What may be lost at once.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum Domain {
+    /// A node with all its pdisks
+    Node,
+    /// A rack with all its nodes
+    Rack,
+}
+
+impl From<Domain> for FailureDomain {
+    fn from(domain: Domain) -> FailureDomain {
+        match domain {
+            Domain::Node => FailureDomain::Node,
+            Domain::Rack => FailureDomain::Rack,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -2,7 +2,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use base::CipherList;
+use clap::{
+    Args, ValueHint,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+
+/// How what follows a handshake is protected.
+pub fn cipher_list() -> impl TypedValueParser<Value = CipherList> {
+    let names = PossibleValuesParser::new(CipherList::NAMES.map(|(name, _)| name));
+    names.try_map(|name| name.parse::<CipherList>())
+}
 
 #[derive(Args)]
 pub struct Dir {

@@ -2,12 +2,14 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use base::{ByteSize, tunables::parse_duration};
+use base::{ByteSize, CipherList, tunables::parse_duration};
 use clap::{Args, ValueEnum, ValueHint};
 use net::Role;
 
-use super::store::StoreArgs;
-use super::{common::Dir, processes::CipherList};
+use super::{
+    common::{self, Dir},
+    store::StoreArgs,
+};
 
 /// The manager's port, unless told otherwise.
 const MANAGER_PORT: &str = "7450";
@@ -37,8 +39,14 @@ pub struct Init {
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
     /// How connections are protected after the handshake [default: EMPTY on loopback, else DEFAULT]
-    #[arg(long, value_enum, ignore_case = true)]
+    #[arg(long, value_parser = common::cipher_list(), ignore_case = true)]
     pub cipher_list: Option<CipherList>,
+    /// The rack that the machine is in: what is lost together. Pools spread their strips over racks
+    #[arg(long)]
+    pub rack: Option<String>,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
     #[command(flatten)]
     pub journal: StoreArgs,
 }
@@ -65,6 +73,12 @@ pub struct Join {
     /// Size of each pdisk, preallocated [default: 16g, or what fits half of the free space]
     #[arg(long)]
     pub pdisk_size: Option<ByteSize>,
+    /// Servers: the rack that the machine is in: what is lost together. Pools spread their strips over racks
+    #[arg(long)]
+    pub rack: Option<String>,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
 }
 
 /// What a machine that joins will be.
@@ -88,6 +102,27 @@ impl From<JoinRole> for Role {
     }
 }
 
+/// Whom the programs of a machine act as.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SquashKind {
+    /// As whom they run: its root is root here too (as clusters' own machines need it; NFS calls it no_root_squash)
+    None,
+    /// Root as --anon, the others as whom they run
+    Root,
+    /// All as --anon
+    All,
+}
+
+/// `UID:GID`, neither of them root's.
+fn parse_anonymous(text: &str) -> Result<(u32, u32), String> {
+    let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    match ids {
+        None => Err("two numbers, as in 65534:65534".to_owned()),
+        Some((0, _) | (_, 0)) => Err("0 is root's: whoever is squashed acts as somebody else".to_owned()),
+        Some(ids) => Ok(ids),
+    }
+}
+
 #[derive(Args)]
 pub struct NodeToken {
     #[command(flatten)]
@@ -104,6 +139,12 @@ pub struct NodeToken {
     /// Clients: it may read and nothing else
     #[arg(long)]
     pub read_only: bool,
+    /// Clients: whom its programs act as
+    #[arg(long, value_enum, default_value = "none")]
+    pub squash: SquashKind,
+    /// Clients: user and group that squashed ones act as, by number [default: 65534:65534, nobody]
+    #[arg(long, value_name = "UID:GID", value_parser = parse_anonymous)]
+    pub anon: Option<(u32, u32)>,
     /// How long it may be used, at most a week (168h)
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub lifetime: Duration,

@@ -1,4 +1,4 @@
-//! The lab: plans, ceilings, figures, the layout simulator; the advisor.
+//! The lab: plans, ceilings, figures, the layout simulator.
 
 use std::{num::NonZeroU32, path::PathBuf};
 
@@ -218,16 +218,6 @@ pub struct Array {
     /// MB/s (10^6 bytes a second) that each pdisk gives to a rebuild, reads and writes together
     #[arg(long, default_value = "100")]
     pub rate: NonZeroU32,
-    /// For scripts
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct Advise {
-    /// Read this tree instead of / (a copy of another machine's /proc and /sys)
-    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
-    pub root: PathBuf,
     /// For scripts
     #[arg(long)]
     pub json: bool,

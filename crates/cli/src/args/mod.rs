@@ -1,7 +1,10 @@
 //! The command line: what can be asked, with examples. Nothing is done here.
 
+mod advise;
+mod analytics;
 mod cluster;
 mod common;
+mod dumps;
 mod join;
 mod lab;
 mod mount_helper;
@@ -18,8 +21,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
-    cluster::*, common::*, join::*, lab::*, mount_helper::*, net::*, nodes::*, pdisks::*, perf::*,
-    processes::*, store::*, testbed::*,
+    advise::*, analytics::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*,
+    nodes::*, pdisks::*, perf::*, processes::*, store::*, testbed::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.
@@ -142,6 +145,18 @@ pub enum Command {
         after_help = "Examples:\n  ropewalk pagepool --dir /data/rope\n  ropewalk pagepool --dir /data/rope --json | jq '.[].pagepool.hit_bytes'"
     )]
     Pagepool(Listing),
+    /// Who does what on the cluster now: clients, files, operations, nodes, pdisks, live
+    #[command(after_help = "Examples:
+  ropewalk top --dir /data/rope
+  ropewalk top --view files --once
+  ropewalk top --view pdisks --over 1m --json | jq '.lines[0]'
+
+Keys: 1-5 views; Enter drills into a line, Backspace goes back; c client, f file, u user, o operation, s size, l latency, p pdisk, n node:
+what to break down by; left and right: what to sort by; / filters lines; q ends.")]
+    Top(Top),
+    /// What happened in every second of the last hour: by client, file, operation, size and latency
+    #[command(subcommand)]
+    Analytics(Analytics),
     /// Tunables
     #[command(subcommand)]
     Config(Config),
@@ -154,8 +169,8 @@ pub enum Command {
     /// Measure the network over the real transport; no file system needed
     #[command(subcommand)]
     Netperf(Netperf),
-    /// Read this machine and say what to change, and why
-    #[command(after_help = "Examples:\n  ropewalk advise\n  ropewalk advise --json")]
+    /// Read this machine, or dumps of others, and say what to change, and why; change it, and take it back
+    #[command(args_conflicts_with_subcommands = true, after_help = ADVISE)]
     Advise(Advise),
     /// What mount(8) calls for `mount -t ropewalk` and fstab
     #[command(name = MOUNT_HELPER, hide = true)]

@@ -1,9 +1,9 @@
 //! The network: connections of a cluster, and measuring without one.
 
-use base::ByteSize;
+use base::{ByteSize, CipherList};
 use clap::{Args, Subcommand};
 
-use super::common::Listing;
+use super::common::{self, Listing};
 
 #[derive(Subcommand)]
 pub enum Net {
@@ -138,9 +138,9 @@ pub struct NetperfTest {
     /// Leave the choice of links to chance instead of placing connections on them
     #[arg(long)]
     pub no_placement: bool,
-    /// Encrypt what is sent, as a cluster does [default: only the handshake]
-    #[arg(long)]
-    pub encrypted: bool,
+    /// How connections are protected after the handshake
+    #[arg(long, value_parser = common::cipher_list(), ignore_case = true, default_value = "EMPTY")]
+    pub cipher_list: CipherList,
     /// For scripts
     #[arg(long)]
     pub json: bool,

@@ -26,7 +26,8 @@ pub enum Node {
   ropewalk node token --dir /data/rope
   ropewalk node token --dir /data/rope --role client --lifetime 10min
   ropewalk node token --dir /data/rope --role client --fs fs1 --read-only
-  ropewalk node token --dir /data/rope --role client --fs fs1 --subtree /projects/a")]
+  ropewalk node token --dir /data/rope --role client --fs fs1 --subtree /projects/a
+  ropewalk node token --dir /data/rope --role client --squash root")]
     Token(NodeToken),
     /// Machines that have joined, of any role: since when, until when their certificates hold
     #[command(after_help = "Examples:
@@ -52,9 +53,11 @@ pub enum Node {
     /// Take a node that does not serve out of the cluster, with its pdisks if they hold nothing any more
     #[command(after_help = "Example:\n  ropewalk node remove --dir /data/rope n4")]
     Remove(NodeName),
-    /// A node listens at other addresses, or at one in each of its networks (rails). On its machine; its server is restarted
+    /// A node listens at other addresses, or at one in each of its networks (rails): on its machine; its server is restarted.
+    /// Or it is in another rack: from the first machine
     #[command(after_help = "Examples:
   ropewalk node set n2 --address 10.0.0.22
+  ropewalk node set n2 --rack r3
   ropewalk node set n2 --address 10.0.0.2,10.1.0.2")]
     Set(NodeSet),
     /// Call a node otherwise; its files and pdisks keep their names
@@ -94,11 +97,17 @@ pub struct NodeSet {
     #[command(flatten)]
     pub name: NodeName,
     /// All its addresses from now on, separated by commas: those of this machine at which others reach it
-    #[arg(long, required = true, value_delimiter = ',')]
+    #[arg(long, required_unless_present_any = ["rack", "no_rack"], value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Its TCP port [default: as before]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, requires = "address", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// The rack that it is in from now on; what that asks for moves
+    #[arg(long)]
+    pub rack: Option<String>,
+    /// It is in no rack
+    #[arg(long, conflicts_with = "rack")]
+    pub no_rack: bool,
 }
 
 #[derive(Args)]

@@ -5,27 +5,13 @@ use std::{
     path::PathBuf,
 };
 
-use base::ByteSize;
-use clap::{Args, ValueEnum, ValueHint};
-use serde::{Deserialize, Serialize};
+use base::{ByteSize, CipherList};
+use clap::{Args, ValueHint};
 
-use super::{common::Dir, store::StoreArgs};
-
-/// How what follows a handshake is protected, in the words of Storage Scale's `cipherList`. Who is at the other end is proven
-/// in any case.
-#[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CipherList {
-    /// Everything is encrypted, and nobody can change it unnoticed: AES-128-GCM, or what TLS 1.3 has beside it
-    #[default]
-    #[serde(rename = "DEFAULT")]
-    #[value(name = "DEFAULT")]
-    Default,
-    /// In the clear between processes that see each other without a relay, where both ends say so: for loopback, and for
-    /// networks that nobody else reaches
-    #[serde(rename = "EMPTY")]
-    #[value(name = "EMPTY")]
-    Empty,
-}
+use super::{
+    common::{self, Dir},
+    store::StoreArgs,
+};
 
 #[derive(Args)]
 pub struct Up {
@@ -58,7 +44,7 @@ pub struct Up {
     pub listen: Option<IpAddr>,
     /// How connections are protected after the handshake, which proves both ends in any case [default: EMPTY on loopback,
     /// else DEFAULT]
-    #[arg(long, value_enum, ignore_case = true)]
+    #[arg(long, value_parser = common::cipher_list(), ignore_case = true)]
     pub cipher_list: Option<CipherList>,
     /// First TCP port; one for the manager and one for each node follow [default: free ones]
     #[arg(long)]
@@ -71,6 +57,9 @@ pub struct Up {
     /// Do not mount, even if a mount point is remembered
     #[arg(long, conflicts_with = "mount")]
     pub no_mount: bool,
+    /// Start the processes apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
 }
 
 #[derive(Args)]
@@ -109,6 +98,9 @@ pub struct Mount {
     /// Stay in the foreground until it is unmounted
     #[arg(long)]
     pub foreground: bool,
+    /// Start its process apart from systemd, also where it runs and has the units
+    #[arg(long)]
+    pub no_service: bool,
     /// Only reading
     #[arg(long)]
     pub read_only: bool,

@@ -9,6 +9,7 @@ pub enum Testbed {
   ropewalk lab testbed up --name t1                          h1 and h2, 2 links of 1 Gbit/s, ECMP by ports
   ropewalk lab testbed up --links 4 --rate 500m --policy 0   ECMP by addresses: connections cannot help
   ropewalk lab testbed up --join subnets --hosts 5           each link a network of its own
+  ropewalk lab testbed up --name six --hosts 6 --trees       six machines to try a cluster on
 Links limit both directions. Addresses and hash keys are drawn anew each time; --seed repeats them.")]
     Up(TestbedUp),
     /// Remove testbeds, what runs in them included; also what a crash left behind
@@ -94,6 +95,10 @@ pub struct TestbedUp {
     /// Put a router (a switch for each subnet) between the hosts, as more than two have anyway
     #[arg(long)]
     pub routed: bool,
+    /// Give each host a /var/lib, a /mnt and a name of its own, so that a cluster of several machines can be tried: each has
+    /// its /var/lib/ropewalk, and sees its own mounts only
+    #[arg(long)]
+    pub trees: bool,
     /// Draw addresses and hash keys from this number, to repeat a testbed
     #[arg(long)]
     pub seed: Option<u64>,

@@ -9,23 +9,22 @@
 use std::{
     fs,
     io::{self, Write},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, ClusterId, NodeId, PdiskId};
+use base::{ByteSize, CipherList, ClusterId, NodeId, PdiskId};
+use net::Secret;
 use serde::{Deserialize, Serialize};
+use trust::Authorities;
 
-use crate::{
-    args::CipherList,
-    cluster_dir::{access, addrs::Addrs, etcd::EtcdFile, renewal},
-};
+use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, renewal};
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
 const FORMAT: u32 = 1;
-const MARKER: &str = ".making-cluster";
+/// Stands in a directory while a cluster is made there (`claim.rs`).
+pub(super) const MARKER: &str = ".making-cluster";
 
 /// `cluster.toml`.
 #[derive(Serialize, Deserialize, Clone)]
@@ -46,7 +45,10 @@ pub struct ClusterFile {
     /// has none, but a key of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// How what the cluster's processes send each other is protected.
+    /// The one before, while it is exchanged: its authority is believed as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_secret: Option<String>,
+    /// How what the cluster's processes send each other is protected, where the cluster's tunable says nothing.
     #[serde(default)]
     pub cipher_list: CipherList,
     /// Addresses of the manager.
@@ -101,6 +103,19 @@ impl ClusterFile {
             .with_context(|| format!("cluster id {:?} in cluster.toml is not 32 hexadecimal digits", self.id))
     }
 
+    /// The cluster's authorities, where it was made; none on other machines.
+    pub fn authorities(&self) -> Result<Option<Authorities>> {
+        let Some(secret) = &self.secret else { return Ok(None) };
+        let read = |digits: &String| {
+            // Not shown, whatever it is.
+            Secret::from_hex(digits)
+                .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")
+        };
+        let former = self.former_secret.as_ref().map(read).transpose()?;
+        let made = Authorities::from_secrets(self.cluster_id()?, &read(secret)?, former.as_ref());
+        Ok(Some(made.context("make the cluster's authority")?))
+    }
+
     /// The node with this id, if this machine runs it.
     pub fn node(&self, id: NodeId) -> Option<&NodeFile> {
         self.nodes.iter().find(|node| node.id == id)
@@ -121,7 +136,7 @@ impl ClusterDir {
         Ok(renewal::Machine {
             path: self.path.clone(),
             cluster: self.file.cluster_id()?,
-            secret: self.file.secret.clone(),
+            authorities: self.file.authorities()?,
             manager: self.file.manager.clone(),
         })
     }
@@ -143,11 +158,16 @@ impl ClusterDir {
         Ok(net::EndpointConfig {
             cluster,
             node,
-            clear: self.file.cipher_list == CipherList::Empty,
+            cipher_list: self.cipher_list()?,
             role: role.or(roles.first().copied()).unwrap_or(net::Role::Admin),
             identity: Some(identity),
             ..net::EndpointConfig::default()
         })
+    }
+
+    /// How connections of this machine are protected, as far as it knows.
+    pub fn cipher_list(&self) -> Result<CipherList> {
+        Ok(cipher::kept(&self.path)?.unwrap_or(self.file.cipher_list))
     }
 
     /// Opens the directory of an existing cluster.
@@ -203,52 +223,31 @@ impl ClusterDir {
         Ok(Some(ClusterDir { path, file: parsed }))
     }
 
-    /// Claims an absent or empty directory for a new cluster, as long as the claim lives. What an interrupted
-    /// `up` left is removed.
-    pub fn claim(path: &Path) -> Result<Claim> {
-        if path.join("cluster.toml").exists() {
-            bail!(
-                "{0} holds a cluster already; `ropewalk up --dir {0}` starts what this machine runs of it",
-                path.display()
-            );
-        }
-        match fs::read_dir(path) {
-            Ok(mut entries) => {
-                if !path.join(MARKER).exists() && entries.next().is_some() {
-                    bail!(
-                        "{} is not empty and holds no cluster; name an empty or new directory",
-                        path.display()
-                    );
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // What is above it is as everywhere.
-                if let Some(parent) = path.parent() {
-                    access::make_parents(parent).with_context(|| format!("create {}", parent.display()))?;
-                }
-                access::make_dir(path).with_context(|| format!("create {}", path.display()))?;
-            }
-            Err(e) => {
-                return Err(e).with_context(|| format!("{} cannot be a cluster's directory", path.display()));
-            }
-        }
-        access::close(path)?;
-        let claim = Claim::take(path)?;
-        clear(&claim.path)?;
-        Ok(claim)
-    }
-
-    /// Undoes [`ClusterDir::claim`] after a failure: everything below is removed.
-    pub fn abandon(path: &Path) {
-        if path.join(MARKER).exists() && !path.join("cluster.toml").exists() {
-            let _ = clear(path);
-            let _ = fs::remove_file(path.join(MARKER));
-            let _ = fs::remove_dir(path);
-        }
-    }
-
-    /// Writes `cluster.toml`, durably, and thereby makes it a cluster.
+    /// Writes `cluster.toml`, durably, and thereby makes it a cluster. The secrets stay as they are there by now: an exchange of them
+    /// may have begun since `file` was read.
     pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
+        let _lock = lock(path)?;
+        let mut file = file.clone();
+        if let Some(there) = ClusterDir::open_if_made(path)?.filter(|there| there.file.secret.is_some()) {
+            (file.secret, file.former_secret) = (there.file.secret, there.file.former_secret);
+        }
+        ClusterDir::write(path, &file)
+    }
+
+    /// Changes the secrets, durably and at once, by what they are now: the present one and the one before.
+    pub fn exchange_secrets(
+        path: &Path,
+        change: impl FnOnce(String, Option<String>) -> Result<(String, Option<String>)>,
+    ) -> Result<()> {
+        let _lock = lock(path)?;
+        let mut file = ClusterDir::open(path)?.file;
+        let secret = file.secret.take().context("this machine has no secret of the cluster")?;
+        let (secret, former) = change(secret, file.former_secret.take())?;
+        (file.secret, file.former_secret) = (Some(secret), former);
+        ClusterDir::write(path, &file)
+    }
+
+    fn write(path: &Path, file: &ClusterFile) -> Result<()> {
         let text = with_sum(&toml::to_string(file).context("write cluster.toml")?);
         let temporary = path.join("cluster.toml.new");
         let target = path.join("cluster.toml");
@@ -331,41 +330,14 @@ impl ClusterDir {
     }
 }
 
-/// The right to make a cluster in a directory: its marker file, locked. One process at a time has it.
-pub struct Claim {
-    /// The directory, absolute.
-    pub path: PathBuf,
-    _marker: fs::File,
-}
-
-impl Claim {
-    fn take(path: &Path) -> Result<Claim> {
-        let place = path.join(MARKER);
-        let busy = || {
-            format!(
-                "another `ropewalk up` is making a cluster in {}; wait for it, then try again",
-                path.display()
-            )
-        };
-        let mut marker = access::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&place)
-            .with_context(|| format!("write into {}", path.display()))?;
-        marker.try_lock().with_context(busy)?;
-        // The one before may have ended just now, and taken the marker away.
-        let same =
-            fs::metadata(&place).is_ok_and(|m| marker.metadata().is_ok_and(|own| own.ino() == m.ino()));
-        if !same {
-            bail!(busy());
-        }
-        marker
-            .write_all(b"an interrupted `ropewalk up` leaves this; the next one clears the directory\n")
-            .with_context(|| format!("write into {}", path.display()))?;
-        let path = path.canonicalize().with_context(|| format!("resolve {}", path.display()))?;
-        Ok(Claim { path, _marker: marker })
-    }
+/// Held while `cluster.toml` is read, changed and written.
+fn lock(path: &Path) -> Result<fs::File> {
+    let lock = || {
+        let dir = fs::File::open(path)?;
+        dir.lock()?;
+        Ok::<_, io::Error>(dir)
+    };
+    lock().with_context(|| format!("lock {}", path.display()))
 }
 
 /// How the first line of `cluster.toml` begins; the CRC-32C of all that follows it comes next, in hexadecimal.
@@ -389,36 +361,11 @@ fn check_sum(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything in a claimed directory but the marker.
-fn clear(path: &Path) -> Result<()> {
-    for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
-        let entry = entry?;
-        if entry.file_name() == MARKER {
-            continue;
-        }
-        let removed = if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())
-        } else {
-            fs::remove_file(entry.path())
-        };
-        removed.with_context(|| format!("remove {}", entry.path().display()))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::MetadataExt;
 
-    #[test]
-    fn a_directory_with_other_things_is_refused_and_untouched() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
-        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
-        assert!(error.contains("not empty"), "{error}");
-        ClusterDir::abandon(dir.path());
-        assert_eq!(fs::read_to_string(dir.path().join("thesis.txt")).unwrap(), "years of work");
-    }
+    use super::*;
 
     #[test]
     fn a_cluster_file_that_was_cut_or_changed_is_refused() {
@@ -453,6 +400,7 @@ mod tests {
                 pdisks: vec![PdiskFile { id: PdiskId(1), dir: "d".into(), size: ByteSize(1 << 30) }],
             }],
             secret: Some("01".repeat(32)),
+            former_secret: Some("02".repeat(32)),
             cipher_list: CipherList::Empty,
         };
         let text = toml::to_string(&file).unwrap().into_bytes();
@@ -465,43 +413,26 @@ mod tests {
     }
 
     #[test]
-    fn a_made_cluster_is_never_cleared_as_a_half_made_one() {
+    fn what_was_read_before_an_exchange_does_not_bring_the_former_secret_back() {
         let dir = tempfile::tempdir().unwrap();
-        let claim = ClusterDir::claim(dir.path()).unwrap();
-        let file = ClusterFile {
-            format: FORMAT,
-            name: "c".into(),
-            id: "7".into(),
-            code: None,
-            block_size: None,
-            manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
-            manager_here: true,
-            etcd: None,
-            mount: None,
-            nodes: Vec::new(),
-            secret: None,
-            cipher_list: CipherList::default(),
-        };
-        ClusterDir::save(&claim.path, &file).unwrap();
-        // As if it had ended before the last step.
-        fs::write(dir.path().join(MARKER), "").unwrap();
-        fs::write(dir.path().join("data"), "years of work").unwrap();
-        ClusterDir::open(dir.path()).unwrap();
-        fs::remove_file(dir.path().join("cluster.toml")).unwrap();
-        assert!(ClusterDir::claim(dir.path()).is_err());
-        assert!(dir.path().join("data").exists());
-    }
-
-    #[test]
-    fn an_interrupted_claim_is_cleared_by_the_next() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = ClusterDir::claim(dir.path()).unwrap();
-        fs::create_dir_all(dir.path().join("nodes/n1")).unwrap();
-        let error = ClusterDir::claim(dir.path()).err().unwrap().to_string();
-        assert!(error.contains("another `ropewalk up`"), "{error}");
-        assert!(dir.path().join("nodes/n1").exists(), "the one at work keeps what it made");
-        drop(first);
-        ClusterDir::claim(dir.path()).unwrap();
-        assert!(!dir.path().join("nodes").exists());
+        let path = dir.path();
+        let file = format!(
+            "format = {FORMAT}\nname = 'c'\nid = '7'\nsecret = '{}'\nmanager = '127.0.0.1:1'\nnodes = []\n",
+            "01".repeat(32)
+        );
+        fs::write(path.join("cluster.toml"), file).unwrap();
+        let mut before = ClusterDir::open(path).unwrap().file;
+        let [first, second] = ["01", "02"].map(|byte| byte.repeat(32));
+        ClusterDir::exchange_secrets(path, |now, former| {
+            assert_eq!((&now, former), (&first, None));
+            Ok((second.clone(), Some(now)))
+        })
+        .unwrap();
+        before.name = "d".into();
+        ClusterDir::save(path, &before).unwrap();
+        let now = ClusterDir::open(path).unwrap().file;
+        assert_eq!((now.name.as_str(), now.secret, now.former_secret), ("d", Some(second), Some(first)));
+        assert!(ClusterDir::exchange_secrets(path, |_, _| bail!("no")).is_err());
+        assert_eq!(fs::metadata(path.join("cluster.toml")).unwrap().mode() & 0o777, 0o600);
     }
 }

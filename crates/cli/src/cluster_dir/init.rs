@@ -4,13 +4,13 @@
 use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
-use base::{NodeId, PdiskId};
+use base::{CipherList, NodeId, PdiskId};
 
 use super::{
     ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, NodeFile, PdiskFile,
     make::{self, Plan},
 };
-use crate::args::{CipherList, Init};
+use crate::args::Init;
 
 /// Longest name of a cluster, bytes.
 const NAME_MAX: usize = 63;
@@ -38,6 +38,9 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     }
     let node_name = args.node.clone().unwrap_or_else(host_name);
     manager::check_node_name(&node_name).with_context(|| format!("--node {node_name:?}"))?;
+    if let Some(rack) = &args.rack {
+        manager::check_rack(rack).context("--rack")?;
+    }
     let count = args.pdisk.len() as u32;
     let pdisks = args.pdisk.iter().zip(1..).map(|(place, number)| {
         let size = make::pdisk_size(place, args.pdisk_size, count)?;
@@ -52,6 +55,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         name,
         id: make::new_id()?.to_string(),
         secret: Some(make::new_secret()?),
+        former_secret: None,
         cipher_list: args.cipher_list.unwrap_or(if clear { CipherList::Empty } else { CipherList::Default }),
         code: None,
         block_size: None,
@@ -61,7 +65,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         mount: None,
         nodes: vec![node],
     };
-    Ok(Plan { pool: None, file, log_dir: None, listeners })
+    Ok(Plan { pool: None, file, rack: args.rack.clone(), log_dir: None, listeners })
 }
 
 /// What this machine is called: the first part of its name.

@@ -5,8 +5,9 @@ use std::{fs, io::Write, path::Path};
 
 use anyhow::{Context, Result, bail};
 use base::ClusterId;
-use net::{Identity, Secret};
-use trust::pem;
+use net::Identity;
+use trust::{Authorities, pem};
+use wire::join::Signed;
 
 use super::access;
 
@@ -14,41 +15,56 @@ const KEY: &str = "machine.key";
 const CERTIFICATE: &str = "machine.crt";
 const AUTHORITY: &str = "authority.crt";
 
-/// Of a machine that has the secret (64 hexadecimal digits) or has joined.
-pub fn identity(dir: &Path, cluster: ClusterId, secret: Option<&str>) -> Result<Identity> {
-    let Some(digits) = secret else { return joined(dir) };
-    // Not shown, whatever it is.
-    let secret = Secret::from_hex(digits)
-        .context("the secret in cluster.toml is not 64 hexadecimal digits; restore it from a copy")?;
-    Identity::from_secret(cluster, &secret).context("make the process's identity")
+/// Of a machine that has the cluster's authorities or has joined.
+pub fn identity(dir: &Path, cluster: ClusterId, authorities: Option<&Authorities>) -> Result<Identity> {
+    match authorities {
+        Some(authorities) => {
+            Identity::from_authorities(cluster, authorities).context("make the process's identity")
+        }
+        None => joined(dir),
+    }
 }
 
 /// What a machine that has joined keeps.
 pub struct Own {
     /// Its private key, PKCS #8.
     pub key: Vec<u8>,
-    /// The certificate of that.
-    pub certificate: Vec<u8>,
-    /// The cluster's authority's.
-    pub authority: Vec<u8>,
+    /// What the manager has signed for it.
+    pub signed: Signed,
 }
 
 impl Own {
     /// From its files.
     pub fn read(dir: &Path) -> Result<Own> {
         let place = dir.join("keys");
-        let read = |name: &str, kind: &'static str| -> Result<Vec<u8>> {
+        let read = |name: &str, kind: &'static str| -> Result<Vec<Vec<u8>>> {
             let path = place.join(name);
             let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            pem::read(&text, kind).with_context(|| {
+            pem::read_all(&text, kind).with_context(|| {
                 format!("{} is damaged; restore it from a copy, or join again", path.display())
             })
         };
-        let key = read(KEY, pem::KEY)?;
-        let (certificate, authority) =
+        let key = read(KEY, pem::KEY)?.swap_remove(0);
+        let (mut chain, authorities) =
             (read(CERTIFICATE, pem::CERTIFICATE)?, read(AUTHORITY, pem::CERTIFICATE)?);
-        Ok(Own { key, certificate, authority })
+        let certificate = chain.remove(0);
+        Ok(Own { key, signed: Signed { certificate, behind: chain, authorities } })
     }
+
+    /// What it proves the machine by.
+    pub fn identity(&self) -> Result<Identity> {
+        let Signed { authorities, .. } = &self.signed;
+        let chain = chain(&self.signed).into_iter().map(|one| one.to_vec().into()).collect();
+        Ok(Identity::new(
+            self.key.clone(),
+            chain,
+            authorities.iter().map(|one| one.clone().into()).collect(),
+        )?)
+    }
+}
+
+fn chain(signed: &Signed) -> Vec<&[u8]> {
+    [&signed.certificate].into_iter().chain(&signed.behind).map(Vec::as_slice).collect()
 }
 
 fn joined(dir: &Path) -> Result<Identity> {
@@ -60,48 +76,47 @@ fn joined(dir: &Path) -> Result<Identity> {
             place.display()
         );
     }
-    let Own { key, certificate, authority } = Own::read(dir)?;
-    Identity::new(key, certificate.into(), vec![authority.into()])
-        .with_context(|| format!("use the key in {}", place.display()))
+    Own::read(dir)?.identity().with_context(|| format!("use the key in {}", place.display()))
 }
 
-/// Keeps another certificate in the place of the former: one of them is there at any time.
-pub fn replace_certificate(dir: &Path, certificate: &[u8]) -> Result<()> {
+/// Keeps another certificate in the place of the former. At any time one of them is there, with the authority that signed it.
+pub fn replace(dir: &Path, signed: &Signed) -> Result<()> {
     let place = dir.join("keys");
-    let path = place.join(CERTIFICATE);
-    let replace = || -> std::io::Result<()> {
+    let mut all = signed.authorities.clone();
+    all.extend(
+        Own::read(dir)?.signed.authorities.into_iter().filter(|one| !signed.authorities.contains(one)),
+    );
+    write(&place, AUTHORITY, &pem::write_all(&all, pem::CERTIFICATE))?;
+    write(&place, CERTIFICATE, &pem::write_all(&chain(signed), pem::CERTIFICATE))?;
+    if all == signed.authorities {
+        return Ok(());
+    }
+    write(&place, AUTHORITY, &pem::write_all(&signed.authorities, pem::CERTIFICATE))
+}
+
+/// Puts text in the place of a file, whole or not at all.
+pub(super) fn write(place: &Path, name: &str, text: &str) -> Result<()> {
+    let write = || -> std::io::Result<()> {
         // Two processes of the machine may renew at once: each writes a file of its own.
-        let new = place.join(format!("{CERTIFICATE}.new.{}", std::process::id()));
+        let new = place.join(format!("{name}.new.{}", std::process::id()));
         let _ = fs::remove_file(&new);
         let mut file = access::options().write(true).create_new(true).open(&new)?;
-        file.write_all(pem::write(certificate, pem::CERTIFICATE).as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&new, &path)?;
-        fs::File::open(&place)?.sync_all()
+        fs::rename(&new, place.join(name))?;
+        fs::File::open(place)?.sync_all()
     };
-    replace().with_context(|| format!("write {}", path.display()))
+    write().with_context(|| format!("write {}", place.join(name).display()))
 }
 
-/// Keeps what a machine got when it joined.
-pub fn save(dir: &Path, key: &[u8], certificate: &[u8], authority: &[u8]) -> Result<()> {
+/// Keeps what a machine got when it joined; one that joins again gets all of it anew.
+pub fn save(dir: &Path, key: &[u8], signed: &Signed) -> Result<()> {
     let place = dir.join("keys");
     access::make_dir(&place).with_context(|| format!("create {}", place.display()))?;
-    for (name, kind, bytes) in [
-        (KEY, pem::KEY, key),
-        (CERTIFICATE, pem::CERTIFICATE, certificate),
-        (AUTHORITY, pem::CERTIFICATE, authority),
-    ] {
-        let path = place.join(name);
-        let write = || -> std::io::Result<()> {
-            let mut file = access::options().write(true).create_new(true).open(&path)?;
-            file.write_all(pem::write(bytes, kind).as_bytes())?;
-            file.sync_all()
-        };
-        write().with_context(|| format!("write {}", path.display()))?;
-    }
-    fs::File::open(&place)
-        .and_then(|dir| dir.sync_all())
-        .with_context(|| format!("write {}", place.display()))
+    // The key last: without the one that it certifies a certificate is none, and the machine joins once more.
+    write(&place, AUTHORITY, &pem::write_all(&signed.authorities, pem::CERTIFICATE))?;
+    write(&place, CERTIFICATE, &pem::write_all(&chain(signed), pem::CERTIFICATE))?;
+    write(&place, KEY, &pem::write(key, pem::KEY))
 }
 
 #[cfg(test)]
@@ -113,7 +128,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = identity(dir.path(), ClusterId(7), None).unwrap_err().to_string();
         assert!(error.contains("ropewalk join"), "{error}");
-        let authority = trust::Authority::from_secret(ClusterId(7), &Secret::new([7; 32])).unwrap();
+        let secret = |byte| net::Secret::new([byte; 32]);
+        let [before, during, after] = [(7, None), (8, Some(7)), (8, None)].map(|(newest, former)| {
+            let former = former.map(secret);
+            Authorities::from_secrets(ClusterId(7), &secret(newest), former.as_ref()).unwrap()
+        });
         let roles = trust::Roles::of(&[net::Role::Server]);
         let member = trust::Member {
             cluster: ClusterId(7),
@@ -122,14 +141,25 @@ mod tests {
             nodes: trust::Nodes::These(vec![]),
         };
         let asked = trust::Request::new().unwrap();
-        let certificate = authority.sign_request(&member, &asked.request, std::time::Duration::ZERO).unwrap();
-        save(dir.path(), &asked.key, &certificate, authority.certificate()).unwrap();
-        assert_eq!(*identity(dir.path(), ClusterId(7), None).unwrap().member(), member);
         let minute = std::time::Duration::from_secs(60);
-        let (_, renewed) = authority.renew(&certificate, &asked.request, minute).unwrap();
-        replace_certificate(dir.path(), &renewed).unwrap();
-        let renewed = identity(dir.path(), ClusterId(7), None).unwrap();
-        assert_eq!((renewed.member(), renewed.term().life()), (&member, 60));
+        let certificate = before.newest().sign_request(&member, &asked.request, minute).unwrap();
+        let signed = |by: &Authorities, certificate: &[u8]| Signed {
+            certificate: certificate.to_vec(),
+            behind: by.behind().iter().map(|one| one.to_vec()).collect(),
+            authorities: by.believed().iter().map(|one| one.to_vec()).collect(),
+        };
+        save(dir.path(), &asked.key, &signed(&before, &certificate)).unwrap();
+        let now = || identity(dir.path(), ClusterId(7), None).unwrap();
+        assert_eq!(*now().member(), member);
+        let mut last = certificate;
+        for (by, behind) in [(&before, 0), (&during, 1), (&after, 0)] {
+            last = by.renew(&last, &asked.request, minute * 2).unwrap().certificate;
+            replace(dir.path(), &signed(by, &last)).unwrap();
+            let renewed = now();
+            assert_eq!((renewed.member(), renewed.term().life()), (&member, 120));
+            assert_eq!((renewed.signer(), renewed.believed().len()), (by.newest().fingerprint(), 1 + behind));
+            assert_eq!(Own::read(dir.path()).unwrap().signed.behind.len(), behind);
+        }
         assert_eq!(fs::read_dir(dir.path().join("keys")).unwrap().count(), 3);
         for name in [KEY, CERTIFICATE, AUTHORITY] {
             let path = dir.path().join("keys").join(name);
@@ -141,6 +171,5 @@ mod tests {
             }
             fs::write(&path, whole).unwrap();
         }
-        assert!(save(dir.path(), b"", b"", b"").is_err(), "nothing is written over");
     }
 }

@@ -8,12 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base::{ByteSize, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
+use base::{ByteSize, CipherList, ClusterId, FsId, NodeId, PdiskId, PoolId, units};
 use layout::{Code, LayoutTable, PdiskDesc};
-use wire::map::{FsEntry, PoolEntry, PoolPdisk};
+use wire::map::{FsEntry, NodeRack, PoolEntry, PoolPdisk};
 
 use crate::{
-    args::{CipherList, Up},
+    args::Up,
     cluster_dir::{Addrs, ClusterDir, ClusterFile, EtcdFile, NodeFile, PdiskFile, access},
     interrupt::{self, Interrupted},
     output,
@@ -31,6 +31,8 @@ pub struct Plan {
     pub pool: Option<PoolPlan>,
     /// Its file.
     pub file: ClusterFile,
+    /// The rack that its nodes are in.
+    pub rack: Option<String>,
     /// Where the pdisks' logs go, if not beside their data: a directory of this cluster's own.
     pub log_dir: Option<PathBuf>,
     /// Its ports, held.
@@ -137,6 +139,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         name,
         id: new_id()?.to_string(),
         secret: Some(new_secret()?),
+        former_secret: None,
         cipher_list: args.cipher_list.unwrap_or(if listen.is_loopback() {
             CipherList::Empty
         } else {
@@ -153,7 +156,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
     // Others may have their logs there as well.
     let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
     let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
-    Ok(Plan { pool: Some(pool), file, log_dir, listeners })
+    Ok(Plan { pool: Some(pool), file, rack: None, log_dir, listeners })
 }
 
 /// Refuses what is no address of this machine that others could connect to.
@@ -297,6 +300,11 @@ fn build(path: &Path, plan: &Plan) -> Result<()> {
                 addrs: n.addr.texts(),
                 session: None,
             })
+            .collect(),
+        racks: plan
+            .rack
+            .iter()
+            .flat_map(|rack| plan.file.nodes.iter().map(|n| NodeRack { node: n.id, rack: rack.clone() }))
             .collect(),
         pdisks: plan
             .file

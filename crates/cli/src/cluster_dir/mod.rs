@@ -3,12 +3,15 @@
 pub mod access;
 mod addrs;
 mod choice;
+pub mod cipher;
+mod claim;
 mod directory;
 mod etcd;
 pub mod init;
 pub mod keys;
 pub mod make;
 pub mod renewal;
+pub mod revoked;
 
 pub use self::{
     addrs::Addrs,

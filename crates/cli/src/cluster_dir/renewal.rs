@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::ClusterId;
 use net::Identity;
-use trust::{Fingerprint, Member, Request, Visitor};
+use trust::{Authorities, Fingerprint, Member, Request, Visitor};
 use wire::{
     frame,
     join::{VisitReply, VisitRequest},
@@ -19,18 +19,14 @@ use super::{addrs::Addrs, keys};
 
 /// How long the manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often a process looks: another one of this machine may have renewed it, and the machine may have slept.
-const LOOK: Duration = Duration::from_secs(60);
-
 /// A machine of a cluster.
-#[derive(Clone)]
 pub struct Machine {
     /// Its directory.
     pub path: PathBuf,
     /// Of which cluster.
     pub cluster: ClusterId,
-    /// The cluster's secret, where the cluster was made.
-    pub secret: Option<String>,
+    /// The cluster's authorities, where the cluster was made.
+    pub authorities: Option<Authorities>,
     /// Where the manager is.
     pub manager: Addrs,
 }
@@ -59,17 +55,20 @@ pub fn identity(machine: &Machine) -> Result<Identity> {
     )
 }
 
-fn kept(machine: &Machine) -> Result<Identity> {
-    keys::identity(&machine.path, machine.cluster, machine.secret.as_deref())
+/// The same, whether the certificate holds or not.
+pub fn kept(machine: &Machine) -> Result<Identity> {
+    keys::identity(&machine.path, machine.cluster, machine.authorities.as_ref())
 }
 
 /// Has the manager sign this machine's key anew, and keeps what it gives.
-async fn renew(machine: &Machine) -> Result<Identity> {
-    let keys::Own { key, certificate, authority } = keys::Own::read(&machine.path)?;
+pub async fn renew(machine: &Machine) -> Result<Identity> {
+    let keys::Own { key, signed: former } = keys::Own::read(&machine.path)?;
     let asked = Request::of(&key).context("ask for a certificate")?;
-    let former = Member::of(&certificate.as_slice().into())?;
-    let asked = frame::encode(&VisitRequest::Renew { certificate, request: asked.request });
-    let visitor = Visitor::new(Fingerprint::of(&authority.as_slice().into()))?;
+    let member = Member::of(&former.certificate.as_slice().into())?;
+    let asked =
+        frame::encode(&VisitRequest::Renew { certificate: former.certificate, request: asked.request });
+    let known = former.authorities.iter().map(|one| Fingerprint::of(&one.as_slice().into()));
+    let visitor = Visitor::new(known.collect())?;
     let mut answer = net::visit(&visitor, machine.manager.main(), &asked, PATIENCE).await;
     for &other in &machine.manager[1..] {
         if answer.is_err() {
@@ -77,50 +76,19 @@ async fn renew(machine: &Machine) -> Result<Identity> {
         }
     }
     let answer = answer?;
-    let new = match frame::decode(&answer).context("decode the manager's answer")? {
-        VisitReply::Renewed { certificate } => certificate,
+    let signed = match frame::decode(&answer).context("decode the manager's answer")? {
+        VisitReply::Renewed(signed) => *signed,
         VisitReply::Refused { reason } => bail!("the manager refuses: {reason}"),
         VisitReply::Joined(_) => bail!("unexpected answer from the manager to Renew"),
     };
     // What would not be believed must not take the place of what is.
-    let identity = Identity::new(key, new.clone().into(), vec![authority.into()])
-        .context("the certificate that the manager gave")?;
-    if *identity.member() != former || !identity.term().holds(now()) {
+    let own = keys::Own { key, signed };
+    let identity = own.identity().context("the certificate that the manager gave")?;
+    if *identity.member() != member || !identity.term().holds(now()) {
         bail!(
             "the certificate that the manager gave is not for this machine and time; are the clocks of both right?"
         );
     }
-    keys::replace_certificate(&machine.path, &new)?;
+    keys::replace(&machine.path, &own.signed)?;
     Ok(identity)
-}
-
-/// Keeps the certificate of a process fresh until it ends.
-pub async fn keep(machine: Machine, endpoint: net::Endpoint) {
-    if machine.secret.is_some() {
-        return; // it signs for itself, without end
-    }
-    loop {
-        let term = endpoint.identity().term();
-        // Whatever the clocks say, not again at once.
-        let least = Duration::from_secs((term.life() / 30).clamp(1, LOOK.as_secs()));
-        let due = Duration::from_secs(term.renew_at().saturating_sub(now()));
-        tokio::time::sleep(due.clamp(least, LOOK)).await;
-        if let Err(error) = look(&machine, &endpoint).await {
-            let text = format!("the certificate is not renewed: {error:#}");
-            base::events::raise(base::events::Severity::Warning, "certificate", "this machine", &text);
-            tracing::warn!("{text}");
-        }
-    }
-}
-
-async fn look(machine: &Machine, endpoint: &net::Endpoint) -> Result<()> {
-    let mut identity = kept(machine)?;
-    if identity.term().renew_at() <= now() || !identity.term().holds(now()) {
-        identity = renew(machine).await?;
-    }
-    if identity.term() != endpoint.identity().term() {
-        endpoint.set_identity(identity)?;
-        tracing::info!("the machine's certificate was renewed");
-    }
-    Ok(())
 }

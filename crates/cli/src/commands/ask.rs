@@ -3,7 +3,7 @@
 //! Who belongs to the cluster the manager knows, on whatever machine. While it does not answer, the processes that this
 //! machine's directory names are asked, and the command says so.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result};
 use base::{NodeId, units::human_size};
@@ -145,6 +145,8 @@ pub struct Answer {
 pub struct Asked {
     /// A process each.
     pub answers: Vec<Answer>,
+    /// Names of nodes, by what processes call them (`node3`).
+    pub names: HashMap<String, String>,
     /// Why not: what a command ends with when it has shown the answers.
     pub all: Result<()>,
 }
@@ -161,7 +163,9 @@ pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Asked> {
             Answer { process: process.name, address, addresses: process.addresses, answer }
         };
         let answers = census.processes.into_iter().zip(answers).map(answer).collect();
-        Ok(Asked { answers, all: census.report.map(drop) })
+        let nodes = census.report.iter().flat_map(|report| &report.map.nodes);
+        let names = nodes.map(|node| (node.id.to_string(), node.name.clone())).collect();
+        Ok(Asked { answers, names, all: census.report.map(drop) })
     })
 }
 

@@ -5,14 +5,14 @@ use base::{InodeNo, SessionId, units::seconds_of_ms};
 use serde::Serialize;
 use wire::{
     map::FsEntry,
-    mgr::{MgrReply, MgrRequest, TokenReport},
+    mgr::{ClientReport, MgrReply, MgrRequest, TokenReport},
     token::{Run, Token, Use},
 };
 
 use crate::{
     args::{Dir, Listing},
     link::{self, Link},
-    output,
+    output::{self, end_of},
 };
 
 #[derive(Serialize)]
@@ -100,12 +100,17 @@ pub fn detach(dir: &Dir, session: u64) -> Result<()> {
 
 /// Runs of blocks of one token in the table; of more only the number. JSON has all.
 const RUNS_SHOWN: usize = 6;
+/// Columns of a client: its host and mount point.
+const CLIENT_MAX: usize = 24;
 
 #[derive(Serialize)]
 struct TokenRow {
     fs: String,
     inode: u64,
     session: u64,
+    /// Where that mount is; empty: it has just ended.
+    host: String,
+    mount: String,
     mode: &'static str,
     /// Which blocks, of a token for a part: `r` to read, `w` to write.
     blocks: String,
@@ -124,8 +129,11 @@ fn runs_of(token: &Token) -> String {
     token.blocks.runs().iter().map(run).collect::<Vec<_>>().join(" ")
 }
 
-fn rows_of(fs: &FsEntry, report: TokenReport) -> Vec<TokenRow> {
+fn rows_of(fs: &FsEntry, clients: &[ClientReport], report: TokenReport) -> Vec<TokenRow> {
+    let client = |session| clients.iter().find(|client| client.session == session);
     let row = |session: SessionId, mode: &'static str| TokenRow {
+        host: client(session).map(|c| c.process.host.clone()).unwrap_or_default(),
+        mount: client(session).map(|c| c.mount.clone()).unwrap_or_default(),
         fs: fs.name.clone(),
         inode: report.ino.0,
         session: session.0,
@@ -152,7 +160,8 @@ pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
     link::run(async {
         let link = Link::new(&dir)?;
         let mut rows = Vec::new();
-        for fs in &link.cluster().await?.map.filesystems {
+        let report = link.cluster().await?;
+        for fs in &report.map.filesystems {
             let mut after = InodeNo(0);
             loop {
                 let MgrReply::Tokens { inodes, more } =
@@ -162,7 +171,7 @@ pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
                 };
                 after = inodes.last().map_or(after, |report| report.ino);
                 let wanted = inodes.into_iter().filter(|report| !waiting || !report.waiting.is_empty());
-                rows.extend(wanted.flat_map(|report| rows_of(fs, report)));
+                rows.extend(wanted.flat_map(|inode| rows_of(fs, &report.clients, inode)));
                 if !more {
                     break;
                 }
@@ -180,9 +189,18 @@ pub fn tokens(listing: &Listing, waiting: bool) -> Result<()> {
                 runs if runs > RUNS_SHOWN => format!("{runs} runs"),
                 _ => row.blocks,
             };
-            vec![row.fs, row.inode.to_string(), row.session.to_string(), row.mode.to_owned(), blocks, state]
+            let client = format!("{}:{}", row.host, row.mount);
+            vec![
+                row.fs,
+                row.inode.to_string(),
+                row.session.to_string(),
+                end_of(&client, CLIENT_MAX),
+                row.mode.to_owned(),
+                blocks,
+                state,
+            ]
         };
-        let head = ["FS", "INODE", "SESSION", "TOKEN", "BLOCKS", "STATE"];
+        let head = ["FS", "INODE", "SESSION", "CLIENT", "TOKEN", "BLOCKS", "STATE"];
         output::table(&head, rows.into_iter().map(cells).collect());
         Ok(())
     })

@@ -8,6 +8,7 @@ use base::events::Event;
 use serde::{Deserialize, Serialize};
 use wire::{
     admin::AdminRequest,
+    map::ClusterMap,
     mgr::{ClusterEvent, MgrReply, MgrRequest},
 };
 
@@ -86,7 +87,12 @@ pub fn pdisk_events(listing: &Listing) -> Result<()> {
                 continue;
             };
             let Status { events } = serde_json::from_value(answer)?;
-            rows.extend(events.into_iter().map(|event| ProcessEventRow { process: name.clone(), event }));
+            rows.extend(events.into_iter().map(|mut event| {
+                if let Ok(report) = &census.report {
+                    event.text = named(event.text, &report.map);
+                }
+                ProcessEventRow { process: name.clone(), event }
+            }));
         }
         Ok(rows)
     })?;
@@ -101,6 +107,15 @@ pub fn pdisk_events(listing: &Listing) -> Result<()> {
     };
     output::table(&["WHEN", "SEVERITY", "PROCESS", "EVENT", "WHAT"], rows.iter().map(cells).collect());
     Ok(())
+}
+
+/// A pdisk knows its number only: what it says begins with that.
+fn named(text: String, map: &ClusterMap) -> String {
+    let Some((number, rest)) = text.split_once(' ') else { return text };
+    match map.pdisks.iter().find(|pdisk| pdisk.id.to_string() == number) {
+        Some(pdisk) => format!("{} {rest}", map.pdisk_called(pdisk.id)),
+        None => text,
+    }
 }
 
 fn ago(at_us: u64) -> String {

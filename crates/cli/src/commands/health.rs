@@ -1,14 +1,21 @@
 //! `ropewalk health`, and `pool status`: what lacks where.
 
+use std::net::SocketAddr;
+
 use anyhow::{Result, bail};
 use base::PdiskId;
 use serde::Serialize;
+use serde_json::Value;
 use wire::{
+    admin::AdminRequest,
     map::{PdiskState, PoolEntry},
     mgr::ClusterReport,
 };
 
 use super::{
+    ask::{Census, list, text},
+    authority,
+    listing::rack_losses_survived,
     members,
     rebuild::{rebuild_rows, waiting},
 };
@@ -90,6 +97,23 @@ pub fn pool_status(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with a pool's racks. Nothing while its strips still move to where they are to be.
+fn rack_remark(report: &ClusterReport, pool: &PoolEntry) -> Option<String> {
+    let code: layout::Code = pool.code.parse().ok()?;
+    let at = report.map.pools.iter().position(|p| p.id == pool.id)?;
+    let moves = report.moving.get(at).is_some_and(|moving| moving.left > 0);
+    if code.parity() == 0 || moves || rack_losses_survived(&report.map, pool)? > 0 {
+        return None;
+    }
+    Some(format!(
+        "pool {}: the loss of one rack makes files unreadable: {code} bears {} lost strips of {}, and a rack holds more of \
+         some; it takes more racks (`ropewalk node list` shows them), or a code with more parity",
+        pool.name,
+        code.parity(),
+        code.width()
+    ))
+}
+
 #[derive(Serialize)]
 struct Health {
     healthy: bool,
@@ -97,17 +121,46 @@ struct Health {
     remarks: Vec<String>,
 }
 
+/// What a process has of connections to other machines that nothing protects.
+fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
+    let away = |c: &&Value| {
+        let [local, remote] = ["local", "remote"].map(|end| c[end].as_str()?.parse::<SocketAddr>().ok());
+        // Between two addresses of one machine the same one stands at both ends, or a loopback address.
+        c["protection"] == "EMPTY"
+            && remote.is_some_and(|remote| {
+                !remote.ip().to_canonical().is_loopback()
+                    && local.is_none_or(|local| local.ip() != remote.ip())
+            })
+    };
+    let connections = || list(peers).iter().flat_map(|peer| list(&peer["connections"])).filter(away);
+    let first = text(&connections().next()?["remote"]);
+    Some(format!(
+        "{process}: {} connections with other machines, one with {first}, are neither encrypted nor protected from changes \
+         (cipherList EMPTY); unless nobody else reaches that network: ropewalk config set cipherList=AUTHONLY, or DEFAULT",
+        connections().count()
+    ))
+}
+
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let (report, members) = link::run(async {
+    let (report, members, exchange, in_the_clear) = link::run(async {
         let link = Link::new(&dir)?;
-        Ok((link.cluster().await?, members::members(&link).await?))
+        let members = members::members(&link).await?;
+        let census = Census::take(&dir, &link).await;
+        let answers = census.ask(&link, &AdminRequest::Net).await;
+        let asked = census.processes.iter().zip(&answers);
+        let in_the_clear: Vec<String> =
+            asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
+        let exchange = authority::Stand::ask(&link).await?.remark();
+        Ok((census.report?, members, exchange, in_the_clear))
     })?;
     let map = &report.map;
     let mut remarks = Vec::new();
     let now = renewal::now();
     remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
+    remarks.extend(exchange);
+    remarks.extend(in_the_clear);
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \
@@ -168,6 +221,7 @@ pub fn health(listing: &Listing) -> Result<()> {
             ));
         }
     }
+    remarks.extend(map.pools.iter().filter_map(|pool| rack_remark(&report, pool)));
     for row in rebuild_rows(&report) {
         if !row.hindered.is_empty() {
             remarks.push(format!("pool {}: nothing can be rebuilt: {}; add a pdisk", row.pool, row.hindered));
@@ -186,4 +240,26 @@ pub fn health(listing: &Listing) -> Result<()> {
         health.remarks.iter().for_each(output::line);
     }
     if health.healthy { Ok(()) } else { bail!("{} things need attention", health.remarks.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_clear_between_machines_is_said() {
+        let peers = |local: &str, remote: &str, protection: &str| json!([{ "connections": [{ "local": local, "remote": remote, "protection": protection }] }]);
+        for (local, remote, protection) in [
+            ("127.0.0.1:1", "127.0.0.2:2", "EMPTY"),
+            ("10.0.0.1:1", "10.0.0.1:2", "EMPTY"),
+            ("10.0.0.1:1", "10.0.0.2:2", "AUTHONLY"),
+            ("10.0.0.1:1", "10.0.0.2:2", "ENCRYPTED"),
+        ] {
+            assert_eq!(in_the_clear("n1", &peers(local, remote, protection)), None, "{local} {protection}");
+        }
+        let said = in_the_clear("n1", &peers("10.0.0.1:1", "10.0.0.2:2", "EMPTY")).unwrap();
+        assert!(said.starts_with("n1: 1 connections") && said.contains("10.0.0.2:2"), "{said}");
+    }
 }

@@ -1,16 +1,18 @@
 //! `ropewalk init`, `ropewalk node token` and `ropewalk join`: a cluster of several machines.
 
 use std::{
+    fs,
     io::{self, Read},
     path::Path,
     time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Role, Secret, VisitError};
+use net::{Role, VisitError};
 use serde::Serialize;
-use trust::{Authority, Request, Token, Visitor};
+use trust::{Request, Token, Visitor};
 use wire::{
+    credentials::{NOBODY, Squash},
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
     map::{Limits, Subtree},
@@ -18,12 +20,13 @@ use wire::{
 };
 
 use crate::{
-    args::{CipherList, Init, Join, NodeToken},
+    args::{Init, Join, NodeToken, SquashKind},
     cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
-    commands::{pdisks, up},
+    commands::{members::SquashRow, pdisks, up},
     interrupt,
     link::{self, Link},
     output,
+    process::pid_file,
 };
 
 /// How long the manager may take to answer.
@@ -37,7 +40,7 @@ const TOKEN_LEN_MAX: u64 = 4096;
 pub fn init(args: &Init) -> Result<()> {
     interrupt::catch()?;
     let dir = init::init(args)?;
-    up::start(&dir)?;
+    up::start(&dir, args.no_service)?;
     output::line(format!(
         "cluster {} is up: the manager, and node {}",
         dir.file.name, dir.file.nodes[0].name
@@ -60,12 +63,14 @@ struct Printed<'a> {
     read_only: bool,
     /// The directory that it is bound to.
     subtree: Option<&'a str>,
+    #[serde(flatten)]
+    squash: SquashRow,
 }
 
 /// `ropewalk node token`.
 pub fn token(args: &NodeToken) -> Result<()> {
     let dir = args.dir.open()?;
-    let secret = dir.file.secret.as_deref().and_then(Secret::from_hex).context(
+    let authorities = dir.file.authorities()?.context(
         "tokens are made where the cluster was made: this machine has no secret of the cluster in its cluster.toml",
     )?;
     if dir.file.manager.iter().all(|addr| addr.ip().is_loopback()) {
@@ -74,9 +79,10 @@ pub fn token(args: &NodeToken) -> Result<()> {
         );
     }
     let role = args.role.into();
-    let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty();
+    let squash = squash(args)?;
+    let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty() || squash.is_any();
     if role != Role::Client && limited {
-        bail!("--fs, --subtree and --read-only are for clients; add --role client");
+        bail!("--fs, --subtree, --read-only and --squash are for clients; add --role client");
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let token = Token {
@@ -84,7 +90,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
         id: u64::from_le_bytes(make::random()?).max(1), // 0 is who has the secret
         expires: now + args.lifetime.as_secs(),
         secret: make::random()?,
-        authority: Authority::from_secret(dir.file.cluster_id()?, &secret)?.fingerprint(),
+        authority: authorities.newest().fingerprint(),
         managers: dir.file.manager.to_vec(),
     };
     link::run(async {
@@ -95,7 +101,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
             role: token.role,
             expires: token.expires,
             now,
-            limits: limits(&link, args).await?,
+            limits: Limits { squash, ..limits(&link, args).await? },
         };
         link.manager(&invite).await
     })?;
@@ -107,6 +113,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
             filesystems: &args.filesystems,
             read_only: args.read_only,
             subtree: args.subtree.as_deref(),
+            squash: squash.into(),
         });
     }
     output::line(token.to_string());
@@ -131,18 +138,34 @@ async fn limits(link: &Link, args: &NodeToken) -> Result<Limits> {
         bail!("--subtree is a directory of one file system; name it with --fs");
     }
     let subtree = args.subtree.clone().map(|path| Subtree { path, ..Subtree::default() });
-    Ok(Limits { filesystems, read_only: args.read_only, subtree })
+    Ok(Limits { filesystems, read_only: args.read_only, subtree, ..Limits::default() })
+}
+
+/// Whom its programs act as.
+fn squash(args: &NodeToken) -> Result<Squash> {
+    let (uid, gid) = args.anon.unwrap_or((NOBODY, NOBODY));
+    match args.squash {
+        SquashKind::None if args.anon.is_some() => {
+            bail!("--anon says whom squashed ones act as; add --squash root or --squash all")
+        }
+        SquashKind::None => Ok(Squash::None),
+        SquashKind::Root => Ok(Squash::Root { uid, gid }),
+        SquashKind::All => Ok(Squash::All { uid, gid }),
+    }
 }
 
 /// `ropewalk join`.
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
+    if let Some(dir) = ClusterDir::open_if_made(&path)?.filter(|dir| !dir.file.manager_here) {
+        return join_again(dir, &token, args);
+    }
     let addrs = server_addresses(&token, args)?;
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
     let name = args.name.clone().unwrap_or_else(init::host_name);
-    let joined = ask(&token, &name, addrs.as_ref()).and_then(|(key, joined)| {
+    let joined = ask(&token, &name, addrs.as_ref(), args.rack.as_deref()).and_then(|(key, joined)| {
         keep(&claim.path, &token, &name, addrs, &key, &joined)?;
         Ok(joined)
     });
@@ -180,8 +203,56 @@ pub fn join(args: &Join) -> Result<()> {
         })?;
         output::line(format!("{made} is in {}", place.display()));
     }
-    up::start(&dir)?;
+    up::start(&dir, args.no_service)?;
     output::line(format!("node {name} serves at {}", dir.file.nodes[0].addr));
+    Ok(())
+}
+
+/// The same of a machine that has joined before, and was shut out or missed an exchange of the authority: it gets another
+/// certificate, of another key. What it runs, and the data on it, stay.
+fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
+    let place = dir.path.display().to_string();
+    if !args.address.is_empty() || !args.pdisk.is_empty() {
+        bail!(
+            "this machine has joined before ({place}): its addresses and pdisks stay; leave --address and --pdisk out"
+        );
+    }
+    let name_of = |pid: &Path| pid.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let run = fs::read_dir(dir.path.join("run")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let pids = run.filter(|path| path.extension().is_some_and(|end| end == "pid"));
+    if let Some(lives) = pids.filter(|pid| pid_file::live_pid(pid).is_some()).find_map(|pid| name_of(&pid)) {
+        bail!(
+            "{lives} runs here by the former certificate; end what runs first: ropewalk down --dir {place} --force"
+        );
+    }
+    let node = dir.file.nodes.first().cloned();
+    if node.is_some() != (token.role == Role::Server) {
+        let was = if node.is_some() { "a server" } else { "no server" };
+        bail!(
+            "this machine has joined before, and is {was}: make such a token (`ropewalk node token --role`)"
+        );
+    }
+    interrupt::catch()?;
+    let name =
+        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
+    let addrs = node.as_ref().map(|node| &node.addr);
+    let (key, joined) = ask(token, &name, addrs, args.rack.as_deref())?;
+    if joined.cluster != dir.file.cluster_id()? {
+        bail!("{place} is of another cluster than the token; name another directory (--dir)");
+    }
+    if joined.node != node.as_ref().map(|node| node.id) {
+        bail!(
+            "the manager has let this machine in as another node than before: {name} is new there (`ropewalk node remove {name}`). \
+             Join again by the name that the node has by now (--name)"
+        );
+    }
+    keys::save(&dir.path, &key, &joined.signed)?;
+    dir.file.manager = Addrs::new(token.managers.clone()).context("the token's managers")?;
+    ClusterDir::save(&dir.path, &dir.file)?;
+    output::line(format!("this machine is a member of cluster {} again", joined.name));
+    let Some(node) = node else { return Ok(()) };
+    up::start(&dir, args.no_service)?;
+    output::line(format!("node {name} serves at {}", node.addr));
     Ok(())
 }
 
@@ -201,8 +272,8 @@ fn text_of(token: &str) -> Result<String> {
 /// Where the new node is to listen; nowhere for clients.
 fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
     if token.role != Role::Server {
-        if !args.address.is_empty() || !args.pdisk.is_empty() {
-            bail!("--address and --pdisk are for servers, and the token is for a {:?}", token.role);
+        if !args.address.is_empty() || !args.pdisk.is_empty() || args.rack.is_some() {
+            bail!("--address, --pdisk and --rack are for servers, and the token is for a {:?}", token.role);
         }
         return Ok(None);
     }
@@ -213,16 +284,17 @@ fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
 }
 
 /// Asks each manager until one lets us in: the new key, and what was said.
-fn ask(token: &Token, name: &str, addrs: Option<&Addrs>) -> Result<(Vec<u8>, Joined)> {
+fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> Result<(Vec<u8>, Joined)> {
     let Request { key, request } = Request::new()?;
     let request = JoinRequest {
         token: token.id,
         secret: token.secret,
         name: name.to_owned(),
         addrs: addrs.map(Addrs::texts).unwrap_or_default(),
+        rack: rack.unwrap_or_default().to_owned(),
         request,
     };
-    let visitor = Visitor::new(token.authority)?;
+    let visitor = Visitor::new(vec![token.authority])?;
     let said = frame::encode(&VisitRequest::Join(request));
     let answered = link::run(async {
         let mut failed = None;
@@ -244,7 +316,7 @@ fn ask(token: &Token, name: &str, addrs: Option<&Addrs>) -> Result<(Vec<u8>, Joi
     match frame::decode(&answered).context("decode the manager's answer")? {
         VisitReply::Joined(joined) => Ok((key, *joined)),
         VisitReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
-        VisitReply::Renewed { .. } => bail!("unexpected answer from the manager to Join"),
+        VisitReply::Renewed(_) => bail!("unexpected answer from the manager to Join"),
     }
 }
 
@@ -260,7 +332,7 @@ fn keep(
     for sub in ["run", "log", "nodes"] {
         access::make_dir(&dir.join(sub)).with_context(|| format!("create {}", dir.join(sub).display()))?;
     }
-    keys::save(dir, key, &joined.certificate, &joined.authority)?;
+    keys::save(dir, key, &joined.signed)?;
     let node = |(id, addr)| NodeFile { id, name: name.to_owned(), addr, pdisks: Vec::new() };
     let file = ClusterFile {
         format: ClusterDir::format(),
@@ -269,7 +341,8 @@ fn keep(
         code: None,
         block_size: None,
         secret: None,
-        cipher_list: if joined.clear { CipherList::Empty } else { CipherList::Default },
+        former_secret: None,
+        cipher_list: joined.cipher_list,
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
         etcd: None,

@@ -1,5 +1,7 @@
 //! `fs`, `pdisk`, `pool`: what the manager knows, as tables or JSON.
 
+use std::collections::HashMap;
+
 use anyhow::{Result, bail};
 use base::units::{human_size, seconds_of_ms};
 use serde::{Deserialize, Serialize};
@@ -10,9 +12,9 @@ use wire::{
 
 use crate::{
     args::Listing,
-    commands::ask::node_status,
+    commands::{ask::node_status, nodes::RACK_MAX},
     link::{self, Link},
-    output,
+    output::{self, begin_of},
 };
 
 fn with_report<T>(listing: &Listing, show: impl AsyncFnOnce(Link, ClusterReport) -> Result<T>) -> Result<T> {
@@ -126,6 +128,8 @@ pub struct PdiskRow {
     pub name: String,
     id: u32,
     pub node: String,
+    /// The rack of its node; null: none that is known.
+    rack: Option<String>,
     pub state: &'static str,
     pub size_bytes: u64,
     pub used_bytes: u64,
@@ -176,12 +180,13 @@ pub async fn add_catch_up(map: &ClusterMap, link: &Link, rows: &mut [PdiskRow]) 
 pub fn pdisk_rows(report: &ClusterReport) -> Vec<PdiskRow> {
     let row = |usage: &wire::mgr::PdiskUse| {
         let entry = report.map.pdisk(usage.id)?;
-        let node =
-            entry.nodes.first().and_then(|&n| report.map.node(n)).map(|n| n.name.clone()).unwrap_or_default();
+        let at = entry.nodes.first().copied().unwrap_or_default();
+        let node = report.map.node(at).map(|n| n.name.clone()).unwrap_or_default();
         Some(PdiskRow {
             name: entry.name.clone(),
             id: usage.id.0,
             node,
+            rack: report.map.rack_of(at).map(str::to_owned),
             state: report.map.pdisk_word(usage.id),
             size_bytes: usage.capacity,
             used_bytes: usage.capacity.saturating_sub(usage.free),
@@ -209,6 +214,7 @@ pub fn pdisk_list(listing: &Listing) -> Result<()> {
             vec![
                 r.name,
                 r.node,
+                r.rack.map_or("-".to_owned(), |rack| begin_of(&rack, RACK_MAX)),
                 r.state.to_owned(),
                 human_size(r.size_bytes),
                 human_size(r.used_bytes),
@@ -218,7 +224,7 @@ pub fn pdisk_list(listing: &Listing) -> Result<()> {
             ]
         };
         output::table(
-            &["PDISK", "NODE", "STATE", "SIZE", "USED", "FREE", "USE", "LAST REPORT"],
+            &["PDISK", "NODE", "RACK", "STATE", "SIZE", "USED", "FREE", "USE", "LAST REPORT"],
             rows.into_iter().map(cells).collect(),
         );
         progress.iter().for_each(output::line);
@@ -236,6 +242,8 @@ struct PoolRow {
     groups: usize,
     degraded_groups: usize,
     node_losses_survived: u32,
+    /// The same of racks; null: none is known.
+    rack_losses_survived: Option<u32>,
 }
 
 /// How a pool's groups stand now: (groups, groups with a strip that is not ok, groups that cannot be read).
@@ -254,13 +262,23 @@ pub fn group_health(map: &ClusterMap, pool: &PoolEntry) -> (usize, usize, usize)
 
 /// How many whole nodes, any of them, a pool can lose and still be read.
 fn node_losses_survived(map: &ClusterMap, pool: &PoolEntry) -> u32 {
+    losses_survived(pool, |id| map.pdisk(id).and_then(|p| p.nodes.first()).map_or(0, |node| node.0))
+}
+
+/// The same of racks, if any are known. A node of none is one by itself.
+pub fn rack_losses_survived(map: &ClusterMap, pool: &PoolEntry) -> Option<u32> {
+    let known = !map.racks.is_empty();
+    known.then(|| losses_survived(pool, |id| map.rack_number(id).unwrap_or_default()))
+}
+
+/// How many domains, any of them, a pool can lose; `of` says which one a pdisk is in.
+fn losses_survived(pool: &PoolEntry, of: impl Fn(base::PdiskId) -> u32) -> u32 {
     let parity = pool.code.parse::<layout::Code>().map(|c| c.parity()).unwrap_or(0);
-    let node_of =
-        |id: base::PdiskId| map.pdisk(id).and_then(|p| p.nodes.first().copied()).unwrap_or_default();
+    let number: HashMap<base::PdiskId, u32> = pool.table.iter().map(|&id| (id, of(id))).collect();
     let survives = |members: &[base::PdiskId]| {
-        // The worst case takes the nodes with most strips first.
-        let mut strips: std::collections::HashMap<base::NodeId, u32> = Default::default();
-        members.iter().for_each(|&m| *strips.entry(node_of(m)).or_default() += 1);
+        // The worst case takes those with most strips first.
+        let mut strips: HashMap<u32, u32> = HashMap::new();
+        members.iter().for_each(|m| *strips.entry(number[m]).or_default() += 1);
         let mut counts: Vec<u32> = strips.into_values().collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
         let mut left = u32::from(parity);
@@ -286,6 +304,7 @@ pub fn pool_list(listing: &Listing) -> Result<()> {
                 groups,
                 degraded_groups,
                 node_losses_survived: node_losses_survived(&report.map, pool),
+                rack_losses_survived: rack_losses_survived(&report.map, pool),
             }
         };
         let rows: Vec<PoolRow> = report.map.pools.iter().map(row).collect();
@@ -301,10 +320,11 @@ pub fn pool_list(listing: &Listing) -> Result<()> {
                 r.groups.to_string(),
                 r.degraded_groups.to_string(),
                 r.node_losses_survived.to_string(),
+                r.rack_losses_survived.map_or("-".to_owned(), |n| n.to_string()),
             ]
         };
         output::table(
-            &["POOL", "CODE", "BLOCK", "PDISKS", "GROUPS", "DEGRADED", "SURVIVES NODES LOST"],
+            &["POOL", "CODE", "BLOCK", "PDISKS", "GROUPS", "DEGRADED", "SURVIVES NODES LOST", "RACKS LOST"],
             rows.into_iter().map(cells).collect(),
         );
         Ok(())

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use base::{FsId, MemberId};
 use serde::Serialize;
 use wire::{
+    credentials::Squash,
     map::ClusterMap,
     mgr::{MemberInfo, MgrReply, MgrRequest},
 };
@@ -36,6 +37,31 @@ struct MemberRow {
     read_only: bool,
     /// The directory that it is bound to, as it was called when the token was made.
     subtree: Option<String>,
+    #[serde(flatten)]
+    squash: SquashRow,
+}
+
+/// Whom the programs of a machine act as.
+#[derive(Serialize)]
+pub struct SquashRow {
+    /// `none`, `root` or `all`.
+    squash: &'static str,
+    /// User that squashed ones act as.
+    anon_uid: Option<u32>,
+    /// Their group.
+    anon_gid: Option<u32>,
+}
+
+impl From<Squash> for SquashRow {
+    fn from(squash: Squash) -> SquashRow {
+        let (anon_uid, anon_gid) = squash.anonymous().unzip();
+        let squash = match squash {
+            Squash::None => "none",
+            Squash::Root { .. } => "root",
+            Squash::All { .. } => "all",
+        };
+        SquashRow { squash, anon_uid, anon_gid }
+    }
 }
 
 fn number(member: &MemberInfo) -> String {
@@ -62,6 +88,7 @@ fn row(member: &MemberInfo, map: &ClusterMap, now: u64) -> MemberRow {
         filesystems: member.limits.filesystems.iter().map(named).collect(),
         read_only: member.limits.read_only,
         subtree: member.limits.subtree.as_ref().map(|subtree| subtree.path.clone()),
+        squash: member.limits.squash.into(),
     }
 }
 
@@ -98,13 +125,20 @@ pub async fn members(link: &Link) -> Result<Vec<MemberInfo>> {
 /// What its role lets it do, and its token.
 fn may(row: &MemberRow) -> String {
     let what = if row.read_only { "read" } else { "all" };
-    match row.filesystems.is_empty() {
+    let of = match row.filesystems.is_empty() {
         true => what.to_owned(),
         false => {
             let subtree = row.subtree.as_deref().unwrap_or_default();
             let slash = if subtree.is_empty() || subtree.starts_with('/') { "" } else { "/" };
             output::begin_of(&format!("{what} of {}{slash}{subtree}", row.filesystems.join(",")), 24)
         }
+    };
+    match row.squash {
+        SquashRow { squash, anon_uid: Some(uid), anon_gid: Some(gid) } => {
+            let whom = if squash == "all" { "everybody" } else { squash };
+            format!("{of}; {whom} as {uid}:{gid}")
+        }
+        _ => of,
     }
 }
 
@@ -204,6 +238,7 @@ mod tests {
             until: 1365 * DAY,
             revoked,
             limits: Default::default(),
+            authority: [1; 32],
         };
         let said = |day: u64| overdue(&of(false), day * DAY);
         assert_eq!((said(1000), said(1300)), (None, None));
@@ -224,6 +259,7 @@ mod tests {
             until: 2,
             revoked,
             limits: Default::default(),
+            authority: [1; 32],
         };
         let all = [member(1, "a", true), member(2, "a", false), member(3, "b", true), member(4, "c", false)];
         let both = [&all[..], &[member(5, "c", false)]].concat();

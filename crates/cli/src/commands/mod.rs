@@ -1,7 +1,10 @@
 //! What the commands do, a file for a group of them; what they are asked by is in `args`.
 
 mod advise;
+mod advise_dumps;
+mod analytics;
 mod ask;
+mod authority;
 mod clients;
 mod config;
 mod down;
@@ -33,10 +36,13 @@ mod pools;
 mod rebuild;
 mod status;
 mod testbed;
+mod top;
 mod up;
 mod verify;
 mod versions;
 mod waiters;
+
+pub use self::advise::Status;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -67,6 +73,9 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Fs(args::Fs::SetPool { directory, pool, .. }) => pools::fs_set_pool(directory, pool),
         Command::Cluster(args::Whole::Version(listing)) => versions::version(listing),
         Command::Cluster(args::Whole::Finalize(dir)) => versions::finalize(dir),
+        Command::Cluster(args::Whole::Authority(args::Authority::Show(listing))) => authority::show(listing),
+        Command::Cluster(args::Whole::Authority(args::Authority::Renew(dir))) => authority::renew(dir),
+        Command::Cluster(args::Whole::Authority(args::Authority::Finish(args))) => authority::finish(args),
         Command::Node(args::Node::List(listing)) => nodes::list(listing),
         Command::Node(args::Node::Show(args)) => nodes::show(args),
         Command::Node(args::Node::Token(args)) => join::token(args),
@@ -111,6 +120,11 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Config(args::Config::Set { dir, pairs }) => config::set(dir, pairs),
         Command::Net(args::Net::Status(args)) => net_status::status(args),
         Command::Net(args::Net::Sizing(args)) => net_sizing::sizing(args),
+        Command::Top(args) => top::top(args),
+        Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
+        Command::Analytics(args::Analytics::Export(args)) => analytics::export(args),
+        Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
+        Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),
         Command::Waiters(listing) => waiters::waiters(listing),
         Command::Pagepool(listing) => pagepool::pagepool(listing),
         Command::Perf(args) => perf::perf(args),

@@ -48,8 +48,13 @@ pub fn mount(args: &args::Mount) -> Result<()> {
         return process::mount::run(&dir, &mountpoint, args);
     }
     interrupt::catch()?;
-    // The mount goes on when its parent ends.
-    let _child = start(&dir, &args.fs, &mountpoint, &Way::of(args))?;
+    let way = Way::of(args);
+    if units::are_here(units::MOUNT) && !args.no_service && !is_mounted(&mountpoint) {
+        units::mount(&dir, &args.fs, &mountpoint, &way.words())?;
+    } else {
+        // The mount goes on when its parent ends.
+        start(&dir, &args.fs, &mountpoint, &way)?;
+    }
     output::line(format!("{} is mounted on {}", args.fs, mountpoint.display()));
     Ok(())
 }

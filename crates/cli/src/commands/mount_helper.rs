@@ -79,6 +79,7 @@ fn asked(args: &MountHelper) -> Result<args::Mount> {
         fs: args.fs.clone(),
         mountpoint: args.mountpoint.clone(),
         foreground: false,
+        no_service: false,
         read_only: false,
         no_exec: false,
         no_atime: false,

@@ -21,8 +21,8 @@ const NAME_MAX: usize = 24;
 
 /// Does it.
 pub fn status(args: &NetStatus) -> Result<()> {
-    let Asked { mut answers, all } = ask_all(&args.listing, &AdminRequest::Net)?;
-    name_peers(&mut answers);
+    let Asked { mut answers, names, all } = ask_all(&args.listing, &AdminRequest::Net)?;
+    name_peers(&mut answers, &names);
     if args.listing.json {
         output::json(&answers)?;
         return all;
@@ -52,6 +52,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "LOCAL",
             "REMOTE",
             "STATE",
+            "PROTECTED",
             "LINK OUT",
             "BACK",
             "SENT",
@@ -63,7 +64,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "UNANSWERED",
             "BYTES",
         ],
-        false => &["PROCESS", "PEER", "CONNECTIONS", "SENT", "RECEIVED", "RTT us", "WAITING"],
+        false => &["PROCESS", "PEER", "CONNECTIONS", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"],
     };
     output::table(head, rows);
     remarks.iter().for_each(output::line);
@@ -71,7 +72,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
 }
 
 /// Gives each peer the name that the cluster has for it.
-fn name_peers(answers: &mut [Answer]) {
+fn name_peers(answers: &mut [Answer], names: &HashMap<String, String>) {
     let mut of_address = HashMap::new();
     let mut of_ends = HashMap::new();
     for a in answers.iter() {
@@ -88,6 +89,10 @@ fn name_peers(answers: &mut [Answer]) {
         };
         if let Some(name) = dialed.or_else(met) {
             peer["name"] = name.clone().into();
+        } else if let Some((node, rest)) = text(&peer["name"]).split_once(' ')
+            && let Some(name) = names.get(node)
+        {
+            peer["name"] = format!("{name} {rest}").into();
         }
     }
 }
@@ -106,6 +111,9 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
     let connections = list(&peer["connections"]);
     let sum = |field: &str| connections.iter().filter_map(|c| c[field].as_u64()).sum::<u64>();
     let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();
+    let mut protections: Vec<String> = connections.iter().map(protection).collect();
+    protections.sort();
+    protections.dedup();
     let not_active = connections.iter().filter(|c| c["state"] != "active").count();
     let count = match not_active {
         0 => connections.len().to_string(),
@@ -115,11 +123,17 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
         end_of(process, NAME_MAX),
         end_of(&text(&peer["name"]), NAME_MAX),
         count,
+        protections.join(", "),
         human_size(sum("sent_bytes")),
         human_size(sum("received_bytes")),
         slowest.map_or("-".to_owned(), |us| us.to_string()),
         sum("requests_unanswered").to_string(),
     ]
+}
+
+/// How a connection is protected, in the words of `cipherList`: by the name of its cipher where everything is encrypted.
+fn protection(c: &Value) -> String {
+    if c["encrypted"] == true { text(&c["cipher"]) } else { text(&c["protection"]) }
 }
 
 fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
@@ -135,6 +149,7 @@ fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
         text(&c["local"]),
         text(&c["remote"]),
         text(&c["state"]),
+        protection(c),
         path("out"),
         path("back"),
         size(&c["sent_bytes"]),
@@ -204,7 +219,7 @@ mod tests {
                 json!([{ "name": "node0 at m:1", "role": "manager", "addrs": ["m:1"], "connections": ends("n:9", "m:1") }]),
             ),
         ];
-        name_peers(&mut all);
+        name_peers(&mut all, &HashMap::new());
         let names = |a: &Answer| -> Vec<(String, bool)> {
             list(a.answer.as_ref().unwrap()).iter().map(|p| (text(&p["name"]), shown(&all, p))).collect()
         };

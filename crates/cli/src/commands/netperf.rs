@@ -115,7 +115,7 @@ async fn test(args: &NetperfTest) -> Result<()> {
             verify: args.verify,
             dispatch: args.dispatch,
             place: !args.no_placement,
-            encrypted: args.encrypted,
+            cipher_list: args.cipher_list,
             ..Spec::new(kind)
         };
         let report = runner.run(&spec).await?;

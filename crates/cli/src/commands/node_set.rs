@@ -1,11 +1,14 @@
-//! `ropewalk node set`: a node listens at other addresses, or at more of them (rails). What a server names when it registers is
+//! `ropewalk node set`: a node is in another rack, which the manager is told; or it listens at other addresses, or at more of them (rails). What a server names when it registers is
 //! what the cluster knows of it: so this is done on the node's machine, in its `cluster.toml`, and its server is restarted.
 //! If it does not serve there, the file is as before and the server is started again where it was.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
-use wire::map::{ClusterMap, NodeEntry};
+use wire::{
+    map::{ClusterMap, NodeEntry},
+    mgr::MgrRequest,
+};
 
 use super::pdisks::{elsewhere, find_node, restart_node};
 use crate::{
@@ -17,7 +20,30 @@ use crate::{
 
 /// Does it.
 pub fn set(args: &NodeSet) -> Result<()> {
-    let mut dir = args.name.dir.open()?;
+    let dir = args.name.dir.open()?;
+    if args.rack.is_some() || args.no_rack {
+        let rack = args.rack.as_deref().unwrap_or_default();
+        put_into(&dir, &args.name.node, rack)?;
+    }
+    if args.address.is_empty() { Ok(()) } else { listen(dir, args) }
+}
+
+/// The node is in this rack from now on; empty: in none.
+fn put_into(dir: &ClusterDir, name: &str, rack: &str) -> Result<()> {
+    link::run(async {
+        let link = Link::new(dir)?;
+        let node = find_node(&link.cluster().await?.map, name)?.id;
+        let set = MgrRequest::NodeSet { node, name: None, addrs: None, rack: Some(rack.to_owned()) };
+        link.manager(&set).await
+    })?;
+    let place = if rack.is_empty() { "no rack".to_owned() } else { format!("rack {rack}") };
+    output::line(format!(
+        "node {name} is in {place} now; what that asks for moves: `ropewalk rebuild status`"
+    ));
+    Ok(())
+}
+
+fn listen(mut dir: ClusterDir, args: &NodeSet) -> Result<()> {
     let map = link::run(async { Ok(Link::new(&dir)?.cluster().await?.map) })?;
     let known = find_node(&map, &args.name.node)?;
     let here = dir.file.nodes.iter().position(|node| node.id == known.id);
@@ -41,7 +67,7 @@ pub fn set(args: &NodeSet) -> Result<()> {
         let was = before.addr.clone();
         dir.file.nodes[at].addr = before.addr;
         ClusterDir::save(&dir.path, &dir.file)?;
-        super::up::start(&dir).with_context(|| {
+        super::up::start(&dir, false).with_context(|| {
             format!(
                 "{error:#}; {} is at {was} again in cluster.toml, and does not serve there either",
                 known.name

@@ -21,8 +21,9 @@ use crate::{
     output::{self, begin_of, end_of},
 };
 
-/// Columns of a name, and of an address.
-const NAME_MAX: usize = 16;
+/// Columns of a name, of a rack's, and of an address.
+const NAME_MAX: usize = 15;
+pub const RACK_MAX: usize = 7;
 const ADDRESS_MAX: usize = 21;
 
 #[derive(Serialize)]
@@ -30,6 +31,8 @@ struct NodeRow {
     name: String,
     id: u32,
     addresses: Vec<String>,
+    /// The rack that it is in; null: none that is known.
+    rack: Option<String>,
     /// `serves`, or `down`: its server has no session.
     state: &'static str,
     pdisks: usize,
@@ -50,6 +53,7 @@ fn node_row(report: &ClusterReport, node: &NodeEntry) -> NodeRow {
         name: node.name.clone(),
         id: node.id.0,
         addresses: node.addrs.clone(),
+        rack: report.map.rack_of(node.id).map(str::to_owned),
         state: if node.session.is_some() { "serves" } else { "down" },
         pdisks: on.len(),
         pdisks_ok: on.iter().filter(|p| p.served && p.state == PdiskState::Ok).count(),
@@ -72,7 +76,7 @@ pub fn list(listing: &Listing) -> Result<()> {
     Ok(())
 }
 
-const HEAD: [&str; 7] = ["NODE", "ID", "ADDRESS", "STATE", "PDISKS", "SIZE", "USED"];
+const HEAD: [&str; 7] = ["NODE", "RACK", "ADDRESS", "STATE", "PDISKS", "SIZE", "USED"];
 
 fn cells(row: &NodeRow) -> Vec<String> {
     let first = row.addresses.first().map_or("-".to_owned(), |addr| end_of(addr, ADDRESS_MAX));
@@ -87,7 +91,7 @@ fn cells(row: &NodeRow) -> Vec<String> {
     };
     vec![
         begin_of(&row.name, NAME_MAX),
-        row.id.to_string(),
+        row.rack.as_deref().map_or("-".to_owned(), |rack| begin_of(rack, RACK_MAX)),
         address,
         row.state.to_owned(),
         pdisks,
@@ -127,6 +131,7 @@ pub fn show(args: &NodeShow) -> Result<()> {
     let NodeDetails { node, local_name, pdisk_list, status } = &details;
     output::line(format!("node {} ({}): {}", node.name, node.id, node.state));
     output::line(format!("  addresses: {}", node.addresses.join(", ")));
+    output::line(format!("  rack: {}", node.rack.as_deref().unwrap_or("none is known")));
     output::line(match local_name {
         Some(local) if *local == node.name => "  runs on this machine".to_owned(),
         Some(local) => format!("  runs on this machine, its files named {local}"),
@@ -182,7 +187,7 @@ pub fn rename(NodeRename { name, new }: &NodeRename) -> Result<()> {
     link::run(async {
         let link = Link::new(&dir)?;
         let node = find_node(&link.cluster().await?.map, &name.node)?.id;
-        link.manager(&MgrRequest::NodeSet { node, name: Some(new.clone()), addrs: None }).await
+        link.manager(&MgrRequest::NodeSet { node, name: Some(new.clone()), addrs: None, rack: None }).await
     })?;
     output::line(format!("node {} is called {new} now; its files and pdisks keep their names", name.node));
     Ok(())
@@ -199,6 +204,7 @@ mod tests {
             name: "n".repeat(63),
             id: 65_539,
             addresses: (0..16).map(addr).collect(),
+            rack: Some("r".repeat(63)),
             state: "serves",
             pdisks: 24,
             pdisks_ok: 12,

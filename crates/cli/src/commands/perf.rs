@@ -71,7 +71,7 @@ fn direct(
     let client = runtime.block_on(async {
         let own = endpoint::start_client_endpoint(dir)?;
         admin::serve_admin(&own, "client", "perf");
-        tunables::begin(&own, &dir.file.manager).await;
+        tunables::begin(&own, dir).await;
         let config = endpoint::client_config(dir, &args.fs, "(ropewalk perf)".into(), &own);
         endpoint::mount_client(dir, &own, config).await
     })?;

@@ -22,7 +22,8 @@ pub fn pool_create(args: &PoolCreate) -> Result<()> {
         let (name, code) = (args.name.clone(), args.code.clone());
         let block_size = u32::try_from(args.block_size.0)
             .with_context(|| format!("--block-size {}: at most 16m", args.block_size))?;
-        link.manager(&MgrRequest::PoolCreate { name, code, block_size, pdisks }).await?;
+        let survives = args.failure_domain.map(Into::into);
+        link.manager(&MgrRequest::PoolCreate { name, code, block_size, pdisks, survives }).await?;
         output::line(format!(
             "pool {} is there; `ropewalk fs set-pool` directs a directory to it",
             args.name

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     args::{JoinBy, Testbed as TestbedCommand, TestbedUp},
+    cluster_dir::DEFAULT_DIR,
     output,
 };
 
@@ -36,6 +37,7 @@ fn up(args: &TestbedUp) -> Result<()> {
             JoinBy::Subnets => Join::Subnets,
         },
         routed: args.routed,
+        trees: args.trees,
         seed: args.seed.unwrap_or(drawn.seed),
     };
     let testbed = Testbed::up(spec)?;
@@ -51,9 +53,9 @@ fn up(args: &TestbedUp) -> Result<()> {
         join_text(spec)
     ));
     for host in &testbed.hosts {
-        output::line(format!("  {}: {}", host.name, addr_text(&testbed, &host.name)));
+        let enter = format!("ropewalk lab testbed exec --name {name} {} -- bash", host.name);
+        output::line(format!("  {}: {}; enter it: {enter}", host.name, addr_text(&testbed, &host.name)));
     }
-    output::line(format!("run something on a host: ropewalk lab testbed exec --name {name} h1 ip route"));
     output::line(format!("remove it with: ropewalk lab testbed down {name}"));
     Ok(())
 }
@@ -163,6 +165,13 @@ fn status(json: bool) -> Result<()> {
 fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<()> {
     let testbed = Testbed::find(name)?;
     let (program, args) = command.split_first().context("no command given")?;
-    let error = testbed.host(host)?.command(program).args(args).exec();
-    Err(error).with_context(|| format!("run {program} on {host} (`ip` comes with iproute2)"))
+    let mut command = testbed.command(host, program)?;
+    if testbed.spec.trees {
+        // Processes are the machine's: without this a cluster of another host would be taken for the one that runs here.
+        command.env("ROPEWALK_DIR", DEFAULT_DIR);
+    }
+    let error = command.args(args).exec();
+    Err(error).with_context(|| {
+        format!("run {program} on {host} (`ip` comes with iproute2, `nsenter` with util-linux)")
+    })
 }

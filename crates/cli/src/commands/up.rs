@@ -1,10 +1,12 @@
 //! `ropewalk up`: a whole cluster on this machine, or what this machine runs of one. Makes it if the directory is empty, starts
 //! what does not run yet, mounts, and stays until Ctrl-C unless told to detach.
+//! Where systemd has units for its directory, these are started, and it comes back: they stay.
 //! On failure of a new cluster everything made is removed; of an existing one, what was started is ended.
 
 use std::{
     ffi::OsStr,
     net::{SocketAddr, TcpListener},
+    path::PathBuf,
     process::Child,
     time::{Duration, Instant},
 };
@@ -23,7 +25,7 @@ use crate::{
     interrupt::{self, Interrupted},
     link::{self, Link},
     output,
-    process::{control, mounts, pid_file},
+    process::{control, mounts, pid_file, units},
 };
 
 /// How long the processes may take to serve: a server may have to wait out a lease and replay its log.
@@ -44,7 +46,7 @@ pub fn up(args: &Up) -> Result<()> {
         }
         None => make::make(&path, args)?,
     };
-    let mut started = Started(Vec::new());
+    let mut started = Started::new(args.no_service);
     if let Err(error) = bring_up(&dir, args, &mut started) {
         // Ended here, so that what is said then is true.
         drop(started);
@@ -62,8 +64,8 @@ pub fn up(args: &Up) -> Result<()> {
         dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
         human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
     ));
-    if args.detach {
-        started.0.clear();
+    if args.detach || started.has_services() {
+        started.begun.clear();
         output::line(format!("stop it with: ropewalk down --dir {}", dir.path.display()));
         return Ok(());
     }
@@ -74,15 +76,15 @@ pub fn up(args: &Up) -> Result<()> {
     interrupt::taken();
     // The children are reaped here, since `down` sees an unreaped one as gone but the system does not.
     let ended = down::stop(&dir, false);
-    started.0.clear();
+    started.begun.clear();
     ended
 }
 
 /// Starts what this machine runs of a cluster, and leaves it running.
-pub fn start(dir: &ClusterDir) -> Result<()> {
-    let mut started = Started(Vec::new());
+pub fn start(dir: &ClusterDir, no_service: bool) -> Result<()> {
+    let mut started = Started::new(no_service);
     serve_all(dir, &mut started)?;
-    started.0.clear();
+    started.begun.clear();
     Ok(())
 }
 
@@ -100,26 +102,81 @@ fn bring_up(dir: &ClusterDir, args: &Up, started: &mut Started) -> Result<()> {
         {
             output::line(format!("fs1 is mounted on {} already", mountpoint.display()));
         } else {
+            let log = dir.log_file(&mounts::process_name(mountpoint));
             let child = mount::start(dir, "fs1", mountpoint, &mount::Way::default())?;
-            started.0.push(child);
+            started.begun.push(Begun::Child { name: "the mount".to_owned(), child, log, from: 0 });
             output::line(format!("fs1 is mounted on {}", mountpoint.display()));
         }
     }
     Ok(())
 }
 
-/// Children that are ended again if `up` fails half way.
-struct Started(Vec<Child>);
+/// A process that was started here.
+enum Begun {
+    /// Apart from any service, with its log, and where in that its own lines begin.
+    Child { name: String, child: Child, log: PathBuf, from: u64 },
+    /// A unit of systemd.
+    Service { name: String, unit: String },
+}
+
+impl Begun {
+    fn name(&self) -> &str {
+        let (Begun::Child { name, .. } | Begun::Service { name, .. }) = self;
+        name
+    }
+
+    /// Refuses one that has ended.
+    fn check(&mut self) -> Result<()> {
+        match self {
+            Begun::Child { name, child, log, from } => {
+                match child.try_wait().context("look after a child process")? {
+                    None => Ok(()),
+                    Some(status) => {
+                        bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from))
+                    }
+                }
+            }
+            Begun::Service { name, unit } => match units::ended(unit) {
+                None => Ok(()),
+                Some(why) => bail!("{name} ({unit}) ended at its start: {why}"),
+            },
+        }
+    }
+}
+
+/// What is ended again if `up` fails half way.
+struct Started {
+    begun: Vec<Begun>,
+    /// Nothing becomes a service.
+    no_service: bool,
+}
+
+impl Started {
+    fn new(no_service: bool) -> Started {
+        Started { begun: Vec::new(), no_service }
+    }
+
+    fn has_services(&self) -> bool {
+        self.begun.iter().any(|begun| matches!(begun, Begun::Service { .. }))
+    }
+}
 
 impl Drop for Started {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
-                control::terminate(child.id());
+        for begun in &mut self.begun {
+            match begun {
+                Begun::Service { unit, .. } => units::give_up(unit),
+                Begun::Child { child, .. } => {
+                    if std::thread::panicking() || child.try_wait().ok().flatten().is_none() {
+                        control::terminate(child.id());
+                    }
+                }
             }
         }
-        for child in &mut self.0 {
-            let _ = child.wait();
+        for begun in &mut self.begun {
+            if let Begun::Child { child, .. } = begun {
+                let _ = child.wait();
+            }
         }
     }
 }
@@ -157,10 +214,12 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
     if let Some(listen) = args.listen {
         differs("listen", at.ip().to_string(), listen.to_string())?;
     }
-    if args.cipher_list.is_some_and(|asked| asked != dir.file.cipher_list) {
+    if let Some(asked) = args.cipher_list
+        && asked != dir.cipher_list()?
+    {
         bail!(
-            "--cipher-list: write `cipher_list = \"EMPTY\"` or `\"DEFAULT\"` into cluster.toml on each machine of the cluster, \
-             and start it again"
+            "--cipher-list is for a new cluster; this one's connections are changed while it runs: \
+             ropewalk config set cipherList={asked}"
         );
     }
     if let Some(port) = args.port {
@@ -213,15 +272,12 @@ fn remember_mount(dir: &mut ClusterDir, args: &Up) -> Result<()> {
     Ok(())
 }
 
-/// A server that was started: its name, its log, and where in that its own lines begin.
-type Log = (String, std::path::PathBuf, u64);
-
 /// Starts the servers that do not run, but for those started already.
-fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -> Result<()> {
+fn start_servers(dir: &ClusterDir, started: &mut Started) -> Result<()> {
     let absent: Vec<(String, Addrs)> = dir
         .servers()
         .into_iter()
-        .filter(|(name, _)| logs.iter().all(|(started, ..)| started != name))
+        .filter(|(name, _)| started.begun.iter().all(|begun| begun.name() != *name))
         .filter(|(name, _)| pid_file::live_pid(&dir.pid_file(name)).is_none())
         .collect();
     for (name, addrs) in &absent {
@@ -234,13 +290,19 @@ fn start_servers(dir: &ClusterDir, started: &mut Started, logs: &mut Vec<Log>) -
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    for (name, _) in &absent {
-        let log = dir.log_file(name);
+    for (name, _) in absent {
+        let unit = if started.no_service { None } else { units::of_process(&dir.path, &name) };
+        if let Some(unit) = unit {
+            started.begun.push(Begun::Service { name: name.clone(), unit: unit.clone() });
+            units::begin(&unit).with_context(|| format!("start {name} as a service"))?;
+            continue;
+        }
+        let log = dir.log_file(&name);
         let from = std::fs::metadata(&log).map(|m| m.len()).unwrap_or(0);
         let args: [&OsStr; 5] =
             ["serve".as_ref(), "--dir".as_ref(), dir.path.as_ref(), "--name".as_ref(), name.as_ref()];
-        started.0.push(control::spawn_detached(&args, &log)?);
-        logs.push((name.to_string(), log, from));
+        let child = control::spawn_detached(&args, &log)?;
+        started.begun.push(Begun::Child { name, child, log, from });
     }
     Ok(())
 }
@@ -254,38 +316,39 @@ pub fn check_port(name: &str, addr: SocketAddr) -> Result<()> {
 
 /// Starts what does not run, and waits until all nodes of this machine serve.
 fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
-    let mut logs = Vec::new();
     let end = Instant::now() + START_PATIENCE;
     let nodes = &dir.file.nodes;
     let bar = output::spinner("starting");
     link::run(async {
-        let link = Link::new(dir)?;
+        let (mut link, mut why) = (None, String::new());
         loop {
             interrupt::check()?;
             // Each turn: who was just being killed when it was looked for is gone by now.
-            start_servers(dir, started, &mut logs)?;
-            for (child, (name, log, from)) in started.0.iter_mut().zip(&logs) {
-                if let Some(status) = child.try_wait().context("look after a child process")? {
-                    bail!("{name} ended at its start ({status}): {}", control::last_words(log, *from));
-                }
-            }
-            let serve = match link.manager(&MgrRequest::GetMap).await {
-                Ok(MgrReply::Map(map)) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
+            start_servers(dir, started)?;
+            started.begun.iter_mut().try_for_each(Begun::check)?;
+            let asked = match ask_map(dir, &mut link).await {
+                Ok(map) => Some(nodes.iter().filter(|n| serving(dir, n, &map)).count()),
                 // Another version runs: that does not pass.
                 Err(error) if is_refused(&error) => return Err(error),
-                _ => None, // it starts, or does not answer
+                // It starts, or does not answer.
+                Err(error) => {
+                    why = format!("{error:#}");
+                    None
+                }
             };
-            let text = match serve {
+            let text = match asked {
                 Some(serve) => format!("{serve} of {} nodes serve", nodes.len()),
                 None => format!("the manager at {} does not answer", dir.file.manager),
             };
-            if serve == Some(nodes.len()) {
+            if asked == Some(nodes.len()) {
                 bar.finish_and_clear();
                 return Ok(());
             }
             if Instant::now() > end && !dir.file.manager_here {
                 bar.finish_and_clear();
-                output::note("the manager does not answer yet: what was started waits for it");
+                output::note(&format!(
+                    "the manager does not answer yet: what was started waits for it ({why})"
+                ));
                 return Ok(());
             }
             if Instant::now() > end {
@@ -295,6 +358,18 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
+}
+
+/// Asks the manager. A machine whose certificate has ended has it renewed first, for which the manager must answer as well.
+async fn ask_map(dir: &ClusterDir, link: &mut Option<Link>) -> Result<ClusterMap> {
+    let link = match link {
+        Some(link) => link,
+        None => link.insert(Link::new(dir)?),
+    };
+    match link.manager(&MgrRequest::GetMap).await? {
+        MgrReply::Map(map) => Ok(*map),
+        other => bail!("unexpected answer from the manager: {other:?}"),
+    }
 }
 
 fn is_refused(error: &anyhow::Error) -> bool {

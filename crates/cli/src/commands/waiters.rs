@@ -20,7 +20,7 @@ const WHAT_MAX: usize = 30;
 /// `ropewalk waiters`: longest first. What a mount is asked by programs, what a process waits for, of others and in itself, what
 /// it serves.
 pub fn waiters(listing: &Listing) -> Result<()> {
-    let Asked { answers, all } = ask_all(listing, &AdminRequest::Waiters)?;
+    let Asked { answers, names, all } = ask_all(listing, &AdminRequest::Waiters)?;
     if listing.json {
         output::json(&answers)?;
         return all;
@@ -28,13 +28,13 @@ pub fn waiters(listing: &Listing) -> Result<()> {
     for a in answers.iter().filter(|a| a.answer.is_none()) {
         output::line(format!("{} does not answer at {}", a.process, a.address));
     }
-    output::table(&HEAD, rows(&answers));
+    output::table(&HEAD, rows(&answers, &names));
     all
 }
 
 const HEAD: [&str; 7] = ["PROCESS", "", "PEER", "WHAT", "INODE", "SINCE", "LEFT"];
 
-fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
+fn rows(answers: &[Answer], names: &HashMap<String, String>) -> Vec<Vec<String>> {
     let mut of_address = HashMap::new();
     for a in answers {
         of_address.extend(a.addresses.iter().map(|addr| (addr.as_str(), a.process.as_str())));
@@ -72,7 +72,7 @@ fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
                 let service = text(&w["service"]).to_lowercase();
                 let state = w["state"].as_str().map(|state| format!(": {state}")).unwrap_or_default();
                 let what = format!("{service} {}{state}", text(&w["class"]));
-                row(w, kind, peer_name(&text(&w["peer"]), &of_address), what)
+                row(w, kind, peer_name(&text(&w["peer"]), &of_address, names), what)
             }));
         }
     }
@@ -82,11 +82,16 @@ fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
 
 /// The name that the cluster has for a peer: a process calls those it connected to `NODE at ADDRESS`, the others
 /// `NODE process NUMBER`.
-fn peer_name(peer: &str, of_address: &HashMap<&str, &str>) -> String {
+fn peer_name(peer: &str, of_address: &HashMap<&str, &str>, names: &HashMap<String, String>) -> String {
+    let named = |node: &str| names.get(node).map_or(node, String::as_str).to_owned();
     match (peer.split_once(" at "), peer.split_once(" process ")) {
-        (Some((node, address)), _) => of_address.get(address).copied().unwrap_or(node).to_owned(),
-        (None, Some((node, number))) => format!("{node} {}", end_of(number, 6)),
-        (None, None) => peer.to_owned(),
+        // Who connected from there may be no process that listens there.
+        (Some((node, address)), _) => match of_address.get(address) {
+            Some(name) => (*name).to_owned(),
+            None => peer_name(node, of_address, names),
+        },
+        (None, Some((node, number))) => format!("{} {}", named(node), end_of(number, 6)),
+        (None, None) => named(peer),
     }
 }
 
@@ -110,7 +115,7 @@ mod tests {
                 { "peer": "node0 process 0123456789abcdef", "service": "Callback", "class": "prefetch",
                   "inode": 0, "state": "abandoned", "age_s": 300.0, "left_s": 0.0 },
             ],
-            "serving": [{ "peer": "node2 process 00000000000000ff", "service": "Nsd", "class": "write",
+            "serving": [{ "peer": "node2 process 00000000000000ff at 10.0.0.2:50000", "service": "Nsd", "class": "write",
                           "inode": 7, "age_s": 1.0, "left_s": 9.0 }],
         });
         let answers = [
@@ -127,10 +132,12 @@ mod tests {
                 answer: None,
             },
         ];
-        let rows = rows(&answers);
+        let names = [("node2".to_owned(), "n2".to_owned())].into();
+        let rows = rows(&answers, &names);
         assert_eq!(rows.len(), 6);
         assert_eq!(rows[0][2..4], ["node0 …bcdef", "callback prefetch: abandoned"]);
         assert!(rows.iter().any(|r| r[2] == "n3"), "{rows:?}");
+        assert!(rows.iter().any(|r| r[2] == "n2 …000ff"), "{rows:?}");
         let table = output::table_text(&HEAD, rows);
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use anyhow::Context;
 use base::{
     stats,
     tunables::{Choice, Tunables},
@@ -34,6 +35,8 @@ impl Running {
     /// Passes on changed tunables.
     pub fn retune(&self, tunables: &Tunables) {
         logging::set_level(tunables.log_level().word());
+        stats::set_recording(tunables.analytics());
+        stats::set_history_bytes(usize::try_from(tunables.analytics_history().0).unwrap_or(usize::MAX));
         if let Some(client) = self.client.get() {
             client.retune(tunables);
         }
@@ -63,13 +66,15 @@ impl Running {
         let bound = self.client.get().map(client::Client::memory_bound);
         let requests = self.requests_memory.get().copied().unwrap_or(0);
         let (resident, resident_most) = resident();
+        let history = stats::history_memory_max();
         serde_json::json!({
             "process": {
                 "resident_bytes": resident,
                 "resident_most_bytes": resident_most,
                 "requests_max_bytes": requests,
+                "history_max_bytes": history,
                 "bound": bound,
-                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests)),
+                "max_bytes": bound.map(|bound| bound.total.saturating_add(requests).saturating_add(history)),
             },
             "pagepool": self.client.get().map(client::Client::pool_use),
             "strip_cache": self.nsd.get().map(nsd::Server::cache_use),
@@ -93,6 +98,25 @@ pub fn cache_bytes(tunables: &Tunables) -> u64 {
     tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
 }
 
+/// What its seconds say to a question.
+fn answer(question: &str) -> anyhow::Result<String> {
+    let question: analytics::Question = serde_json::from_str(question).context("read the question")?;
+    Ok(serde_json::to_string(&analytics::evaluate(&question)?)?)
+}
+
+/// What it keeps of its seconds, and what that takes.
+fn history() -> serde_json::Value {
+    let kept = stats::kept();
+    let cost = stats::gauge("analytics_cost_millionths", &[]).get();
+    serde_json::json!({
+        "kept": kept.seconds,
+        "max": stats::SECONDS_MAX,
+        "used_bytes": kept.bytes,
+        "max_bytes": kept.bytes_max,
+        "cost_percent": cost as f64 / 1e4,
+    })
+}
+
 /// Whether it does more than look.
 fn is_for_admins(request: &AdminRequest) -> bool {
     matches!(request, AdminRequest::Shutdown | AdminRequest::Prove { repair: true, .. })
@@ -100,6 +124,9 @@ fn is_for_admins(request: &AdminRequest) -> bool {
 
 /// Answers what every process answers.
 pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<Running> {
+    if let Err(error) = stats::keep() {
+        tracing::error!("no history is kept for `ropewalk analytics`: start its thread: {error}");
+    }
     let running: Arc<Running> = Arc::default();
     let serving = Arc::clone(&running);
     let name: Arc<str> = name.into();
@@ -127,6 +154,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
+                            "history": history(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -161,6 +189,14 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         match serde_json::to_string(&server.readable(pool, &stripes).await) {
                             Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
                             Err(error) => Response::error(Status::BadRequest, error),
+                        }
+                    }
+                    Ok(AdminRequest::Analytics { question }) => {
+                        // Reads up to an hour of seconds: beside the tasks that serve.
+                        match tokio::task::spawn_blocking(move || answer(&question)).await {
+                            Ok(Ok(json)) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                            Ok(Err(error)) => Response::error(Status::BadRequest, format!("{error:#}")),
+                            Err(error) => Response::error(Status::Internal, error),
                         }
                     }
                     Ok(AdminRequest::Shutdown) => {

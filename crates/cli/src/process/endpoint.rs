@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use net::{Endpoint, EndpointConfig, Role};
 use wire::mgr::MgrError;
 
-use super::ident;
+use super::{certificate, ident};
 use crate::{cluster_dir::ClusterDir, link::Link};
 
 /// A runtime for a process of the cluster.
@@ -14,7 +14,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
-/// This process's end of the network.
+/// This process's end of the network; its certificate is kept fresh.
 pub fn start_endpoint(
     dir: &ClusterDir,
     role: Role,
@@ -28,7 +28,9 @@ pub fn start_endpoint(
         visitors: role == Role::Manager,
         ..dir.endpoint(role)?
     };
-    Ok(Endpoint::start(config)?)
+    let endpoint = Endpoint::start(config)?;
+    certificate::follow(dir, &endpoint);
+    Ok(endpoint)
 }
 
 /// What people call the process.

@@ -3,25 +3,23 @@
 
 use std::{
     net::SocketAddr,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use base::{MemberId, SessionId};
-use net::{Role, Secret};
+use net::Role;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use trust::{Authority, Member, Nodes, Roles, Token};
+use trust::{Authorities, CertificateDer, Member, Nodes, Renewed, Roles, Token};
 use wire::{
     frame,
-    join::{JoinRequest, Joined, VisitReply, VisitRequest},
+    join::{JoinRequest, Joined, Signed, VisitReply, VisitRequest},
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
-use crate::{
-    args::CipherList,
-    cluster_dir::{ClusterDir, ClusterFile, renewal::now},
-};
+use crate::cluster_dir::{ClusterDir, ClusterFile, renewal::now};
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,8 +28,8 @@ const AT_A_TIME: usize = 4;
 
 /// What signs.
 pub struct Door {
-    authority: Authority,
-    file: ClusterFile,
+    /// The secrets are read for each visitor: they may be exchanged.
+    path: PathBuf,
     manager: manager::Manager,
     /// Few at a time: each costs a signature before it is known whether it may.
     places: Semaphore,
@@ -39,16 +37,15 @@ pub struct Door {
 
 impl Door {
     /// Of this cluster, whose secret is here.
-    pub fn new(dir: &ClusterDir, manager: &manager::Manager) -> Result<Door> {
-        let secret = dir.file.secret.as_deref().and_then(Secret::from_hex);
-        let secret = secret.context("the manager's machine needs the secret in cluster.toml")?;
-        let authority = Authority::from_secret(dir.file.cluster_id()?, &secret)?;
-        Ok(Door {
-            authority,
-            file: dir.file.clone(),
-            manager: manager.clone(),
-            places: Semaphore::new(AT_A_TIME),
-        })
+    pub fn new(dir: &ClusterDir, manager: &manager::Manager) -> Door {
+        Door { path: dir.path.clone(), manager: manager.clone(), places: Semaphore::new(AT_A_TIME) }
+    }
+
+    fn open(&self) -> Result<(ClusterFile, Authorities)> {
+        let file = ClusterDir::open(&self.path)?.file;
+        let authorities =
+            file.authorities()?.context("the manager's machine needs the secret in cluster.toml")?;
+        Ok((file, authorities))
     }
 
     /// Answers a visitor.
@@ -92,61 +89,78 @@ impl Door {
         request: &[u8],
     ) -> Result<VisitReply, String> {
         let (now, life) = (now(), self.life()?);
-        let renewed = self.authority.renew(&certificate.into(), request, life);
-        let (member, certificate) = renewed.map_err(|e| e.to_string())?;
+        let (_, authorities) = self.open().map_err(|e| format!("{e:#}"))?;
+        let renewed = authorities.renew(&certificate.into(), request, life).map_err(|e| e.to_string())?;
+        let Renewed { member, certificate, key, of_former } = renewed;
         let known = [Role::Server, Role::Admin, Role::Client];
-        let role = known.into_iter().find(|role| member.roles.contains(*role));
+        let role = known.into_iter().find(|role| member.roles == roles_of(*role));
         let role = role.ok_or("a certificate of no role that joins")?;
         let node = match &member.nodes {
             Nodes::These(nodes) => nodes.first().copied(),
             Nodes::Any => return Err("a certificate for any node is not renewed".to_owned()),
         };
-        let what = Recertified { role, node, now, until: now + life.as_secs() };
+        let authority = authorities.newest().fingerprint().0;
+        let what = Recertified { role, node, now, until: now + life.as_secs(), authority, key, of_former };
         self.ask(MgrRequest::Recertify { member: member.id, what }).await?;
         tracing::info!("the certificate of {member} at {from} is renewed");
-        Ok(VisitReply::Renewed { certificate: certificate.to_vec() })
+        Ok(VisitReply::Renewed(Box::new(with(&authorities, certificate.to_vec()))))
     }
 
     async fn join(&self, from: SocketAddr, asked: JoinRequest) -> Result<VisitReply, String> {
         let (now, life) = (now(), self.life()?);
+        let (file, authorities) = self.open().map_err(|e| format!("{e:#}"))?;
+        // A request that cannot be signed must not use up the token.
+        let cluster = file.cluster_id().map_err(|e| e.to_string())?;
+        let nobody =
+            Member { cluster, id: MemberId(0), roles: Roles::default(), nodes: Nodes::These(Vec::new()) };
+        let sign = |member: &Member| {
+            let signed = authorities.newest().sign_request(member, &asked.request, life);
+            signed.map_err(|e| e.to_string())
+        };
+        let key = trust::key_of(&sign(&nobody)?).map_err(|e| e.to_string())?;
         let name = asked.name.clone();
         let admission = Admission {
             token: asked.token,
             hash: Token::hash(&asked.secret),
             request: Sha256::digest(&asked.request).into(),
-            name: asked.name,
-            addrs: asked.addrs,
+            name: asked.name.clone(),
+            addrs: asked.addrs.clone(),
+            rack: asked.rack.clone(),
             now,
             until: now + life.as_secs(),
+            authority: authorities.newest().fingerprint().0,
+            key,
         };
-        // A request that cannot be signed must not use up the token.
-        let cluster = self.file.cluster_id().map_err(|e| e.to_string())?;
-        let nobody =
-            Member { cluster, id: MemberId(0), roles: Roles::default(), nodes: Nodes::These(Vec::new()) };
-        let sign = |member: &Member| {
-            self.authority.sign_request(member, &asked.request, life).map_err(|e| e.to_string())
-        };
-        sign(&nobody)?;
         let (role, node) = match self.ask(MgrRequest::Admit(Box::new(admission))).await? {
             MgrReply::Admitted { role, node } => (role, node),
             other => return Err(format!("unexpected answer to Admit: {other:?}")),
         };
-        let roles = match role {
-            Role::Server => Roles::of(&[Role::Server, Role::Client]),
-            Role::Admin => Roles::of(&[Role::Admin, Role::Client]),
-            role => Roles::of(&[role]),
-        };
         let nodes = Nodes::These(node.into_iter().collect());
-        let certificate = sign(&Member { cluster, id: MemberId(asked.token), roles, nodes })?.to_vec();
+        let member = Member { cluster, id: MemberId(asked.token), roles: roles_of(role), nodes };
+        let certificate = sign(&member)?.to_vec();
         tracing::info!("{name:?} at {from} has joined as {role:?}");
         Ok(VisitReply::Joined(Box::new(Joined {
             cluster,
-            name: self.file.name.clone(),
+            name: file.name.clone(),
             role,
             node,
-            certificate,
-            authority: self.authority.certificate().to_vec(),
-            clear: self.file.cipher_list == CipherList::Empty,
+            signed: with(&authorities, certificate),
+            cipher_list: file.cipher_list,
         })))
     }
+}
+
+/// What the certificate of a machine says that has joined as `role`.
+fn roles_of(role: Role) -> Roles {
+    match role {
+        Role::Server => Roles::of(&[Role::Server, Role::Client]),
+        Role::Admin => Roles::of(&[Role::Admin, Role::Client]),
+        role => Roles::of(&[role]),
+    }
+}
+
+/// A certificate with what its holder needs beside it.
+fn with(authorities: &Authorities, certificate: Vec<u8>) -> Signed {
+    let bytes = |all: &[CertificateDer<'_>]| all.iter().map(|one| one.to_vec()).collect();
+    Signed { certificate, behind: bytes(authorities.behind()), authorities: bytes(&authorities.believed()) }
 }

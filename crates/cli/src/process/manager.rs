@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use net::Role;
 
-use super::{admin, endpoint, joining::Door, presence::Presence, resolver, stop::Stop, tunables};
+use super::{admin, endpoint, joining::Door, presence::Presence, resolver, shut_out, stop::Stop, tunables};
 use crate::cluster_dir::{ClusterDir, EtcdFile, init::host_name};
 
 /// How long a manager waits for the store of one that was killed.
@@ -63,19 +63,36 @@ async fn listen(dir: &ClusterDir, standby: bool) -> Result<net::Endpoint> {
     }
 }
 
+/// How often those who ask for the authorities are told anew.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Keeps what the manager says of the cluster's authorities as its process believes them.
+async fn tell_authorities(manager: manager::Manager, endpoint: net::Endpoint) {
+    loop {
+        let believed: Vec<_> = endpoint.identity().believed().iter().map(|one| one.0).collect();
+        let exchanging = believed.len() > 1;
+        let others = if exchanging { endpoint.of_other_authorities() } else { Vec::new() };
+        manager.set_authorities(believed, others);
+        tokio::time::sleep(TELL).await;
+    }
+}
+
 /// Until it is told to stop. A standby first follows the manager that leads, until that is gone.
 pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: bool) -> Result<()> {
     let Some(manager) = stop.before(open_manager(dir, standby)).await else { presence.end_process(Ok(())) };
     let manager = manager?;
+    shut_out::merge(dir, &manager).await?;
+    tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let running = manager.serve(&endpoint)?;
-    let door = Arc::new(Door::new(dir, running.manager())?);
+    let door = Arc::new(Door::new(dir, running.manager()));
+    tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));
     endpoint.receive_visitors(Box::new(move |from, said| {
         let door = Arc::clone(&door);
         Box::pin(async move { door.answer(from, &said).await })
     }));
-    tunables::follow(&endpoint, &dir.file.manager, told);
+    tunables::follow(&endpoint, dir, told);
     presence.ready()?;
     tracing::info!("manager serves at {}", dir.file.manager);
     tokio::select! {

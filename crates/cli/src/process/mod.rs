@@ -2,6 +2,7 @@
 //! found, started and ended on this machine.
 
 pub mod admin;
+pub mod certificate;
 pub mod control;
 pub mod endpoint;
 pub mod ident;
@@ -17,6 +18,7 @@ mod presence;
 mod resolver;
 pub mod serve;
 pub mod service;
+mod shut_out;
 pub mod stop;
 pub mod tunables;
 pub mod units;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     args,
-    cluster_dir::{ClusterDir, access, renewal},
+    cluster_dir::{ClusterDir, access},
 };
 
 /// How long the end of a mount may take to write what is dirty.
@@ -41,9 +41,8 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
             metrics::serve(addr).await?;
         }
         let own = endpoint::start_client_endpoint(dir)?;
-        tokio::spawn(renewal::keep(dir.machine()?, own.clone()));
         let running = admin::serve_admin(&own, "client", &mountpoint.display().to_string());
-        tunables::follow(&own, &dir.file.manager, Arc::clone(&running));
+        tunables::follow(&own, dir, Arc::clone(&running));
         let config = endpoint::client_config(dir, fs_name, mountpoint.display().to_string(), &own);
         // A session that has begun ends like that of a mount that is killed.
         let Some(client) = stop.before(endpoint::mount_client(dir, &own, config)).await else {
@@ -54,6 +53,7 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         let _ = running.client.set(client.clone()); // once
         let options = fuse::MountOptions {
             read_only: args.read_only || client.session().read_only,
+            squash: client.session().squash,
             root: client.session().root,
             no_exec: args.no_exec,
             no_atime: args.no_atime,

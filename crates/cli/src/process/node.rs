@@ -14,7 +14,7 @@ use super::{
     stop::Stop,
     tunables,
 };
-use crate::cluster_dir::{ClusterDir, NodeFile, renewal};
+use crate::cluster_dir::{ClusterDir, NodeFile};
 
 /// Until it is told to stop.
 pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop: Stop) -> Result<()> {
@@ -44,13 +44,14 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         }
         let path = dir.path.join(&p.dir);
         let options = open_options(&tunables, cluster, p.id);
-        let what = || format!("open {} in {}", p.id, path.display());
+        let name = map.pdisk_called(p.id);
+        let what = || format!("open {name} in {}", path.display());
         let (at, io) = (path.clone(), queues.io.clone());
         let opening = tokio::task::spawn_blocking(move || pdisk::Pdisk::open(&at, options, &io));
         let Some(opened) = stop.before(opening).await else { presence.end_process(close_all(pdisks).await) };
         match opened.with_context(what)? {
             Ok((pdisk, report)) => {
-                tracing::info!("{}: {report:?}", p.id);
+                tracing::info!("{name} in {} {}", path.display(), report.sentence());
                 pdisks.push(nsd::ServedPdisk { id: p.id, pdisk, damaged: report.damaged.strip_ids() });
             }
             // One bad disk is no reason to take the node's others away: its strips are read from the rest.
@@ -69,10 +70,9 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     }
     let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
-    tokio::spawn(renewal::keep(dir.machine()?, endpoint.clone()));
     let running = admin::serve_admin(&endpoint, "nsd", called);
     let _ = running.queues.set(queues); // once
-    tunables::follow(&endpoint, &dir.file.manager, Arc::clone(&running));
+    tunables::follow(&endpoint, dir, Arc::clone(&running));
     let agent = lab_agent(dir);
     endpoint.serve(Service::Lab, agent.handler());
     let config = nsd::ServerConfig {

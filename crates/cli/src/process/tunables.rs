@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use base::tunables::{ConnCount, TransferMode, Tunables};
+use base::{
+    CipherList,
+    tunables::{ConnCount, TransferMode, Tunables},
+};
 use net::{Endpoint, Transfer};
 use wire::{
     map::ClusterMap,
@@ -12,7 +15,7 @@ use wire::{
 
 use super::admin::Running;
 use crate::{
-    cluster_dir::{Addrs, ClusterDir},
+    cluster_dir::{ClusterDir, cipher},
     link::Link,
 };
 
@@ -51,20 +54,24 @@ pub async fn wait_for(dir: &ClusterDir, server: &str) -> Result<(Tunables, Clust
 }
 
 /// What the tunables say of connections, for an `endpoint` that is about to begin.
-pub async fn begin(endpoint: &Endpoint, manager: &Addrs) {
-    if let Ok(tunables) = read(&Link::over(endpoint, manager)).await {
-        apply(endpoint, &tunables);
+pub async fn begin(endpoint: &Endpoint, dir: &ClusterDir) {
+    if let Ok(tunables) = read(&Link::over(endpoint, &dir.file.manager)).await {
+        apply(endpoint, dir.file.cipher_list, &tunables);
     }
 }
 
 /// Keeps `endpoint` and what runs in this process as the tunables say. A manager that does not answer changes nothing.
-pub fn follow(endpoint: &Endpoint, manager: &Addrs, running: Arc<Running>) {
-    let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, manager));
+pub fn follow(endpoint: &Endpoint, dir: &ClusterDir, running: Arc<Running>) {
+    let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, &dir.file.manager));
+    let (path, of_machine) = (dir.path.clone(), dir.file.cipher_list);
     tokio::spawn(async move {
         loop {
             match read(&link).await {
                 Ok(tunables) => {
-                    apply(&endpoint, &tunables);
+                    if let Err(error) = cipher::keep(&path, tunables.cipher_list()) {
+                        tracing::warn!("cipherList is not kept for the next start: {error:#}");
+                    }
+                    apply(&endpoint, of_machine, &tunables);
                     running.retune(&tunables);
                 }
                 Err(error) if error.is::<net::CallError>() => {
@@ -77,7 +84,11 @@ pub fn follow(endpoint: &Endpoint, manager: &Addrs, running: Arc<Running>) {
     });
 }
 
-fn apply(endpoint: &Endpoint, tunables: &Tunables) {
+/// `of_machine`: how its connections are protected where the tunable says nothing.
+fn apply(endpoint: &Endpoint, of_machine: CipherList, tunables: &Tunables) {
+    if let Err(error) = endpoint.set_cipher_list(tunables.cipher_list().unwrap_or(of_machine)) {
+        tracing::warn!("cipherList: {error}");
+    }
     match tunables.max_tcp_conns_per_node_conn() {
         ConnCount::Auto => endpoint.set_conns_auto(),
         ConnCount::Count(n) => {

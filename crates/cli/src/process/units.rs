@@ -1,4 +1,5 @@
-//! The cluster's processes as units of systemd: which unit a process belongs to, and starting and ending them there. systemd
+//! The cluster's processes as units of systemd: which unit a process belongs to, and starting and ending them there. Units are
+//! used where systemd runs and the package is installed whose program this is, each for the directory that it names. systemd
 //! starts again what is killed: whoever ends such a process tells systemd, or it comes back.
 
 use std::{
@@ -28,13 +29,57 @@ const PLACES: [&str; 4] =
 const MOUNTS: &str = "/run/ropewalk/mounts";
 /// Lines of the journal that are looked through for why a unit failed.
 const LINES: &str = "50";
+/// The program that units start.
+const PROGRAM: &str = "/usr/bin/ropewalk";
+/// What names the directory in a unit's environment.
+const DIR_VARIABLE: &str = "ROPEWALK_DIR=";
 
-/// Whether systemd runs here, has this template, and does what this user says.
+/// Whether systemd runs here, has this template, which starts this program, and does what this user says.
 pub fn are_here(template: &str) -> bool {
     let installed = |place: &str| Path::new(place).join(format!("{template}.service")).exists();
     rustix::process::geteuid().is_root()
         && Path::new("/run/systemd/system").is_dir()
         && PLACES.iter().any(|place| installed(place))
+        && std::env::current_exe().is_ok_and(|program| program == Path::new(PROGRAM))
+}
+
+/// The unit of a process of the cluster in `dir`, the manager or a node; none where it would not be that one's.
+pub fn of_process(dir: &Path, name: &str) -> Option<String> {
+    let unit = match name {
+        "manager" => MANAGER.to_owned(),
+        node => format!("{SERVER}{node}.service"),
+    };
+    let template = unit.split_inclusive('@').next().map(|start| start.trim_end_matches(".service"))?;
+    if !are_here(template) {
+        return None;
+    }
+    let environment = shown("Environment", &unit).ok()?;
+    let named = environment.split_whitespace().rev().find_map(|word| word.strip_prefix(DIR_VARIABLE))?;
+    (Path::new(named) == dir).then_some(unit)
+}
+
+/// Has systemd start a unit, now and whenever the machine starts. Comes back before it serves.
+pub fn begin(unit: &str) -> Result<()> {
+    systemctl(&["enable", "--quiet"], unit)?;
+    systemctl(&["start", "--no-block"], unit)
+}
+
+/// Takes [`begin`] back.
+pub fn give_up(unit: &str) {
+    let _ = systemctl(&["disable", "--quiet", "--now"], unit);
+}
+
+/// Why a unit's process ended since it was begun, if it has: by itself that does not come right.
+pub fn ended(unit: &str) -> Option<String> {
+    let again = shown("NRestarts", unit).is_ok_and(|count| count.trim() != "0");
+    let failed = || shown("ActiveState", unit).is_ok_and(|state| state.trim() == "failed");
+    (again || failed()).then(|| last_words(unit))
+}
+
+fn shown(property: &str, unit: &str) -> Result<String> {
+    let output =
+        Command::new("systemctl").args(["show", "--value", "--property", property, "--", unit]).output();
+    Ok(String::from_utf8_lossy(&output.context("call systemctl")?.stdout).into_owned())
 }
 
 /// Asks a process to end: SIGTERM, from systemd if it is one of its services.

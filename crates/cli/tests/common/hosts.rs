@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a helper that fails is a test that fails
 
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -67,10 +68,45 @@ impl<'a> Machine<'a> {
     }
 
     pub fn join(&self, token: &str) -> String {
+        self.begin(&["join", token, "--name", &format!("h{}", self.host)])
+    }
+
+    /// `init` or `join` with an address and a disk.
+    pub fn begin(&self, words: &[&str]) -> String {
         let (addr, disk) = (self.bed.addr(self.host - 1), self.dir.with_extension("disk"));
-        let name = format!("h{}", self.host);
         let place = ["--address", &addr, "--pdisk", disk.to_str().unwrap(), "--pdisk-size", "192m"];
-        self.ok(&[&["join", token, "--name", &name], &place[..]].concat())
+        self.ok(&[words, &place[..]].concat())
+    }
+
+    /// Mounts fs1 beside its directory.
+    pub fn mounted(&self) -> PathBuf {
+        let mnt = self.dir.with_extension("mnt");
+        fs::create_dir(&mnt).unwrap();
+        self.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
+        mnt
+    }
+
+    /// Takes what it runs away from it, without a word: its power is off.
+    pub fn kill(&self) {
+        self.kill_those(|_| true);
+    }
+
+    /// Takes one process away from it.
+    pub fn kill_process(&self, name: &str) {
+        self.kill_those(|stem| stem == name);
+    }
+
+    fn kill_those(&self, its: impl Fn(&OsStr) -> bool) {
+        for entry in fs::read_dir(self.dir.join("run")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "pid") && path.file_stem().is_some_and(&its) {
+                let text = fs::read_to_string(path).unwrap();
+                let pid = text.lines().next().unwrap().parse().unwrap();
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                // One that has ended needs none.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
     }
 }
 

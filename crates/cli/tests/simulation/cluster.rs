@@ -136,6 +136,7 @@ fn spec(shape: Shape, seed: u64) -> Spec {
     let descs: Vec<PdiskDesc> = (1..=shape.nodes).map(desc).collect();
     let table = LayoutTable::build(shape.code.parse().unwrap(), &descs, 0, shape.groups, seed).unwrap();
     Spec {
+        racks: Vec::new(),
         cluster: ClusterId(7),
         name: "simulated".into(),
         nodes: (1..=shape.nodes).map(entry).collect(),

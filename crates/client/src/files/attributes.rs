@@ -144,7 +144,8 @@ impl Core {
     }
 
     /// Changes attributes; the size first, by itself. Those of files go to the manager with the next commit:
-    /// by age, after the last close, with fsync, or before the token is given up.
+    /// by age, after the last close, with fsync, or before the token is given up. On a squashed machine the manager says first
+    /// whether this program may.
     pub async fn setattr(self: &Arc<Core>, ino: InodeNo, set: SetAttrs) -> Result<Attr, Errno> {
         let before = self.getattr(ino).await?;
         let kind = before.kind;
@@ -164,12 +165,6 @@ impl Core {
             return Ok(if kind == FileKind::File { inode.lock().visible() } else { before });
         }
         let ctime = set.ctime.unwrap_or_else(now);
-        if kind == FileKind::File {
-            self.throttle_files(&inode).await?;
-            let attr = inode.lock().set(&others, ctime);
-            self.note_unsettled(&inode);
-            return Ok(attr);
-        }
         let change = Change::SetAttr {
             ino,
             mode: set.mode,
@@ -181,18 +176,36 @@ impl Core {
             ctime,
             highest: self.any_version(),
         };
+        if kind == FileKind::File {
+            // Privileges that go with a change of content go whoever made it.
+            let asks = SetAttrs { drop_privileges: false, ..others } != SetAttrs::default();
+            let mut others = others;
+            if self.session.squash.is_any() && asks {
+                let (core, inode) = (self.clone(), inode.clone());
+                let told = self.carry_out(async move { core.set_at_manager(&inode, change).await }).await?;
+                // It may have taken the bit of a group away that the program is not in.
+                others.mode = others.mode.map(|_| told.mode);
+            }
+            self.throttle_files(&inode).await?;
+            let attr = inode.lock().set(&others, ctime);
+            self.note_unsettled(&inode);
+            return Ok(attr);
+        }
         let core = self.clone();
-        self.carry_out(async move { core.set_special(&inode, change).await }).await
+        self.carry_out(async move { core.set_at_manager(&inode, change).await }).await
     }
 
-    /// Attributes of what is no file are the manager's.
-    async fn set_special(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
+    /// Attributes of what is no file are the manager's. Returns them as it has them.
+    async fn set_at_manager(self: &Arc<Core>, inode: &Arc<Inode>, change: Change) -> Result<Attr, Errno> {
         let _commit = self.patient("an inode's commit", Some(inode.ino), inode.commit.lock()).await?;
         let changing = self.change(&[], &[inode.ino]);
         let reply = self.calls.mutate(change).await;
         let newest = changing.end(&reply, &[], Touched::Unknown);
         match reply? {
-            MgrReply::Attr(attr) => Ok(self.changed_attr(*attr, newest)),
+            MgrReply::Attr(attr) => {
+                self.changed_attr(Attr::clone(&attr), newest);
+                Ok(*attr)
+            }
             other => Err(unexpected("SetAttr", &other)),
         }
     }

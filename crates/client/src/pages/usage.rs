@@ -51,8 +51,7 @@ pub(crate) struct Count {
 
 impl Count {
     fn new(source: &str) -> Count {
-        let help = "Bytes that reads found in the page pool or not, and bytes read ahead";
-        Count { own: AtomicU64::new(0), all: stats::counter("pagepool_read_bytes", help, &[("how", source)]) }
+        Count { own: AtomicU64::new(0), all: stats::counter("pagepool_read_bytes", &[("how", source)]) }
     }
 
     pub fn add(&self, bytes: u64) {

@@ -65,6 +65,7 @@ impl World {
             grant,
             fs: FsEntry { id: FsId(1), name: "fs1".into(), pool: PoolId(1) },
             read_only: false,
+            squash: Default::default(),
             root: base::InodeNo::ROOT,
         };
         let manager = Arc::new(manager::Session { number: self.sessions, manager: self.manager.clone() });

@@ -11,7 +11,7 @@ pub(super) fn endpoint_config() -> Result<net::EndpointConfig, NetperfError> {
     Ok(net::EndpointConfig {
         cluster,
         identity,
-        clear: true,
+        cipher_list: base::CipherList::Empty,
         role: net::Role::Lab,
         ..net::EndpointConfig::default()
     })

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use base::CipherList;
 use net::Dispatch;
 use serde::{Deserialize, Serialize};
 
@@ -100,8 +101,8 @@ pub struct Spec {
     pub dispatch: Dispatching,
     /// Whether connections are placed on links, or get the ports that the kernel gives.
     pub place: bool,
-    /// What is sent is encrypted.
-    pub encrypted: bool,
+    /// How connections are protected.
+    pub cipher_list: CipherList,
 }
 
 /// [`net::Dispatch`], as it is written and sent.
@@ -185,7 +186,7 @@ impl Spec {
             verify: false,
             dispatch: Dispatching::default(),
             place: true,
-            encrypted: false,
+            cipher_list: CipherList::Empty,
         }
     }
 

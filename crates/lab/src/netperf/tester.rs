@@ -95,7 +95,7 @@ impl Client {
                 placement: if spec.place { Placement::Probe } else { Placement::Off },
                 transfer: if fetched { Transfer::Fetch } else { Transfer::Push },
                 inline_write_max: 0,
-                clear: !spec.encrypted,
+                cipher_list: spec.cipher_list,
                 ..config.clone()
             })
         };

@@ -1,6 +1,6 @@
 //! What a testbed is: as it was asked for, its hosts, and the process that it ends with.
 
-use std::{fs, net::SocketAddr};
+use std::{ffi::OsStr, fs, net::SocketAddr, process::Command};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +8,7 @@ use super::{
     error::TestbedError,
     host::Host,
     spec::{self, Spec},
+    tree,
 };
 
 /// A testbed that stands.
@@ -28,6 +29,17 @@ impl Testbed {
             name: name.to_owned(),
             hosts: self.hosts.iter().map(|h| h.name.clone()).collect(),
         })
+    }
+
+    /// A command that runs on a host, in its view of files if it has one. The process started is the program itself.
+    pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, TestbedError> {
+        let host = self.host(host)?;
+        if !self.spec.trees {
+            return Ok(host.command(program));
+        }
+        let mut command = Command::new("nsenter");
+        command.args(tree::enter(&self.spec.name, host)).arg(program);
+        Ok(command)
     }
 
     /// All addresses of a host (counted from 0) with a port: what a peer of it is told. The index is this

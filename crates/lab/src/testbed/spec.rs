@@ -49,6 +49,9 @@ pub struct Spec {
     /// A router (or a switch for each subnet) between the hosts, as more than two hosts need. Without one, the links of
     /// two hosts go from one to the other.
     pub routed: bool,
+    /// Each host has a `/var/lib`, a `/mnt` and a name of its own, and sees its own mounts only.
+    #[serde(default)]
+    pub trees: bool,
     /// What addresses and hash keys are drawn from.
     pub seed: u64,
 }
@@ -63,6 +66,7 @@ impl Default for Spec {
             rate: BitRate(1_000_000_000),
             join: Join::Ecmp { policy: 1 },
             routed: false,
+            trees: false,
             seed,
         }
     }

@@ -15,6 +15,7 @@ use super::{
     error::TestbedError,
     run::run,
     spec::{self, PREFIX},
+    tree,
 };
 
 const DIR: &str = "/run/ropewalk/testbed";
@@ -113,6 +114,7 @@ pub fn down(name: &str) -> Result<(), TestbedError> {
             return Err(e);
         }
     }
+    tree::remove(name)?;
     match fs::remove_file(&path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(system(format!("remove {}", path.display()))(e)),
         _ => Ok(()),

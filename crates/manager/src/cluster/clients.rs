@@ -76,8 +76,20 @@ impl Cluster {
         step.store.push(StoreOp::EndSession(session));
     }
 
+    /// A client's session for people.
+    pub(super) fn mount_called(&self, session: SessionId) -> String {
+        self.clients.get(&session).map_or_else(
+            || session.to_string(),
+            |client| {
+                let SessionRecord { mount, process, .. } = &client.record;
+                format!("mount {mount} on {} ({session})", process.host)
+            },
+        )
+    }
+
     pub(super) fn end_uncleanly(&mut self, session: SessionId, step: &mut Step) {
         let Some(fs) = self.clients.get(&session).map(|client| client.record.fs) else { return };
+        let who = self.mount_called(session);
         self.space.forget(session);
         self.remove(session, step);
         if let Some(tokens) = self.tokens.get_mut(&fs) {
@@ -91,7 +103,7 @@ impl Cluster {
         ending.unresolved = true;
         ending.fence = Some(epoch);
         step.put(ending_key(fs), ending);
-        step.notes.push(format!("{session} of {fs} ended uncleanly; fenced as of {epoch}"));
+        step.notes.push(format!("{who} ended uncleanly; fenced as of {epoch}"));
     }
 
     pub(super) fn detach(&mut self, ticket: Ticket, session: SessionId, step: &mut Step) {
@@ -109,12 +121,13 @@ impl Cluster {
         // Whoever ends cleanly has nothing in flight: nothing to fence. What it held is now either
         // stored, and the next reports say so, or free.
         let fs = client.record.fs;
+        let who = self.mount_called(session);
         self.space.close(session, now);
         self.remove(session, step);
         self.with_tokens(fs, step, |tokens, next| tokens.drop_session(session, now, next));
         self.with_locks(fs, step, |locks| locks.drop_session(session, now));
         step.collect = true;
-        step.notes.push(format!("{session} ended"));
+        step.notes.push(format!("{who} ended"));
         step.reply(ticket, MgrReply::Done);
     }
 
@@ -197,12 +210,12 @@ impl Cluster {
         self.bump();
         self.map.clients.push(ClientEntry { session, fs: open.fs, member: open.member });
         step.put(session_key(session), &record);
-        step.notes.push(format!("{session} began: {} on {}", fs.name, record.process.host));
         self.with_locks(open.fs, step, |locks| {
             locks.begin(session, &record.process.scope, true);
             Vec::new()
         });
         self.clients.insert(session, Client { record, renewed: now });
+        step.notes.push(format!("{} began: it has mounted {}", self.mount_called(session), fs.name));
         let guest = self.map.is_guest(open.member);
         self.with_tokens(open.fs, step, |tokens, _| {
             tokens.begin(session, whole, guest);

@@ -6,7 +6,7 @@ use base::MemberId;
 use libc::{EINVAL, ENOENT};
 use wire::{
     map::PdiskEntry,
-    mgr::{MgrError, MgrReply, MgrRequest},
+    mgr::{AuthorityReport, MgrError, MgrReply, MgrRequest},
 };
 
 use super::{Ask, Cluster, Event, Question, Step, stored::map_record};
@@ -150,6 +150,12 @@ impl Cluster {
                 Err(error) => step.refuse(ticket, error),
             },
             Request(R::Members) => step.reply(ticket, MgrReply::Members(self.member_list())),
+            Request(R::Authorities) => {
+                // `Manager::handle` adds what the process knows.
+                let own = self.members.get(&question.member).map(|record| record.authority);
+                let report = AuthorityReport { own, ..AuthorityReport::default() };
+                step.reply(ticket, MgrReply::Authorities(Box::new(report)));
+            }
             Request(R::Recertify { member, what }) => {
                 let outcome = self.renew_member(member, what, step);
                 step.answer(ticket, outcome);
@@ -162,8 +168,8 @@ impl Cluster {
                 let outcome = self.remove_node(node, step);
                 step.answer(ticket, outcome);
             }
-            Request(R::NodeSet { node, name, addrs }) => {
-                let outcome = self.set_node(node, name, addrs.as_deref(), step);
+            Request(R::NodeSet { node, name, addrs, rack }) => {
+                let outcome = self.set_node(node, name, addrs.as_deref(), rack, step);
                 step.answer(ticket, outcome);
             }
             MakePool(new) => {
@@ -203,7 +209,8 @@ impl Cluster {
                 | R::Events { .. }
                 | R::Owned { .. }
                 | R::Owners { .. }
-                | R::MayUse { .. },
+                | R::MayUse { .. }
+                | R::Paths { .. },
             ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
         self.settle(now, step);

@@ -10,7 +10,7 @@ use wire::{
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
-use super::{Cluster, Step, StoreOp};
+use super::{Cluster, Step, StoreOp, nodes::check_rack};
 use crate::keys::{self, InvitationRecord, JoinedRecord, MemberRecord};
 
 /// Most file systems that one member is limited to.
@@ -52,6 +52,9 @@ impl Cluster {
                 "a token is limited to at most {LIMITED_TO_MAX} file systems, by rising number"
             ));
         }
+        if limits.squash.anonymous().is_some_and(|(uid, gid)| uid == 0 || gid == 0) {
+            return no("squashed ones cannot act as user or group 0");
+        }
         if limits.subtree.is_some() && limits.filesystems.len() != 1 {
             return no("a directory is of one file system: name it");
         }
@@ -86,6 +89,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// The node of this name whose machine was shut out: it joins again as the same node, and its pdisks stay.
+    fn node_left(&self, name: &str) -> Result<Option<NodeId>, MgrError> {
+        let Some(there) = self.map.nodes.iter().find(|node| node.name == name) else { return Ok(None) };
+        let its = self.members.iter().filter(|(_, record)| record.node == Some(there.id));
+        let its: Vec<bool> = its.map(|(&id, _)| self.is_revoked(id)).collect();
+        match its.is_empty() || its.contains(&false) {
+            true => Ok(None),
+            false if there.session.is_some() => {
+                no(format!("the lease of {name} has not run out yet; try again in a moment"))
+            }
+            false => Ok(Some(there.id)),
+        }
+    }
+
     /// A machine joins; what it is, and its node. All that is wrong with a token sounds the same, but for who has its secret.
     pub(super) fn admit(
         &mut self,
@@ -106,10 +123,23 @@ impl Cluster {
         if invitation.expires <= asked.now {
             return no(format!("the token has expired; {AGAIN}"));
         }
+        if !asked.rack.is_empty() {
+            check_rack(&asked.rack)?;
+        }
         let node = match invitation.role {
-            Role::Server => Some(self.add_node(asked.name.clone(), &asked.addrs, step)?),
+            Role::Server => Some(match self.node_left(&asked.name)? {
+                Some(node) => {
+                    self.set_node(node, None, Some(&asked.addrs), None, step)?;
+                    node
+                }
+                None => self.add_node(asked.name.clone(), &asked.addrs, step)?,
+            }),
             _ => None,
         };
+        // One that comes back stays in its rack unless it names another.
+        if let Some(node) = node.filter(|_| !asked.rack.is_empty()) {
+            self.put_rack(node, &asked.rack, step);
+        }
         step.notes.push(format!(
             "a machine has joined as {:?} with token {:016x}: {:?}",
             invitation.role, asked.token, asked.name
@@ -121,6 +151,8 @@ impl Cluster {
             joined: asked.now,
             certified: asked.now,
             until: asked.until,
+            authority: asked.authority,
+            key: asked.key,
         };
         self.new_member(MemberId(asked.token), member, step);
         let used = InvitationRecord {
@@ -163,8 +195,10 @@ mod tests {
             request: [9; 32],
             name: name.into(),
             addrs,
+            rack: String::new(),
             now: NOW + 1,
             until: NOW + 9,
+            ..Admission::default()
         }
     }
 
@@ -203,6 +237,30 @@ mod tests {
         let another = Admission { request: [8; 32], ..admission(1, "n6") };
         assert!(admit(&mut stage, another).unwrap_err().contains("another machine"));
         assert_eq!(stage.cluster.map().nodes.len(), 5);
+    }
+
+    #[test]
+    fn a_machine_that_was_shut_out_joins_again_as_the_same_node() {
+        let mut stage = Stage::running(4, "2+2p");
+        (1..=3).for_each(|token| invite(&mut stage, token, Role::Server, NOW + 60).unwrap());
+        assert_eq!(admit(&mut stage, admission(1, "n5")), Ok((Role::Server, Some(NodeId(5)))));
+        let pdisk = MgrRequest::PdiskAdd {
+            pdisk: base::PdiskId(9),
+            name: "n5p1".into(),
+            node: NodeId(5),
+            capacity: 1 << 30,
+            pools: vec![],
+        };
+        assert_eq!(stage.ask(NOBODY, pdisk), MgrReply::Done);
+        assert!(admit(&mut stage, admission(2, "n5")).unwrap_err().contains("a node n5 already"));
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: MemberId(1) }), MgrReply::Done);
+        // One from the beginning, which no machine has joined as, is nobody's to take.
+        assert!(admit(&mut stage, admission(2, "n1")).unwrap_err().contains("a node n1 already"));
+        assert_eq!(admit(&mut stage, admission(2, "n5")), Ok((Role::Server, Some(NodeId(5)))));
+        let map = stage.cluster.map();
+        assert_eq!(map.pdisk(base::PdiskId(9)).unwrap().nodes, [NodeId(5)]);
+        assert_eq!(map.node(NodeId(5)).unwrap().addrs, ["192.0.2.2:10"]);
+        assert!(admit(&mut stage, admission(3, "n5")).unwrap_err().contains("a node n5 already"));
     }
 
     #[test]

@@ -26,10 +26,11 @@ impl Cluster {
     /// Who has joined, by rising number.
     pub(super) fn member_list(&self) -> Vec<MemberInfo> {
         let info = |(&id, record): (&MemberId, &MemberRecord)| {
-            let MemberRecord { name, role, node, joined, certified, until } = record.clone();
+            let MemberRecord { name, role, node, joined, certified, until, authority, key: _ } =
+                record.clone();
             let limits = self.map.limits_of(id).cloned().unwrap_or_default();
             let revoked = self.is_revoked(id);
-            MemberInfo { id, name, role, node, joined, certified, until, revoked, limits }
+            MemberInfo { id, name, role, node, joined, certified, until, revoked, limits, authority }
         };
         self.members.iter().map(info).collect()
     }
@@ -51,12 +52,13 @@ impl Cluster {
         self.bump();
     }
 
-    fn is_revoked(&self, id: MemberId) -> bool {
+    pub(super) fn is_revoked(&self, id: MemberId) -> bool {
         self.map.revoked.binary_search(&id).is_ok()
     }
 
     /// A member's certificate, which says what it is, is renewed. One that joined after the dump that the store was restored
-    /// from is on record again by that.
+    /// from is on record again by that. While the authority is exchanged others may have its key, and sign what they like: what it
+    /// has signed is renewed only as the record has it.
     pub(super) fn renew_member(
         &mut self,
         id: MemberId,
@@ -68,12 +70,20 @@ impl Cluster {
                        `ropewalk join`)"
                 .to_owned());
         }
-        let Recertified { role, node, now, until } = what;
+        let Recertified { role, node, now, until, authority, key, of_former } = what;
         if let Some(node) = node.filter(|node| self.map.node(*node).is_none()) {
             return no(format!("{node} has been removed from the cluster"));
         }
         let name = || node.map_or_else(|| format!("{:016x}", id.0), |node| self.node_name(node));
         let record = self.members.get(&id).cloned();
+        let is_its = |there: &MemberRecord| {
+            (there.role, there.node) == (role, node) && (there.key == key || there.key == [0; 32])
+        };
+        if !record.as_ref().map_or(!of_former, is_its) {
+            return no("that is not the certificate which the machine joined with; it joins with a new token (`ropewalk node \
+                       token`, `ropewalk join`)"
+                .to_owned());
+        }
         let record = record.unwrap_or_else(|| MemberRecord {
             name: name(),
             role,
@@ -81,8 +91,10 @@ impl Cluster {
             joined: now,
             certified: 0,
             until: 0,
+            authority,
+            key,
         });
-        self.new_member(id, MemberRecord { certified: now, until, ..record }, step);
+        self.new_member(id, MemberRecord { certified: now, until, authority, key, ..record }, step);
         Ok(())
     }
 
@@ -135,10 +147,29 @@ mod tests {
         let limits = Limits::default();
         stage.ask(NOBODY, MgrRequest::Invite { token, hash, role, expires: NOW + 60, now: NOW, limits });
         let (name, addrs) = (format!("m{token}"), vec![format!("192.0.2.{token}:10")]);
-        let asked = Admission { token, hash, request: [9; 32], name, addrs, now: NOW, until: NOW + 900 };
+        let (authority, key) = ([1; 32], [token as u8; 32]);
+        let (now, until) = (NOW, NOW + 900);
+        let request = [9; 32];
+        let asked = Admission {
+            token,
+            hash,
+            request,
+            name,
+            addrs,
+            now,
+            until,
+            authority,
+            key,
+            ..Admission::default()
+        };
         let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
         assert!(matches!(reply, MgrReply::Admitted { .. }), "{reply:?}");
         MemberId(token)
+    }
+
+    fn renewed(member: MemberId, role: Role) -> Recertified {
+        let (authority, key) = ([2; 32], [member.0 as u8; 32]);
+        Recertified { role, node: None, now: NOW, until: NOW + 5000, authority, key, of_former: false }
     }
 
     fn revoked(stage: &mut Stage) -> Vec<bool> {
@@ -164,10 +195,7 @@ mod tests {
         assert!(!map.has_session(its) && !map.is_session_of(its, laptop, None));
         // It stays so: asked again, renewed, after a restart.
         assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: laptop }), MgrReply::Done);
-        let renew = |member| MgrRequest::Recertify {
-            member,
-            what: Recertified { role: Role::Client, node: None, now: NOW, until: NOW + 5000 },
-        };
+        let renew = |member: MemberId| MgrRequest::Recertify { member, what: renewed(member, Role::Client) };
         let again = stage.ask(NOBODY, renew(laptop));
         assert!(matches!(&again, MgrReply::Error(MgrError::Config(text)) if text.contains("revoked")));
         assert_eq!(stage.ask(NOBODY, renew(other)), MgrReply::Done);
@@ -187,6 +215,37 @@ mod tests {
         assert!(stage.cluster.map().clients.is_empty());
     }
 
+    /// Who has the key of an authority that is exchanged can sign whatever it likes: nothing of that is renewed.
+    #[test]
+    fn what_a_former_authority_has_signed_is_renewed_only_as_it_is_on_record() {
+        let mut stage = Stage::running(4, "2+2p");
+        let (server, laptop) = (joined(&mut stage, 5, Role::Server), joined(&mut stage, 6, Role::Client));
+        let mut ask = |member, what| stage.ask(NOBODY, MgrRequest::Recertify { member, what });
+        let good = Recertified { of_former: true, ..renewed(laptop, Role::Client) };
+        for (member, wrong) in [
+            (laptop, Recertified { role: Role::Admin, ..good }),
+            (laptop, Recertified { key: [7; 32], ..good }),
+            (laptop, Recertified { key: [7; 32], of_former: false, ..good }),
+            (laptop, Recertified { role: Role::Server, node: Some(NodeId(5)), ..good }),
+            (server, Recertified { of_former: true, ..renewed(server, Role::Client) }),
+            (MemberId(77), Recertified { of_former: true, ..renewed(MemberId(77), Role::Client) }),
+        ] {
+            let reply = ask(member, wrong);
+            assert!(matches!(&reply, MgrReply::Error(MgrError::Config(text)) if text.contains("new token")));
+        }
+        assert_eq!(ask(laptop, good), MgrReply::Done);
+        stage.restart();
+        let own = |stage: &mut Stage, member| {
+            stage.asker = member;
+            match stage.ask(NOBODY, MgrRequest::Authorities) {
+                MgrReply::Authorities(report) => report.own,
+                other => panic!("{other:?}"),
+            }
+        };
+        let all = [server, laptop, MemberId(0)].map(|member| own(&mut stage, member));
+        assert_eq!(all, [Some([1; 32]), Some([2; 32]), None]);
+    }
+
     #[test]
     fn a_node_that_is_removed_takes_its_machine_along() {
         let mut stage = Stage::running(4, "2+2p");
@@ -201,7 +260,7 @@ mod tests {
         let limits = |filesystems: &[u32], read_only| Limits {
             filesystems: filesystems.iter().copied().map(FsId).collect(),
             read_only,
-            subtree: None,
+            ..Limits::default()
         };
         let invite = |stage: &mut Stage, token: u64, role, limits: Limits| {
             let hash = [token as u8; 32];
@@ -234,8 +293,7 @@ mod tests {
         }
         let admit = |stage: &mut Stage, token: u64| {
             let (hash, name) = ([token as u8; 32], format!("m{token}"));
-            let asked =
-                Admission { token, hash, request: [9; 32], name, addrs: vec![], now: NOW, until: NOW + 900 };
+            let asked = Admission { token, hash, name, now: NOW, until: NOW + 900, ..Admission::default() };
             stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)))
         };
         (5..7).for_each(|token| assert!(matches!(admit(&mut stage, token), MgrReply::Admitted { .. })));

@@ -66,7 +66,7 @@ pub use self::{
     code::data_strips,
     event::{Ask, Event, Question},
     holders::{Holders, UnderWay},
-    nodes::check_name as check_node_name,
+    nodes::{check_name as check_node_name, check_rack},
     pools::{NewPool, Removal},
     state::Cluster,
     step::{HolderList, Step, StoreOp},

@@ -1,7 +1,7 @@
 //! What moves between pdisks: rebuild, drain, add, replace and rebalance are one machinery.
 //!
 //! A pool is laid out over the pdisks that are to hold something: not those that are leaving, failed, or
-//! missing for too long. [`layout::LayoutTable::change`] says which table follows from that; it is
+//! missing for too long; and no rack is to hold more of a group than must be. [`layout::LayoutTable::change`] says which table follows from that; it is
 //! computed anew from the present table whenever that set changes, and after a restart, so that no plan
 //! has to be stored. What differs between the two tables moves, groups with the most strips lost first. Of a
 //! group that has lost strips these alone move: they are made of what is left, while a strip that
@@ -26,7 +26,12 @@ use wire::{
     mgr::{FILLED_MAX, Filled, PoolMoving},
 };
 
-use super::{Cluster, Step, code::needed, moving::Moving, state::Disk};
+use super::{
+    Cluster, Step,
+    code::needed,
+    moving::{Moving, Plan},
+    state::Disk,
+};
 
 /// Strips of groups that move to one pdisk at a time. More make a map change worth more, fewer leave
 /// less undone by a crash.
@@ -95,10 +100,15 @@ impl Cluster {
         })
     }
 
-    /// Plans anew if the set has changed; true if there is a new plan.
+    /// Plans anew if the set, or where its pdisks stand, has changed; true if there is a new plan.
     fn replan(&mut self, at: usize, keep: &[PdiskId], moving: &mut Moving, step: &mut Step) -> bool {
-        if moving.plan.as_ref().is_some_and(|(planned, _)| planned == keep) {
+        if moving.plan.as_ref().is_some_and(|plan| plan.keep == keep && plan.racks == self.map.racks) {
             return false;
+        }
+        let racks: Vec<Option<u32>> =
+            self.map.pools[at].pdisks.iter().map(|p| self.map.rack_number(p.id)).collect();
+        for (pdisk, rack) in self.map.pools[at].pdisks.iter_mut().zip(racks) {
+            pdisk.enclosure = rack;
         }
         let pool = &self.map.pools[at];
         let first = moving.plan.is_none();
@@ -123,7 +133,7 @@ impl Cluster {
         if strips > 0 || !first {
             step.notes.push(format!("pool {}: {strips} strips of groups are to move", pool.name));
         }
-        moving.plan = Some((keep.to_vec(), target));
+        moving.plan = Some(Plan { keep: keep.to_vec(), racks: self.map.racks.clone(), target });
         true
     }
 
@@ -158,7 +168,7 @@ impl Cluster {
     /// those of other strips.
     fn to_take_back(&self, pool: &PoolEntry, keep: &[PdiskId], moving: &Moving) -> Vec<StripMove> {
         let fits = |id: &PdiskId| self.counts(*id) && keep.contains(id) && self.has_room(*id, FULL_SHIFT);
-        let target = moving.plan.as_ref().map_or(&pool.table, |(_, target)| target);
+        let target = moving.plan.as_ref().map_or(&pool.table, |plan| &plan.target);
         let urgent = |m: &StripMove| {
             let (row, want) = (members(pool, &pool.table, m.group), members(pool, target, m.group));
             self.is_lost(row, want, m.strip.0.into()) || !self.lacks(row, want)
@@ -194,12 +204,13 @@ impl Cluster {
         now: Duration,
         step: &mut Step,
     ) {
-        let Some((_, mut target)) = moving.plan.take() else { return };
+        let Some(mut plan) = moving.plan.take() else { return };
         let mut pool = self.map.pools[at].clone();
         let mut changed: BTreeSet<GroupId> = taken_back.iter().map(|m| m.group).collect();
         pool.moves.retain(|m| !taken_back.contains(m));
         for m in taken_back {
-            step.notes.push(format!("pool {}: {} does not move to {}", pool.name, m.group, m.to));
+            let to = self.map.pdisk_called(m.to);
+            step.notes.push(format!("pool {}: {} does not move to {to}", pool.name, m.group));
         }
 
         // Switch.
@@ -218,7 +229,7 @@ impl Cluster {
         changed.extend(&ready);
 
         // Start.
-        let started = self.starts(&pool, keep, &mut target);
+        let started = self.starts(&pool, keep, &mut plan.target);
         changed.extend(started.iter().map(|m| m.group));
         if !changed.is_empty() {
             let epoch = self.bump();
@@ -234,7 +245,7 @@ impl Cluster {
             }
             pool.changed = epoch;
         }
-        moving.plan = Some((keep.to_vec(), target));
+        moving.plan = Some(plan);
         if moving.work_left(&pool) == 0 {
             if let Some(began) = moving.began.take() {
                 let seconds = now.saturating_sub(began).as_secs();
@@ -348,7 +359,7 @@ impl Cluster {
     pub(super) fn report_moves(&self, now: Duration) -> Vec<PoolMoving> {
         let one = |pool: &PoolEntry| {
             let Some(moving) = self.moving.get(&pool.id) else { return PoolMoving::default() };
-            let Some((_, target)) = &moving.plan else { return PoolMoving::default() };
+            let Some(Plan { target, .. }) = &moving.plan else { return PoolMoving::default() };
             let counts = |id: &PdiskId| self.map.pdisk(*id).is_some_and(|p| p.state.written());
             let differ = || pool.table.iter().zip(target).filter(|(a, b)| a != b);
             let width = usize::from(pool.width.max(1));

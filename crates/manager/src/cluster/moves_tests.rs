@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use base::{GroupId, NodeId, PdiskId, PoolId};
 use layout::{LayoutTable, PdiskDesc};
 use wire::{
-    map::{PdiskState, PoolEntry, PoolPdisk, StripMove},
+    map::{FailureDomain, PdiskState, PoolEntry, PoolPdisk, StripMove},
     mgr::{Filled, MgrReply, MgrRequest, PdiskReport, PdiskWish},
 };
 
 use super::{
-    Event,
+    Ask, Event, NewPool,
     stage::{NOBODY, Stage, report},
 };
 
@@ -110,6 +110,87 @@ fn a_failed_pdisk_is_emptied_and_a_group_is_switched_when_all_of_it_is_there() {
     assert_eq!(stage.cluster.map().pdisk_word(PdiskId(2)), "replace");
     assert_eq!(wish(&mut stage, 2, PdiskWish::Remove), MgrReply::Done);
     assert!(stage.cluster.map().pdisk(PdiskId(2)).is_none());
+}
+
+fn put(stage: &mut Stage, node: u32, rack: &str) -> MgrReply {
+    let rack = Some(rack.to_owned());
+    stage.ask(NOBODY, MgrRequest::NodeSet { node: NodeId(node), name: None, addrs: None, rack })
+}
+
+/// The most strips of a group in one rack.
+fn most_in_a_rack(stage: &Stage) -> usize {
+    let map = stage.cluster.map();
+    let rack = |id: &PdiskId| map.rack_of(map.pdisk(*id).unwrap().nodes[0]);
+    let most = |members: &[PdiskId]| {
+        members.iter().map(|id| members.iter().filter(|other| rack(other) == rack(id)).count()).max()
+    };
+    entry(stage).table.chunks_exact(3).filter_map(most).max().unwrap()
+}
+
+#[test]
+fn nodes_are_put_into_racks_and_what_that_asks_for_moves() {
+    let mut stage = stage();
+    assert!(matches!(put(&mut stage, 1, "no rack"), MgrReply::Error(_)));
+    assert!(stage.cluster.map().racks.is_empty());
+    for node in 1..=6 {
+        assert_eq!(put(&mut stage, node, &format!("r{}", node.div_ceil(2))), MgrReply::Done);
+    }
+    assert_eq!(most_in_a_rack(&stage), 2, "nothing has moved yet");
+    assert!(finish(&mut stage) > 0);
+    assert_eq!(most_in_a_rack(&stage), 1);
+
+    // Two nodes change places: only what is in the wrong rack moves. The manager's restart forgets nothing of it.
+    put(&mut stage, 2, "r2");
+    put(&mut stage, 3, "r1");
+    fill(&mut stage, |m| m.group.0 % 2 == 0);
+    let racks = stage.cluster.map().racks.clone();
+    stage.restart();
+    stage.renew_all();
+    assert_eq!(stage.cluster.map().racks, racks);
+    finish(&mut stage);
+    assert_eq!(most_in_a_rack(&stage), 1);
+
+    let epoch = stage.cluster.map().epoch;
+    put(&mut stage, 3, "r1");
+    assert_eq!(stage.cluster.map().epoch, epoch, "it is there already");
+    put(&mut stage, 3, "");
+    assert_eq!(stage.cluster.map().rack_of(NodeId(3)), None);
+    finish(&mut stage);
+    assert_eq!(most_in_a_rack(&stage), 1, "a node of no rack is one by itself");
+}
+
+#[test]
+fn a_pool_that_is_to_survive_a_rack_is_refused_where_it_would_not() {
+    let mut stage = stage();
+    let make = |stage: &mut Stage, name: &str, code: &str, survives| {
+        let wish = NewPool {
+            name: name.into(),
+            code: code.into(),
+            block_size: 1 << 20,
+            pdisks: vec![],
+            survives: Some(survives),
+            seed: 5,
+        };
+        match stage.ask(NOBODY, Ask::MakePool(wish)) {
+            MgrReply::Done => Ok(()),
+            MgrReply::Error(error) => Err(error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let no_racks = make(&mut stage, "a", "2+1p", FailureDomain::Rack).unwrap_err();
+    assert!(no_racks.contains("ropewalk node set NODE --rack"), "{no_racks}");
+    for node in 1..=6 {
+        put(&mut stage, node, if node <= 3 { "r1" } else { "r2" });
+    }
+    let two_racks = make(&mut stage, "a", "2+1p", FailureDomain::Rack).unwrap_err();
+    assert!(two_racks.contains("2+1p bears 1 lost strips of 3"), "{two_racks}");
+    assert_eq!(make(&mut stage, "a", "2+1p", FailureDomain::Node), Ok(()));
+    put(&mut stage, 3, "r3");
+    put(&mut stage, 6, "r3");
+    assert_eq!(make(&mut stage, "b", "2+1p", FailureDomain::Rack), Ok(()));
+    assert!(make(&mut stage, "c", "1way", FailureDomain::Node).unwrap_err().contains("no redundancy"));
+    let counted = stage.cluster.map().pools.len();
+    assert_eq!(counted, 3, "what is refused is not there");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use base::PdiskId;
-use wire::map::{PoolEntry, StripMove};
+use wire::map::{NodeRack, PoolEntry, StripMove};
 
 /// All of it can be found again from the map and what pdisks report.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
-    /// The pdisks that the pool is to be laid out over, and the table that follows.
-    pub plan: Option<(Vec<PdiskId>, Vec<PdiskId>)>,
+    /// Where it is to go.
+    pub plan: Option<Plan>,
     /// Why there is no such table.
     pub hindered: String,
     /// Moves whose strips are all in the new place.
@@ -22,10 +22,21 @@ pub(super) struct Moving {
     pub done: u32,
 }
 
+/// What a pool is to be laid out over, and what follows.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The pdisks.
+    pub keep: Vec<PdiskId>,
+    /// The racks of nodes that this was found with.
+    pub racks: Vec<NodeRack>,
+    /// The members of the table.
+    pub target: Vec<PdiskId>,
+}
+
 impl Moving {
     /// Strips of groups whose place is not yet the planned one.
     pub fn work_left(&self, pool: &PoolEntry) -> usize {
-        let Some((_, target)) = &self.plan else { return 0 };
-        pool.table.iter().zip(target).filter(|(a, b)| a != b).count()
+        let Some(plan) = &self.plan else { return 0 };
+        pool.table.iter().zip(&plan.target).filter(|(a, b)| a != b).count()
     }
 }

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 
 use base::NodeId;
 use wire::{
-    map::NodeEntry,
+    map::{NodeEntry, NodeRack},
     mgr::{MgrError, NODE_ADDRS_MAX, NODE_NAME_MAX},
 };
 
-use super::{Cluster, Step};
-use crate::keys::{self, NodeRecord};
+use super::{Cluster, Step, StoreOp};
+use crate::keys::{self, NodeRecord, RackRecord};
 
 /// Most nodes of a cluster: every process holds all of them.
 const NODES_MAX: usize = 4096;
@@ -26,16 +26,26 @@ fn no<T>(text: String) -> Result<T, MgrError> {
 
 /// Refuses what cannot be a node's name.
 pub fn check_name(name: &str) -> Result<(), MgrError> {
+    check_word(name, "node")?;
+    if name == MANAGER {
+        return no(format!("no node can be called {MANAGER}: that is the manager; choose another name"));
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be a rack's name.
+pub fn check_rack(name: &str) -> Result<(), MgrError> {
+    check_word(name, "rack")
+}
+
+fn check_word(name: &str, of: &str) -> Result<(), MgrError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
     if !first || name.len() > NODE_NAME_MAX || !name.chars().all(fits) {
         return no(format!(
-            "{name:?} is no name of a node: 1 to {NODE_NAME_MAX} letters, digits, '.', '_' or '-', the first a \
+            "{name:?} is no name of a {of}: 1 to {NODE_NAME_MAX} letters, digits, '.', '_' or '-', the first a \
              letter or digit"
         ));
-    }
-    if name == MANAGER {
-        return no(format!("no node can be called {MANAGER}: that is the manager; choose another name"));
     }
     Ok(())
 }
@@ -152,6 +162,7 @@ impl Cluster {
         self.given.unused.remove(&id);
         step.put(keys::node_key(id), &NodeRecord { used: true });
         self.forget_build(id, step);
+        self.put_rack(id, "", step);
         self.bump();
         self.map.nodes.retain(|node| node.id != id);
         step.notes.push(format!("node {name} ({id}) is removed"));
@@ -159,12 +170,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Another name, or other addresses.
+    /// Another name, other addresses, or another rack.
     pub(super) fn set_node(
         &mut self,
         id: NodeId,
         name: Option<String>,
         addrs: Option<&[String]>,
+        rack: Option<String>,
         step: &mut Step,
     ) -> Result<(), MgrError> {
         let Some(at) = self.map.nodes.iter().position(|node| node.id == id) else {
@@ -180,6 +192,12 @@ impl Cluster {
         let addrs = addrs.map(check_addrs).transpose()?.filter(|new| *new != addrs_of(&self.map.nodes[at]));
         if let Some(addrs) = &addrs {
             self.check_free(Some(id), addrs)?;
+        }
+        if let Some(rack) = rack {
+            if !rack.is_empty() {
+                check_rack(&rack)?;
+            }
+            self.put_rack(id, &rack, step);
         }
         if name.is_none() && addrs.is_none() {
             return Ok(());
@@ -197,6 +215,25 @@ impl Cluster {
         Ok(())
     }
 
+    /// The rack that a node is in from now on; empty: none. What this asks of pools moves by itself.
+    pub(super) fn put_rack(&mut self, node: NodeId, rack: &str, step: &mut Step) {
+        if self.map.rack_of(node).unwrap_or_default() == rack {
+            return;
+        }
+        self.map.racks.retain(|of| of.node != node);
+        let name = self.node_name(node);
+        if rack.is_empty() {
+            step.store.push(StoreOp::Delete(keys::rack_key(node)));
+            step.notes.push(format!("node {name} ({node}) is in no rack now"));
+        } else {
+            let at = self.map.racks.partition_point(|of| of.node < node);
+            self.map.racks.insert(at, NodeRack { node, rack: rack.to_owned() });
+            step.put(keys::rack_key(node), &RackRecord { rack: rack.to_owned() });
+            step.notes.push(format!("node {name} ({node}) is in rack {rack} now"));
+        }
+        self.bump();
+    }
+
     /// A server of the node registers.
     pub(super) fn mark_used(&mut self, id: NodeId, step: &mut Step) {
         if self.given.unused.remove(&id) {
@@ -206,9 +243,11 @@ impl Cluster {
 
     /// A server listens at these: nodes that are down and had one of them are not reached there any more.
     pub(super) fn take_addrs(&mut self, id: NodeId, addrs: &[SocketAddr], step: &mut Step) {
+        let taker = self.node_name(id);
         for entry in self.map.nodes.iter_mut().filter(|node| node.id != id) {
             if let Some(addr) = shares(entry, addrs) {
-                step.notes.push(format!("node {} ({}) has lost {addr} to {id}", entry.name, entry.id));
+                step.notes
+                    .push(format!("node {} ({}) has lost {addr} to {taker} ({id})", entry.name, entry.id));
                 entry.addrs.retain(|text| text.parse().is_ok_and(|addr| !addrs.contains(&addr)));
             }
         }

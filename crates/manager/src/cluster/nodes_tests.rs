@@ -38,7 +38,7 @@ fn remove(stage: &mut Stage, node: u32) -> Result<(), String> {
 
 fn set(stage: &mut Stage, node: u32, name: Option<&str>, addrs: Option<&[&str]>) -> Result<(), String> {
     let (name, addrs) = (name.map(str::to_owned), addrs.map(texts));
-    done(stage.ask(NOBODY, MgrRequest::NodeSet { node: NodeId(node), name, addrs }))
+    done(stage.ask(NOBODY, MgrRequest::NodeSet { node: NodeId(node), name, addrs, rack: None }))
 }
 
 fn serve(stage: &mut Stage, node: u32, addrs: &[&str], pdisks: Vec<PdiskReport>) -> MgrReply {
@@ -233,6 +233,7 @@ fn an_address_has_one_owner_the_one_that_listens_there() {
 fn a_cluster_begins_with_nothing() {
     let entry = NodeEntry { id: NodeId(1), name: "n1".into(), ..NodeEntry::default() };
     let spec = crate::Spec {
+        racks: vec![],
         cluster: ClusterId(7),
         name: "c".into(),
         nodes: vec![entry],
@@ -263,8 +264,14 @@ fn a_cluster_begins_with_nothing() {
         stage.renew(id, PdiskReport { caught_up, ..report(id, 1, 0) });
     }
     assert_eq!(stage.states(), "ooo");
-    let wish =
-        NewPool { name: "data".into(), code: "2+1p".into(), block_size: 1 << 20, pdisks: vec![], seed: 5 };
+    let wish = NewPool {
+        name: "data".into(),
+        code: "2+1p".into(),
+        block_size: 1 << 20,
+        pdisks: vec![],
+        survives: None,
+        seed: 5,
+    };
     assert_eq!(stage.ask(NOBODY, Ask::MakePool(wish)), MgrReply::Done);
     let fs = Ask::MakeFs { name: "fs1".into(), pool: PoolId(1), now: Timestamp::default() };
     assert_eq!(stage.ask(NOBODY, fs), MgrReply::Done);

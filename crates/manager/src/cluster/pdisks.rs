@@ -45,7 +45,7 @@ impl Cluster {
     pub(super) fn set_state(&mut self, id: PdiskId, state: PdiskState, why: &str, step: &mut Step) {
         let epoch = self.bump();
         if let Some(entry) = self.map.pdisks.iter_mut().find(|entry| entry.id == id) {
-            step.notes.push(format!("{id} ({}) is {}: {why}, {epoch}", entry.name, state.name()));
+            step.notes.push(format!("{} ({id}) is {}: {why}, {epoch}", entry.name, state.name()));
             entry.state = state;
             entry.changed = epoch;
         }
@@ -107,7 +107,8 @@ impl Cluster {
         if now >= first + lease {
             disk.silent = None;
             disk.held_off = Some(now + lease * SILENT_LEASES);
-            step.notes.push(format!("{id} is silent although its server is alive"));
+            let name = self.map.pdisk_called(id);
+            step.notes.push(format!("{name} is silent although its server is alive"));
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Epoch, FsId, InodeNo, PdiskId, PoolId};
 use layout::{Code, LayoutTable, PdiskDesc};
 use wire::{
-    map::{FsEntry, PdiskState, PoolEntry, PoolPdisk},
+    map::{FailureDomain, FsEntry, PdiskState, PoolEntry, PoolPdisk},
     mgr::{MgrError, Timestamp},
 };
 
@@ -39,6 +39,8 @@ pub struct NewPool {
     pub block_size: u32,
     /// The pdisks it is laid out over; empty: all that are to hold something.
     pub pdisks: Vec<PdiskId>,
+    /// It is made only if the loss of any one of these is survived.
+    pub survives: Option<FailureDomain>,
     /// Seed of its table.
     pub seed: u64,
 }
@@ -90,12 +92,13 @@ impl Cluster {
         let over = self.map.pdisks.iter().filter(|p| here(p.id)).map(|p| PdiskDesc {
             id: p.id,
             node: p.nodes.first().copied().unwrap_or_default(),
-            enclosure: None,
+            enclosure: self.map.rack_number(p.id),
             weight: p.capacity,
         });
         let over: Vec<PdiskDesc> = over.collect();
         let groups = layout::default_groups(code, over.len() as u32);
         let table = LayoutTable::build(code, &over, 0, groups, new.seed).map_err(refused)?;
+        self.check_survives(new.survives, &table)?;
         let pdisk = |p: &PdiskDesc| PoolPdisk {
             id: p.id,
             array: table.array_of(p.id),
@@ -119,6 +122,32 @@ impl Cluster {
         step.put(keys::pool_key(pool.id), &pool);
         self.map.pools.push(pool);
         Ok(())
+    }
+
+    /// Refuses a table that the loss of a node, or of a rack, would make unreadable.
+    fn check_survives(&self, what: Option<FailureDomain>, table: &LayoutTable) -> Result<(), MgrError> {
+        let (survived, each) = match what {
+            None => return Ok(()),
+            Some(FailureDomain::Node) => (table.node_losses_survived(), "node"),
+            Some(FailureDomain::Rack) if self.map.racks.is_empty() => {
+                return Err(no(
+                    "no node is in a rack: say which are (`ropewalk node set NODE --rack RACK`)".to_owned()
+                ));
+            }
+            Some(FailureDomain::Rack) => (table.enclosure_losses_survived(), "rack"),
+        };
+        let code = table.code();
+        if survived > 0 {
+            return Ok(());
+        }
+        Err(no(match code.parity() {
+            0 => format!("{code} has no redundancy: no loss of a {each} is survived; choose another code"),
+            parity => format!(
+                "the loss of a {each} would not be survived: {code} bears {parity} lost strips of {}, and some {each} would \
+                 hold more; add a {each}, put pdisks on others, or choose a code of fewer strips, or with more parity",
+                code.width()
+            ),
+        }))
     }
 
     pub(super) fn make_fs(

@@ -16,7 +16,14 @@ use super::{
 
 fn make(stage: &mut Stage, name: &str, code: &str, pdisks: &[u32]) -> MgrReply {
     let pdisks = pdisks.iter().map(|id| PdiskId(*id)).collect();
-    let wish = NewPool { name: name.into(), code: code.into(), block_size: 1 << 20, pdisks, seed: 5 };
+    let wish = NewPool {
+        name: name.into(),
+        code: code.into(),
+        block_size: 1 << 20,
+        pdisks,
+        survives: None,
+        seed: 5,
+    };
     stage.ask(NOBODY, Ask::MakePool(wish))
 }
 

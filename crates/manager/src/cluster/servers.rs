@@ -191,11 +191,12 @@ impl Cluster {
             match disk.set_aside {
                 Some(since) if disk.acked >= since && !late => {
                     disk.set_aside = None;
-                    step.notes.push(format!("{id} has ended its old I/O"));
+                    step.notes.push(format!("{} has ended its old I/O", self.map.pdisk_called(*id)));
                 }
                 None if late => {
                     disk.set_aside = Some(epoch);
-                    step.notes.push(format!("{id} has had I/O under way for {lease:?}: it is set aside"));
+                    let name = self.map.pdisk_called(*id);
+                    step.notes.push(format!("{name} has had I/O under way for {lease:?}: it is set aside"));
                 }
                 _ => {}
             }

@@ -72,6 +72,7 @@ impl Stage {
             nodes: (1..=nodes)
                 .map(|id| NodeEntry { id: NodeId(id), name: format!("n{id}"), ..NodeEntry::default() })
                 .collect(),
+            racks: Vec::new(),
             pdisks: (1..=nodes)
                 .map(|id| PdiskEntry {
                     id: PdiskId(id),

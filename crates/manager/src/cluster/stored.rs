@@ -6,10 +6,10 @@ use std::{
 };
 
 use base::{FsId, MemberId, NodeId, PdiskId};
-use wire::map::{ClusterMap, LimitedMember};
+use wire::map::{ClusterMap, LimitedMember, NodeRack};
 
 use crate::{
-    keys::{self, InvitationRecord, MapRecord, MemberRecord, NodeRecord, ReadError, last_u64},
+    keys::{self, InvitationRecord, MapRecord, MemberRecord, NodeRecord, RackRecord, ReadError, last_u64},
     store::{Read, StoreError, open_record, prefix_end},
 };
 
@@ -52,6 +52,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             revoked: head.revoked,
             limited: limited(from)?,
             level: 0, // stands in the record of the format
+            racks: racks(from)?,
         }),
     }
 }
@@ -93,7 +94,7 @@ pub fn invitations(from: &dyn Read) -> Result<BTreeMap<u64, InvitationRecord>, R
 pub fn members(from: &dyn Read) -> Result<BTreeMap<MemberId, MemberRecord>, ReadError> {
     let mut members = BTreeMap::new();
     keys::walk(from, b"j", &prefix_end(b"j"), |key, value| {
-        members.insert(MemberId(last_u64(key)), open_record(key, value)?);
+        members.insert(MemberId(last_u64(key)), keys::open_member(key, value)?);
         Ok(true)
     })?;
     Ok(members)
@@ -107,6 +108,17 @@ fn limited(from: &dyn Read) -> Result<Vec<LimitedMember>, ReadError> {
         Ok(true)
     })?;
     Ok(limited)
+}
+
+/// The racks of nodes, by rising node.
+fn racks(from: &dyn Read) -> Result<Vec<NodeRack>, ReadError> {
+    let mut racks = Vec::new();
+    keys::walk(from, b"g", &prefix_end(b"g"), |key, value| {
+        let RackRecord { rack } = open_record(key, value)?;
+        racks.push(NodeRack { node: NodeId(number(key)), rack });
+        Ok(true)
+    })?;
+    Ok(racks)
 }
 
 /// The highest number of a pdisk that has a record of its own: those of removed ones stay.

@@ -11,7 +11,7 @@ use wire::{
 
 use super::{Cluster, Question, Step, Ticket, state::Client};
 use crate::{
-    keys,
+    keys, statistics,
     tokens::{Acts, NextGrant, Tokens},
 };
 
@@ -64,6 +64,7 @@ impl Cluster {
         let unclear = tokens.unclear();
         let grants = &mut self.grants;
         let acts = call(tokens, &mut || grants.next());
+        statistics::tokens(&acts);
         if tokens.unclear() != unclear {
             step.unclear.push((fs, !unclear));
         }
@@ -230,7 +231,7 @@ impl Cluster {
         let dead = self.clients.iter().filter(|(_, client)| silent(client));
         gone.extend(dead.map(|(&id, _)| (id, "it has not been heard of for several leases")));
         for (session, why) in gone {
-            step.notes.push(format!("{session} is ended: {why}"));
+            step.notes.push(format!("{} is ended: {why}", self.mount_called(session)));
             self.end_uncleanly(session, step);
         }
     }

@@ -3,7 +3,10 @@
 use base::{InodeNo, SessionId};
 use libc::ETIMEDOUT;
 use tokio::time::Instant;
-use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId};
+use wire::{
+    credentials::Credentials,
+    mgr::{Change, MgrError, MgrReply, MgrRequest, OpId},
+};
 
 use super::{Caller, Manager, TICK};
 use crate::{
@@ -18,6 +21,7 @@ impl Manager {
     pub(super) async fn mutate(
         &self,
         caller: Caller,
+        by: Option<&Credentials>,
         mut changes: Vec<(OpId, Change)>,
     ) -> Result<Vec<Outcome>, MgrError> {
         let (fs, session) = (self.fs_of(caller.session)?, caller.session);
@@ -61,7 +65,8 @@ impl Manager {
                 openers.extend(sessions.into_iter().filter(|s| *s != caller.session).map(|s| (ino, s)));
             }
         }
-        let outcomes = self.inner.writer.mutate(session, changes, openers, under_way).await?;
+        let outcomes =
+            self.inner.writer.mutate(session, self.who(caller, by), changes, openers, under_way).await?;
         self.inner.deletes.notify_one();
         Ok(outcomes)
     }

@@ -3,10 +3,13 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{Epoch, FsId};
-use libc::{EIO, ETIMEDOUT};
+use base::{Epoch, FsId, MemberId, NodeId};
+use libc::{E2BIG, EIO, ETIMEDOUT};
 use tokio::sync::oneshot;
-use wire::mgr::{FileKind, MgrError, MgrReply, MgrRequest};
+use wire::{
+    hello::Role,
+    mgr::{AuthorityReport, FileKind, MgrError, MgrReply, MgrRequest, PATHS_MAX},
+};
 
 use super::{ANSWER_BEFORE, Caller, Manager, read_refusal, shared::Asker, stopping};
 use crate::{
@@ -24,10 +27,9 @@ impl Manager {
     }
 
     async fn answer(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
-        let session = caller.session;
         match request {
-            MgrRequest::Mutate { op, change, hold } => {
-                let mut outcomes = self.mutate(caller, vec![(op, change)]).await?;
+            MgrRequest::Mutate { op, change, hold, by } => {
+                let mut outcomes = self.mutate(caller, by.as_ref(), vec![(op, change)]).await?;
                 match outcomes.pop().unwrap_or(Err(MgrError::Errno(EIO)))? {
                     MgrReply::Created { attr, new: true } if hold && attr.kind == FileKind::File => {
                         Ok(self.made_held(caller, attr).await)
@@ -35,7 +37,9 @@ impl Manager {
                     done => Ok(done),
                 }
             }
-            MgrRequest::MutateMany { changes } => Ok(MgrReply::Many(self.mutate(caller, changes).await?)),
+            MgrRequest::MutateMany { changes } => {
+                Ok(MgrReply::Many(self.mutate(caller, None, changes).await?))
+            }
             MgrRequest::GetMap => Ok(MgrReply::Map(Box::new((**self.inner.map.borrow()).clone()))),
             MgrRequest::WaitMap { have } => self.wait_map(caller, have).await,
             MgrRequest::RegisterServer { .. } | MgrRequest::OpenSession { .. } => {
@@ -44,6 +48,14 @@ impl Manager {
             MgrRequest::StatFs { fs } => match self.ask(caller, request).await? {
                 MgrReply::StatFs { total, free, .. } => {
                     Ok(MgrReply::StatFs { total, free, inodes: self.inodes(fs)? })
+                }
+                other => Ok(other),
+            },
+            MgrRequest::Authorities => match self.ask(caller, request).await? {
+                MgrReply::Authorities(mut report) => {
+                    let known = self.inner.authorities.lock().clone();
+                    (report.believed, report.others) = (known.believed, known.others);
+                    Ok(MgrReply::Authorities(report))
                 }
                 other => Ok(other),
             },
@@ -60,9 +72,10 @@ impl Manager {
                 let locks = named.map_err(read_refusal)?;
                 Ok(MgrReply::Locks { locks, more })
             }
-            MgrRequest::PoolCreate { name, code, block_size, pdisks } => {
+            MgrRequest::PoolCreate { name, code, block_size, pdisks, survives } => {
                 let seed = format::random_key().map_err(|error| MgrError::Store(error.to_string()))?[0];
-                self.ask(caller, Ask::MakePool(NewPool { name, code, block_size, pdisks, seed })).await
+                let new = NewPool { name, code, block_size, pdisks, survives, seed };
+                self.ask(caller, Ask::MakePool(new)).await
             }
             MgrRequest::FsCreate { name, pool } => {
                 self.ask(caller, Ask::MakeFs { name, pool, now: format::wall_clock() }).await
@@ -96,10 +109,20 @@ impl Manager {
                 self.find_subtree(&mut limits)?;
                 self.ask(caller, MgrRequest::Invite { token, hash, role, expires, now, limits }).await
             }
-            MgrRequest::MayUse { session, files } => {
-                // A number that is not given yet may become anybody's.
-                Ok(MgrReply::MayUse(self.may_use(session, &files, false)?))
+            MgrRequest::MayUse { session, files, write } => {
+                Ok(MgrReply::MayUse(self.may_use_content(session, &files, write)?))
             }
+            MgrRequest::Paths { fs, files } if files.len() <= PATHS_MAX => {
+                let snapshot = self.snapshot();
+                // Goes over all names.
+                let look = move || {
+                    let mut found = paths::paths(&*snapshot, fs, files.iter().copied())?;
+                    Ok(files.iter().map(|file| found.remove(file).unwrap_or_default()).collect())
+                };
+                let found = self.inner.writer.aside(look).await?;
+                Ok(MgrReply::Paths(found.map_err(read_refusal)?))
+            }
+            MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }
             | MgrRequest::GetAttr { .. }
@@ -108,9 +131,21 @@ impl Manager {
             | MgrRequest::ReadInline { .. }
             | MgrRequest::Extents { .. }
             | MgrRequest::GetXattr { .. }
-            | MgrRequest::ListXattr { .. } => self.read(session, request).await,
+            | MgrRequest::ListXattr { .. } => self.read(caller, request).await,
             of_cluster => self.ask(caller, of_cluster).await,
         }
+    }
+
+    /// What [`MgrRequest::Authorities`] hears from now on: which are believed, and who is connected by another than the newest.
+    /// A change is an event.
+    pub fn set_authorities(&self, believed: Vec<[u8; 32]>, others: Vec<(MemberId, Role, NodeId)>) {
+        let mut now = self.inner.authorities.lock();
+        if believed.len() > 1 && now.believed != believed {
+            self.inner.log.add("the cluster's authority is being exchanged: a new one signs".to_owned());
+        } else if now.believed.len() > 1 && now.believed != believed {
+            self.inner.log.add("the former authority of the cluster is believed no more".to_owned());
+        }
+        *now = AuthorityReport { believed, own: None, others };
     }
 
     /// Asks the cluster's task.

@@ -137,6 +137,7 @@ impl Manager {
             hash,
             log: EventLog::default(),
             confirmed,
+            authorities: Mutex::default(),
             store: scrubbed,
             scrubbing: Arc::default(),
             damaged_records: Mutex::default(),

@@ -13,6 +13,7 @@ mod grants;
 mod lifecycle;
 mod reads;
 mod refusal;
+mod rights;
 mod shared;
 mod subtree;
 mod tend;

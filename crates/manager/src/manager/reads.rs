@@ -4,7 +4,7 @@ use base::{FsId, SessionId};
 use libc::ENOENT;
 use wire::mgr::{Attr, FileKind, MgrError, MgrReply, MgrRequest};
 
-use super::{Manager, read_refusal, refusal::refusal};
+use super::{Caller, Manager, read_refusal, refusal::refusal};
 use crate::{
     keys::{self, SessionRecord},
     namespace::{self, Fault, FsContext},
@@ -55,7 +55,9 @@ impl Manager {
     }
 
     /// Answers a reading request from the last committed snapshot.
-    pub(super) async fn read(&self, session: SessionId, request: MgrRequest) -> Result<MgrReply, MgrError> {
+    pub(super) async fn read(&self, caller: Caller, request: MgrRequest) -> Result<MgrReply, MgrError> {
+        let session = caller.session;
+        self.check_question(caller, &request)?;
         let attrs = matches!(
             request,
             MgrRequest::Lookup { .. } | MgrRequest::GetAttr { .. } | MgrRequest::ReadDir { plus: true, .. }

@@ -19,7 +19,7 @@ use tokio::{
 };
 use wire::{
     map::ClusterMap,
-    mgr::{MgrError, MgrReply},
+    mgr::{AuthorityReport, MgrError, MgrReply},
 };
 
 use super::stopping;
@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub log: EventLog,
     /// Until when may be answered, where another manager could take over.
     pub confirmed: Option<Confirmed>,
+    /// As this process believes them.
+    pub authorities: Mutex<AuthorityReport>,
     /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)
     pub store: Weak<dyn Store>,
     /// Held by a step of the scrub, as long as it has the store.

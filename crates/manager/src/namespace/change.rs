@@ -7,8 +7,9 @@ use super::{Actor, Editor, FsContext, Op, errno, extents, inode, names, rename};
 use crate::store::Txn;
 
 /// Applies a change in the transaction's running operation.
-pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, change: Change) -> Op<MgrReply> {
+pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, mut change: Change) -> Op<MgrReply> {
     let mut ns = Editor { txn, fs, actor };
+    ns.check_rights(&mut change)?;
     match change {
         Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now, existing_ok } => {
             let new = names::NewInode { kind, mode, uid, gid, rdev, target, now };

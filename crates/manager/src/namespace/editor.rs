@@ -1,6 +1,7 @@
 //! What every operation works with: a file system, a transaction, and who changes something.
 
 use base::{FsId, Grant, InodeNo, SessionId, Version};
+use wire::credentials::Who;
 
 use super::DirHash;
 use crate::{keys, store::Txn};
@@ -22,6 +23,8 @@ pub struct FsContext {
 pub struct Actor<'a> {
     /// The session.
     pub session: SessionId,
+    /// On whose behalf.
+    pub who: &'a Who,
     /// The grant it began with.
     pub grant: Grant,
     /// Who has inodes open that lose a name by the change.

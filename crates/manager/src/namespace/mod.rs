@@ -18,6 +18,7 @@ mod names;
 mod query;
 mod removed;
 mod rename;
+mod rights;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use self::{
     inode::new_root,
     query::query,
     removed::empty_removed,
+    rights::{may_ask, may_use},
     session::{collect_orphans, drop_orphan, end_session, mutate},
 };
 use self::{editor::Editor, fault::errno};

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use base::{FsId, Grant, InodeNo, SessionId, Version};
-use wire::mgr::FileKind;
+use wire::{credentials::Who, mgr::FileKind};
 
 use super::{Actor, DirHash, Editor, FsContext, Op};
 use crate::{
@@ -17,7 +17,7 @@ pub fn empty_removed(txn: &mut Txn<'_>, hash: DirHash, limit: usize) -> Op<bool>
     let Some(fs) = next(txn)? else { return Ok(false) };
     let inodes = first(txn, &Key::new(b'i').u32(fs.0).done(), limit)?;
     if !inodes.is_empty() {
-        let actor = Actor { session: SessionId(0), grant: Grant(0), openers: &[] };
+        let actor = Actor { session: SessionId(0), who: &Who::Root, grant: Grant(0), openers: &[] };
         let mut editor = Editor { txn, fs: FsContext { fs, hash }, actor };
         for key in inodes {
             let (ino, value) = (InodeNo(last_u64(&key)), editor.txn.get(&key)?.unwrap_or_default());

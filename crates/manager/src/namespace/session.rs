@@ -8,7 +8,10 @@ use std::ops::ControlFlow;
 
 use base::{FsId, InodeNo, SessionId, Version};
 use libc::{EINVAL, ENOENT};
-use wire::mgr::{Change, MgrError, MgrReply, OpId, SLOTS};
+use wire::{
+    credentials::Who,
+    mgr::{Change, MgrError, MgrReply, OpId, SLOTS},
+};
 
 use super::{Actor, Editor, Fault, FsContext, Op, apply};
 use crate::{
@@ -25,8 +28,9 @@ pub fn mutate(
     op: OpId,
     change: Change,
     openers: &[(InodeNo, SessionId)],
+    who: &Who,
 ) -> Result<Result<MgrReply, MgrError>, StoreError> {
-    match mutate_inner(txn, context, session, op, change, openers) {
+    match mutate_inner(txn, context, session, op, change, openers, who) {
         Ok(outcome) => Ok(outcome),
         Err(fault) => {
             txn.discard();
@@ -42,6 +46,7 @@ fn mutate_inner(
     op: OpId,
     change: Change,
     openers: &[(InodeNo, SessionId)],
+    who: &Who,
 ) -> Op<Result<MgrReply, MgrError>> {
     let Some(record) = keys::read::<SessionRecord>(txn, &keys::session_key(session))? else {
         return Ok(Err(MgrError::NoSession));
@@ -58,7 +63,7 @@ fn mutate_inner(
         Some(last) if op.seq < last.seq => return Ok(Err(MgrError::Superseded)),
         _ => {}
     }
-    let outcome = match apply(txn, fs, Actor { session, grant: record.grant, openers }, change) {
+    let outcome = match apply(txn, fs, Actor { session, who, grant: record.grant, openers }, change) {
         Ok(reply) => Ok(reply),
         Err(fault) => {
             txn.discard();
@@ -141,7 +146,8 @@ fn collect(txn: &mut Txn<'_>, fs: FsContext, session: SessionId, ino: InodeNo, k
     // The dead session may have written blocks it never told of: the delete is always queued. The
     // grant is only a bound of `highest` and unknown here; every version goes anyhow.
     let highest = Version { grant: base::Grant(0), seq: 1 };
-    let mut editor = Editor { txn, fs, actor: Actor { session, grant: base::Grant(0), openers: &[] } };
+    let mut editor =
+        Editor { txn, fs, actor: Actor { session, who: &Who::Root, grant: base::Grant(0), openers: &[] } };
     let outcome = match keys::read::<Inode>(editor.txn, &keys::inode_key(fs.fs, ino)) {
         Ok(Some(inode)) if inode.nlink == 0 => match editor.is_orphan_of_others(ino) {
             Ok(false) => editor.remove_inode(ino, &inode, highest),

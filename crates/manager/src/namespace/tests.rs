@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{BlockIndex, FsId, Grant, InodeNo, PoolId, SessionId, Version};
 use libc::*;
-use wire::mgr::{Attr, Change, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId, Timestamp};
+use wire::{
+    credentials::Who,
+    mgr::{Attr, Change, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId, Timestamp},
+};
 
 use super::*;
 use crate::{
@@ -56,7 +59,8 @@ impl Stage {
 
     pub fn repeat(&mut self, op: OpId, change: Change) -> Result<MgrReply, MgrError> {
         let (fs, session) = (self.fs, self.session);
-        self.txn(|txn| mutate(txn, |id| (id == FS).then_some(fs), session, op, change, &[])).unwrap()
+        self.txn(|txn| mutate(txn, |id| (id == FS).then_some(fs), session, op, change, &[], &Who::Root))
+            .unwrap()
     }
 
     pub fn change(&mut self, change: Change) -> Result<MgrReply, MgrError> {

@@ -11,6 +11,7 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
+    time::Instant,
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -27,6 +28,7 @@ use super::{
     redb::Mark,
     unflushed::Unflushed,
 };
+use crate::statistics;
 
 /// Size of the journal's file, bytes. Some 2,000 commits of small operations; reading it takes a few
 /// milliseconds at open.
@@ -254,12 +256,14 @@ impl Store for JournaledStore {
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
         let state = &mut *self.state();
+        let begun = Instant::now();
         let written = state.journal.append(changes).map_err(|error| StoreError::Engine {
             action: "commit to the journal of the",
             reason: error.to_string(),
         })?;
         if written {
             self.acknowledge(state)?;
+            statistics::committed(begun.elapsed());
         }
         state.recent.push(changes.clone());
         match (written, state.recent.len()) {

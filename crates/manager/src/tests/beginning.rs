@@ -35,8 +35,9 @@ async fn what_a_new_cluster_gets_survives_power_cuts() {
         code: "2way".into(),
         block_size: 1 << 20,
         pdisks: vec![],
+        survives: None,
     };
-    let renamed = MgrRequest::NodeSet { node: NodeId(2), name: Some("bea".into()), addrs: None };
+    let renamed = MgrRequest::NodeSet { node: NodeId(2), name: Some("bea".into()), addrs: None, rack: None };
     let steps = [
         (node("n2", 2), added(2)),
         (node("n3", 3), added(3)),

@@ -67,6 +67,7 @@ fn records() -> Records {
     put(&mut all, keys::pdisk_key(PdiskId(2)), keys::PdiskRecord1::from(pdisk));
     put(&mut all, keys::build_key(NodeId(3)), keys::BuildRecord { build: wire::version::Build::own() });
     put(&mut all, keys::node_key(NodeId(3)), NodeRecord { used: false });
+    put(&mut all, keys::rack_key(NodeId(3)), keys::RackRecord { rack: "r1".into() });
     let used = Some(keys::JoinedRecord { request: [3; 32], node: Some(NodeId(3)) });
     let (hash, role, expires) = ([2; 32], wire::hello::Role::Server, 1_900_000_000);
     put(&mut all, keys::invitation_key(7), keys::InvitationRecord { hash, role, expires, used });
@@ -77,9 +78,12 @@ fn records() -> Records {
         joined: 1,
         certified: 1,
         until: expires,
+        authority: [4; 32],
+        key: [5; 32],
     };
-    put(&mut all, keys::member_key(base::MemberId(7)), member);
-    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, subtree: None };
+    put(&mut all, keys::member_key(base::MemberId(7)), member.clone());
+    put(&mut all, keys::member_key(base::MemberId(8)), keys::MemberRecord1::from(member));
+    let limits = wire::map::Limits { filesystems: vec![fs], read_only: true, ..Default::default() };
     put(&mut all, keys::limits_key(base::MemberId(7)), limits);
     put(&mut all, keys::session_key(session), SessionRecord { fs, mount: "/m".into(), ..Default::default() });
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {

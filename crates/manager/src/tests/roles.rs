@@ -94,7 +94,7 @@ pub(super) fn client(member: u64) -> net::Endpoint {
     let asked = trust::Request::new().unwrap();
     let certificate = authority.sign_request(&it, &asked.request, Duration::ZERO).unwrap();
     let believed = vec![authority.certificate().clone()];
-    let identity = Some(net::Identity::new(asked.key, certificate, believed).unwrap());
+    let identity = Some(net::Identity::new(asked.key, vec![certificate], believed).unwrap());
     let config =
         net::EndpointConfig { cluster: ClusterId(7), identity, role: Role::Client, ..Default::default() };
     net::Endpoint::start(config).unwrap()
@@ -162,7 +162,7 @@ async fn who_may_only_read_one_file_system_asks_nothing_that_changes_it_or_is_of
     let (own, reader) = (endpoint(Role::Manager, 0, vec![]), client(5));
     let create = MgrRequest::FsCreate { name: "fs2".into(), pool: base::PoolId(1) };
     assert_eq!(ask(&own, SessionId(0), &create).await, MgrReply::Done);
-    let limits = Limits { filesystems: vec![FsId(1)], read_only: true, subtree: None };
+    let limits = Limits { filesystems: vec![FsId(1)], read_only: true, ..Limits::default() };
     let invite =
         MgrRequest::Invite { token: 5, hash: [1; 32], role: Role::Client, expires: 100, now: 1, limits };
     assert_eq!(ask(&own, SessionId(0), &invite).await, MgrReply::Done);
@@ -193,7 +193,7 @@ async fn who_may_only_read_one_file_system_asks_nothing_that_changes_it_or_is_of
     let forget = Change::Forget { ino: InodeNo(99), highest: base::Version::default() };
     let span = Span { first: 0, end: 1 };
     for request in [
-        MgrRequest::Mutate { op, change: made.clone(), hold: false },
+        MgrRequest::Mutate { op, change: made.clone(), hold: false, by: None },
         MgrRequest::MutateMany { changes: vec![(op, forget.clone()), (op, made)] },
         MgrRequest::Acquire { ino, need: Need::Write },
         MgrRequest::Acquire { ino, need: Need::Blocks(span, Use::Write) },
@@ -227,7 +227,7 @@ async fn who_may_only_read_one_file_system_asks_nothing_that_changes_it_or_is_of
     // What it may.
     for request in [
         MgrRequest::GetAttr { ino },
-        MgrRequest::Mutate { op, change: forget, hold: false },
+        MgrRequest::Mutate { op, change: forget, hold: false, by: None },
         MgrRequest::StatFs { fs: FsId(1) },
         MgrRequest::Locks { fs: FsId(1), after },
         MgrRequest::Owners { blocks: vec![stripe(1)] },

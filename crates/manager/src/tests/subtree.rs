@@ -3,6 +3,7 @@
 use libc::{EACCES, ENOENT};
 use net::Role;
 use wire::{
+    credentials::Credentials,
     map::{Limits, Subtree},
     mgr::OpId,
     token::{Need, Token, TokenMode},
@@ -14,20 +15,25 @@ use super::{
 };
 
 /// A manager on the network.
-struct Served {
+pub(super) struct Served {
     at: net::Endpoint,
-    running: Option<crate::Running>,
+    pub(super) running: Option<crate::Running>,
     seq: std::cell::Cell<u64>,
 }
 
 impl Served {
-    fn start(path: &Path) -> Served {
+    pub(super) fn start(path: &Path) -> Served {
         let at = endpoint(Role::Manager, 0, vec!["127.0.0.1:0".parse().unwrap()]);
         let running = Some(Manager::open(path).unwrap().serve(&at).unwrap());
         Served { at, running, seq: std::cell::Cell::new(0) }
     }
 
-    async fn ask(&self, from: &net::Endpoint, session: SessionId, request: &MgrRequest) -> MgrReply {
+    pub(super) async fn ask(
+        &self,
+        from: &net::Endpoint,
+        session: SessionId,
+        request: &MgrRequest,
+    ) -> MgrReply {
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         let body = wire::frame::encode(request);
         let call = net::Call { session, ..net::Call::new(net::Service::Manager, 1, body, deadline) };
@@ -35,7 +41,7 @@ impl Served {
         wire::frame::decode(&reply.body).unwrap()
     }
 
-    async fn open(&self, from: &net::Endpoint, pid: u32) -> SessionId {
+    pub(super) async fn open(&self, from: &net::Endpoint, pid: u32) -> SessionId {
         let request = MgrRequest::OpenSession {
             fs: "fs1".into(),
             process: ProcessIdent { pid, ..ProcessIdent::default() },
@@ -50,14 +56,24 @@ impl Served {
         }
     }
 
-    async fn change(&self, from: &net::Endpoint, session: SessionId, change: Change) -> MgrReply {
+    pub(super) async fn change(&self, from: &net::Endpoint, session: SessionId, change: Change) -> MgrReply {
+        self.change_by(from, session, None, change).await
+    }
+
+    pub(super) async fn change_by(
+        &self,
+        from: &net::Endpoint,
+        session: SessionId,
+        by: Option<Credentials>,
+        change: Change,
+    ) -> MgrReply {
         self.seq.set(self.seq.get() + 1);
         let op = OpId { slot: 1, seq: self.seq.get() };
-        self.ask(from, session, &MgrRequest::Mutate { op, change, hold: false }).await
+        self.ask(from, session, &MgrRequest::Mutate { op, change, hold: false, by }).await
     }
 }
 
-fn create(parent: InodeNo, name: &str, kind: FileKind) -> Change {
+pub(super) fn create(parent: InodeNo, name: &str, kind: FileKind) -> Change {
     Change::Create {
         parent,
         name: name.into(),
@@ -72,7 +88,7 @@ fn create(parent: InodeNo, name: &str, kind: FileKind) -> Change {
     }
 }
 
-fn rename(parent: InodeNo, name: &str, new_parent: InodeNo) -> Change {
+pub(super) fn rename(parent: InodeNo, name: &str, new_parent: InodeNo) -> Change {
     Change::Rename {
         parent,
         name: name.into(),
@@ -87,11 +103,11 @@ fn rename(parent: InodeNo, name: &str, new_parent: InodeNo) -> Change {
     }
 }
 
-fn link(ino: InodeNo, parent: InodeNo, name: &str) -> Change {
+pub(super) fn link(ino: InodeNo, parent: InodeNo, name: &str) -> Change {
     Change::Link { ino, parent, name: name.into(), now: Default::default() }
 }
 
-fn unlink(parent: InodeNo, name: &str) -> Change {
+pub(super) fn unlink(parent: InodeNo, name: &str) -> Change {
     Change::Unlink {
         parent,
         name: name.into(),
@@ -103,7 +119,7 @@ fn unlink(parent: InodeNo, name: &str) -> Change {
     }
 }
 
-fn refused(errno: i32) -> MgrReply {
+pub(super) fn refused(errno: i32) -> MgrReply {
     MgrReply::Error(MgrError::Errno(errno))
 }
 
@@ -141,6 +157,7 @@ async fn who_is_bound_to_a_subtree_asks_for_nothing_outside() {
             filesystems: filesystems.iter().map(|fs| FsId(*fs)).collect(),
             read_only: false,
             subtree: Some(Subtree { path: path.into(), root: InodeNo::ROOT }),
+            ..Limits::default()
         },
     };
     for wrong in [invite(4, "/a", &[]), invite(4, "/c", &[1]), invite(4, "/b/outside", &[1])] {
@@ -154,7 +171,9 @@ async fn who_is_bound_to_a_subtree_asks_for_nothing_outside() {
     let session = served.open(&bound, 5).await;
     let can = async |served: &Served, session: SessionId, ino: InodeNo| {
         let seen = served.ask(&bound, session, &MgrRequest::GetAttr { ino }).await;
-        let may = served.ask(&server, SessionId(0), &MgrRequest::MayUse { session, files: vec![ino] }).await;
+        let may = served
+            .ask(&server, SessionId(0), &MgrRequest::MayUse { session, files: vec![ino], write: false })
+            .await;
         let seen = match seen {
             MgrReply::Attr(_) | MgrReply::Held(_) => true,
             reply if reply == refused(EACCES) => false,
@@ -233,7 +252,7 @@ async fn who_is_bound_to_a_subtree_asks_for_nothing_outside() {
     // What is not there: a session hears so; a server does not let it write under a number that is given later.
     let gone = InodeNo(1000);
     assert_eq!(served.ask(&bound, session, &MgrRequest::GetAttr { ino: gone }).await, refused(ENOENT));
-    let may = MgrRequest::MayUse { session, files: vec![inside, gone] };
+    let may = MgrRequest::MayUse { session, files: vec![inside, gone], write: false };
     assert_eq!(served.ask(&server, SessionId(0), &may).await, MgrReply::MayUse(false));
     assert!(matches!(served.ask(&bound, session, &may).await, MgrReply::Error(MgrError::Role(_))));
 

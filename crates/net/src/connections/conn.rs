@@ -73,6 +73,8 @@ pub(crate) struct Conn {
     pub opened: Instant,
     /// The links it uses, where that was tried.
     pub path: Option<Path>,
+    /// The endpoint's choice of protection for which it was made.
+    choice: u64,
     pub core: Arc<Core>,
     pub group: Arc<Group>,
     pub socket: Socket,
@@ -110,6 +112,7 @@ impl Conn {
             peer: accepted.peer.clone(),
             opened: Instant::now(),
             path: accepted.path.clone(),
+            choice: accepted.choice,
             core: Arc::clone(&group.core),
             group: Arc::clone(group),
             socket,
@@ -166,6 +169,11 @@ impl Conn {
     pub(crate) fn have(&self) -> Have {
         let leaving = self.drain_state() != DrainState::No || self.reason.get().is_some();
         Have { id: self.id, lane: self.lane, rail: self.rail, leaving }
+    }
+
+    /// Whether it is to be replaced because it is protected otherwise than connections are now to be.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.core.is_outdated(self.choice, self.socket.protection(), self.socket.cipher())
     }
 
     fn count_sent(&self, len: u64) {

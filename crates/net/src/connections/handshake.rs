@@ -4,10 +4,11 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use base::{MemberId, NodeId, SessionId};
+use base::{CipherList, MemberId, NodeId, SessionId};
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,12 +18,17 @@ use trust::{Member, Visitor};
 use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{Introduction, Lane, Role, Seen, Welcome, Window},
+    hello::{AUTHONLY, Introduction, Lane, Role, Seen, Welcome, Window},
     version::Build,
 };
 
 use crate::{
-    connections::{handshake_error::HandshakeError, parting, socket::Socket, tls},
+    connections::{
+        handshake_error::HandshakeError,
+        parting,
+        socket::{Protection, Socket},
+        tls::{self, Shaken, Shown},
+    },
     core::Core,
     links::choose::Path,
 };
@@ -45,6 +51,8 @@ pub(crate) struct Identity {
     pub role: Role,
     /// As which member it has proven that: no two processes are one that are different ones.
     pub member: MemberId,
+    /// By what it has proven that.
+    pub shown: Arc<Shown>,
     pub session: SessionId,
     pub build: Build,
 }
@@ -61,6 +69,8 @@ pub(crate) struct Accepted {
     pub addresses: Vec<SocketAddr>,
     /// The links it uses, where that was tried.
     pub path: Option<Path>,
+    /// The endpoint's choice of protection for which it was made.
+    pub choice: u64,
 }
 
 /// The connecting side.
@@ -75,6 +85,7 @@ pub(crate) async fn connect(
 
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
+    let (list, choice) = core.cipher_list();
     let (socket, shown) = tls::connect(&core.identity(), stream, lane).await?;
     if socket.spoken().is_none() {
         return Err(parting::part(&socket, config.build.protocols, &parting::own_name(core)).await);
@@ -88,9 +99,9 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         lane,
         conns_max: core.conns_max(),
         window: config.window,
-        capabilities: 0,
+        capabilities: if bears(list, Protection::AuthOnly) { AUTHONLY } else { 0 },
         build: config.build,
-        clear: config.clear.then_some(seen),
+        clear: bears(list, Protection::Empty).then_some(seen),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
     let welcome = match receive(&socket).await? {
@@ -105,19 +116,27 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             role,
             conns_max,
             window,
-            capabilities: _,
+            capabilities,
             build,
             addresses,
             clear,
         } => {
-            is_its(core, &shown, role, node).map_err(HandshakeError::Refusing)?;
-            if clear && !config.clear {
-                return Err(HandshakeError::Refusing("it wants no encryption, and we do".to_owned()));
+            is_its(core, &shown.member, role, node).map_err(HandshakeError::Refusing)?;
+            let protection = match (clear, capabilities & AUTHONLY) {
+                (true, _) => Protection::Empty,
+                (false, 0) => Protection::Encrypted,
+                (false, _) => Protection::AuthOnly,
+            };
+            if !bears(list, protection) {
+                let reason = format!("it wants {protection:?}, and our cipherList is {list}");
+                return Err(HandshakeError::Refusing(reason));
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let session = SessionId(0);
-            let peer = Identity { node, process, role, member: shown.id, session, build };
-            Ok((socket.settle(clear), Accepted { peer, lane, conns_max, window, addresses, path: None }))
+            let (member, shown) = (shown.member.id, Arc::new(shown));
+            let peer = Identity { node, process, role, member, shown, session, build };
+            let accepted = Accepted { peer, lane, conns_max, window, addresses, path: None, choice };
+            Ok((socket.settle(protection, lane), accepted))
         }
     }
 }
@@ -132,9 +151,12 @@ pub(crate) enum Came {
 /// The accepting side.
 pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, HandshakeError> {
     let (limit, began) = (core.config.connect_timeout, Instant::now());
+    let chosen = core.cipher_list();
     let (socket, shown) =
         match within(limit, tls::accept(&core.identity(), &mut stream, core.config.visitors)).await {
-            Ok((records, spoken, shown)) => (Socket::sealed(stream, records, spoken), shown),
+            Ok(Shaken { records, spoken, cipher, shown }) => {
+                (Socket::sealed(stream, records, spoken, cipher), shown)
+            }
             Err(error) => {
                 if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
                     // Its version does not know ours, and reads the number in a header.
@@ -157,8 +179,8 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
         };
         return Ok(Came::Visitor(socket, said));
     };
-    match within(left, welcome(core, &socket, &shown)).await {
-        Ok((accepted, clear)) => Ok(Came::Member(socket.settle(clear), accepted)),
+    match within(left, welcome(core, &socket, shown, chosen)).await {
+        Ok((accepted, protection)) => Ok(Came::Member(socket.settle(protection, accepted.lane), accepted)),
         Err(error) => {
             // It was told.
             let _ = tokio::time::timeout(REASON_READ, socket.read_exact(&mut [0])).await;
@@ -212,16 +234,21 @@ async fn read_out(stream: &mut TcpStream) {
     .await;
 }
 
-async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accepted, bool), HandshakeError> {
+async fn welcome(
+    core: &Core,
+    socket: &Socket,
+    shown: Shown,
+    (list, choice): (CipherList, u64),
+) -> Result<(Accepted, Protection), HandshakeError> {
     let config = &core.config;
     let introduction: Introduction = match receive(socket).await? {
         (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
         (kind, _) => return Err(HandshakeError::Unexpected(kind)),
     };
     let verdict =
-        judge(&introduction).and_then(|()| is_its(core, shown, introduction.role, introduction.node));
+        judge(&introduction).and_then(|()| is_its(core, &shown.member, introduction.role, introduction.node));
     let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
-    let clear = config.clear && introduction.clear == Some(seen);
+    let protection = agreed(list, &introduction, &seen);
     let welcome = match &verdict {
         Ok(()) => Welcome::Accepted {
             node: config.node,
@@ -229,18 +256,44 @@ async fn welcome(core: &Core, socket: &Socket, shown: &Member) -> Result<(Accept
             role: config.role,
             conns_max: core.conns_max(),
             window: config.window,
-            capabilities: 0,
+            capabilities: if protection == Protection::AuthOnly { AUTHONLY } else { 0 },
             build: config.build,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
-            clear,
+            clear: protection == Protection::Empty,
         },
         Err(reason) => Welcome::Refused { reason: reason.clone() },
     };
     send(socket, FrameKind::Welcome, &welcome).await?;
     verdict.map_err(HandshakeError::Refusing)?;
     let Introduction { node, process, role, session, lane, conns_max, window, build, .. } = introduction;
-    let peer = Identity { node, process, role, member: shown.id, session, build };
-    Ok((Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None }, clear))
+    let (member, shown) = (shown.member.id, Arc::new(shown));
+    let peer = Identity { node, process, role, member, shown, session, build };
+    let accepted = Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None, choice };
+    Ok((accepted, protection))
+}
+
+/// Whether a side with this list lets a connection be protected so.
+fn bears(list: CipherList, protection: Protection) -> bool {
+    match protection {
+        Protection::Encrypted => true,
+        Protection::AuthOnly => matches!(list, CipherList::AuthOnly | CipherList::Empty),
+        Protection::Empty => list == CipherList::Empty,
+    }
+}
+
+/// The stricter of what both sides want. Where neither wants any protection and a relay lies between, it is all there is.
+fn agreed(list: CipherList, introduction: &Introduction, seen: &Seen) -> Protection {
+    let theirs = match (&introduction.clear, introduction.capabilities & AUTHONLY) {
+        (Some(_), _) => CipherList::Empty,
+        (None, 0) => CipherList::Default,
+        (None, _) => CipherList::AuthOnly,
+    };
+    let both = |protection| bears(list, protection) && bears(theirs, protection);
+    if both(Protection::Empty) {
+        let is_direct = introduction.clear.as_ref() == Some(seen);
+        return if is_direct { Protection::Empty } else { Protection::Encrypted };
+    }
+    if both(Protection::AuthOnly) { Protection::AuthOnly } else { Protection::Encrypted }
 }
 
 /// A connection as both ends see it, whatever socket they have.

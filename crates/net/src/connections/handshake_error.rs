@@ -21,7 +21,7 @@ pub(crate) enum HandshakeError {
     /// The other side cannot prove that it belongs to this cluster, or we cannot to it.
     #[error(
         "permission denied: this process and the one there are not of the same cluster; use the cluster's own \
-         directory (--dir), as its owner"
+         directory (--dir), as its owner. A machine that missed an exchange of the cluster's authority joins again with a token"
     )]
     Stranger,
     #[error("{0} certificate has expired, or the clocks of the two machines differ")]

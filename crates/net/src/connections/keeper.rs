@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// A group not used for this long is not reconnected until it is.
-const USED_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const USED_WITHIN: Duration = Duration::from_secs(30);
 /// Time between looks at an idle group.
 const SLEEP: Duration = Duration::from_secs(10);
 /// A draining connection is closed after this, whatever it still waits for.
@@ -75,6 +75,10 @@ pub(crate) async fn run(group: Weak<Group>, services: Arc<Services>) {
                 wait = wait.min(next.saturating_duration_since(now).max(Duration::from_millis(1)));
             }
         }
+        if !group.dials() {
+            let conns = group.lock().conns.clone();
+            conns.iter().filter(|c| c.is_outdated()).for_each(|c| drain(&group, c.id));
+        }
         if busy && now.saturating_duration_since(looked) >= TICK.mul_f64(0.9) {
             looked = now;
             look(&group, &mut sight, now);
@@ -93,6 +97,8 @@ fn steps(services: &Arc<Services>, group: &Arc<Group>, now: Instant) {
     let conns = group.lock().conns.clone();
     let have: Vec<Have> = conns.iter().map(|c| c.have()).collect();
     place_those_not_placed(group, &mut plan, &conns, bulk.into(), now);
+    let outdated = conns.iter().filter(|c| c.is_outdated() && !c.have().leaving);
+    plan.replace(&outdated.map(|c| c.id).collect::<Vec<_>>());
     let steps = plan.steps(now, &have, bulk.into());
     let rails: Vec<_> = plan.rails().iter().map(|r| (r.addr, r.down)).collect();
     drop(plan);
@@ -147,7 +153,7 @@ fn place_those_not_placed(group: &Group, plan: &mut Plan, conns: &[Arc<Conn>], b
     plan.replace(&these.map(|c| c.id).collect::<Vec<_>>());
 }
 
-fn drain(group: &Group, conn: u64) {
+pub(crate) fn drain(group: &Group, conn: u64) {
     let conn = group.lock().conns.iter().find(|c| c.id == conn).cloned();
     if let Some(conn) = conn
         && conn.begin_drain()

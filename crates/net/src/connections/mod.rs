@@ -1,11 +1,14 @@
 //! Connections to other processes: how they are made and accepted, kept, spread over links, and ended. A group holds all
-//! those to one process. From below to above: `records`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
-//! `keeper`; `groups`; `accept`.
+//! those to one process. From below to above: `gmac`, `records` with
+//! `rest` and `pieces`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
+//! `keeper`; `groups`; `exchange`; `accept`.
 
 pub(crate) mod accept;
 pub(crate) mod auto;
 pub(crate) mod conn;
 pub(crate) mod dial;
+pub(crate) mod exchange;
+pub(crate) mod gmac;
 pub(crate) mod group;
 pub(crate) mod groups;
 pub(crate) mod handshake;

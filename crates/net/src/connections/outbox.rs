@@ -183,9 +183,10 @@ impl Outbox {
             let (asked, result) = if let Some(n) = batch.gather(&mut small) {
                 (n, socket.try_write(&small[..n]))
             } else {
-                let mut slices = Vec::with_capacity((batch.frames.len() * 4).min(SLICES_MAX));
-                batch.slices(&mut slices);
-                (slices.iter().map(|s| s.len()).sum::<usize>(), socket.try_writev(&slices))
+                let room = (batch.frames.len() * 4).min(SLICES_MAX);
+                let (mut slices, mut payload) = (Vec::with_capacity(room), Vec::with_capacity(room));
+                batch.slices(&mut slices, &mut payload);
+                (slices.iter().map(|s| s.len()).sum::<usize>(), socket.try_writev(&slices, &payload))
             };
             match result {
                 Ok(n) => {
@@ -251,11 +252,14 @@ impl Batch {
         Some(len - self.written)
     }
 
-    fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
+    /// What is next, and which of it is payload.
+    fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, payload: &mut Vec<bool>) {
         let mut skip = self.written;
         for frame in &self.frames {
-            let parts = [&frame.header[..], &frame.body[..]];
-            for part in parts.into_iter().chain(frame.payload.parts().iter().map(|p| &p[..])) {
+            let parts = [(&frame.header[..], false), (&frame.body[..], false)];
+            for (part, of_payload) in
+                parts.into_iter().chain(frame.payload.parts().iter().map(|p| (&p[..], true)))
+            {
                 if skip >= part.len() {
                     skip -= part.len();
                     continue;
@@ -264,6 +268,7 @@ impl Batch {
                     return;
                 }
                 out.push(IoSlice::new(&part[skip..]));
+                payload.push(of_payload);
                 skip = 0;
             }
         }
@@ -303,7 +308,7 @@ mod tests {
             let offered = match batch.gather(&mut small) {
                 Some(n) => small[..n].to_vec(),
                 None => {
-                    batch.slices(&mut slices);
+                    batch.slices(&mut slices, &mut Vec::new());
                     slices.iter().flat_map(|s| s.iter().copied()).collect()
                 }
             };
@@ -339,8 +344,9 @@ mod tests {
         let sent = OutFrame { header: [0; HEADER_LEN], body, payload: payload.clone(), request: None };
         let batch = Batch { frames: VecDeque::from([sent]), written: 0 };
         assert_eq!(batch.gather(&mut [0; SMALL]), None);
-        let mut slices = Vec::new();
-        batch.slices(&mut slices);
+        let (mut slices, mut of_payload) = (Vec::new(), Vec::new());
+        batch.slices(&mut slices, &mut of_payload);
+        assert_eq!(of_payload, [false, false, true, true]);
         let seen: Vec<(*const u8, usize)> = slices[2..].iter().map(|s| (s.as_ptr(), s.len())).collect();
         let base = part.as_ptr() as usize;
         let there = |at: usize, len: usize| ((base + at) as *const u8, len);

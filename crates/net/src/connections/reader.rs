@@ -253,7 +253,7 @@ impl Reader {
             let room = if self.reads_ahead() { READ_AHEAD } else { HEADER_LEN };
             let end = self.end;
             self.conn.flush();
-            let n = read(&self.conn, &mut [IoSliceMut::new(&mut self.ahead[end..room])]).await?;
+            let n = read(&self.conn, &mut [IoSliceMut::new(&mut self.ahead[end..room])], 0).await?;
             self.end += n;
         }
         let mut bytes = [0; HEADER_LEN];
@@ -296,7 +296,7 @@ impl Reader {
                 let wanted = body.len() - done;
                 let mut slices =
                     [IoSliceMut::new(&mut body[done..]), IoSliceMut::new(&mut self.ahead[..ahead])];
-                let n = read(&self.conn, &mut slices).await?;
+                let n = read(&self.conn, &mut slices, 0).await?;
                 done += n.min(wanted);
                 self.end = n.saturating_sub(wanted);
             }
@@ -391,7 +391,7 @@ impl Sink {
         if offered == left {
             slices.push(IoSliceMut::new(next));
         }
-        read(conn, &mut slices).await
+        read(conn, &mut slices, left).await
     }
 }
 
@@ -409,10 +409,10 @@ fn limit<'a>(slices: Vec<&'a mut [u8]>, max: usize) -> (Vec<IoSliceMut<'a>>, usi
     (out, total)
 }
 
-/// Reads at least one byte. What was corked is sent before waiting.
-async fn read(conn: &Conn, slices: &mut [IoSliceMut<'_>]) -> Result<usize, CloseReason> {
+/// Reads at least one byte. What was corked is sent before waiting. `payload`: so many bytes, at first, are due of a payload.
+async fn read(conn: &Conn, slices: &mut [IoSliceMut<'_>], payload: usize) -> Result<usize, CloseReason> {
     loop {
-        match conn.socket.try_readv(slices) {
+        match conn.socket.try_readv(slices, payload) {
             Ok(0) => return Err(CloseReason::Eof),
             Ok(n) => {
                 conn.count_received(n as u64);

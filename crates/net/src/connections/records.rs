@@ -8,6 +8,8 @@
 //! opened nothing is given to anybody, and after it nothing at all; what is given before it is not lost. A peer that sends
 //! records without content gets nothing done by it: [`IDLE_MAX`] of them in a row end the connection, and however many new keys
 //! it asks for, one answer waits. That is sent when it is read, or where the socket is full, before the next data.
+//!
+//! With `AUTHONLY` bulk payloads go between the records: `pieces.rs`.
 
 use std::{
     fmt,
@@ -19,6 +21,16 @@ use parking_lot::Mutex;
 use rustls::{
     AlertDescription, ConnectionTrafficSecrets, Error, ExtractedSecrets, client::ClientConnectionData,
     kernel::KernelConnection, server::ServerConnectionData,
+};
+
+#[path = "pieces.rs"]
+mod pieces;
+#[path = "rest.rs"]
+mod rest;
+
+use self::{
+    pieces::{Receiving, Sending, Tags},
+    rest::Rest,
 };
 
 /// Bytes before a record.
@@ -88,11 +100,14 @@ struct Key {
     key: LessSafeKey,
     iv: [u8; 12],
     seq: u64,
+    /// For what goes in the clear beside it.
+    tags: Tags,
 }
 
 impl Key {
     fn new((seq, secrets): (u64, ConnectionTrafficSecrets)) -> io::Result<Key> {
         use ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
+        let tags = Tags::beside(&secrets)?;
         let (algorithm, key, iv) = match &secrets {
             Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
@@ -102,7 +117,7 @@ impl Key {
         let key =
             UnboundKey::new(algorithm, key.as_ref()).map_err(|_| broken("a key of the wrong length"))?;
         let iv = iv.as_ref().try_into().map_err(|_| broken("a vector of the wrong length"))?;
-        Ok(Key { key: LessSafeKey::new(key), iv, seq })
+        Ok(Key { key: LessSafeKey::new(key), iv, seq, tags })
     }
 
     /// For the next record (section 5.3).
@@ -131,6 +146,10 @@ pub(crate) struct Seal {
     sent: usize,
     /// A new key that the peer has asked for is in the buffer, and no data after it.
     answered: bool,
+    /// The same is to be done when the piece that is being sent is over.
+    answer_due: bool,
+    /// What is sent after the buffer, and before anything else.
+    piece: Option<Sending>,
 }
 
 /// What has come and is not yet opened, or not yet taken.
@@ -143,6 +162,10 @@ pub(crate) struct Open {
     content: std::ops::Range<usize>,
     /// Not a byte is read beyond a record: what follows may not be sealed.
     by_record: bool,
+    /// Payloads may come in pieces: beyond a record the head of what follows is read, and no more.
+    pieces: bool,
+    /// The piece that is being received.
+    piece: Option<Receiving>,
     /// Nothing more is given.
     ended: bool,
     /// Why, to be told after what came before it.
@@ -160,13 +183,22 @@ impl Records {
         let (seal, open) = (Key::new(secrets.tx)?, Key::new(secrets.rx)?);
         Ok(Records {
             keys: Mutex::new(keys),
-            seal: Mutex::new(Seal { key: seal, buffer: Vec::new(), sent: 0, answered: false }),
+            seal: Mutex::new(Seal {
+                key: seal,
+                buffer: Vec::new(),
+                sent: 0,
+                answered: false,
+                answer_due: false,
+                piece: None,
+            }),
             open: Mutex::new(Open {
                 key: open,
                 buffer,
                 sealed: 0..0,
                 content: 0..0,
                 by_record: true,
+                pieces: false,
+                piece: None,
                 ended: false,
                 failed: None,
                 idle: 0,
@@ -177,17 +209,24 @@ impl Records {
 
     /// Seals what is in `slices` from byte `from` on, as much as is gathered at a time; how many bytes that was.
     pub(crate) fn seal(&self, seal: &mut Seal, slices: &[IoSlice<'_>], from: usize) -> io::Result<usize> {
-        let mut rest = Rest { slices, at: 0, skip: 0 };
+        let mut rest = Rest::new(slices, &[]);
         rest.advance(from);
         let mut taken = 0;
-        while !rest.is_empty() && seal.buffer.len() + HEAD + CONTENT_MAX + 1 + TAG <= GATHER {
-            if seal.key.seq >= RECORDS_MAX {
-                self.renew(seal, false)?;
-            }
-            taken += seal.record(DATA, |content| rest.take(content))?;
-            seal.answered = false;
+        while !rest.is_empty() && seal.has_room() {
+            taken += self.seal_data(seal, &mut rest)?;
         }
         Ok(taken)
+    }
+
+    /// One record of what is next, under a key that is not used up; how many bytes that was.
+    fn seal_data(&self, seal: &mut Seal, rest: &mut Rest<'_, '_>) -> io::Result<usize> {
+        self.renew_used_up(seal)?;
+        seal.answered = false;
+        seal.record(DATA, |content| rest.take(content))
+    }
+
+    fn renew_used_up(&self, seal: &mut Seal) -> io::Result<()> {
+        if seal.key.seq >= RECORDS_MAX { self.renew(seal, false) } else { Ok(()) }
     }
 
     /// From the next record on another key seals. `wanted`: of the peer's, too.
@@ -199,6 +238,17 @@ impl Records {
         })?;
         seal.key = Key::new(self.keys.lock().next(true).map_err(io::Error::other)?)?;
         Ok(())
+    }
+
+    /// The peer wants a new key; whether one was sealed. One answer is enough for all that was asked before it (section 4.6.3).
+    fn answer(&self, seal: &mut Seal) -> io::Result<bool> {
+        seal.answer_due = seal.piece.is_some();
+        if seal.answered || seal.answer_due {
+            return Ok(false);
+        }
+        self.renew(seal, false)?;
+        seal.answered = true;
+        Ok(true)
     }
 
     /// Moves what was opened, and opens what has come whole, into `slices` from byte `from` on; how many bytes that was. Those
@@ -249,7 +299,7 @@ impl Records {
     /// Opens the next record if it is whole: into `place` if it fits there, which yields its length, else in its own place,
     /// which yields 0.
     fn next_record(&self, open: &mut Open, place: &mut [u8]) -> io::Result<Option<usize>> {
-        if open.ended {
+        if open.ended || open.piece.is_some() || open.has_piece_head() {
             return Ok(None);
         }
         let Some(n) = self.open_record(open, place)? else { return Ok(None) };
@@ -304,12 +354,7 @@ impl Records {
             (HANDSHAKE, [24, 0, 0, 1, wanted @ (0 | 1)]) => {
                 open.key = Key::new(self.keys.lock().next(false).map_err(io::Error::other)?)?;
                 if *wanted == 1 {
-                    let mut seal = self.seal.lock();
-                    // One answer is enough for all that was asked before it (section 4.6.3).
-                    if !seal.answered {
-                        self.renew(&mut seal, false)?;
-                        (seal.answered, open.answer) = (true, true);
-                    }
+                    open.answer |= self.answer(&mut self.seal.lock())?;
                 }
                 Ok(())
             }
@@ -345,6 +390,11 @@ impl Seal {
         let tag = sealed.map_err(|_| broken("a record could not be sealed"))?;
         self.buffer.extend_from_slice(tag.as_ref());
         Ok(filled)
+    }
+
+    /// Whether one more record is gathered before what there is is sent.
+    fn has_room(&self) -> bool {
+        self.buffer.len() + HEAD + CONTENT_MAX + 1 + TAG <= GATHER
     }
 
     /// Sealed and not sent.
@@ -383,11 +433,15 @@ impl Open {
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let len = self.buffer.len();
         // Room for much at a time, and in any case for the rest of the longest record.
-        if len - self.sealed.end < len / 2 || len - self.sealed.start < HEAD + RECORD_MAX {
+        if len - self.sealed.end < len / 2 || len - self.sealed.start < HEAD + RECORD_MAX + HEAD {
             self.buffer.copy_within(self.sealed.clone(), 0);
             self.sealed = 0..self.sealed.len();
         }
-        let end = if self.by_record { self.sealed.start + self.wanted() } else { self.buffer.len() };
+        let end = match (self.by_record, self.pieces) {
+            (false, _) => self.buffer.len(),
+            (true, false) => self.sealed.start + self.wanted(),
+            (true, true) => self.sealed.start + self.needed(),
+        };
         &mut self.buffer[self.sealed.end..end]
     }
 
@@ -397,9 +451,9 @@ impl Open {
         HEAD + head.and_then(|head| record_len(head).ok()).unwrap_or(0)
     }
 
-    /// All that follows is sealed: it may be read ahead.
-    pub(crate) fn read_ahead(&mut self) {
-        self.by_record = false;
+    /// All that follows is sealed, and may be read ahead, but for payloads that may come in `pieces`.
+    pub(crate) fn settle(&mut self, pieces: bool) {
+        (self.by_record, self.pieces) = (pieces, pieces);
     }
 
     /// So many bytes have come there.
@@ -459,50 +513,6 @@ pub(crate) fn record_len(head: &[u8; HEAD]) -> io::Result<usize> {
         return Err(broken("no record of TLS"));
     }
     Ok(len)
-}
-
-/// What of several slices is not sealed yet.
-struct Rest<'a, 'b> {
-    slices: &'a [IoSlice<'b>],
-    at: usize,
-    skip: usize,
-}
-
-impl Rest<'_, '_> {
-    fn present(&self) -> &[u8] {
-        self.slices.get(self.at).map_or(&[], |slice| &slice[self.skip..])
-    }
-
-    fn advance(&mut self, mut n: usize) {
-        self.skip_empty();
-        while n > 0 && self.at < self.slices.len() {
-            let step = n.min(self.present().len());
-            self.skip += step;
-            n -= step;
-            self.skip_empty();
-        }
-    }
-
-    fn skip_empty(&mut self) {
-        while self.at < self.slices.len() && self.present().is_empty() {
-            (self.at, self.skip) = (self.at + 1, 0);
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.at == self.slices.len()
-    }
-
-    /// Appends the content of one record; how many bytes. Small slices go together, and so do large ones.
-    fn take(&mut self, to: &mut Vec<u8>) -> usize {
-        let (start, large) = (to.len(), self.present().len() >= LARGE);
-        while !self.is_empty() && to.len() - start < CONTENT_MAX && (self.present().len() >= LARGE) == large {
-            let n = self.present().len().min(CONTENT_MAX - (to.len() - start));
-            to.extend_from_slice(&self.present()[..n]);
-            self.advance(n);
-        }
-        to.len() - start
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,20 @@ use trust::{Identity, Secret};
 use wire::hello::Lane;
 
 use super::*;
-use crate::connections::{socket::Socket, tls};
+use crate::connections::{
+    socket::{Protection, Socket},
+    tls,
+};
 
 #[path = "../../../../fuzz/mutate.rs"]
-mod mutate;
+pub(crate) mod mutate;
 
 /// Both ends of a bulk connection: the one that has connected, and the one that has accepted.
 pub(crate) async fn connected() -> (Socket, Socket) {
+    connected_with(Protection::Encrypted).await
+}
+
+pub(crate) async fn connected_with(protection: Protection) -> (Socket, Socket) {
     let identity = Identity::from_secret(ClusterId(7), &Secret::new([7; 32])).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -21,11 +28,14 @@ pub(crate) async fn connected() -> (Socket, Socket) {
         tls::connect(&identity, stream, Lane::Bulk),
         tls::accept(&identity, &mut accepted, false)
     );
-    let (Ok((connecting, _)), Ok((records, spoken, _))) = both else { panic!("no handshake") };
-    (connecting.settle(false), Socket::sealed(accepted, records, spoken).settle(false))
+    let (Ok((connecting, _)), Ok(tls::Shaken { records, spoken, cipher, .. })) = both else {
+        panic!("no handshake")
+    };
+    let accepting = Socket::sealed(accepted, records, spoken, cipher);
+    (connecting.settle(protection, Lane::Bulk), accepting.settle(protection, Lane::Bulk))
 }
 
-fn pattern(len: usize) -> Vec<u8> {
+pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
 
@@ -39,7 +49,7 @@ async fn what_is_received_is_what_was_sent() {
             let mut slices: Vec<IoSlice<'_>> = whole.chunks(out).map(IoSlice::new).collect();
             let mut left = &mut slices[..];
             while !left.is_empty() {
-                match from.try_writev(left) {
+                match from.try_writev(left, &[]) {
                     Ok(n) => IoSlice::advance_slices(&mut left, n),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => from.writable().await.unwrap(),
                     Err(e) => panic!("{e}"),
@@ -176,7 +186,7 @@ async fn a_wish_for_a_new_key_is_answered_at_once() {
     to.read_exact(&mut [0]).await.unwrap();
     assert!(to.records().unwrap().seal.lock().pending().is_empty());
     from.readable().await.unwrap();
-    let error = from.try_readv(&mut [IoSliceMut::new(&mut [0])]).unwrap_err();
+    let error = from.try_readv(&mut [IoSliceMut::new(&mut [0])], 0).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     assert!(from.records().unwrap().open.lock().key.iv != before);
 }
@@ -217,7 +227,7 @@ async fn a_failure_takes_nothing_with_it() {
     let first = async {
         loop {
             to.readable().await.unwrap();
-            match to.try_readv(&mut [IoSliceMut::new(&mut place)]) {
+            match to.try_readv(&mut [IoSliceMut::new(&mut place)], 0) {
                 Ok(n) => return place[..n].to_vec(),
                 Err(e) => assert_eq!(e.kind(), io::ErrorKind::WouldBlock),
             }
@@ -227,7 +237,7 @@ async fn a_failure_takes_nothing_with_it() {
     let both = (b"first".len() + b"changed".len()) + 2 * (HEAD + 1 + TAG);
     while to.as_ref().peek(&mut [0; 200]).await.unwrap() < both {}
     assert_eq!(first.await, b"first");
-    let mut read = || to.try_readv(&mut [IoSliceMut::new(&mut place)]);
+    let mut read = || to.try_readv(&mut [IoSliceMut::new(&mut place)], 0);
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::InvalidData);
     assert_eq!(read().unwrap(), 0);
     assert!(opener.open.lock().has_some(), "who waits for bytes is told of the end");
@@ -271,7 +281,7 @@ async fn an_error_of_the_socket_is_said_after_the_bytes() {
     let mut open = to.records().unwrap().open.lock();
     assert_eq!(open.fail(io::ErrorKind::ConnectionReset.into(), 5).unwrap(), 5);
     drop(open);
-    let read = || to.try_readv(&mut [IoSliceMut::new(&mut [0])]);
+    let read = || to.try_readv(&mut [IoSliceMut::new(&mut [0])], 0);
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(read().unwrap(), 0);
 }

@@ -12,8 +12,7 @@ const LOG_EVERY: u64 = 1000;
 
 /// Counts a handshake that came to nothing, and tells of it.
 pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
-    let help = "Handshakes that came to nothing: nothing could be asked.";
-    base::stats::counter("net_refused_handshakes", help, &[("reason", error.kind())]).inc();
+    base::stats::counter("net_refused_handshakes", &[("reason", error.kind())]).inc();
     // Attempts that another one has made needless end like these.
     if let HandshakeError::Io(_) = error {
         // After an outage dozens of them stand in the queue.
@@ -29,8 +28,7 @@ pub(crate) fn note(core: &Core, with: SocketAddr, error: &HandshakeError) {
 
 /// Counts a connection that ended because what came on it was not what its peer had sealed, and tells of it.
 pub(crate) fn note_tampered(core: &Core, with: SocketAddr, name: &str, error: &io::Error) {
-    let help = "Connections that ended because what came on them was not what the peer had sealed.";
-    base::stats::counter("net_tampered_connections", help, &[]).inc();
+    base::stats::counter("net_tampered_connections", &[]).inc();
     let n = core.tampered.fetch_add(1, Ordering::Relaxed) + 1;
     if is_logged(n) {
         tracing::warn!(peer = %name, failed = n, "connection ended: {error}");

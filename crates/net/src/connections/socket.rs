@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use base::CipherList;
+use serde::Serialize;
 use socket2::{Domain, Protocol, SockRef, Socket as Socket2, Type};
 use tokio::{
     io::Interest,
@@ -30,20 +32,63 @@ pub(crate) struct Socket {
     records: Option<Records>,
     /// What both ends speak.
     spoken: Spoken,
+    protection: Protection,
+    /// Payloads may go in the clear.
+    pieces: bool,
+    /// The cipher of the handshake.
+    cipher: Option<CipherList>,
+}
+
+/// How what follows a handshake is protected, as both ends have agreed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Protection {
+    /// Not at all.
+    #[serde(rename = "EMPTY")]
+    Empty,
+    /// All but bulk payloads is encrypted; those have tags.
+    #[serde(rename = "AUTHONLY")]
+    AuthOnly,
+    /// All is encrypted.
+    #[serde(rename = "ENCRYPTED")]
+    Encrypted,
 }
 
 impl Socket {
-    /// Whose bytes are sealed.
-    pub(crate) fn sealed(stream: TcpStream, records: Records, spoken: Spoken) -> Socket {
-        Socket { stream, records: Some(records), spoken }
+    /// Whose bytes are sealed, by this cipher.
+    pub(crate) fn sealed(
+        stream: TcpStream,
+        records: Records,
+        spoken: Spoken,
+        cipher: Option<CipherList>,
+    ) -> Socket {
+        Socket {
+            stream,
+            records: Some(records),
+            spoken,
+            protection: Protection::Encrypted,
+            pieces: false,
+            cipher,
+        }
     }
 
-    /// The handshake is over. `clear`: both sides want what follows so.
-    pub(crate) fn settle(self, clear: bool) -> Socket {
+    /// The handshake is over, and has agreed on what follows it here.
+    pub(crate) fn settle(self, protection: Protection, lane: Lane) -> Socket {
+        let pieces = protection == Protection::AuthOnly && lane == Lane::Bulk;
         if let Some(records) = &self.records {
-            records.open.lock().read_ahead();
+            records.open.lock().settle(pieces);
         }
-        Socket { records: self.records.filter(|_| !clear), ..self }
+        let records = self.records.filter(|_| protection != Protection::Empty);
+        Socket { records, protection, pieces, ..self }
+    }
+
+    /// How it is protected.
+    pub(crate) fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// What encrypts it, or all of it but what goes in the clear.
+    pub(crate) fn cipher(&self) -> Option<CipherList> {
+        self.cipher.filter(|_| self.protection != Protection::Empty)
     }
 
     /// The version of the protocol; none: the other end has none in common with this one.
@@ -78,11 +123,6 @@ impl Socket {
         self.records.as_ref()
     }
 
-    /// Whether what is sent is sealed.
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.records.is_some()
-    }
-
     pub(crate) fn as_ref(&self) -> &TcpStream {
         &self.stream
     }
@@ -106,11 +146,18 @@ impl Socket {
         self.stream.writable().await
     }
 
-    /// Reads what there is, up to the slices' length. `Ok(0)` is the end of the stream.
-    pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    /// Reads what there is, up to the slices' length, of which so many bytes belong to a payload at the beginning of the slices:
+    /// nothing else may come in the clear. A payload is what the peer has sent when all of it is here. `Ok(0)` is the end of
+    /// the stream.
+    pub(crate) fn try_readv(&self, slices: &mut [IoSliceMut<'_>], payload: usize) -> io::Result<usize> {
         let Some(records) = &self.records else { return self.raw_readv(slices) };
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
         let (mut open, mut moved) = (records.open.lock(), 0);
+        if self.pieces {
+            let answer = || drop(self.send_sealed(&mut records.seal.lock()));
+            let read = |slices: &mut [IoSliceMut<'_>]| self.raw_readv(slices);
+            return records.receive_pieces(&mut open, slices, payload, answer, read);
+        }
         loop {
             moved += records.open(&mut open, slices, moved)?;
             if open.take_answer() {
@@ -143,13 +190,15 @@ impl Socket {
         })
     }
 
-    /// Writes what fits. What was sealed counts as written, though some may wait: see [`Socket::try_flush`].
-    pub(crate) fn try_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Writes what fits. What was sealed counts as written, though some may wait: see [`Socket::try_flush`]. `payload`: which of
+    /// the slices are of a bulk payload; what is not written of one is offered again, whatever else is before.
+    pub(crate) fn try_writev(&self, slices: &[IoSlice<'_>], payload: &[bool]) -> io::Result<usize> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
-        let Some(records) = &self.records else {
-            let write = || (&*SockRef::from(&self.stream)).write_vectored(slices);
-            return self.transfer(Interest::WRITABLE, wanted, write);
-        };
+        let Some(records) = &self.records else { return self.raw_writev(slices) };
+        if self.pieces {
+            let write = |slices: &[IoSlice<'_>]| self.raw_writev(slices);
+            return records.send_pieces(&mut records.seal.lock(), slices, payload, write);
+        }
         self.try_flush()?;
         let (mut seal, mut taken) = (records.seal.lock(), 0);
         while taken < wanted {
@@ -162,10 +211,16 @@ impl Socket {
         Ok(taken)
     }
 
+    fn raw_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let wanted = slices.iter().map(|s| s.len()).sum();
+        let write = || (&*SockRef::from(&self.stream)).write_vectored(slices);
+        self.transfer(Interest::WRITABLE, wanted, write)
+    }
+
     /// The same from one place.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if self.records.is_some() {
-            return self.try_writev(&[IoSlice::new(bytes)]);
+            return self.try_writev(&[IoSlice::new(bytes)], &[]);
         }
         self.transfer(Interest::WRITABLE, bytes.len(), || (&*SockRef::from(&self.stream)).write(bytes))
     }
@@ -185,12 +240,17 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads exactly this. Not safe to cancel.
-    pub(crate) async fn read_exact(&self, mut place: &mut [u8]) -> io::Result<()> {
+    /// Reads exactly this, which is of no payload. Not safe to cancel.
+    pub(crate) async fn read_exact(&self, place: &mut [u8]) -> io::Result<()> {
+        self.read_exactly(place, 0).await
+    }
+
+    /// The same of a payload of which so much is due. What was sent in the clear is proven when the last of it is here.
+    pub(crate) async fn read_exactly(&self, mut place: &mut [u8], mut payload: usize) -> io::Result<()> {
         while !place.is_empty() {
-            match self.try_readv(&mut [IoSliceMut::new(place)]) {
+            match self.try_readv(&mut [IoSliceMut::new(place)], payload) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => place = &mut place[n..],
+                Ok(n) => (place, payload) = (&mut place[n..], payload.saturating_sub(n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
                 Err(e) => return Err(e),
             }

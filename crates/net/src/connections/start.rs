@@ -22,8 +22,9 @@ pub(crate) fn run(
     }
     tracing::debug!(conn = conn.id, peer = %conn.peer_name(), lane = ?conn.lane, "connected");
     group.add(&conn, accepted);
-    // It may have been shut out since it was judged.
+    // It may have been shut out since it was judged, and its authority with it.
     group.close_if_shut_out();
+    conn.close_if_of_former_authority();
     core.runtime.spawn(reader::run(Arc::clone(&conn), Arc::clone(services)));
     core.runtime.spawn(writer::run(conn));
     Ok(())

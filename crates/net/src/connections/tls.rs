@@ -1,8 +1,12 @@
 //! The TLS 1.3 handshake over a socket. No byte beyond it is read: what follows is `records.rs`' business.
 
+use std::sync::OnceLock;
+
+use base::CipherList;
 use rustls::{
-    Error,
+    Error, SupportedCipherSuite,
     client::{ClientConnectionData, UnbufferedClientConnection},
+    pki_types::CertificateDer,
     server::{ServerConnectionData, UnbufferedServerConnection},
     unbuffered::{ConnectionState, EncodeError, UnbufferedStatus},
 };
@@ -10,7 +14,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Identity, Member, Spoken, Visitor};
+use trust::{Fingerprint, Identity, Member, Spoken, Visitor};
 use wire::{
     frame::{FrameError, HEADER_LEN, Header, PROTOCOL_VERSION},
     hello::Lane,
@@ -30,6 +34,25 @@ const ALERT: u8 = 21;
 const SEALED: u8 = 23;
 /// Level, description, the kind, and the tag.
 const SEALED_ALERT_LEN: usize = 2 + 1 + 16;
+
+/// What the other end has shown: a certificate that was found good.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// What it says.
+    pub member: Member,
+    certificate: CertificateDer<'static>,
+    /// Found once.
+    signer: OnceLock<Fingerprint>,
+}
+
+impl Shown {
+    /// The authority that has signed it, of those that `own` believes.
+    pub(crate) fn signer(&self, own: &Identity) -> Option<Fingerprint> {
+        let known = self.signer.get().copied().or_else(|| own.signer_of(&self.certificate));
+        let known = known.filter(|signer| own.believed().contains(signer))?;
+        Some(*self.signer.get_or_init(|| known))
+    }
+}
 
 /// Either end of a handshake.
 trait End {
@@ -54,13 +77,15 @@ pub(crate) async fn connect(
     identity: &Identity,
     mut stream: TcpStream,
     lane: Lane,
-) -> Result<(Socket, Member), HandshakeError> {
+) -> Result<(Socket, Shown), HandshakeError> {
     let mut end = identity.connect()?;
     drive(&mut end, &mut stream).await?;
     let shown = shown(end.peer_certificates())?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    let mut socket = Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken);
+    let records = Records::new(secrets, Keys::Connecting(keys))?;
+    let mut socket = Socket::sealed(stream, records, spoken, cipher);
     socket.serve(lane);
     Ok((socket, shown))
 }
@@ -70,23 +95,38 @@ pub(crate) async fn visit(visitor: &Visitor, mut stream: TcpStream) -> Result<So
     let mut end = visitor.connect()?;
     drive(&mut end, &mut stream).await?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken))
+    Ok(Socket::sealed(stream, Records::new(secrets, Keys::Connecting(keys))?, spoken, cipher))
 }
 
-/// The accepting side; nobody: it is a visitor. What refuses the other end has said so to it.
+/// What an accepted handshake has led to.
+pub(crate) struct Shaken {
+    pub records: Records,
+    pub spoken: Spoken,
+    pub cipher: Option<CipherList>,
+    /// Who is at the other end; nobody: it is a visitor.
+    pub shown: Option<Shown>,
+}
+
+/// The accepting side. What refuses the other end has said so to it.
 pub(crate) async fn accept(
     identity: &Identity,
     stream: &mut TcpStream,
     visitors: bool,
-) -> Result<(Records, Spoken, Option<Member>), HandshakeError> {
+) -> Result<Shaken, HandshakeError> {
     let mut end = identity.accept(visitors)?;
     drive(&mut end, stream).await?;
     let certificates = end.peer_certificates();
     let shown = certificates.map(|all| shown(Some(all))).transpose()?;
     let spoken = spoken(end.alpn_protocol())?;
+    let cipher = cipher(end.negotiated_cipher_suite());
     let (secrets, keys) = end.dangerous_into_kernel_connection()?;
-    Ok((Records::new(secrets, Keys::Accepting(keys))?, spoken, shown))
+    Ok(Shaken { records: Records::new(secrets, Keys::Accepting(keys))?, spoken, cipher, shown })
+}
+
+fn cipher(suite: Option<SupportedCipherSuite>) -> Option<CipherList> {
+    trust::cipher_of(suite.map(|suite| suite.suite()))
 }
 
 fn spoken(agreed: Option<&[u8]>) -> Result<Spoken, HandshakeError> {
@@ -94,9 +134,10 @@ fn spoken(agreed: Option<&[u8]>) -> Result<Spoken, HandshakeError> {
 }
 
 /// What the certificate at the other end says.
-fn shown(certificates: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Member, HandshakeError> {
+fn shown(certificates: Option<&[CertificateDer<'_>]>) -> Result<Shown, HandshakeError> {
     let certificate = certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented)?;
-    Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))
+    let member = Member::of(certificate).map_err(|error| HandshakeError::Refusing(error.to_string()))?;
+    Ok(Shown { member, certificate: certificate.clone().into_owned(), signer: OnceLock::new() })
 }
 
 /// What the state machine wants next.

@@ -122,7 +122,7 @@ async fn answer(from: &Socket, id: u64, payload: u32) -> io::Result<Links> {
         let mut scratch = vec![0; left.min(64 << 10)];
         while left > 0 {
             let room = left.min(scratch.len());
-            from.read_exact(&mut scratch[..room]).await?;
+            from.read_exactly(&mut scratch[..room], left).await?;
             left -= room;
         }
         return wire::frame::decode(&body).map_err(io::Error::other);

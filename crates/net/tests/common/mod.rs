@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::{ClusterId, NodeId};
+use base::{CipherList, ClusterId, NodeId};
 use net::{
     Call, Endpoint, EndpointConfig, Handler, Identity, Lane, Payload, Response, Secret, Service, Status,
     handler_fn,
@@ -64,7 +64,7 @@ pub fn config(node: u32) -> EndpointConfig {
 
 /// Wants its connections in the clear: raw frames of tests, for instance.
 pub fn plain(node: u32) -> EndpointConfig {
-    EndpointConfig { clear: true, ..config(node) }
+    EndpointConfig { cipher_list: CipherList::Empty, ..config(node) }
 }
 
 /// To whom it wants it connections are in the clear: raw frames of tests, for instance.

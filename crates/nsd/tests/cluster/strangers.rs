@@ -1,11 +1,12 @@
 //! What who belongs to the cluster may still not do: delete without a session, reach strips of a file system that he has not
-//! mounted, change anything if he may only read.
+//! mounted, change anything if he may only read, use what the manager keeps from him.
 
 use std::time::{Duration, Instant};
 
 use base::{BlockIndex, FsId, Grant, StripId, Version};
 use net::{Call, Endpoint, EndpointConfig, Role, Service};
 use wire::{
+    credentials::{NOBODY, Squash},
     frame,
     map::{ClientEntry, LimitedMember, Limits, Subtree},
     nsd::{NsdRefusal, NsdReply, NsdRequest},
@@ -63,16 +64,18 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
     cluster.seen().await;
     let endpoint = Endpoint::start(endpoint_config()).unwrap();
     let node = cluster.nodes[0].as_ref().unwrap();
-    let ask = async |session, request: &NsdRequest| {
+    let ask_under = async |session, epoch, request: &NsdRequest| {
         let deadline = Instant::now() + Duration::from_secs(30);
         let call = Call {
             session,
-            epoch: client.io.view().epoch(),
+            epoch,
             ..Call::new(Service::Nsd, request.op(), frame::encode(request), deadline)
         };
         let reply = endpoint.peer(node.endpoint.local_addrs()).call(call).await.unwrap();
         frame::decode::<NsdReply>(&reply.body).unwrap()
     };
+    let ask =
+        async |session, request: &NsdRequest| ask_under(session, client.io.view().epoch(), request).await;
     let pdisk = base::PdiskId(1);
     let at = client.io.view();
     let members = at.members(POOL, at.pool(POOL).unwrap().group_of(stripe(0))).to_vec();
@@ -117,7 +120,7 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
         assert_eq!(ask(of_other, request).await, refused, "{request:?}");
     }
     assert_eq!(ask(reader, &group).await, refused, "what a group holds is of all file systems");
-    let limits = Limits { filesystems: vec![], read_only: true, subtree: None };
+    let limits = Limits { filesystems: vec![], read_only: true, ..Limits::default() };
     cluster.manager.change(|map, _| map.limited = vec![LimitedMember { member, limits }]);
     cluster.seen().await;
     for request in &looks {
@@ -128,7 +131,7 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
     }
     // Bound to a subtree: the manager says which files are in it.
     let subtree = Some(Subtree { path: "/a".into(), root: base::InodeNo(2) });
-    let limits = Limits { filesystems: vec![FS], read_only: false, subtree };
+    let limits = Limits { filesystems: vec![FS], read_only: false, subtree, ..Limits::default() };
     cluster.manager.change(|map, _| map.limited = vec![LimitedMember { member, limits }]);
     cluster.seen().await;
     let StripId { stripe: at, index } = strip;
@@ -141,6 +144,28 @@ async fn a_session_reaches_its_own_file_system_and_changes_nothing_if_it_only_re
         for all in [&looks[2], &group] {
             assert_eq!(ask(reader, all).await, refused, "{all:?}");
         }
+    }
+    // Squashed: which it may read, and which it may write.
+    let squash = Squash::Root { uid: NOBODY, gid: NOBODY };
+    let limits = Limits { squash, ..Limits::default() };
+    cluster.manager.change(|map, _| map.limited = vec![LimitedMember { member, limits: limits.clone() }]);
+    cluster.seen().await;
+    for _ in 0..2 {
+        for request in [&looks[0], &looks[1], &looks[3], &state(vec![strip])] {
+            assert_ne!(ask(reader, request).await, refused, "{request:?}");
+        }
+        for request in changes.iter().chain([&looks[2], &group, &state(vec![of_other])]) {
+            assert_eq!(ask(reader, request).await, refused, "{request:?}");
+        }
+    }
+    // Sessions that the server has perhaps not heard of when their first request comes: it waits for the map that says what they may.
+    for _ in 0..8 {
+        let late = cluster.manager.new_session();
+        let its = ClientEntry { session: late, fs: FS, member };
+        cluster.manager.change(|map, _| map.clients.push(its));
+        let epoch = cluster.manager.view().epoch;
+        assert_eq!(ask_under(late, epoch, &changes[0]).await, refused);
+        assert_ne!(ask_under(late, epoch, &looks[0]).await, refused);
     }
     cluster.manager.change(|map, _| map.limited.clear());
     cluster.seen().await;

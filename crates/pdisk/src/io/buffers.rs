@@ -150,11 +150,7 @@ impl Buffers {
             region,
             slabs: Mutex::new(slabs),
             heap: BufPool::new(IDLE_BYTES),
-            unregistered: stats::counter(
-                "pdisk_unregistered_buffers",
-                "I/O buffers that did not come from the registered memory",
-                &[],
-            ),
+            unregistered: stats::counter("pdisk_unregistered_buffers", &[]),
         })))
     }
 

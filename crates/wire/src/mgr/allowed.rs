@@ -30,12 +30,14 @@ impl MgrRequest {
             | R::StatFs { .. }
             | R::Tokens { .. }
             | R::Locks { .. }
+            | R::Paths { .. }
             | R::LostFiles { .. }
             | R::LogMarks { .. }
             | R::LastPdisk
             | R::Owned { .. }
             | R::Owners { .. }
             | R::Members
+            | R::Authorities
             | R::Renew { .. } => matches!(role, Role::Server | Role::Client),
             R::RegisterServer { .. } | R::PdiskAdd { .. } | R::PdiskSet { .. } | R::MayUse { .. } => {
                 role == Role::Server
@@ -99,6 +101,7 @@ impl MgrRequest {
             R::StatFs { fs }
             | R::Tokens { fs, .. }
             | R::Locks { fs, .. }
+            | R::Paths { fs, .. }
             | R::LostFiles { fs, .. }
             | R::Owned { fs, .. } => !limits.allow(*fs),
             R::Owners { blocks } => blocks.iter().any(|stripe| !limits.allow(stripe.fs)),
@@ -117,7 +120,12 @@ impl MgrRequest {
         use MgrRequest as R;
         matches!(
             self,
-            R::Tokens { .. } | R::Locks { .. } | R::LostFiles { .. } | R::Owned { .. } | R::Owners { .. }
+            R::Tokens { .. }
+                | R::Locks { .. }
+                | R::Paths { .. }
+                | R::LostFiles { .. }
+                | R::Owned { .. }
+                | R::Owners { .. }
         )
     }
 

@@ -3,6 +3,8 @@
 use base::{BlockIndex, InodeNo, Version};
 use serde::{Deserialize, Serialize};
 
+pub use crate::credentials::without_privileges;
+
 /// Longest name in a directory, bytes.
 pub const NAME_LEN_MAX: usize = 255;
 /// Longest symlink target, bytes.
@@ -112,12 +114,6 @@ pub struct DirEntry {
     pub cookie: u64,
     /// With `plus`: the attributes.
     pub attr: Option<Attr>,
-}
-
-/// A file's mode after its owner, or somebody's write, changed: setuid is gone, setgid too where it is one.
-pub fn without_privileges(mode: u16) -> u16 {
-    let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
-    mode & !(0o4000 | setgid)
 }
 
 /// What to do to the namespace.

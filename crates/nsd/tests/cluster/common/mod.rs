@@ -167,8 +167,9 @@ impl ManagerLink for Link {
                         _ => Ok(MgrReply::MapUnchanged),
                     }
                 }
-                MgrRequest::MayUse { files, .. } => {
-                    Ok(MgrReply::MayUse(files.iter().all(|file| *file == INODE)))
+                // Who may not use everything may read this file.
+                MgrRequest::MayUse { files, write, .. } => {
+                    Ok(MgrReply::MayUse(!write && files.iter().all(|file| *file == INODE)))
                 }
                 // No record is kept here: the strips decide.
                 MgrRequest::Owners { blocks } => {
@@ -244,6 +245,7 @@ impl Cluster {
             clients: vec![],
             revoked: Vec::new(),
             limited: Vec::new(),
+            racks: Vec::new(),
             level: 1,
         };
         let manager =

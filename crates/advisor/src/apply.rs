@@ -1,0 +1,272 @@
+//! Makes the settings that findings ask for, and takes them back.
+//! Before anything is written, the journal holds each value as it was, on disk. Then the setting is written and read
+//! back; when all are in force, files of our own make them permanent. If one fails, all of the run are taken back; a run
+//! that a crash cut off is taken back before anything else is done.
+//! Only facts of the run are touched. A value that is no longer what we set it to belongs to somebody else and is left.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::Serialize;
+
+use crate::{
+    facts::Path as Fact,
+    finding::Finding,
+    journal::{Changed, Journal, JournalError, Record, Run},
+    settable::{Keeper, Settable},
+};
+
+const UNDONE: &str = "undone";
+const REVERTED: &str = "reverted";
+const OTHERS: &str = "changed by others";
+
+/// Why a setting was not made.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says it")]
+pub enum ApplyError {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{fact} cannot be set by this program: use the finding's command")]
+    NotSettable { fact: String },
+    #[error("{fact}: `{value}` is no plain value")]
+    NotPlain { fact: String, value: String },
+    #[error("{fact}: {what} {path}: {source}; nothing is changed")]
+    Io { fact: String, what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{fact}: was set to {wanted} and reads {found}; everything of this run is taken back")]
+    NotInForce { fact: String, wanted: String, found: String },
+}
+
+/// What became of a value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Outcome {
+    /// The fact.
+    pub fact: String,
+    /// The value it had.
+    pub from: String,
+    /// The value it has, or would be given.
+    pub to: String,
+    /// In words: `set`, `would be set`, `reverted`, `changed by others`, ...
+    pub what: String,
+}
+
+/// What applying these findings would change, without changing anything.
+///
+/// # Errors
+/// A value cannot be read or is not settable.
+pub fn plan(root: &Path, findings: &[&Finding]) -> Result<Vec<Changed>, ApplyError> {
+    let mut changes: Vec<Changed> = Vec::new();
+    for finding in findings {
+        let Some(change) = &finding.change else { continue };
+        let fact = change.fact.to_string();
+        let settable = settable(&fact)?;
+        if change.value.is_empty()
+            || !change.value.chars().all(|c| c.is_ascii_alphanumeric() || " +-_.,:/".contains(c))
+        {
+            return Err(ApplyError::NotPlain { fact, value: change.value.clone() });
+        }
+        let before = read(root, &fact, &settable)?;
+        if !same(&before, &change.value) && !changes.iter().any(|c| c.fact == fact) {
+            changes.push(Changed { rule: finding.rule.clone(), fact, before, after: change.value.clone() });
+        }
+    }
+    Ok(changes)
+}
+
+/// Makes the changes of a plan, all or none.
+///
+/// # Errors
+/// As said by [`ApplyError`]; then nothing of the plan is in force.
+pub fn apply(root: &Path, findings: &[&Finding]) -> Result<Vec<Outcome>, ApplyError> {
+    let mut journal = open(root)?;
+    let changes = plan(root, findings)?;
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let run = journal.next_run();
+    journal.append(Record::Begin { run, time: now(), changes: changes.clone() })?;
+    let made = changes.iter().try_for_each(|change| make(root, change)).and_then(|()| keep(root, &journal));
+    if let Err(error) = made {
+        undo_run(root, &mut journal, run, UNDONE)?;
+        return Err(error);
+    }
+    journal.append(Record::Done { run })?;
+    let outcome = |c: Changed| Outcome { fact: c.fact, from: c.before, to: c.after, what: "set".to_owned() };
+    Ok(changes.into_iter().map(outcome).collect())
+}
+
+/// Takes back what is still ours: all of it, or that of these rules and facts. The newest first.
+///
+/// # Errors
+/// The journal or a file cannot be written; what was taken back until then is recorded.
+pub fn revert(root: &Path, names: &[String]) -> Result<Vec<Outcome>, ApplyError> {
+    let mut journal = open(root)?;
+    let mut outcomes = Vec::new();
+    let runs: Vec<u64> = journal.runs().rev().map(|run| run.run).collect();
+    for run in runs {
+        let wanted = |c: &Changed| names.is_empty() || names.contains(&c.fact) || names.contains(&c.rule);
+        outcomes.extend(release(root, &mut journal, run, REVERTED, wanted)?);
+    }
+    keep(root, &journal)?;
+    Ok(outcomes)
+}
+
+/// Opens the journal and takes back what a crash left half made.
+fn open(root: &Path) -> Result<Journal, ApplyError> {
+    let mut journal = Journal::open(root)?;
+    let cut_off: Vec<u64> = journal
+        .runs()
+        .filter(|run| !run.done && run.in_force().next().is_some())
+        .map(|run| run.run)
+        .collect();
+    for run in cut_off.into_iter().rev() {
+        undo_run(root, &mut journal, run, UNDONE)?;
+    }
+    Ok(journal)
+}
+
+fn undo_run(root: &Path, journal: &mut Journal, run: u64, why: &str) -> Result<(), ApplyError> {
+    release(root, journal, run, why, |_| true)?;
+    keep(root, journal)
+}
+
+/// Gives the facts of a run their values from before, unless others have changed them since.
+fn release(
+    root: &Path,
+    journal: &mut Journal,
+    run: u64,
+    why: &str,
+    wanted: impl Fn(&Changed) -> bool,
+) -> Result<Vec<Outcome>, ApplyError> {
+    let of_run = journal.runs().find(|r| r.run == run);
+    let changes: Vec<Changed> =
+        of_run.into_iter().flat_map(Run::in_force).filter(|c| wanted(c)).cloned().collect();
+    let mut outcomes = Vec::new();
+    for change in changes.into_iter().rev() {
+        let settable = settable(&change.fact)?;
+        // A device that is gone has no value to give back.
+        let current = read(root, &change.fact, &settable).unwrap_or_else(|_| "gone".to_owned());
+        let what = if same(&current, &change.after) {
+            write(root, &change.fact, &settable, &change.before)?;
+            why
+        } else if same(&current, &change.before) {
+            why
+        } else {
+            OTHERS
+        };
+        let facts = vec![change.fact.clone()];
+        journal.append(Record::Released { run, time: now(), facts, why: what.to_owned() })?;
+        let to = if what == OTHERS { current } else { change.before };
+        outcomes.push(Outcome { fact: change.fact, from: change.after, to, what: what.to_owned() });
+    }
+    Ok(outcomes)
+}
+
+fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
+    let settable = settable(&change.fact)?;
+    write(root, &change.fact, &settable, &change.after)?;
+    let found = read(root, &change.fact, &settable)?;
+    if same(&found, &change.after) {
+        return Ok(());
+    }
+    Err(ApplyError::NotInForce { fact: change.fact.clone(), wanted: change.after.clone(), found })
+}
+
+/// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing.
+fn keep(root: &Path, journal: &Journal) -> Result<(), ApplyError> {
+    // Of several changes of one fact the last counts.
+    let mut in_force: BTreeMap<&str, &Changed> = BTreeMap::new();
+    for change in journal.runs().flat_map(Run::in_force) {
+        in_force.insert(&change.fact, change);
+    }
+    for keeper in Keeper::ALL {
+        let mut text = String::new();
+        for change in in_force.values() {
+            let settable = settable(&change.fact)?;
+            if settable.keeper == keeper {
+                text.push_str(&format!(
+                    "# {} (was: {})\n{}\n",
+                    change.rule,
+                    change.before,
+                    settable.line(&change.after)
+                ));
+            }
+        }
+        let path = root.join(keeper.file());
+        let written = if text.is_empty() { remove(&path) } else { replace(&path, &text) };
+        let fact = keeper.file().to_owned();
+        written.map_err(|source| ApplyError::Io { fact, what: "write", path, source })?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// A reader sees the old text or the new one, also after a crash.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let Some(dir) = path.parent() else { return Ok(()) };
+    fs::create_dir_all(dir)?;
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    let head = "# Written by `ropewalk advise apply`; `ropewalk advise revert` takes it back. Changes here are lost.\n";
+    file.write_all(head.as_bytes())?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(dir)?.sync_all()
+}
+
+fn settable(fact: &str) -> Result<Settable, ApplyError> {
+    Settable::of(&Fact::from(fact)).ok_or_else(|| ApplyError::NotSettable { fact: fact.to_owned() })
+}
+
+/// The value in force: of a file with choices the chosen one, of a policy with its number the name.
+fn read(root: &Path, fact: &str, settable: &Settable) -> Result<String, ApplyError> {
+    let path = root.join(&settable.file);
+    let text = fs::read_to_string(&path).map_err(|source| ApplyError::Io {
+        fact: fact.to_owned(),
+        what: "read",
+        path,
+        source,
+    })?;
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(inner, _)| inner);
+    let text = chosen.unwrap_or(&text);
+    // `layer2+3 2`
+    let named = settable.file.contains("/bonding/").then(|| text.split_whitespace().next()).flatten();
+    Ok(named.unwrap_or(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_owned())
+}
+
+fn write(root: &Path, fact: &str, settable: &Settable, value: &str) -> Result<(), ApplyError> {
+    let path = root.join(&settable.file);
+    // The file is the kernel's: it is never made, and cut only where a copy of it stands in a tree.
+    let file = fs::OpenOptions::new().write(true).truncate(true).open(&path);
+    file.and_then(|mut file| file.write_all(value.as_bytes())).map_err(|source| ApplyError::Io {
+        fact: fact.to_owned(),
+        what: "write",
+        path,
+        source,
+    })
+}
+
+/// Whether two texts are one value: white space does not count, and the kernel shows yes and no as it likes.
+fn same(a: &str, b: &str) -> bool {
+    let plain = |text: &str| match text {
+        "Y" => "1".to_owned(),
+        "N" => "0".to_owned(),
+        other => other.split_whitespace().collect::<Vec<_>>().join(" "),
+    };
+    plain(a) == plain(b)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,219 @@
+//! The rules for dumps: rows of `dump_rules/*.toml`, each decided by one value and a condition, or by a check that computes.
+//! A row says what a finding means; who decides gives the evidence. Every row holds an input that triggers it and one that
+//! does not, and a test tries both.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    checks::CHECKS,
+    split::Document,
+    text::number,
+    view::{Hit, Judgement, Report, View},
+};
+use crate::catalogue::Severity;
+
+/// One rule.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Its name.
+    pub id: String,
+    /// What is wrong where it applies, in a few words.
+    pub title: String,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Why, in a sentence.
+    pub why: String,
+    /// What to do.
+    pub advice: String,
+    /// Document and item it comes from.
+    pub source: String,
+    /// The steps that change it, by the name of a run book, where it cannot be changed from here.
+    #[serde(default)]
+    pub run_book: Option<String>,
+    /// The value it looks at; none where a check computes.
+    #[serde(default)]
+    pub look: Option<String>,
+    /// The condition on that value: `= no`, `!= yes`, `< 2048`, `in a b`.
+    #[serde(default)]
+    pub bad_if: Option<String>,
+    /// Whether the inputs below are pieces of an article.
+    #[serde(default)]
+    pub article: bool,
+    /// An input that triggers it.
+    pub bad: String,
+    /// One that does not.
+    pub good: String,
+}
+
+#[derive(Deserialize)]
+struct File {
+    rule: Vec<Row>,
+}
+
+const FILES: [(&str, &str); 5] = [
+    ("aix.toml", include_str!("../../dump_rules/aix.toml")),
+    ("scale.toml", include_str!("../../dump_rules/scale.toml")),
+    ("switch.toml", include_str!("../../dump_rules/switch.toml")),
+    ("power.toml", include_str!("../../dump_rules/power.toml")),
+    ("sources.toml", include_str!("../../dump_rules/sources.toml")),
+];
+
+/// All rows. A file that does not parse is a mistake of this build, which a test finds; it has no rows then.
+pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let files = FILES.iter().filter_map(|(_, text)| toml::from_str::<File>(text).ok());
+    files.flat_map(|file| file.rule).collect()
+});
+
+/// A judgement with what its rule says.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    /// What was seen, and where.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// How much it matters; only where it is not in order.
+    pub severity: Severity,
+    /// What is wrong, in a few words.
+    pub title: &'static str,
+    /// Why it matters.
+    pub why: &'static str,
+    /// What to do.
+    pub advice: &'static str,
+    /// Document and item.
+    pub source: &'static str,
+    /// The run book of the change.
+    pub run_book: Option<&'static str>,
+}
+
+/// Every verdict on a document: what is not in order first, the gravest before the others, then what is in order.
+pub fn judge(doc: &Document) -> Vec<Verdict> {
+    let view = View::new(doc);
+    let mut report = Report::default();
+    for row in ROWS.iter() {
+        by_value(row, &view, &mut report);
+    }
+    CHECKS.iter().for_each(|check| check(&view, &mut report));
+    let mut verdicts: Vec<Verdict> = report.judgements.into_iter().filter_map(of_row).collect();
+    verdicts.sort_by_key(|v| {
+        (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0))
+    });
+    verdicts
+}
+
+fn of_row(judgement: Judgement) -> Option<Verdict> {
+    let row = ROWS.iter().find(|row| row.id == judgement.rule)?;
+    Some(Verdict {
+        judgement,
+        severity: row.severity,
+        title: &row.title,
+        why: &row.why,
+        advice: &row.advice,
+        source: &row.source,
+        run_book: row.run_book.as_deref(),
+    })
+}
+
+/// A row that one value decides.
+fn by_value(row: &'static Row, view: &View<'_>, report: &mut Report) {
+    let (Some(look), Some(condition)) = (&row.look, &row.bad_if) else { return };
+    let hits = view.all(look);
+    let (bad, good): (Vec<Hit<'_>>, Vec<Hit<'_>>) =
+        hits.into_iter().partition(|hit| holds(condition, hit.value()));
+    for hit in &bad {
+        report.bad(&row.id, &[*hit], hit.shown());
+    }
+    if bad.is_empty() && !good.is_empty() {
+        let shown = good.iter().map(Hit::shown).take(3).collect::<Vec<_>>().join(", ");
+        let more = if good.len() > 3 { format!(" and {} more", good.len() - 3) } else { String::new() };
+        report.good(&row.id, &good, format!("{shown}{more}"));
+    }
+}
+
+/// Whether a value has what a condition says; a number that is none has not.
+fn holds(condition: &str, value: &str) -> bool {
+    let (operator, wanted) = condition.split_once(' ').unwrap_or((condition, ""));
+    let numbers = || number(value).zip(number(wanted));
+    match operator {
+        "=" => value.eq_ignore_ascii_case(wanted) || numbers().is_some_and(|(a, b)| a == b),
+        "!=" => !holds(&format!("= {wanted}"), value),
+        "<" => numbers().is_some_and(|(a, b)| a < b),
+        ">" => numbers().is_some_and(|(a, b)| a > b),
+        "in" => wanted.split(' ').any(|word| word.eq_ignore_ascii_case(value)),
+        "has" => value.to_lowercase().contains(&wanted.to_lowercase()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::split::document, *};
+
+    #[test]
+    fn every_file_parses_and_every_rule_has_one_row() {
+        for (name, text) in FILES {
+            if let Err(error) = toml::from_str::<File>(text) {
+                panic!("{name}: {error}");
+            }
+        }
+        let mut ids: Vec<&str> = ROWS.iter().map(|row| row.id.as_str()).collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "a rule twice");
+        assert!(ROWS.iter().all(|row| row.look.is_some() == row.bad_if.is_some()));
+    }
+
+    /// Sentences that state nothing, and make an article of what follows them.
+    const SENTENCES: &str = "This page tells of a test that was done in a room with some machines and people.\n\
+        It tells of what they saw there and of what they would do the next time they came.\n\
+        Nothing of that can be judged here as there is no number in any of these sentences.\n\n\n\n";
+
+    #[test]
+    fn every_rule_applies_where_it_should_and_nowhere_else() {
+        let mut wrong = Vec::new();
+        for row in ROWS.iter() {
+            let input = |text: &str| if row.article { format!("{SENTENCES}{text}") } else { text.to_owned() };
+            let (bad, good) = (input(&row.bad), input(&row.good));
+            let found = |text: &str| {
+                judge(&document("x", text.as_bytes()))
+                    .into_iter()
+                    .filter(|v| v.judgement.rule == row.id && !v.judgement.good)
+                    .count()
+            };
+            if found(&bad) == 0 {
+                let read = document("x", bad.as_bytes());
+                wrong.push(format!(
+                    "{} is not found in:\n{bad}\n{:?}",
+                    row.id,
+                    read.entries().collect::<Vec<_>>()
+                ));
+            }
+            if found(&good) > 0 {
+                wrong.push(format!("{} is found in:\n{good}", row.id));
+            }
+            // The input that is in order is read as well: an empty one would prove nothing.
+            if document("x", good.as_bytes()).entries().next().is_none() {
+                wrong.push(format!("{}: nothing is read of:\n{good}", row.id));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    }
+
+    #[test]
+    fn conditions() {
+        for (condition, value, want) in [
+            ("= no", "No", true),
+            ("!= yes", "no", true),
+            ("< 2K", "1024", true),
+            ("> 60", "40", false),
+            ("in a b", "b", true),
+            ("has half", "Duplex: Half", true),
+            ("< 5", "many", false),
+            ("", "", false),
+        ] {
+            assert_eq!(holds(condition, value), want, "{condition} of {value}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Dumps of other systems: what commands printed there, files, and articles that hold such.
+//! [`document`] splits an input into listings, each recognised by what it says and not by its name, and reads them into paths
+//! and values with their lines. [`judge`] holds rules against them. Nothing here fails on bytes: what is not understood is counted.
+
+mod aix_devices;
+mod aix_tables;
+mod checks;
+mod import;
+mod judge;
+mod linux_host;
+mod linux_net;
+mod listing;
+mod measures;
+mod parsers;
+mod power;
+mod prose;
+mod run_book;
+mod says;
+mod scale_config;
+mod scale_state;
+mod shell;
+mod split;
+mod switch;
+mod text;
+mod view;
+
+pub use import::{Imported, Outcome, has_scale_settings, import_scale};
+pub use judge::{ROWS, Row, Verdict, judge};
+pub use listing::{Entry, Fate, Listing};
+pub use run_book::{RunBook, Step, run_books};
+pub use split::{Document, document};
+pub use view::Judgement;

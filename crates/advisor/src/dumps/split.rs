@@ -1,0 +1,169 @@
+//! Finds the listings inside an input: a single command's output, a whole configuration, or an article with listings between
+//! its sentences. What belongs to no listing is read for what it states, or counted as not understood.
+
+use serde::Serialize;
+
+use super::{
+    listing::{self, Entry, Fate, Listing, Parser, Title, Window},
+    parsers::PARSERS,
+    prose, shell,
+    text::{Text, is_prose},
+};
+
+/// A command heads the output that begins within so many lines below it.
+const HEADING_REACH: usize = 3;
+/// From so many sentences on an input is an article: its other lines are headings and captions.
+const SENTENCES_OF_AN_ARTICLE: usize = 3;
+/// Further listings of an input are not looked for.
+const LISTINGS_MAX: usize = 4096;
+/// What lines without a command's output are called.
+const COMMANDS: Parser =
+    Parser { kind: "commands", title: Title::No, system: "any", starts: |_| false, line: shell::line };
+
+/// One input, read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Its file's name, or `-`.
+    pub name: String,
+    /// The listings in it, in their order.
+    pub listings: Vec<Listing>,
+    /// What its sentences state.
+    pub statements: Vec<Entry>,
+    /// The lines that were not understood: number and text.
+    pub unknown: Vec<(u32, String)>,
+    /// Lines read into values.
+    pub read: usize,
+    /// Lines passed over, by reason.
+    pub ignored: std::collections::BTreeMap<&'static str, usize>,
+    /// All its lines.
+    pub lines: usize,
+}
+
+impl Document {
+    /// Every entry: listings first, statements behind them.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.listings.iter().flat_map(|listing| &listing.entries).chain(&self.statements)
+    }
+}
+
+/// The command or device above the line where a listing may begin.
+#[derive(Default)]
+struct Heading {
+    at: usize,
+    command: Vec<String>,
+    subject: Option<String>,
+}
+
+/// Reads an input of any kind. `name` is for findings, and tells nothing about the kind.
+pub fn document(name: &str, bytes: &[u8]) -> Document {
+    let text = Text::new(bytes);
+    let lines = &text.lines;
+    let mut fates: Vec<Fate> = Vec::with_capacity(lines.len());
+    let mut listings: Vec<Listing> = Vec::new();
+    let mut heading = Heading::default();
+    // Lines that belong to no listing.
+    let mut outside: Vec<usize> = Vec::new();
+    while fates.len() < lines.len() {
+        let at = fates.len();
+        let line = &lines[at];
+        if let Some(command) = shell::command(line) {
+            heading = Heading { at, subject: shell::subject(&command), command };
+            let found = listing::read(&COMMANDS, &lines[..=at], at, &[], None, |_| false);
+            found.into_iter().for_each(|(listing, _)| push_commands(&mut listings, listing));
+            fates.push(Fate::Read);
+        } else if let Some(device) = shell::device_heading(line) {
+            heading = Heading { at, command: Vec::new(), subject: Some(device) };
+            fates.push(Fate::Ignored("heading"));
+        } else if shell::is_switch_prompt(line) && line.contains(" show ") {
+            heading = Heading { at, command: Vec::new(), subject: None };
+            fates.push(Fate::Ignored("command"));
+        } else if let Some((listing, more)) = listing_at(lines, at, &heading, listings.len()) {
+            listings.push(listing);
+            fates.extend(more);
+        } else {
+            outside.push(at);
+            let bare = line.trim_start_matches(['-', '=', '#', ' ']);
+            fates.push(match (line.trim(), bare) {
+                ("", _) => Fate::Ignored("empty"),
+                (_, "") => Fate::Ignored("ruler"),
+                _ => Fate::Unknown,
+            });
+        }
+    }
+    finish(name, &text, listings, fates, &outside)
+}
+
+/// Commands on consecutive lines are one listing.
+fn push_commands(listings: &mut Vec<Listing>, listing: Listing) {
+    let full = listings.len() >= LISTINGS_MAX;
+    match listings.last_mut() {
+        Some(last) if last.kind == COMMANDS.kind && last.last + 1 == listing.first => {
+            last.last = listing.last;
+            last.entries.extend(listing.entries);
+        }
+        _ if full => {}
+        _ => listings.push(listing),
+    }
+}
+
+fn listing_at(lines: &[String], at: usize, heading: &Heading, found: usize) -> Option<(Listing, Vec<Fate>)> {
+    if lines[at].trim().is_empty() || found >= LISTINGS_MAX {
+        return None;
+    }
+    let headed = at - heading.at <= HEADING_REACH;
+    let command: &[String] = if headed { &heading.command } else { &[] };
+    let subject = heading.subject.as_deref().filter(|_| headed);
+    let window = Window { lines: &lines[at..], command };
+    let ends = |kind: &str, at: usize| {
+        let window = Window { lines: &lines[at..], command: &[] };
+        shell::command(&lines[at]).is_some()
+            || shell::device_heading(&lines[at]).is_some()
+            || PARSERS.iter().any(|p| {
+                (p.title == Title::Once || p.title == Title::Often && p.kind != kind) && (p.starts)(&window)
+            })
+    };
+    PARSERS
+        .iter()
+        .filter(|parser| (parser.starts)(&window))
+        .find_map(|parser| listing::read(parser, lines, at, command, subject, |at| ends(parser.kind, at)))
+}
+
+fn finish(
+    name: &str,
+    text: &Text,
+    listings: Vec<Listing>,
+    mut fates: Vec<Fate>,
+    outside: &[usize],
+) -> Document {
+    let rest: Vec<usize> = outside.iter().copied().filter(|at| fates[*at] == Fate::Unknown).collect();
+    let sentences = rest.iter().filter(|at| is_prose(&text.lines[**at])).count();
+    let mut statements = Vec::new();
+    if sentences >= SENTENCES_OF_AN_ARTICLE {
+        statements = prose::statements(&text.lines, &rest);
+        rest.iter().for_each(|at| fates[*at] = Fate::Ignored("text"));
+    }
+    let odd =
+        |what: &str, value: &str| Entry { path: format!("text/{what}"), value: value.to_owned(), line: 1 };
+    if text.dos {
+        statements.push(odd("line-ends", "DOS"));
+    }
+    if text.encoding != "UTF-8" {
+        statements.push(odd("encoding", text.encoding));
+    }
+    if text.cut {
+        statements.push(odd("cut", "16 MiB"));
+    }
+    let mut ignored = std::collections::BTreeMap::new();
+    let mut unknown = Vec::new();
+    for (at, fate) in fates.iter().enumerate() {
+        match fate {
+            Fate::Read => {}
+            Fate::Ignored(reason) => *ignored.entry(*reason).or_insert(0) += 1,
+            Fate::Unknown => {
+                unknown.push((u32::try_from(at + 1).unwrap_or(u32::MAX), text.lines[at].clone()))
+            }
+        }
+    }
+    let read = fates.iter().filter(|fate| **fate == Fate::Read).count();
+    Document { name: name.to_owned(), listings, statements, unknown, read, ignored, lines: fates.len() }
+}

@@ -1,0 +1,373 @@
+//! Whole dumps, made by us in the form that the commands print: from bytes to entries, verdicts and run books.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test file")]
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use advisor::dumps::{Document, Outcome, document, import_scale, judge, run_books};
+
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+
+const DUMPS: [(&str, &str); 5] = [
+    ("aix_client", include_str!("dumps/aix_client.txt")),
+    ("linux_bond", include_str!("dumps/linux_bond.txt")),
+    ("power_lpar", include_str!("dumps/power_lpar.txt")),
+    ("scale_cluster", include_str!("dumps/scale_cluster.txt")),
+    ("switch", include_str!("dumps/switch.txt")),
+];
+
+fn dump(name: &str) -> Document {
+    let (_, text) = DUMPS.iter().find(|(n, _)| *n == name).unwrap();
+    document(name, text.as_bytes())
+}
+
+fn kinds(doc: &Document) -> Vec<&str> {
+    doc.listings.iter().map(|l| l.kind).filter(|kind| *kind != "commands").collect()
+}
+
+/// The value of a path, and its line.
+fn value<'a>(doc: &'a Document, path: &str) -> (&'a str, u32) {
+    let found = doc.entries().find(|e| e.path == path);
+    let entry = found
+        .unwrap_or_else(|| panic!("{path} in {:#?}", doc.entries().map(|e| &e.path).collect::<Vec<_>>()));
+    (&entry.value, entry.line)
+}
+
+fn rules(doc: &Document) -> BTreeSet<&'static str> {
+    judge(doc).into_iter().filter(|v| !v.judgement.good).map(|v| v.judgement.rule).collect()
+}
+
+#[test]
+fn every_line_has_a_fate() {
+    for (name, _) in DUMPS {
+        let doc = dump(name);
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines, "{name}");
+        let strange: Vec<&str> = doc.unknown.iter().map(|(_, text)| text.trim()).collect();
+        let wanted: &[&str] = if name == "linux_bond" { &["something that no parser knows"] } else { &[] };
+        assert_eq!(strange, wanted, "{name}");
+    }
+}
+
+#[test]
+fn aix() {
+    let doc = dump("aix_client");
+    let wanted = [
+        "lsattr -El",
+        "lsattr -El",
+        "no -L",
+        "no -a",
+        "lsdev",
+        "odmget",
+        "lsattr -El",
+        "lsattr -R",
+        "errpt",
+        "ifconfig",
+    ];
+    assert_eq!(kinds(&doc), wanted);
+    assert_eq!(value(&doc, "aix/device/en1/alias6").0, "");
+    assert_eq!(value(&doc, "aix/device/ent1/jumbo_size"), ("9014", 8));
+    assert_eq!(value(&doc, "aix/no-depends/tcp_recvspace").0, "sb_max");
+    assert_eq!(value(&doc, "aix/vmo/minfree").0, "960");
+    assert_eq!(value(&doc, "aix/lsdev/fcs1/state").0, "Defined");
+    assert_eq!(value(&doc, "aix/range/fcs0/num_io_queues/high").0, "16");
+    assert_eq!(value(&doc, "aix/interface/en1/inet").0, "10.1.0.11");
+    let found = rules(&doc);
+    for rule in [
+        "aix-fc-queues-memory",
+        "aix-fc-single-queue",
+        "aix-interface-wins",
+        "aix-not-at-boot",
+        "aix-device-defined",
+        "aix-speed-fixed",
+    ] {
+        assert!(found.contains(rule), "{rule} in {found:?}");
+    }
+    for rule in ["aix-jumbo-size", "aix-sb-max", "aix-rfc1323", "aix-fc-queues-range"] {
+        assert!(!found.contains(rule), "{rule} in {found:?}");
+    }
+    let books = run_books(&doc, &judge(&doc));
+    let queues = books.iter().find(|b| b.name == "aix-fc-queues").unwrap();
+    let commands: Vec<&str> = queues.steps.iter().map(|s| s.command.as_str()).collect();
+    let at = |text: &str| commands.iter().position(|c| c.starts_with(text)).unwrap();
+    assert!(
+        at("rmdev -Rl fcs0") < at("chdev -l fcs0") && at("chdev -l fcs0") < at("cfgmgr -l fcs0"),
+        "{commands:?}"
+    );
+    assert!(commands[at("chdev")].contains("io_dma=256") && !queues.disrupts.is_empty());
+}
+
+#[test]
+fn power_linux() {
+    let doc = dump("power_lpar");
+    let wanted = [
+        "numactl -H",
+        "ppc64_cpu",
+        "dmesg",
+        "lsslot",
+        "ethtool",
+        "ethtool",
+        "ethtool",
+        "ethtool",
+        "ethtool -i",
+        "ethtool",
+        "sysctl",
+        "lspci -vv",
+        "multipath -ll",
+        "ip link",
+    ];
+    assert_eq!(kinds(&doc), wanted);
+    assert_eq!(value(&doc, "numa/node/2/cpus").0, "16 17 18 19 20 21 22 23");
+    assert_eq!(value(&doc, "dma/0021:01:00.0/window-shift").0, "39");
+    assert_eq!(value(&doc, "linux/ethtool/enP33p1s0/ring/max-rx").0, "8192");
+    assert_eq!(value(&doc, "linux/ethtool-fixed/enP33p1s0/rx-vlan-offload").0, "on [fixed]");
+    assert_eq!(value(&doc, "pci/0021:01:00.0/max-read").0, "512");
+    assert_eq!(value(&doc, "linux/bond/bond1/xmit_hash_policy").0, "layer2");
+    let found = rules(&doc);
+    for rule in [
+        "broken-line",
+        "ring-small",
+        "offload-off",
+        "sysctl-buffer-asked-smaller",
+        "sysctl-swappiness",
+        "pcie-slow",
+        "multipath-failed",
+        "bond-policy-without-ports",
+    ] {
+        assert!(found.contains(rule), "{rule} in {found:?}");
+    }
+    for rule in [
+        "numa-fragmented",
+        "numa-does-not-add-up",
+        "dma-window-refused",
+        "dma-window-small",
+        "pcie-narrow",
+        "multipath-single",
+        "link-half-duplex",
+    ] {
+        assert!(!found.contains(rule), "{rule} in {found:?}");
+    }
+}
+
+#[test]
+fn scale() {
+    let doc = dump("scale_cluster");
+    assert_eq!(kinds(&doc), ["mmlscluster", "mmlsconfig", "mmlsfs", "mmlsnsd", "mmdf", "mmdiag --config"]);
+    assert_eq!(value(&doc, "scale/node/io2/role").0, "quorum-manager");
+    assert_eq!(value(&doc, "scale/section/io1,io2/pagepool").0, "64G");
+    assert_eq!(value(&doc, "scale/fs/work/-V").0, "27.00 (5.1.5.0)");
+    assert_eq!(value(&doc, "scale/nsd/nsd9/filesystem").0, "(free)");
+    assert_eq!(value(&doc, "scale/free/system").0, "50");
+    assert_eq!(value(&doc, "scale/mark/prefetchThreads").0, "autotuned");
+    let found = rules(&doc);
+    for rule in ["scale-quorum-even", "scale-nsd-one-server", "scale-mtime", "scale-connections-few"] {
+        assert!(found.contains(rule), "{rule} in {found:?}");
+    }
+    for rule in ["scale-32-subblocks", "scale-block-above-max", "filesystem-full", "scale-autotuned-marked"] {
+        assert!(!found.contains(rule), "{rule} in {found:?}");
+    }
+    let imported = import_scale(&doc);
+    let of = |name: &str| imported.iter().find(|i| i.name == name).map(|i| (&i.outcome, i.scope.as_str()));
+    assert!(matches!(of("maxMBpS"), Some((Outcome::Set { name: "maxMBpS", .. }, "common"))), "{imported:#?}");
+    assert!(matches!(of("nsdRAIDTracks"), Some((Outcome::Explained { .. }, _))));
+    assert_eq!((of("prefetchThreads"), of("aioWorkerThreads")), (None, None), "nobody set them");
+    assert!(imported.iter().any(|i| i.name == "pagepool" && i.scope == "io1,io2"));
+}
+
+#[test]
+fn switch_and_bonds() {
+    let doc = dump("switch");
+    assert_eq!(kinds(&doc), ["MLNX-OS configuration", "show interfaces"]);
+    assert!(doc.entries().all(|e| !e.value.contains("secretword")), "what may be a secret is not kept");
+    let found = rules(&doc);
+    for rule in ["switch-hash-without-ports", "switch-drops", "switch-speed-not-taken"] {
+        assert!(found.contains(rule), "{rule} in {found:?}");
+    }
+    assert!(!found.contains("switch-fcs-errors") && !found.contains("switch-pause-one-way"));
+
+    let doc = dump("linux_bond");
+    assert_eq!(kinds(&doc), ["ifcfg", "bonding", "network file", "nvme list", "nvme get-feature"]);
+    assert_eq!(value(&doc, "linux/bond/bond0/mode").0, "balance-alb");
+    let found = rules(&doc);
+    for rule in [
+        "typographic-quotes",
+        "bond-policy-inert",
+        "bond-members-differ",
+        "dump-bond-aggregators-differ",
+        "dump-bond-member-down",
+        "dump-bond-round-robin",
+        "dump-bond-no-monitor",
+        "nvme-coalescing-on",
+    ] {
+        assert!(found.contains(rule), "{rule} in {found:?}");
+    }
+}
+
+/// Line ends and encodings change nothing in what is read, apart from being told.
+#[test]
+fn the_same_in_other_forms() {
+    for (name, text) in DUMPS {
+        let plain = dump(name);
+        let wide: Vec<u8> =
+            [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+        for bytes in [text.replace('\n', "\r\n").into_bytes(), wide] {
+            let other = document(name, &bytes);
+            assert_eq!(other.unknown, plain.unknown, "{name}");
+            let entries =
+                |doc: &Document| doc.listings.iter().flat_map(|l| l.entries.clone()).collect::<Vec<_>>();
+            assert_eq!(entries(&other), entries(&plain), "{name}");
+            assert!(rules(&other).contains("text-form"));
+        }
+        // Cut off anywhere, the part before reads as before.
+        let half = document(name, &text.as_bytes()[..text.len() / 2]);
+        assert!(half.read > 0 && half.read <= plain.read);
+    }
+}
+
+#[test]
+fn changed_dumps_never_panic() {
+    let samples: Vec<Vec<u8>> = DUMPS.iter().map(|(_, text)| text.as_bytes().to_vec()).collect();
+    mutate::mutated(&samples, 300, |bytes| {
+        let doc = document("changed", bytes);
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+        let verdicts = judge(&doc);
+        run_books(&doc, &verdicts);
+        import_scale(&doc);
+    });
+}
+
+/// The articles that the rules were made from, where they lie beside the checkout (or where ROPEWALK_SOURCES says): their
+/// listings are found and their traps told.
+#[test]
+fn the_source_documents_if_they_are_there() {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/sources");
+    let dir = std::env::var_os("ROPEWALK_SOURCES").map_or(beside, Into::into);
+    let Ok(entries) = fs::read_dir(&dir) else {
+        eprintln!("skipped: no {}", dir.display());
+        return;
+    };
+    for path in entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "txt")) {
+        let text = fs::read(&path).unwrap();
+        // By what they say, not by their names.
+        let title = String::from_utf8_lossy(&text).into_owned();
+        let has = |words: &str| title.contains(words);
+        let (kinds_wanted, rules_wanted): (&[(&str, usize)], &[&str]) =
+            if has("SAS Foundation mixed workloads") {
+                (
+                    &[
+                        ("df", 1),
+                        ("MLNX-OS configuration", 1),
+                        ("lsattr -El", 3),
+                        ("no -L", 3),
+                        ("ifcfg", 1),
+                        ("no -a", 1),
+                        ("mmdiag --config", 2),
+                    ],
+                    &[
+                        "version-contradiction",
+                        "bond-policy-inert",
+                        "typographic-quotes",
+                        "scale-double-h",
+                        "duplicate-lines",
+                        "remark-in-name",
+                        "link-speed-differs",
+                        "filesystem-full",
+                        "links-do-not-add-up",
+                        "scale-autotuned-marked",
+                        "aix-interface-wins",
+                        "leftover-condition",
+                        "table-without-ruler",
+                        "unit-decimal-or-binary",
+                        "block-rule-old-format",
+                        "size-without-unit",
+                        "pcie-below-ports",
+                        "mlnx-tune-reports",
+                        "settings-on-other-ports",
+                        "figures-missing",
+                        "scale-nodes-differ",
+                    ],
+                )
+            } else if has("Infiniband Performance Limits") {
+                (
+                    &[],
+                    &[
+                        "extrapolation-unit",
+                        "record-size-meant",
+                        "tests-with-other-files",
+                        "difference-is-noise",
+                        "fabric-above-adapter",
+                        "figure-contradiction",
+                    ],
+                )
+            } else if has("maxTcpConnsPerNodeConn") {
+                (
+                    &[],
+                    &[
+                        "bond-mode-number",
+                        "formula-parentheses",
+                        "hash-formula-old",
+                        "range-of-which-release",
+                        "hash-policy-word",
+                        "default-connections-few",
+                        "host-below-links",
+                    ],
+                )
+            } else if has("create-pe-dma-window") {
+                (
+                    &[("numactl -H", 2), ("dmesg", 1), ("uperf profile", 2)],
+                    &[
+                        "figure-contradiction",
+                        "uperf-placeholders",
+                        "uperf-duration-unit",
+                        "cpus-are-threads",
+                        "nvme-coalescing-encoding",
+                        "broken-line",
+                        "numa-less-than-configured",
+                        "steps-of-two-units",
+                        "numa-fragmented",
+                        "numa-two-topologies",
+                    ],
+                )
+            } else if has("num_io_queues") {
+                (
+                    &[("lsdev", 2), ("odmget", 2), ("lsattr -R", 1), ("lsattr -El", 3), ("errpt", 1)],
+                    &[
+                        "default-of-which-release",
+                        "aix-rmdev-recursive",
+                        "aix-odm-type-r",
+                        "aix-fc-one-disk-one-queue",
+                        "aix-fc-single-queue",
+                        "several-values",
+                        "aix-fc-change-without-memory",
+                    ],
+                )
+            } else {
+                continue;
+            };
+        let doc = document(&path.to_string_lossy(), &text);
+        for (kind, count) in kinds_wanted {
+            assert_eq!(kinds(&doc).iter().filter(|k| *k == kind).count(), *count, "{kind} in {}", doc.name);
+        }
+        let found = rules(&doc);
+        let missing: Vec<&&str> = rules_wanted.iter().filter(|rule| !found.contains(**rule)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?} not in {found:?}", doc.name);
+        assert!(doc.unknown.is_empty(), "{}: {:?}", doc.name, doc.unknown);
+        // Every setting of a dump of Scale has an answer.
+        for one in import_scale(&doc) {
+            assert!(one.outcome != Outcome::Unknown, "{one:?}");
+        }
+    }
+}
+
+/// Many listings, many lines of one, many that fit one pattern: bounded, and every line still has a fate.
+#[test]
+fn large_inputs_are_bounded() {
+    let many_lines: String = (0..20_000).map(|i| format!("name{i} = {i}\n")).collect();
+    let many_listings: String =
+        (0..20_000).map(|i| format!("# lsattr -El ent{i}\nmedia_speed  {i}  Speed  True\n")).collect();
+    let ports: String = (0..1_000).map(|i| format!("interface ethernet 1/{i} speed {i}\n")).collect();
+    for text in [many_lines, format!("{many_listings}{ports}")] {
+        let doc = document("large", text.as_bytes());
+        assert_eq!(doc.read + doc.ignored.values().sum::<usize>() + doc.unknown.len(), doc.lines);
+        assert!(judge(&doc).len() < 20_000 && doc.listings.len() < 10_000);
+    }
+}

@@ -1,0 +1,297 @@
+//! Whole hosts, made of files, from facts to findings; collected, and read again from the archive; set and taken back.
+//! A file in `hosts/` tells what stands where on a machine of one kind, and all that the advisor is to find there.
+#![allow(clippy::unwrap_used, reason = "a test file")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use advisor::{Catalogue, Facts, Finding, Tree, advise, apply, archive, assumed, host_facts, journal};
+use tempfile::TempDir;
+
+const HOSTS: [&str; 4] = ["nvme_server", "ppc64_lpar", "cloud_vm", "bonded_100g"];
+
+fn text(host: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/hosts/{host}.txt"))).unwrap()
+}
+
+/// The host's files below a directory of their own, and what is to be found.
+fn host(name: &str) -> (TempDir, BTreeSet<String>) {
+    let root = tempfile::tempdir().unwrap();
+    let text = text(name);
+    let mut parts = text.split("\n== ");
+    let head = parts.next().unwrap();
+    let finds = head.lines().filter_map(|l| l.strip_prefix("finds: ")).map(str::to_owned).collect();
+    for part in parts {
+        let (path, content) = part.split_once('\n').unwrap_or((part, ""));
+        match path.split_once(" -> ") {
+            // Where a link leads, its directory is, so that there can be files below it.
+            Some((path, target)) => {
+                let path = root.path().join(path);
+                let below = path.parent().unwrap().join(target);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::create_dir_all(below).unwrap();
+                std::os::unix::fs::symlink(target, path).unwrap();
+            }
+            None => {
+                let path = root.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, format!("{content}\n")).unwrap();
+            }
+        }
+    }
+    (root, finds)
+}
+
+fn findings(seen: Facts) -> Vec<Finding> {
+    let catalogue = Catalogue::load().unwrap();
+    let mut facts = assumed(&catalogue);
+    facts.extend(seen);
+    advise(&catalogue, &facts, None)
+}
+
+fn named(findings: &[Finding]) -> BTreeSet<String> {
+    let name =
+        |f: &Finding| format!("{} {}", f.rule, f.device.as_deref().unwrap_or_default()).trim().to_owned();
+    findings.iter().map(name).collect()
+}
+
+#[test]
+fn each_host_is_told_what_is_wrong_and_nothing_else() {
+    for name in HOSTS {
+        let (root, expected) = host(name);
+        assert_eq!(named(&findings(host_facts(&Tree::below(root.path())))), expected, "{name}");
+    }
+}
+
+#[test]
+fn an_archive_tells_the_same_as_the_host() {
+    for name in HOSTS {
+        let (root, _) = host(name);
+        let live = host_facts(&Tree::below(root.path()));
+        let file = root.path().join("host.tar");
+        fs::write(&file, archive::collect(root.path())).unwrap();
+        assert_eq!(host_facts(&archive::open(&file).unwrap()), live, "{name}");
+    }
+}
+
+#[test]
+fn facts_of_a_server() {
+    let (root, _) = host("bonded_100g");
+    let facts = host_facts(&Tree::below(root.path()));
+    assert_eq!((facts.int("cpu.online"), facts.int("memory.total")), (Some(16), Some(16_384_000 << 10)));
+    assert_eq!(facts.below("net"), ["bond0", "ens1f0", "ens1f1", "veth0"]);
+    assert_eq!((facts.int("net.ens1f0.speed"), facts.int("net.veth0.speed")), (Some(100_000), None));
+    assert_eq!((facts.int("net.ens1f0.numa_node"), facts.bool("net.bond0.physical")), (None, Some(false)));
+    assert_eq!(
+        (facts.text("bond.bond0.mode"), facts.text("bond.bond0.hash")),
+        (Some("802.3ad"), Some("layer2+3"))
+    );
+    assert_eq!(facts.int("slot.0000:81:00.ports_mbit"), Some(200_000));
+    let status = facts.get("net.ens1f1.bond_state").unwrap();
+    assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
+}
+
+#[test]
+fn a_host_that_shows_nothing_or_garbage_gets_no_advice() {
+    let root = tempfile::tempdir().unwrap();
+    assert!(host_facts(&Tree::below(root.path())).is_empty());
+    assert_eq!(findings(Facts::new()), []);
+    // Every file of every host, with something else in it.
+    for name in HOSTS {
+        for garbage in
+            ["", "\0\u{1}:::\n", "-1", "99999999999999999999999", "[[[]", "Slave Interface:\nMII Status"]
+        {
+            let (root, _) = host(name);
+            let mut dirs = vec![root.path().to_owned()];
+            while let Some(dir) = dirs.pop() {
+                for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+                    match entry.file_type().unwrap() {
+                        kind if kind.is_dir() => dirs.push(entry.path()),
+                        kind if kind.is_file() => fs::write(entry.path(), garbage).unwrap(),
+                        _ => {}
+                    }
+                }
+            }
+            findings(host_facts(&Tree::below(root.path())));
+        }
+    }
+}
+
+#[test]
+fn this_host_can_be_read() {
+    let facts = host_facts(&Tree::below("/"));
+    assert!(facts.int("cpu.online").is_some());
+    findings(facts);
+}
+
+/// A host with a bad setting in each place that can be set.
+fn wrong() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, content) in [
+        ("proc/sys/vm/zone_reclaim_mode", "1\n"),
+        ("proc/sys/net/ipv4/tcp_sack", "0\n"),
+        ("sys/block/nvme0n1/queue/scheduler", "none [kyber]\n"),
+        ("sys/module/fuse/parameters/enable_uring", "N\n"),
+        ("etc/sysctl.d/10-admin.conf", "vm.swappiness = 5\n"),
+    ] {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    root
+}
+
+fn wrong_findings(root: &Path) -> Vec<Finding> {
+    let findings = findings(host_facts(&Tree::below(root)));
+    assert_eq!(
+        named(&findings).into_iter().collect::<Vec<_>>(),
+        ["fuse-uring-off", "memory-zone-reclaim", "nvme-scheduler block.nvme0n1", "tcp-no-sack"]
+    );
+    findings
+}
+
+fn read(root: &Path, path: &str) -> String {
+    fs::read_to_string(root.join(path)).unwrap_or_default().trim().to_owned()
+}
+
+fn all_files(root: &Path) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            match entry.file_type().unwrap().is_dir() {
+                true => dirs.push(entry.path()),
+                false => {
+                    files.push((entry.path(), fs::read_to_string(entry.path()).unwrap().trim().to_owned()))
+                }
+            }
+        }
+    }
+    files.retain(|(path, _)| !path.starts_with(root.join("var")));
+    files.sort();
+    files
+}
+
+#[test]
+fn what_is_set_is_permanent_and_is_taken_back_whole() {
+    let root = wrong();
+    let root = root.path();
+    let before = all_files(root);
+    let found = wrong_findings(root);
+    // Files of a tree keep what is written, so the scheduler's list of choices becomes the choice.
+    assert_eq!(apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap().len(), 4);
+    assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "0");
+    assert_eq!(read(root, "sys/block/nvme0n1/queue/scheduler"), "none");
+    let sysctl = read(root, "etc/sysctl.d/90-ropewalk-advise.conf");
+    assert!(
+        sysctl.contains("vm.zone_reclaim_mode = 0") && sysctl.contains("net.ipv4.tcp_sack = 1"),
+        "{sysctl}"
+    );
+    assert!(read(root, "etc/udev/rules.d/90-ropewalk-advise.rules").contains("nvme0n1"));
+    assert_eq!(findings(host_facts(&Tree::below(root))), []);
+
+    let outcomes = apply::revert(root, &["memory-zone-reclaim".to_owned()]).unwrap();
+    assert_eq!((outcomes.len(), outcomes[0].what.as_str()), (1, "reverted"));
+    assert!(!read(root, "etc/sysctl.d/90-ropewalk-advise.conf").contains("zone_reclaim"));
+    assert_eq!(apply::revert(root, &[]).unwrap().len(), 3);
+    let after = all_files(root);
+    let scheduler = |files: Vec<(PathBuf, String)>| {
+        files.into_iter().filter(|(path, _)| !path.ends_with("scheduler")).collect::<Vec<_>>()
+    };
+    assert_eq!(read(root, "sys/block/nvme0n1/queue/scheduler"), "kyber");
+    assert_eq!(scheduler(after), scheduler(before));
+    let runs = journal::history(root).unwrap();
+    assert!(
+        runs[0].done && runs[0].changes.iter().all(|(_, released)| released.as_deref() == Some("reverted"))
+    );
+}
+
+#[test]
+fn a_value_that_others_changed_since_is_left_to_them() {
+    let root = wrong();
+    let root = root.path();
+    let found = wrong_findings(root);
+    apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap();
+    fs::write(root.join("proc/sys/vm/zone_reclaim_mode"), "3\n").unwrap();
+    let outcomes = apply::revert(root, &[]).unwrap();
+    let others: Vec<_> = outcomes.iter().filter(|o| o.what == "changed by others").map(|o| &o.fact).collect();
+    assert_eq!(others, ["sysctl.vm.zone_reclaim_mode"]);
+    assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "3");
+    assert!(!root.join("etc/sysctl.d/90-ropewalk-advise.conf").exists());
+    assert_eq!(read(root, "etc/sysctl.d/10-admin.conf"), "vm.swappiness = 5");
+}
+
+/// A crash can leave the journal and the values at any point: whatever was written is taken back by the next command.
+#[test]
+fn a_run_that_a_crash_cut_off_is_taken_back() {
+    for written in 0..=4 {
+        for torn in [false, true] {
+            let root = wrong();
+            let root = root.path();
+            let before = all_files(root);
+            let found = wrong_findings(root);
+            let plan = apply::plan(root, &found.iter().collect::<Vec<_>>()).unwrap();
+            let mut journal = journal::Journal::open(root).unwrap();
+            journal.append(journal::Record::Begin { run: 1, time: 0, changes: plan.clone() }).unwrap();
+            drop(journal);
+            for change in plan.iter().take(written) {
+                let settable = advisor::Settable::of(&change.fact.as_str().into()).unwrap();
+                fs::write(root.join(settable.file), &change.after).unwrap();
+            }
+            if torn {
+                use std::io::Write;
+                let path = root.join("var/lib/ropewalk/advise/journal");
+                let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+                file.write_all(b"{\"record\":\"done\",\"ru").unwrap();
+            }
+            apply::revert(root, &["nothing-of-this-name".to_owned()]).unwrap();
+            let plain = |files: Vec<(PathBuf, String)>| {
+                let chosen = |text: String| text.replace("none [kyber]", "kyber");
+                files.into_iter().map(|(path, text)| (path, chosen(text))).collect::<Vec<_>>()
+            };
+            assert_eq!(plain(all_files(root)), plain(before), "after {written} values");
+            let runs = journal::history(root).unwrap();
+            assert!(runs[0].in_force().next().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_made_takes_the_others_back() {
+    let root = wrong();
+    let root = root.path();
+    let mut found = wrong_findings(root);
+    // The last file goes away between reading and writing: a device was pulled.
+    let last = found.last().unwrap().change.clone().unwrap();
+    let gone = advisor::Settable::of(&last.fact).unwrap().file;
+    let before = all_files(root);
+    fs::remove_file(root.join(&gone)).unwrap();
+    let error = apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap_err().to_string();
+    assert!(error.contains(&gone), "{error}");
+    let there = |files: Vec<(PathBuf, String)>| {
+        files.into_iter().filter(|(path, _)| !path.ends_with(&gone)).collect::<Vec<_>>()
+    };
+    assert_eq!(there(all_files(root)), there(before));
+    // A value with a quote would end up in a file of rules.
+    found.retain(|f| f.change.as_ref().is_some_and(|c| c.fact != last.fact));
+    found[0].change.as_mut().unwrap().value = "1\"\nRUN+=\"/bin/sh".to_owned();
+    assert!(apply::apply(root, &[&found[0]]).unwrap_err().to_string().contains("no plain value"));
+}
+
+#[test]
+fn a_journal_of_somebody_else_is_an_error() {
+    let root = wrong();
+    let dir = root.path().join("var/lib/ropewalk/advise");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("journal"), "{\"record\":\"done\",\"run\":1}\nhello\n").unwrap();
+    let error = apply::revert(root.path(), &[]).unwrap_err().to_string();
+    assert!(error.contains("line 2"), "{error}");
+    fs::write(dir.join("journal"), "").unwrap();
+    let held = journal::Journal::open(root.path()).unwrap();
+    let error = apply::revert(root.path(), &[]).unwrap_err().to_string();
+    assert!(error.contains("another"), "{error}");
+    drop(held);
+}

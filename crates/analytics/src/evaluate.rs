@@ -1,0 +1,308 @@
+//! A query over the history of this process.
+
+use std::collections::{BTreeMap, HashMap};
+
+use base::{
+    PdiskId,
+    stats::{self, Amount, Gain, Key, Measure, Second, Set, Source},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    answer::{Answer, AnswerRow, Value},
+    query::{Comparison, Filter, Query, QueryError},
+};
+
+/// Steps of one answer, at most.
+pub const BINS_MAX: u64 = 3600;
+/// Rows of one answer, at most.
+const ROWS_MAX: usize = 1000;
+/// Figures of one answer, about.
+const POINTS_MAX: usize = 200_000;
+
+/// What a process is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The query. Sessions stand in it as numbers, files as `FS:INODE`.
+    pub query: String,
+    /// What the asked process is called.
+    pub you: String,
+    /// The file system that it has mounted; 0: none.
+    pub fs: u32,
+    /// From so many seconds ago ...
+    pub from_ago: u64,
+    /// ... up to so many.
+    pub to_ago: u64,
+    /// Seconds of one step; 0: all is one.
+    pub step: u64,
+}
+
+/// What this process's history says.
+pub fn evaluate(question: &Question) -> Result<Answer, QueryError> {
+    let query = Query::parse(&question.query)?;
+    let now = stats::now();
+    let after = now.saturating_sub(question.from_ago);
+    let span = question.from_ago.saturating_sub(question.to_ago).max(1);
+    let step = if question.step == 0 { span } else { question.step };
+    let steps = span.div_ceil(step);
+    if steps > BINS_MAX {
+        let what = format!("{steps} steps are more than {BINS_MAX}: ask for longer ones");
+        return Err(QueryError { at: 1, what });
+    }
+    let mut found =
+        Found { query: &query, question, rows: BTreeMap::new(), answer: Answer::default(), step: 0 };
+    found.answer.recorded = vec![0; steps as usize];
+    let series = stats::registry().series();
+    for second in stats::seconds(after, after + span) {
+        found.step = ((second.at - after - 1) / step) as usize;
+        found.answer.recorded[found.step] += 1;
+        found.second(&second, &series);
+    }
+    Ok(found.finish())
+}
+
+type Series = HashMap<u32, (&'static str, BTreeMap<String, String>)>;
+
+/// A row that grows: its figures by step, and the latencies.
+#[derive(Default)]
+struct Growing {
+    points: BTreeMap<u32, f64>,
+    latency: BTreeMap<u8, u64>,
+}
+
+struct Found<'a> {
+    query: &'a Query,
+    question: &'a Question,
+    rows: BTreeMap<Vec<Value>, Growing>,
+    answer: Answer,
+    /// The step that the second at hand belongs to.
+    step: usize,
+}
+
+/// Whether a filter holds: not known of what was not kept apart.
+fn passes(filter: &Filter, value: &Value) -> Option<bool> {
+    let is = |bucketed: bool| match value {
+        Value::Other => None,
+        Value::Number(n) if bucketed => Some(filter.wanted.iter().any(|want| want.bucket == *n)),
+        Value::Number(n) => Some(filter.wanted.iter().any(|want| want.text.parse() == Ok(*n))),
+        Value::Text(text) => Some(filter.wanted.iter().any(|want| want.text == *text)),
+        Value::File(fs, inode) => Some(filter.wanted.iter().any(|want| {
+            want.text.split_once(':').is_some_and(|(f, i)| f.parse() == Ok(*fs) && i.parse() == Ok(*inode))
+        })),
+    };
+    let bucketed = matches!(filter.dimension, "size" | "latency");
+    let bound = filter.wanted.first().map_or(0, |want| want.bucket);
+    match (filter.comparison, value) {
+        (Comparison::Is, _) => is(bucketed),
+        (Comparison::IsNot, _) => is(bucketed).map(|is| !is),
+        (_, Value::Other) => None,
+        (Comparison::AtLeast, value) => Some(matches!(value, Value::Number(n) if *n >= bound)),
+        (Comparison::Below, value) => Some(matches!(value, Value::Number(n) if *n < bound)),
+    }
+}
+
+/// The value of a dimension of an operation, latency aside. Of what was not kept apart only the operation is known, and
+/// what the whole process is.
+fn dimension_of(question: &Question, set: Set, key: &Key, known: bool, dimension: &str) -> Value {
+    let names = stats::names_of(set);
+    let text = |name: Option<&str>| Value::Text(name.unwrap_or("other").to_owned());
+    match dimension {
+        "process" => Value::Text(question.you.clone()),
+        "client" if set == Set::File => Value::Text(question.you.clone()),
+        "op" => text(names.map(|names| (names.op)(key.op))),
+        _ if !known => Value::Other,
+        "client" => Value::Number(key.session),
+        "file" if set == Set::File => Value::File(question.fs, key.inode),
+        "file" => Value::File(key.fs, key.inode),
+        "user" => Value::Number(key.user.into()),
+        "pdisk" => Value::Text(PdiskId(key.pdisk).to_string()),
+        "class" => text(names.map(|names| (names.class)(key.class))),
+        "size" => Value::Number(key.size.into()),
+        _ => Value::Other,
+    }
+}
+
+impl Found<'_> {
+    fn second(&mut self, second: &Second, series: &Series) {
+        match self.query.statistic.source {
+            Source::Operations(set, measure) => {
+                for operations in second.operations.iter().filter(|operations| operations.set == set) {
+                    let question = self.question;
+                    for row in &operations.rows {
+                        let value = |dimension: &str| dimension_of(question, set, &row.key, true, dimension);
+                        self.operations(measure, &row.amount, &value);
+                    }
+                    for (op, amount) in &operations.other {
+                        let key = Key { op: *op, ..Key::default() };
+                        let value = |dimension: &str| dimension_of(question, set, &key, false, dimension);
+                        self.operations(measure, amount, &value);
+                    }
+                }
+            }
+            Source::Family => {
+                let family = self.query.statistic.family;
+                for (number, gain) in &second.series {
+                    let Some((_, labels)) = series.get(number).filter(|(name, _)| *name == family) else {
+                        continue;
+                    };
+                    let you = &self.question.you;
+                    let value = |dimension: &str| match dimension {
+                        "process" => Value::Text(you.clone()),
+                        label => Value::Text(labels.get(label).cloned().unwrap_or_default()),
+                    };
+                    match gain {
+                        Gain::Counter(n) => self.plain(*n as f64, &value),
+                        Gain::Gauge(level) => self.plain(*level as f64, &value),
+                        Gain::Histogram(amount) => self.operations(Measure::Operations, amount, &value),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The row that it counts in, if the filters let it pass. What may pass or not goes to `unfiltered`.
+    fn row(&mut self, amount: f64, value: &dyn Fn(&str) -> Value) -> Option<Vec<Value>> {
+        let mut unknown = false;
+        for filter in &self.query.filters {
+            match passes(filter, &value(filter.dimension)) {
+                Some(true) => {}
+                Some(false) => return None,
+                None => unknown = true,
+            }
+        }
+        if unknown {
+            self.answer.unfiltered += amount;
+            return None;
+        }
+        let key: Vec<Value> = self.query.breakdowns.iter().map(|dimension| value(dimension)).collect();
+        if key.contains(&Value::Other) {
+            self.answer.others += amount;
+        }
+        Some(key)
+    }
+
+    fn plain(&mut self, amount: f64, value: &dyn Fn(&str) -> Value) {
+        if let Some(key) = self.row(amount, value) {
+            *self.rows.entry(key).or_default().points.entry(self.step as u32).or_default() += amount;
+        }
+    }
+
+    fn operations(&mut self, measure: Measure, amount: &Amount, value: &dyn Fn(&str) -> Value) {
+        if measure == Measure::Bytes {
+            return if amount.bytes > 0 {
+                self.plain(amount.bytes as f64, value)
+            };
+        }
+        let query = self.query;
+        let by_latency = query.breakdowns.contains(&"latency")
+            || query.filters.iter().any(|filter| filter.dimension == "latency");
+        let step = self.step as u32;
+        if !by_latency {
+            let Some(key) = self.row(amount.ops as f64, value) else { return };
+            let row = self.rows.entry(key).or_default();
+            *row.points.entry(step).or_default() += amount.ops as f64;
+            for (bucket, n) in &amount.latency {
+                *row.latency.entry(*bucket).or_default() += u64::from(*n);
+            }
+            return;
+        }
+        for (bucket, n) in &amount.latency {
+            let of = |dimension: &str| match dimension {
+                "latency" => Value::Number((*bucket).into()),
+                other => value(other),
+            };
+            if let Some(key) = self.row(f64::from(*n), &of) {
+                let row = self.rows.entry(key).or_default();
+                *row.points.entry(step).or_default() += f64::from(*n);
+                *row.latency.entry(*bucket).or_default() += u64::from(*n);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Answer {
+        // A level is not summed over time: its mean over the seconds that were recorded.
+        let level = self.query.statistic.kind == stats::Kind::Gauge;
+        let recorded = &self.answer.recorded;
+        let all: u32 = recorded.iter().sum();
+        let row = |(key, growing): (Vec<Value>, Growing)| {
+            let sum: f64 = growing.points.values().sum();
+            let mean = |(step, sum): (u32, f64)| {
+                let seconds = recorded.get(step as usize).copied().unwrap_or(0).max(1);
+                (step, if level { sum / f64::from(seconds) } else { sum })
+            };
+            let total = if level { sum / f64::from(all.max(1)) } else { sum };
+            let points = growing.points.into_iter().map(mean).collect();
+            (key, AnswerRow { total, points, latency: growing.latency })
+        };
+        self.answer.rows = self.rows.into_iter().map(row).collect();
+        if level {
+            (self.answer.others, self.answer.unfiltered) = (0.0, 0.0);
+        }
+        let rows_max = (POINTS_MAX / self.answer.recorded.len().max(1)).min(ROWS_MAX);
+        self.answer.shorten(rows_max);
+        self.answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::stats::{Operations, Row, latency_bucket};
+
+    use super::*;
+
+    fn amount(ops: u64, bytes: u64, ms: u64) -> Amount {
+        let latency = vec![(latency_bucket(ms * 1_000_000) as u8, ops as u32)];
+        Amount { ops, bytes, ns: 0, latency }
+    }
+
+    /// What a query finds in a second with 10 small fast operations and 2 large slow ones on two files, and 3 that were not
+    /// kept apart.
+    fn found(text: &str) -> Answer {
+        let row = |inode, size, amount| Row {
+            key: Key { session: 9, inode, fs: 1, size, op: 5, class: 1, pdisk: 2, user: 0 },
+            amount,
+            missed: 0,
+        };
+        let rows = vec![row(7, 13, amount(10, 40_960, 1)), row(8, 21, amount(2, 2 << 20, 50))];
+        let other = vec![(5, amount(3, 3, 1))];
+        let operations = vec![Operations { set: Set::Strip, rows, other }];
+        let second = Second { at: 100, elapsed_us: 1_000_000, operations, series: Vec::new() };
+        let query = Query::parse(text).unwrap();
+        let question =
+            Question { query: text.to_owned(), you: "n1".to_owned(), fs: 0, from_ago: 1, to_ago: 0, step: 0 };
+        let answer = Answer { recorded: vec![1], ..Answer::default() };
+        let mut found = Found { query: &query, question: &question, rows: BTreeMap::new(), answer, step: 0 };
+        found.second(&second, &Series::new());
+        found.finish()
+    }
+
+    fn totals(answer: &Answer) -> Vec<(Vec<Value>, f64)> {
+        answer.rows.iter().map(|(key, row)| (key.clone(), row.total)).collect()
+    }
+
+    #[test]
+    fn drilled_down_by_file_then_latency() {
+        use Value::{File, Number, Other};
+        let all = found("strip.ops");
+        assert_eq!((totals(&all), all.coverage()), (vec![(vec![], 15.0)], 1.0));
+
+        let files = found("strip.ops[file]");
+        let expected = [(vec![File(1, 7)], 10.0), (vec![File(1, 8)], 2.0), (vec![Other], 3.0)];
+        assert_eq!(totals(&files), expected);
+        assert_eq!((files.others, files.unfiltered), (3.0, 0.0));
+
+        let slow = found("strip.ops[latency>=10ms][file]");
+        assert_eq!(totals(&slow), [(vec![File(1, 8)], 2.0)]);
+
+        let of_one = found("strip.ops[file=1:7][client][latency]");
+        let bucket = Number(latency_bucket(1_000_000) as u64);
+        assert_eq!(totals(&of_one), [(vec![Number(9), bucket], 10.0)]);
+        assert_eq!(of_one.unfiltered, 3.0);
+
+        let bytes = found("strip.bytes[size>=1m][pdisk][process]");
+        let pdisk = Value::Text(PdiskId(2).to_string());
+        assert_eq!(totals(&bytes), [(vec![pdisk, Value::Text("n1".into())], f64::from(2 << 20))]);
+        assert!(totals(&found("strip.ops[client!=9]")).is_empty());
+        assert!(totals(&found("file.ops")).is_empty());
+    }
+}

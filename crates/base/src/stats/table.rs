@@ -1,0 +1,185 @@
+//! Every statistic: its name in queries, where its figures come from, its unit and dimensions. A family of the registry
+//! that does not stand here is refused (a debug build stops); `docs/statistics.md` is what this table makes.
+
+use std::fmt::Write;
+
+use super::{Kind, operations::Set};
+
+/// What of an operation is summed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measure {
+    /// How many.
+    Operations,
+    /// Their bytes.
+    Bytes,
+}
+
+/// Where the figures come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Operations one by one.
+    Operations(Set, Measure),
+    /// A family of the registry.
+    Family,
+}
+
+/// One statistic.
+#[derive(Debug)]
+pub struct Statistic {
+    /// In queries.
+    pub name: &'static str,
+    /// Its family in the registry; Prometheus gets it with the prefix `ropewalk_`.
+    pub family: &'static str,
+    /// What the family holds.
+    pub kind: Kind,
+    /// Where a query looks.
+    pub source: Source,
+    /// Of its value; of a counter and of operations the rate's is this a second.
+    pub unit: &'static str,
+    /// What it can be broken down by and filtered by, beside `process` and, of latencies, `latency`.
+    pub dimensions: &'static [&'static str],
+    /// The labels of the family.
+    pub labels: &'static [&'static str],
+    /// What it counts.
+    pub meaning: &'static str,
+}
+
+impl Statistic {
+    /// The statistic of this name.
+    pub fn find(name: &str) -> Option<&'static Statistic> {
+        STATISTICS.iter().find(|statistic| statistic.name == name)
+    }
+
+    /// Whether latencies are known.
+    pub fn has_latency(&self) -> bool {
+        self.kind == Kind::Histogram
+    }
+
+    /// All of its dimensions.
+    pub fn all_dimensions(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let latency = self.has_latency().then_some("latency");
+        self.dimensions.iter().copied().chain(["process"]).chain(latency)
+    }
+}
+
+/// The family that operations are rolled up into.
+pub(super) fn family_of(set: Set, measure: Measure) -> Option<&'static str> {
+    let of = STATISTICS.iter().find(|s| s.source == Source::Operations(set, measure));
+    of.map(|statistic| statistic.family).filter(|family| !family.is_empty())
+}
+
+/// Whether a family only repeats what the operations say.
+pub(super) fn is_rolled_up(family: &str) -> bool {
+    STATISTICS.iter().any(|s| s.family == family && s.source != Source::Family)
+}
+
+/// The meaning of a family, if it stands here so.
+pub(super) fn declared(family: &str, kind: Kind, labels: &[(&'static str, &str)]) -> Option<&'static str> {
+    let of = STATISTICS.iter().find(|s| s.family == family && s.kind == kind)?;
+    let same = of.labels.len() == labels.len() && labels.iter().all(|(key, _)| of.labels.contains(key));
+    same.then_some(of.meaning)
+}
+
+const fn operations(
+    (set, measure): (Set, Measure),
+    name: &'static str,
+    family: &'static str,
+    dimensions: &'static [&'static str],
+    meaning: &'static str,
+) -> Statistic {
+    let (kind, unit) = match measure {
+        Measure::Operations => (Kind::Histogram, "operations"),
+        Measure::Bytes => (Kind::Counter, "bytes"),
+    };
+    let source = Source::Operations(set, measure);
+    Statistic { name, family, kind, source, unit, dimensions, labels: &["op"], meaning }
+}
+
+const fn family(
+    kind: Kind,
+    name: &'static str,
+    family: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    meaning: &'static str,
+) -> Statistic {
+    Statistic { name, family, kind, source: Source::Family, unit, dimensions: labels, labels, meaning }
+}
+
+use Kind::{Counter, Gauge, Histogram};
+use Measure::{Bytes, Operations};
+
+const FILE: &[&str] = &["client", "file", "user", "class", "op", "size"];
+const STRIP: &[&str] = &["client", "file", "pdisk", "class", "op", "size"];
+
+/// The whole table, in the order of the documentation.
+#[rustfmt::skip]
+pub static STATISTICS: &[Statistic] = &[
+    operations((Set::File, Operations), "file.ops", "file_op_seconds", FILE, "What programs asked of a mount, from the kernel's request to its answer"),
+    operations((Set::File, Bytes), "file.bytes", "file_op_bytes", FILE, "Bytes that programs read and wrote through a mount, without what the kernel had cached"),
+    operations((Set::Strip, Operations), "strip.ops", "", STRIP, "Requests to NSD servers, from the request's last byte to its answer"),
+    operations((Set::Strip, Bytes), "strip.bytes", "", STRIP, "Payload of requests to NSD servers and of their answers"),
+    operations((Set::Manager, Operations), "manager.ops", "manager_op_seconds", &["client", "op"], "Requests to the manager, with what they waited for"),
+    family(Histogram, "manager.commits", "manager_commit_seconds", "commits", &[], "Commits of the manager's store, from the first byte to the flush"),
+    family(Counter, "manager.tokens", "manager_tokens", "tokens", &["event"], "Tokens of files: granted, recalled, or waited for too long (late)"),
+    family(Counter, "nsd.received_bytes", "nsd_received_bytes", "bytes", &["op"], "Payload bytes of requests to the NSD server"),
+    family(Counter, "nsd.sent_bytes", "nsd_sent_bytes", "bytes", &["op"], "Payload bytes of the NSD server's answers"),
+    family(Histogram, "nsd.ops", "nsd_op_seconds", "operations", &["op"], "From a request's last byte to its answer"),
+    family(Counter, "nsd.damaged_strips", "nsd_damaged_strips", "strips", &["outcome"], "Damaged strips: found, made anew, not repairable when tried"),
+    family(Histogram, "pdisk.ops", "pdisk_op_seconds", "batches", &["pdisk", "op"], "Latency of batches, by operation"),
+    family(Counter, "pdisk.strips", "pdisk_op_strips", "strips", &["pdisk", "op"], "Strips in batches, by operation"),
+    family(Counter, "pdisk.bytes", "pdisk_op_bytes", "bytes", &["pdisk", "op"], "Bytes of payload, by operation"),
+    family(Histogram, "pdisk.commits", "pdisk_commit_seconds", "commits", &["pdisk"], "Time of group commits"),
+    family(Counter, "pdisk.commit_records", "pdisk_commit_records", "records", &["pdisk"], "Records made durable by group commits"),
+    family(Counter, "pdisk.commit_bytes", "pdisk_commit_bytes", "bytes", &["pdisk"], "Bytes written to the log"),
+    family(Histogram, "pdisk.checkpoints", "pdisk_checkpoint_seconds", "checkpoints", &["pdisk"], "Time of checkpoints"),
+    family(Gauge, "pdisk.failed", "pdisk_failed", "1 or 0", &["pdisk"], "1 if the pdisk has latched itself failed"),
+    family(Counter, "pdisk.failures", "pdisk_failures", "failures", &["pdisk"], "Times a pdisk latched itself failed"),
+    family(Gauge, "pdisk.index_bytes", "pdisk_index_bytes", "bytes", &["pdisk"], "Memory that the index takes, at most"),
+    family(Gauge, "pdisk.short", "pdisk_short", "1 or 0", &["pdisk"], "1 while the host's file system has no room"),
+    family(Counter, "pdisk.lost_strips", "pdisk_lost_strips", "strips", &["pdisk"], "Strips found unreadable or not matching their CRCs"),
+    family(Counter, "pdisk.unregistered_buffers", "pdisk_unregistered_buffers", "buffers", &[], "I/O buffers that did not come from the registered memory"),
+    family(Counter, "pagepool.read_bytes", "pagepool_read_bytes", "bytes", &["how"], "Bytes that reads found in the page pool or not, and bytes read ahead"),
+    family(Histogram, "net.calls", "net_call_seconds", "calls", &["service"], "Time from a call's sending to its reply"),
+    family(Counter, "net.sent_bytes", "net_sent_bytes", "bytes", &["peer", "lane"], "Bytes sent, headers included"),
+    family(Counter, "net.received_bytes", "net_received_bytes", "bytes", &["peer", "lane"], "Bytes received, headers included"),
+    family(Counter, "net.sent_messages", "net_sent_messages", "frames", &["peer", "lane"], "Frames sent"),
+    family(Counter, "net.received_messages", "net_received_messages", "frames", &["peer", "lane"], "Frames received"),
+    family(Gauge, "net.connections", "net_connections", "connections", &["peer", "lane"], "Connections that stand"),
+    family(Counter, "net.lost_connections", "net_lost_connections", "connections", &["peer", "lane"], "Connections that ended unasked"),
+    family(Counter, "net.replaced_connections", "net_replaced_connections", "connections", &["peer", "lane"], "Connections replaced because they were much slower than others"),
+    family(Counter, "net.refused_handshakes", "net_refused_handshakes", "handshakes", &["reason"], "Handshakes that came to nothing: nothing could be asked"),
+    family(Counter, "net.tampered_connections", "net_tampered_connections", "connections", &[], "Connections that ended because what came on them was not what the peer had sealed"),
+    family(Counter, "log.lost_lines", "log_lost_lines", "lines", &[], "Lines of the log that could not be written"),
+    family(Gauge, "analytics.cost", "analytics_cost_millionths", "millionths of a CPU", &[], "What counting operations and keeping history took in the last second; the counting by a sample of one in 1,024"),
+    family(Gauge, "analytics.history_bytes", "analytics_history_bytes", "bytes", &[], "Memory of the seconds that are kept"),
+    family(Gauge, "analytics.history_depth", "analytics_history_depth_seconds", "seconds", &[], "How many seconds are kept"),
+];
+
+const INTRODUCTION: &str = "\
+# Statistics
+
+What `ropewalk analytics query` can be asked, and what the metrics endpoint shows ([analytics](analytics.md)). Made from the table in
+`crates/base/src/stats/table.rs`; not written by hand (`ROPEWALK_UPDATE_DOCS=1 cargo test -p ropewalk-base --test statistics_doc`).
+
+Every statistic can be broken down and filtered by `process` as well, and by `latency` where the last column names it. Prometheus gets the names of the
+third column; of operations it gets the label `op` only.
+
+| statistic | unit | Prometheus | dimensions | what it counts |
+|---|---|---|---|---|
+";
+
+/// `docs/statistics.md`.
+pub fn markdown() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for s in STATISTICS {
+        let suffix = if s.kind == Counter { "_total" } else { "" };
+        let prometheus =
+            if s.family.is_empty() { "-".to_owned() } else { format!("`ropewalk_{}{suffix}`", s.family) };
+        let dimensions: Vec<&str> = s.all_dimensions().filter(|d| *d != "process").collect();
+        let (name, unit, meaning) = (s.name, s.unit, s.meaning);
+        let _ =
+            writeln!(text, "| `{name}` | {unit} | {prometheus} | {} | {meaning} |", dimensions.join(", "));
+    }
+    text
+}

@@ -1,0 +1,139 @@
+//! The advisor.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+
+use super::dumps::ImportScale;
+
+pub const ADVISE: &str = "\
+Examples:
+  ropewalk advise                                the five findings that are expected to bring most
+  ropewalk advise --all --role server            all that concern a server
+  ropewalk advise explain bond-hash-inert        why, and where that stands
+  ropewalk advise apply nvme-scheduler           what would be changed; with --yes it is
+  ropewalk advise revert                         everything as it was before
+  ropewalk advise /tmp/dumps                     outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
+  mmdiag --config | ropewalk advise import-scale -       Scale's settings as tunables
+  ropewalk advise collect > host.tar             what it reads, to be read elsewhere: ropewalk advise host.tar
+
+Exit status of a report: 0 nothing or notes; 1 a warning; 2 something critical; 3 the machine could not be read. The
+other commands: 0 done; 1 not done, stderr says why.";
+
+#[derive(Args)]
+pub struct Advise {
+    #[command(subcommand)]
+    pub command: Option<AdviseCommand>,
+    #[command(flatten)]
+    pub machine: Machine,
+    /// All findings, not only the five best; of dumps also listings, evidence, whole run books, and what was not understood
+    #[arg(long)]
+    pub all: bool,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which machine, and what is known about it.
+#[derive(Args)]
+pub struct Machine {
+    /// An archive of `advise collect`, or a directory with a copy of /proc and /sys; or dumps: outputs of commands (of AIX,
+    /// Storage Scale, MLNX-OS, PowerVM, Linux), files, articles, directories of them, - for standard input, each known by
+    /// what it says. Without any, this machine
+    #[arg(value_name = "FILE|DIR|-", value_hint = ValueHint::AnyPath)]
+    pub from: Vec<PathBuf>,
+    /// Read this tree instead of /
+    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+    pub root: PathBuf,
+    #[command(flatten)]
+    pub context: Context,
+}
+
+#[derive(Args)]
+pub struct Context {
+    /// Only what concerns a client, server, manager or switch
+    #[arg(long)]
+    pub role: Option<advisor::Role>,
+    /// What the machine cannot show, or another threshold, such as round_trip_us=100 (see `advise rules --assumptions`)
+    #[arg(long = "assume", value_name = "NAME=VALUE")]
+    pub assumed: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub enum AdviseCommand {
+    /// What a rule looks at and why; or the rules that look at a fact
+    #[command(after_help = "Example:\n  ropewalk advise explain bond-hash-inert")]
+    Explain {
+        /// A rule, such as bond-hash-inert, or a part of a fact's name, such as tcp_rmem
+        name: String,
+    },
+    /// The rules, or what they take for granted
+    #[command(after_help = "Example:\n  ropewalk advise rules --assumptions")]
+    Rules {
+        /// What rules take for granted, and how to say otherwise
+        #[arg(long)]
+        assumptions: bool,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Pack what the advisor reads of this machine into one archive, on stdout
+    #[command(after_help = "Example:\n  ropewalk advise collect > host.tar")]
+    Collect {
+        /// Read this tree instead of /
+        #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+        root: PathBuf,
+    },
+    /// The settings of a Storage Scale dump as tunables of Ropewalk, and what becomes of the rest
+    ImportScale(ImportScale),
+    /// In what two machines differ
+    #[command(after_help = "Example:\n  ropewalk advise diff host1.tar host2.tar")]
+    Diff {
+        /// An archive or a directory; / is this machine
+        a: PathBuf,
+        /// The other
+        b: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the settings of findings; without --yes only say which
+    #[command(after_help = "Example:\n  ropewalk advise apply nvme-scheduler --yes")]
+    Apply {
+        /// Whose settings; without any, those of all findings that interrupt nothing
+        rules: Vec<String>,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        /// Work on this tree instead of /
+        #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+        root: PathBuf,
+        #[command(flatten)]
+        context: Context,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take settings back, unless somebody has changed them since
+    #[command(after_help = "Example:\n  ropewalk advise revert nvme-scheduler")]
+    Revert {
+        /// Rules or facts; without any, everything that `apply` has set
+        names: Vec<String>,
+        /// Work on this tree instead of /
+        #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+        root: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// What `apply` has set, and what became of it
+    #[command(after_help = "Example:\n  ropewalk advise history")]
+    History {
+        /// Of this tree instead of /
+        #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+        root: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}

@@ -1,0 +1,140 @@
+//! `ropewalk analytics` and `ropewalk top`.
+
+use std::time::Duration;
+
+use base::tunables::parse_duration;
+use clap::{Args, Subcommand};
+
+use super::{Dir, Listing};
+
+const QUERY_EXAMPLES: &str = "\
+Examples:
+  ropewalk analytics query 'file.bytes[file]'                       the files with most bytes, of the last minute
+  ropewalk analytics query 'file.ops[client=/mnt/rope][latency]' --from -5m
+  ropewalk analytics query 'strip.ops[latency>=10ms][pdisk][op]' --from -10m --json
+  ropewalk analytics query 'file.ops[op]' --from -30s --step 1s     a line a second
+
+A query is a statistic (`ropewalk analytics statistics`), then groups: [DIMENSION=VALUE|VALUE] filters (also != and, of size and
+latency, >= and <), [DIMENSION] breaks down. Sizes are counted by powers of two, latencies by halves of them.";
+
+#[derive(Subcommand)]
+pub enum Analytics {
+    /// Who did what to which file with what latency, now or up to an hour ago
+    #[command(after_help = QUERY_EXAMPLES)]
+    Query(AnalyticsQuery),
+    /// What a query finds, step by step, as a file for other programs
+    #[command(after_help = "Examples:
+  ropewalk analytics export 'file.ops[client][latency]' --from -1h --format csv --out latency.csv
+  ropewalk analytics export 'strip.bytes[pdisk]' --from -10m --step 10s --format json --out - | jq '.rows[0].steps'")]
+    Export(AnalyticsExport),
+    /// What can be asked: every statistic with its unit and dimensions
+    #[command(after_help = "Example:\n  ropewalk analytics statistics --json | jq -r '.[].name'")]
+    Statistics {
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// How many seconds each process has kept, in how much memory, and what that costs
+    #[command(after_help = "Example:\n  ropewalk analytics history --dir /data/rope")]
+    History(Listing),
+}
+
+/// What is asked, and of when.
+#[derive(Args)]
+pub struct Asked {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// What is asked
+    pub query: String,
+    /// From so long ago
+    #[arg(long, default_value = "-1m", value_parser = ago, allow_hyphen_values = true)]
+    pub from: Duration,
+    /// Up to so long ago
+    #[arg(long, default_value = "now", value_parser = ago, allow_hyphen_values = true)]
+    pub to: Duration,
+    /// A figure for each step of so long, 1 s at least
+    #[arg(long, value_parser = span)]
+    pub step: Option<Duration>,
+    /// Rows; the rest is summed up as (others)
+    #[arg(long, default_value_t = 20)]
+    pub rows: usize,
+}
+
+#[derive(Args)]
+pub struct AnalyticsQuery {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form of exported figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// Comma-separated values: a line for each row and step
+    Csv,
+    /// As `query --json`
+    Json,
+}
+
+#[derive(Args)]
+pub struct AnalyticsExport {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Its form
+    #[arg(long, value_enum, default_value_t = ExportFormat::Csv)]
+    pub format: ExportFormat,
+    /// Where it goes; `-` is standard output
+    #[arg(long, value_hint = clap::ValueHint::FilePath)]
+    pub out: std::path::PathBuf,
+}
+
+/// `-5m`, `5m` and `now`.
+fn ago(text: &str) -> Result<Duration, String> {
+    match text {
+        "now" => Ok(Duration::ZERO),
+        text => span(text.strip_prefix('-').unwrap_or(text)),
+    }
+}
+
+/// As elsewhere, and `m` for minutes, which nothing else could mean here.
+fn span(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('m') {
+        Some(minutes) => parse_duration(&format!("{minutes}min")),
+        None => parse_duration(text),
+    }
+}
+
+#[derive(Args)]
+pub struct Top {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// What is shown first
+    #[arg(long, value_enum, default_value_t = TopView::Clients)]
+    pub view: TopView,
+    /// Over so many of the last seconds
+    #[arg(long, default_value = "5s", value_parser = span)]
+    pub over: Duration,
+    /// Print it once and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print it once, for scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `top` has a line for each of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum TopView {
+    /// Mounts
+    Clients,
+    /// Files
+    Files,
+    /// Operations of mounts
+    Operations,
+    /// Servers
+    Nodes,
+    /// Pdisks
+    Pdisks,
+}

@@ -1,0 +1,337 @@
+//! `ropewalk advise FILE|DIR|-` and `advise import-scale`: dumps of other machines, judged and printed.
+//! Reads only; bounded in files and bytes. A file that cannot be read ends the command with its name.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use advisor::{
+    Severity,
+    dumps::{
+        Document, Imported, Outcome, ROWS, RunBook, Verdict, document, has_scale_settings, import_scale,
+        judge, run_books,
+    },
+};
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{args::ImportScale, output};
+
+/// Further files of a directory are not read.
+const FILES_MAX: usize = 4096;
+/// Bytes of one file; the reader cuts there as well.
+const FILE_BYTES_MAX: u64 = 17 << 20;
+/// Columns of the text.
+const WIDTH: usize = 100;
+/// Lines of evidence named without `--all`.
+const LINES_SHOWN: usize = 6;
+
+/// One input with all that is said of it.
+struct Judged {
+    doc: Document,
+    verdicts: Vec<Verdict>,
+    books: Vec<RunBook>,
+}
+
+/// `ropewalk advise FILE...`.
+///
+/// Gives the severity of the worst finding.
+pub fn advise(inputs: &[PathBuf], all: bool, json: bool) -> Result<Option<Severity>> {
+    if let Some(host) = inputs.iter().find(|path| is_host(path)) {
+        bail!("{} is of a whole machine: advise on it alone, and on dumps apart from it", host.display());
+    }
+    let mut judged = Vec::new();
+    for path in files(inputs)? {
+        let doc = document(&path.to_string_lossy(), &bytes(&path)?);
+        let verdicts = judge(&doc);
+        let books = run_books(&doc, &verdicts);
+        judged.push(Judged { doc, verdicts, books });
+    }
+    if json {
+        let inputs: Vec<_> = judged
+            .iter()
+            .map(|j| serde_json::json!({ "document": j.doc, "verdicts": j.verdicts, "run_books": j.books }))
+            .collect();
+        output::json(&serde_json::json!({ "inputs": inputs }))?;
+        return Ok(worst(&judged));
+    }
+    for (at, input) in judged.iter().enumerate() {
+        if at > 0 {
+            output::line("");
+        }
+        print(input, all);
+    }
+    Ok(worst(&judged))
+}
+
+fn worst(judged: &[Judged]) -> Option<Severity> {
+    let bad = judged.iter().flat_map(|j| &j.verdicts).filter(|v| !v.judgement.good);
+    bad.map(|verdict| verdict.severity).max()
+}
+
+/// Whether a path is an archive of a machine, or a copy of its /proc and /sys, and no dump.
+pub fn is_host(path: &Path) -> bool {
+    if path.is_dir() {
+        return ["proc", "sys"].iter().any(|name| path.join(name).is_dir());
+    }
+    // The mark of a tar archive stands at byte 257.
+    let mut head = [0; 262];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head.ends_with(b"ustar")
+}
+
+/// Prints what a rule for dumps says; false if there is none of this name.
+pub fn explain(name: &str) -> bool {
+    let Some(row) = ROWS.iter().find(|row| row.id == name) else { return false };
+    output::line(format!("{} (a rule for dumps)", row.id));
+    paragraph(3, 11, &format!("is      {}", row.title));
+    if let (Some(look), Some(condition)) = (&row.look, &row.bad_if) {
+        paragraph(3, 11, &format!("when    {look} {condition}"));
+    }
+    paragraph(3, 11, &format!("should  {}", row.advice));
+    paragraph(3, 11, &format!("why     {}", row.why));
+    paragraph(3, 11, &format!("source  {}", row.source));
+    if let Some(book) = &row.run_book {
+        paragraph(3, 11, &format!("runbook {book}"));
+    }
+    output::line(format!("   such as\n{}", row.bad.trim_end()));
+    true
+}
+
+/// Files as they are, directories as the files in them, by name.
+fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut left: Vec<PathBuf> = inputs.iter().rev().cloned().collect();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries =
+                fs::read_dir(&path).with_context(|| format!("read directory {}", path.display()))?;
+            let mut inside: Vec<PathBuf> =
+                entries.flatten().map(|entry| entry.path()).filter(|p| !p.is_symlink()).collect();
+            inside.sort_by(|a, b| b.cmp(a));
+            left.extend(inside);
+        } else {
+            files.push(path);
+        }
+        if files.len() > FILES_MAX {
+            bail!("more than {FILES_MAX} files: name fewer, or a directory with fewer");
+        }
+    }
+    Ok(files)
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reading = || format!("read {}", path.display());
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut bytes).with_context(reading)?;
+    } else {
+        fs::File::open(path)
+            .with_context(reading)?
+            .take(FILE_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .with_context(reading)?;
+    }
+    Ok(bytes)
+}
+
+fn print(input: &Judged, all: bool) {
+    let doc = &input.doc;
+    let passed: usize = doc.ignored.values().sum();
+    output::line(format!(
+        "{}: {} lines: {} read, {passed} passed over, {} not understood",
+        doc.name,
+        doc.lines,
+        doc.read,
+        doc.unknown.len()
+    ));
+    systems(doc, all);
+    let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
+    output::line(format!("\nTo change or to know: {}", bad.len()));
+    let mut rules: Vec<&str> = Vec::new();
+    for rule in bad.iter().map(|verdict| verdict.judgement.rule) {
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    for rule in rules {
+        let of_rule: Vec<&Verdict> = bad.iter().copied().filter(|v| v.judgement.rule == rule).collect();
+        findings_of_rule(&of_rule, all);
+    }
+    if bad.is_empty() {
+        output::line("  no rule applies");
+    }
+    output::line(format!("\nIn order: {}", good.len()));
+    for verdict in good {
+        paragraph(2, 4, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+    }
+    run_book_text(&input.books, all);
+    if all && !doc.unknown.is_empty() {
+        output::line("\nNot understood");
+        doc.unknown.iter().for_each(|(line, text)| output::line(format!("  {line}: {text}")));
+    }
+    if all {
+        output::line("\nPassed over");
+        doc.ignored.iter().for_each(|(reason, count)| output::line(format!("  {reason}: {count}")));
+    }
+}
+
+/// What the document is of: systems named in sentences, and listings by system.
+fn systems(doc: &Document, all: bool) {
+    output::line("\nSystems");
+    let mut named: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for entry in doc.statements.iter().filter(|e| e.path.starts_with("system/")) {
+        let (kind, name) =
+            entry.path.trim_start_matches("system/").split_once(": ").unwrap_or(("system", &entry.path));
+        named.entry(kind).or_default().push(format!("{name} (line {})", entry.line));
+    }
+    for (kind, names) in &named {
+        paragraph(2, 4, &format!("{kind}: {}", names.join(", ")));
+    }
+    let mut listings: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for listing in doc.listings.iter().filter(|l| l.system != "any" || all || l.kind != "commands") {
+        let of = listing.subject.as_deref().map(|s| format!(" of {s}")).unwrap_or_default();
+        let lines = if listing.first == listing.last {
+            format!("line {}", listing.first)
+        } else {
+            format!("lines {}-{}", listing.first, listing.last)
+        };
+        listings.entry(listing.system).or_default().push(format!(
+            "{}{of} ({lines}, {} values)",
+            listing.kind,
+            listing.entries.len()
+        ));
+    }
+    for (system, found) in &listings {
+        let system =
+            if *system == "any" { "other listings".to_owned() } else { format!("listings of {system}") };
+        paragraph(2, 4, &format!("{system}: {}", found.join(", ")));
+    }
+    if named.is_empty() && listings.is_empty() {
+        output::line("  none that is known here");
+    }
+}
+
+/// Findings of one rule: what it means once, what was seen each time.
+fn findings_of_rule(of_rule: &[&Verdict], all: bool) {
+    let Some(first) = of_rule.first() else { return };
+    let word = match first.severity {
+        Severity::Critical => "critical",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    };
+    paragraph(2, 4, &format!("{word}: {} ({})", first.title, first.judgement.rule));
+    for verdict in of_rule {
+        paragraph(6, 8, &format!("{}{}", verdict.judgement.what, lines_of(verdict, all)));
+        if all {
+            let evidence = verdict.judgement.evidence.iter();
+            evidence.for_each(|(line, text)| output::line(format!("        line {line}: {text}")));
+        }
+    }
+    paragraph(6, 11, &format!("why: {}", first.why));
+    let book = first.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
+    paragraph(6, 11, &format!("do:  {}{book}", first.advice));
+    if all {
+        paragraph(6, 12, &format!("from: {}", first.source));
+    }
+}
+
+/// ` [lines 3, 17]`.
+fn lines_of(verdict: &Verdict, all: bool) -> String {
+    let mut lines: Vec<u32> = verdict.judgement.evidence.iter().map(|(line, _)| *line).collect();
+    lines.dedup();
+    let shown = if all { lines.len() } else { lines.len().min(LINES_SHOWN) };
+    let text: Vec<String> = lines[..shown].iter().map(u32::to_string).collect();
+    let more = if shown < lines.len() { format!(" and {} more", lines.len() - shown) } else { String::new() };
+    match lines.len() {
+        0 => String::new(),
+        1 => format!(" [line {}]", text[0]),
+        _ => format!(" [lines {}{more}]", text.join(", ")),
+    }
+}
+
+fn run_book_text(books: &[RunBook], all: bool) {
+    if books.is_empty() {
+        return;
+    }
+    output::line("\nRun books: what cannot be changed from here, in order");
+    for book in books {
+        output::line(format!("  {}", book.name));
+        paragraph(4, 6, &format!("disrupts: {}", book.disrupts));
+        for (at, step) in book.steps.iter().enumerate() {
+            if all {
+                paragraph(4, 7, &format!("{}. {}", at + 1, step.what));
+                output::line(format!("         {}", step.command));
+            } else {
+                output::line(format!("    {}. {}", at + 1, step.command));
+            }
+        }
+    }
+}
+
+/// Prints a text in lines of `WIDTH` columns, the first one set in by `first`, the others by `other`.
+fn paragraph(first: usize, other: usize, text: &str) {
+    let mut line = " ".repeat(first);
+    let mut empty = true;
+    for word in text.split_whitespace() {
+        if !empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            output::line(&line);
+            line = " ".repeat(other);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    output::line(line);
+}
+
+/// `ropewalk advise import-scale`: lines for a shell that set what Scale had, and what becomes of the rest.
+pub fn import(args: &ImportScale) -> Result<()> {
+    let doc = document(&args.input.to_string_lossy(), &bytes(&args.input)?);
+    ensure!(
+        has_scale_settings(&doc),
+        "{}: no settings of Storage Scale in it: give the output of mmlsconfig or mmdiag --config",
+        doc.name
+    );
+    let all = import_scale(&doc);
+    if args.json {
+        return output::json(&all);
+    }
+    let mut scopes: Vec<&str> = Vec::new();
+    for one in &all {
+        if !scopes.contains(&one.scope.as_str()) {
+            scopes.push(&one.scope);
+        }
+    }
+    for scope in scopes {
+        let of_scope: Vec<&Imported> = all.iter().filter(|one| one.scope == scope).collect();
+        output::line(format!("# {scope}: {} settings of {}", of_scope.len(), doc.name));
+        let set: Vec<String> = of_scope
+            .iter()
+            .filter_map(|one| match &one.outcome {
+                Outcome::Set { name, value } => Some(format!("{name}={value}")),
+                _ => None,
+            })
+            .collect();
+        if !set.is_empty() {
+            output::line(format!("ropewalk config set {}", set.join(" ")));
+        }
+        for one in of_scope {
+            let said = match &one.outcome {
+                Outcome::Set { name, .. } if name.eq_ignore_ascii_case(&one.name) => continue,
+                Outcome::Set { name, .. } => format!("is {name} here"),
+                Outcome::Follows { rule } => format!("follows by itself: {rule}"),
+                Outcome::Explained { why } => format!("not taken over: {why}"),
+                Outcome::Refused { why } => format!("not taken over: {why}"),
+                Outcome::Unknown => "not taken over: no name that is known here".to_owned(),
+            };
+            output::line(format!("#   {} {} (line {}): {said}", one.name, one.value, one.line));
+        }
+    }
+    Ok(())
+}

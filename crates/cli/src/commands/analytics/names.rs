@@ -1,0 +1,179 @@
+//! What sessions, nodes and files are called: numbers are recorded, names are shown.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use analytics::Value;
+use anyhow::{Result, bail};
+use base::{ByteSize, FsId, InodeNo};
+use wire::mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX};
+
+use super::show;
+use crate::link::Link;
+
+/// Paths kept, at most; then all are asked for anew.
+const PATHS_KEPT_MAX: usize = 1 << 16;
+
+/// The names of a cluster.
+#[derive(Default)]
+pub struct Names {
+    sessions: BTreeMap<u64, String>,
+    /// (as labels have it, as people do).
+    nodes: Vec<(String, String)>,
+    filesystems: HashMap<u32, String>,
+    /// A path below its file system's root; empty: it has no name any more.
+    paths: HashMap<(u32, u64), String>,
+}
+
+impl Names {
+    /// As the manager knows them.
+    pub fn of(report: &ClusterReport) -> Names {
+        let alike = |client: &ClientReport, on_host: bool| {
+            let same = |c: &&ClientReport| {
+                c.mount == client.mount && (!on_host || c.process.host == client.process.host)
+            };
+            report.clients.iter().filter(same).count() > 1
+        };
+        let clients = report.clients.iter().map(|client| {
+            let (host, mount) = (&client.process.host, &client.mount);
+            let name = match (alike(client, false), alike(client, true)) {
+                (false, _) => mount.clone(),
+                (true, false) => format!("{host}:{mount}"),
+                (true, true) => format!("{host}:{mount} of {}", client.process.pid),
+            };
+            (client.session.0, name)
+        });
+        let nodes = report.map.nodes.iter();
+        let servers = nodes.clone().filter_map(|node| Some((node.session?.0, node.name.clone())));
+        let nobody = [(0, "(no session)".to_owned())];
+        Names {
+            sessions: clients.chain(servers).chain(nobody).collect(),
+            nodes: nodes.map(|node| (node.id.to_string(), node.name.clone())).collect(),
+            filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
+            paths: HashMap::new(),
+        }
+    }
+
+    /// What a session is called.
+    pub fn session(&self, session: u64) -> String {
+        self.sessions.get(&session).cloned().unwrap_or_else(|| format!("session {session} (ended)"))
+    }
+
+    /// The sessions of that name.
+    pub fn sessions_of(&self, name: &str) -> Result<Vec<String>> {
+        let found: Vec<String> = self
+            .sessions
+            .iter()
+            .filter(|(_, n)| *n == name)
+            .map(|(session, _)| session.to_string())
+            .collect();
+        let ended = name.strip_prefix("session ").map(|rest| rest.trim_end_matches(" (ended)"));
+        match (found.is_empty(), ended.and_then(|number| number.parse::<u64>().ok())) {
+            (false, _) => Ok(found),
+            (true, Some(session)) => Ok(vec![session.to_string()]),
+            (true, None) => {
+                let known: BTreeSet<&str> = self.sessions.values().map(String::as_str).collect();
+                let known: Vec<&str> = known.into_iter().collect();
+                bail!("there is no client {name:?}; possible: {}", known.join(", "))
+            }
+        }
+    }
+
+    /// The label of a node of that name; what is no node's stays as it is.
+    pub fn peer_of(&self, name: &str) -> String {
+        let node = self.nodes.iter().find(|(_, called)| called == name);
+        node.map_or(name, |(label, _)| label.as_str()).to_owned()
+    }
+
+    /// Asks for the paths of files that are not known yet. What cannot be had stays a number.
+    pub async fn learn<'a>(&mut self, link: &Link, values: impl Iterator<Item = &'a Value>) {
+        if self.paths.len() > PATHS_KEPT_MAX {
+            self.paths.clear();
+        }
+        let mut unknown: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+        for value in values {
+            if let Value::File(fs, inode) = value
+                && *inode > InodeNo::ROOT.0
+                && !self.paths.contains_key(&(*fs, *inode))
+            {
+                unknown.entry(*fs).or_default().insert(*inode);
+            }
+        }
+        for (fs, inodes) in unknown {
+            let inodes: Vec<u64> = inodes.into_iter().collect();
+            for part in inodes.chunks(PATHS_MAX) {
+                let files = part.iter().copied().map(InodeNo).collect();
+                let request = MgrRequest::Paths { fs: FsId(fs), files };
+                let Ok(MgrReply::Paths(paths)) = link.manager(&request).await else { continue };
+                for (inode, path) in part.iter().zip(paths) {
+                    self.paths.insert((fs, *inode), String::from_utf8_lossy(&path).into_owned());
+                }
+            }
+        }
+    }
+
+    /// A value for people. What is shown of a size or a latency is where its bucket begins.
+    pub fn show(&self, dimension: &str, value: &Value) -> String {
+        match (dimension, value) {
+            (_, Value::Other) => "(others)".to_owned(),
+            (_, Value::File(_, 0)) => "(no file)".to_owned(),
+            (_, Value::File(fs, inode)) => {
+                // With one file system its name says nothing.
+                let of = match self.filesystems.len() {
+                    0 | 1 => String::new(),
+                    _ => self.filesystems.get(fs).map_or(format!("{fs}:"), |name| format!("{name}:")),
+                };
+                match self.paths.get(&(*fs, *inode)) {
+                    _ if *inode == InodeNo::ROOT.0 => format!("{of}/"),
+                    Some(path) if path.is_empty() => format!("removed ({fs}:{inode})"),
+                    Some(path) => format!("{of}/{path}"),
+                    None => format!("{fs}:{inode}"),
+                }
+            }
+            ("client", Value::Number(session)) => self.session(*session),
+            ("user", Value::Number(user)) => format!("uid {user}"),
+            ("size", Value::Number(0)) => "none".to_owned(),
+            ("size", Value::Number(octave)) => ByteSize(1 << (octave - 1).min(63)).to_string(),
+            ("latency", Value::Number(bucket)) => {
+                show::latency(base::stats::latency_start(usize::try_from(*bucket).unwrap_or(usize::MAX)))
+            }
+            ("peer", Value::Text(label)) => {
+                let node = self.nodes.iter().find(|(known, _)| known == label);
+                node.map_or(label, |(_, name)| name).clone()
+            }
+            (_, Value::Number(n)) => n.to_string(),
+            (_, Value::Text(text)) => text.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use analytics::Query;
+
+    use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_asked_for() {
+        let mut names = Names::default();
+        names.paths.insert((1, 7), "a/b".to_owned());
+        names.paths.insert((1, 8), String::new());
+        names.sessions.insert(5, "/mnt/a".to_owned());
+        assert_eq!(names.show("file", &Value::File(1, 7)), "/a/b");
+        assert_eq!(names.show("file", &Value::File(1, 8)), "removed (1:8)");
+        assert_eq!(names.show("file", &Value::File(1, 9)), "1:9");
+        assert_eq!(names.show("client", &Value::Number(5)), "/mnt/a");
+        assert_eq!(names.sessions_of("/mnt/a").unwrap(), ["5"]);
+        assert_eq!(names.sessions_of(&names.show("client", &Value::Number(6))).unwrap(), ["6"]);
+        assert!(names.sessions_of("/mnt/b").unwrap_err().to_string().contains("/mnt/a"));
+        for bucket in 1..base::stats::LATENCY_BUCKETS as u64 {
+            let shown = names.show("latency", &Value::Number(bucket));
+            let query = Query::parse(&format!("file.ops[latency={shown}]")).unwrap();
+            assert_eq!(query.filters[0].wanted[0].bucket, bucket, "{shown}");
+        }
+        for octave in 1..60 {
+            let shown = names.show("size", &Value::Number(octave));
+            let query = Query::parse(&format!("file.ops[size={shown}]")).unwrap();
+            assert_eq!(query.filters[0].wanted[0].bucket, octave, "{shown}");
+        }
+    }
+}

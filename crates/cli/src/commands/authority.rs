@@ -1,0 +1,251 @@
+//! `ropewalk cluster authority show|renew|finish`: the authority of a cluster is exchanged while everything runs.
+//!
+//! The state of an exchange is `former_secret` in `cluster.toml` of the manager's machine, written whole or not at all: renew
+//! puts it there, finish takes it away, each in one step. All processes follow that by themselves (`process/certificate.rs`), also
+//! after a restart. So a command that is interrupted has done it or has not, and may be given again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use base::{MemberId, NodeId};
+use net::Role;
+use serde::Serialize;
+use trust::Fingerprint;
+use wire::{
+    map::ClusterMap,
+    mgr::{AuthorityReport, MemberInfo, MgrRequest},
+};
+
+use super::members;
+use crate::{
+    args::{AuthorityFinish, Dir, Listing},
+    cluster_dir::{ClusterDir, make},
+    interrupt,
+    link::{self, Link},
+    output,
+    process::certificate,
+};
+
+/// How long those that are there may take to follow.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(300);
+
+#[derive(Serialize)]
+struct Behind {
+    name: String,
+    /// 16 hexadecimal digits; null: a process of the machine where the cluster was made.
+    member: Option<String>,
+    role: String,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    /// SHA-256 of the certificate of the authority that signs.
+    authority: String,
+    /// Of the one before, while it is exchanged.
+    former: Option<String>,
+    /// Who still has a certificate of that.
+    behind: Vec<Behind>,
+}
+
+/// How an exchange stands, as the manager knows it.
+pub struct Stand {
+    report: AuthorityReport,
+    members: Vec<MemberInfo>,
+    map: ClusterMap,
+}
+
+impl Stand {
+    /// Asks.
+    pub async fn ask(link: &Link) -> Result<Stand> {
+        let (report, members) = (certificate::authorities(link).await?, members::members(link).await?);
+        Ok(Stand { report, members, map: link.cluster().await?.map })
+    }
+
+    /// Machines that would be out at the end.
+    fn late(&self) -> Vec<&MemberInfo> {
+        let [newest, ..] = self.report.believed[..] else { return Vec::new() };
+        let late = |member: &&MemberInfo| !member.revoked && member.authority != newest;
+        self.members.iter().filter(late).filter(|_| self.report.believed.len() > 1).collect()
+    }
+
+    /// Processes that are connected by a certificate of the one before, though their machine has a new one: for a moment.
+    fn switching(&self) -> Vec<Behind> {
+        let late = self.late();
+        let others = self.report.others.iter();
+        let others = others.filter(|(member, ..)| late.iter().all(|late| late.id != *member));
+        others.map(|&(member, role, node)| self.process(member, role, node)).collect()
+    }
+
+    fn process(&self, member: MemberId, role: Role, node: NodeId) -> Behind {
+        let role = format!("{role:?}").to_lowercase();
+        let machine = self.members.iter().find(|known| known.id == member);
+        let name = match (self.map.node(node), machine) {
+            (Some(node), _) => node.name.clone(),
+            (None, Some(machine)) => machine.name.clone(),
+            (None, None) => format!("a {role} on the machine where the cluster was made"),
+        };
+        Behind { name, member: (member != MemberId(0)).then(|| format!("{:016x}", member.0)), role }
+    }
+
+    fn behind(&self) -> Vec<Behind> {
+        let late = self.late().into_iter().map(|member| Behind {
+            name: member.name.clone(),
+            member: Some(format!("{:016x}", member.id.0)),
+            role: format!("{:?}", member.role).to_lowercase(),
+        });
+        late.chain(self.switching()).collect()
+    }
+
+    /// What `health` says of an exchange that is not finished.
+    pub fn remark(&self) -> Option<String> {
+        if self.report.believed.len() < 2 {
+            return None;
+        }
+        let names = names(&self.behind());
+        Some(match names.is_empty() {
+            true => "the cluster's authority is being exchanged, and everybody has a new certificate; finish it: ropewalk cluster \
+                     authority finish"
+                .to_owned(),
+            false => format!(
+                "the cluster's authority is being exchanged; these still have a certificate of the one before, and get a new one by \
+                 themselves when they are there: {names}"
+            ),
+        })
+    }
+}
+
+fn names(behind: &[Behind]) -> String {
+    let mut names: Vec<&str> = behind.iter().map(|one| one.name.as_str()).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// `ropewalk cluster authority show`.
+pub fn show(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let stand = link::run(async { Stand::ask(&Link::new(&dir)?).await })?;
+    let print = |at: usize| stand.report.believed.get(at).map(|one| Fingerprint(*one).to_string());
+    let authority = print(0).context("the manager is still starting; try again")?;
+    let shown = Shown { authority, former: print(1), behind: stand.behind() };
+    if listing.json {
+        return output::json(&shown);
+    }
+    output::line(format!("authority {}", shown.authority));
+    let Some(former) = shown.former else { return Ok(()) };
+    output::line(format!("it is being exchanged; before: {former}"));
+    if shown.behind.is_empty() {
+        output::line("everybody has a new certificate; `ropewalk cluster authority finish` ends it");
+        return Ok(());
+    }
+    output::line("these still have a certificate of the one before:\n");
+    let row = |one: Behind| vec![one.name, one.member.unwrap_or("-".to_owned()), one.role];
+    output::table(&["NAME", "MEMBER", "ROLE"], shown.behind.into_iter().map(row).collect());
+    Ok(())
+}
+
+fn open_here(dir: &Dir) -> Result<ClusterDir> {
+    let dir = dir.open()?;
+    if dir.file.secret.is_none() || !dir.file.manager_here {
+        bail!(
+            "the authority is exchanged on the manager's machine: here is no secret of the cluster, or no manager"
+        );
+    }
+    Ok(dir)
+}
+
+/// Asks until `done` says so, for as long as those that are there may take. The last stand.
+async fn until(link: &Link, done: impl Fn(&Stand) -> bool) -> Result<Stand> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        interrupt::check()?;
+        // It is busy with all of them.
+        match Stand::ask(link).await {
+            Ok(stand) if done(&stand) || Instant::now() >= end => return Ok(stand),
+            Err(error) if Instant::now() >= end => return Err(error),
+            _ => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// `ropewalk cluster authority renew`.
+pub fn renew(dir: &Dir) -> Result<()> {
+    let dir = open_here(dir)?;
+    interrupt::catch()?;
+    // Who would see to it must be there.
+    link::run(async { Stand::ask(&Link::new(&dir)?).await })?;
+    let fresh = make::new_secret()?;
+    ClusterDir::exchange_secrets(&dir.path, |secret, former| match former {
+        None => Ok((fresh, Some(secret))),
+        Some(_) => bail!(
+            "an exchange has begun already; `ropewalk cluster authority show` says how it stands, `finish` ends it"
+        ),
+    })?;
+    output::line(
+        "a new authority signs; the one before is believed until `ropewalk cluster authority finish`",
+    );
+    let dir = ClusterDir::open(&dir.path)?;
+    let newest = newest(&dir)?;
+    let stand = link::run(async {
+        let done =
+            |stand: &Stand| stand.report.believed.first() == Some(&newest) && stand.behind().is_empty();
+        until(&Link::new(&dir)?, done).await
+    });
+    let stand = stand.context(
+        "it has begun, and goes on by itself; `ropewalk cluster authority show` says how it stands once the manager answers",
+    )?;
+    let behind = stand.behind();
+    output::line(match behind.is_empty() {
+        true => "everybody has a new certificate".to_owned(),
+        false => format!("these get theirs by themselves when they are there: {}", names(&behind)),
+    });
+    Ok(())
+}
+
+/// The authority that signs, as this machine's file has it.
+fn newest(dir: &ClusterDir) -> Result<[u8; 32]> {
+    let authorities = dir.file.authorities()?.context("this machine has no secret of the cluster")?;
+    Ok(authorities.newest().fingerprint().0)
+}
+
+/// `ropewalk cluster authority finish`.
+pub fn finish(args: &AuthorityFinish) -> Result<()> {
+    let dir = open_here(&args.dir)?;
+    interrupt::catch()?;
+    if dir.file.former_secret.is_none() {
+        bail!("no exchange has begun; `ropewalk cluster authority renew` begins one");
+    }
+    let newest = newest(&dir)?;
+    let out = link::run(async {
+        let link = Link::new(&dir)?;
+        let taken = |stand: &Stand| stand.report.believed.first() == Some(&newest);
+        // Who is late may be off for long: only those that are switching are waited for.
+        let stand = until(&link, |stand| taken(stand) && stand.switching().is_empty()).await?;
+        if !taken(&stand) {
+            bail!("the manager does not sign by the new authority yet; try again, or look at its log");
+        }
+        let behind = stand.behind();
+        if !behind.is_empty() && !args.force {
+            bail!(
+                "these still have a certificate of the authority before: {}. They get a new one by themselves as soon as something \
+                 of the cluster runs there. If one is gone for good: ropewalk node revoke. With --force they are shut out, and join \
+                 again with a token",
+                names(&behind)
+            );
+        }
+        let late: Vec<_> = stand.late().into_iter().map(|member| (member.id, member.name.clone())).collect();
+        for (member, _) in &late {
+            link.manager(&MgrRequest::Revoke { member: *member }).await?;
+        }
+        Ok(late.into_iter().map(|(_, name)| name).collect::<Vec<_>>())
+    })?;
+    ClusterDir::exchange_secrets(&dir.path, |secret, _| Ok((secret, None)))?;
+    output::line("the former authority is believed no more: what it has signed is worth nothing");
+    if !out.is_empty() {
+        output::line(format!(
+            "shut out: {}; to come back they join again with a token (`ropewalk node token`, `ropewalk join`), their data stays",
+            out.join(", ")
+        ));
+    }
+    Ok(())
+}

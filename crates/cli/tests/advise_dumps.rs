@@ -1,0 +1,80 @@
+//! `advise` on dumps and `advise import-scale` as a user sees them: text, JSON, exit status.
+#![allow(clippy::unwrap_used)] // a test that fails here is a test that fails
+
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+fn dumps(name: &str) -> String {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../advisor/tests/dumps");
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+fn advise(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+        .arg("advise")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn files_directories_and_standard_input() {
+    let all = advise(&[&dumps("")], b"");
+    let said = text(&all);
+    for part in [
+        "aix_client.txt: ",
+        "switch.txt: ",
+        "(aix-fc-queues-memory)",
+        "Run books",
+        "chdev -l fcs0",
+        "In order: ",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(all.status.code(), Some(2), "something critical");
+    assert!(said.lines().all(|line| line.chars().count() <= 160 || line.contains("  ")), "{said}");
+
+    let one = advise(&["-"], b"# lsattr -El en3\nthread  off  Enable/Disable thread attribute  True\n");
+    assert!(text(&one).contains("aix-dog-threads") && one.status.code() == Some(0), "{}", text(&one));
+
+    let odd = advise(&["--all", "-"], b"tcp_sendspace = 1\nsb_max = 2\nsack = 1\nwhat is this\n");
+    assert!(text(&odd).contains("Not understood\n  4: what is this"), "{}", text(&odd));
+}
+
+#[test]
+fn json_and_explain() {
+    let json: serde_json::Value =
+        serde_json::from_slice(&advise(&["--json", &dumps("linux_bond.txt")], b"").stdout).unwrap();
+    let input = &json["inputs"][0];
+    let rules: Vec<&str> =
+        input["verdicts"].as_array().unwrap().iter().map(|v| v["rule"].as_str().unwrap()).collect();
+    assert!(rules.contains(&"typographic-quotes"), "{rules:?}");
+    assert_eq!(input["document"]["unknown"][0][1], "something that no parser knows");
+    let said = text(&advise(&["explain", "typographic-quotes"], b""));
+    assert!(said.contains("a rule for dumps") && said.contains("straight quotes"), "{said}");
+}
+
+#[test]
+fn settings_of_scale() {
+    let said = text(&advise(&["import-scale", &dumps("scale_cluster.txt")], b""));
+    assert!(
+        said.contains("ropewalk config set maxTcpConnsPerNodeConn=2 maxblocksize=16m maxMBpS=24000 pagepool=64g workerThreads=1024"),
+        "{said}"
+    );
+    assert!(said.contains("nsdRAIDTracks 131072") && said.contains("index_memory"), "{said}");
+    let refused = advise(&["import-scale", "-"], b"hello\n");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("mmlsconfig"), "{refused:?}");
+}

@@ -1,0 +1,195 @@
+//! The advisor on hosts of network namespaces with their own, real settings: made wrong at random, advised, set, taken
+//! back. And what its command says and how it ends.
+
+#![allow(clippy::unwrap_used)] // tests
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use common::ROPEWALK;
+use serde_json::Value;
+
+/// A network namespace, with the machine's /proc below a root of its own: only settings of the network can be changed
+/// in it, and files of settings go to the root.
+struct Host {
+    holder: Child,
+    root: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Host {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "--", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It answers once it is there.
+        use std::io::{Read, Write};
+        holder.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/proc", root.path().join("proc")).unwrap();
+        Host { holder, root }
+    }
+    fn run(&self, words: &[&str]) -> Output {
+        let pid = self.holder.id().to_string();
+        Command::new("nsenter").args(["-t", &pid, "--net", "--"]).args(words).output().unwrap()
+    }
+    fn advise(&self, words: &[&str]) -> Output {
+        let root = self.root.path().to_str().unwrap();
+        self.run(&[&[ROPEWALK, "advise"], words, &["--root", root]].concat())
+    }
+    fn get(&self, sysctl: &str) -> String {
+        let output = self.run(&["cat", &format!("/proc/sys/net/{sysctl}")]);
+        assert!(output.status.success(), "{sysctl}");
+        String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+    fn set(&self, sysctl: &str, value: &str) {
+        let output = self.run(&["sh", "-c", &format!("echo {value} > /proc/sys/net/{sysctl}")]);
+        assert!(output.status.success() && self.get(sysctl) == value, "{sysctl}: {output:?}");
+    }
+    fn found(&self) -> BTreeSet<String> {
+        let output = self.advise(&["--json"]);
+        let report: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        let rules = report["findings"].as_array().unwrap().iter();
+        rules
+            .map(|f| f["rule"].as_str().unwrap().to_owned())
+            .filter(|rule| rule.starts_with("tcp-"))
+            .collect()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+/// What can be wrong: the rule that must name it, the setting, a wrong value.
+const WRONG: [(&str, &str, &str); 6] = [
+    ("tcp-no-window-scaling", "ipv4/tcp_window_scaling", "0"),
+    ("tcp-no-sack", "ipv4/tcp_sack", "0"),
+    ("tcp-no-timestamps", "ipv4/tcp_timestamps", "0"),
+    ("tcp-no-receive-tuning", "ipv4/tcp_moderate_rcvbuf", "0"),
+    ("tcp-few-ports", "ipv4/ip_local_port_range", "32768 33000"),
+    ("tcp-backlog-short", "core/somaxconn", "4"),
+];
+
+#[test]
+fn what_was_made_wrong_is_named_set_and_taken_back() {
+    let host = Host::new();
+    let at_first = host.found();
+    let good: Vec<String> = WRONG.iter().map(|(_, sysctl, _)| host.get(sysctl)).collect();
+    let seed = std::env::var("ADVISOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_124u64);
+    println!("ADVISOR_SEED={seed}");
+    let mut random = seed;
+    let (mut named, mut right, mut wanted) = (0, 0, 0);
+    for _ in 0..8 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // One to five of the six.
+        let chosen: Vec<_> = WRONG
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| random >> (40 + i) & 1 == 1)
+            .take(5)
+            .map(|(_, w)| w)
+            .collect();
+        let chosen = if chosen.is_empty() { vec![&WRONG[1]] } else { chosen };
+        chosen.iter().for_each(|(_, sysctl, value)| host.set(sysctl, value));
+
+        let found: BTreeSet<String> = host.found().difference(&at_first).cloned().collect();
+        let made: BTreeSet<String> = chosen.iter().map(|(rule, ..)| (*rule).to_owned()).collect();
+        named += found.len();
+        wanted += made.len();
+        right += found.intersection(&made).count();
+
+        let rules: Vec<&str> = chosen.iter().map(|(rule, ..)| *rule).collect();
+        // Without --yes nothing changes.
+        assert!(host.advise(&[&["apply"], &rules[..]].concat()).status.success());
+        chosen.iter().for_each(|(_, sysctl, value)| assert_eq!(host.get(sysctl), *value));
+        let applied = host.advise(&[&["apply", "--yes"], &rules[..]].concat());
+        assert!(applied.status.success(), "{applied:?}");
+        assert_eq!(host.found(), at_first);
+        let file = host.root.path().join("etc/sysctl.d/90-ropewalk-advise.conf");
+        assert_eq!(fs::read_to_string(&file).unwrap().matches(" = ").count(), chosen.len());
+
+        let reverted = host.advise(&["revert"]);
+        assert!(reverted.status.success(), "{reverted:?}");
+        chosen.iter().for_each(|(_, sysctl, value)| assert_eq!(host.get(sysctl), *value));
+        assert!(!Path::new(&file).exists());
+        WRONG.iter().zip(&good).for_each(|((_, sysctl, _), value)| host.set(sysctl, value));
+    }
+    println!("named {named}, right {right} of {wanted}: precision and recall");
+    assert_eq!((named, right), (wanted, wanted));
+}
+
+fn ends(words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(ROPEWALK).args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_report_ends_by_its_worst_finding_and_fits_a_terminal() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().to_str().unwrap();
+    let put = |name: &str, text: &str| {
+        let name = root.path().join(name);
+        fs::create_dir_all(name.parent().unwrap()).unwrap();
+        fs::write(name, text).unwrap();
+    };
+    let (status, _, said) = ends(&["advise", "--root", path]);
+    assert!(status == Some(3) && said.contains("nothing of a Linux host"), "{said}");
+    put("proc/sys/vm/swappiness", "60\n");
+    let (status, text, _) = ends(&["advise", "--root", path]);
+    assert!(status == Some(0) && text.contains("nothing to change"), "{text}");
+    for (file, value, expected) in [
+        ("proc/sys/net/ipv4/tcp_slow_start_after_idle", "1\n", 0),
+        ("proc/sys/vm/zone_reclaim_mode", "1\n", 1),
+        ("proc/sys/net/ipv4/tcp_window_scaling", "0\n", 2),
+    ] {
+        put(file, value);
+        assert_eq!(ends(&["advise", "--root", path]).0, Some(expected), "{file}");
+    }
+    for file in ["tcp_sack", "tcp_timestamps", "tcp_moderate_rcvbuf"] {
+        put(&format!("proc/sys/net/ipv4/{file}"), "0\n");
+    }
+    let (_, text, _) = ends(&["advise", "--root", path]);
+    assert!(text.contains("5. ") && !text.contains("6. ") && text.contains("1 more: --all"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    assert!(ends(&["advise", "--all", "--root", path]).1.contains("6. "));
+
+    let archive = root.path().join("host.tar");
+    let packed = Command::new(ROPEWALK).args(["advise", "collect", "--root", path]).output().unwrap();
+    fs::write(&archive, packed.stdout).unwrap();
+    let archive = archive.to_str().unwrap();
+    assert_eq!(ends(&["advise", "--all", archive]).1, ends(&["advise", "--all", "--root", path]).1);
+    put("proc/sys/vm/swappiness", "10\n");
+    let (status, text, _) = ends(&["advise", "diff", archive, path]);
+    assert!(
+        status == Some(0) && text.contains("sysctl.vm.swappiness") && text.lines().count() == 2,
+        "{text}"
+    );
+
+    let (status, text, _) = ends(&["advise", "explain", "tcp-no-sack"]);
+    assert!(
+        status == Some(0) && text.contains("RFC 2018") && text.contains("sysctl.net.ipv4.tcp_sack"),
+        "{text}"
+    );
+    assert!(ends(&["advise", "explain", "tcp_sack"]).1.contains("tcp-no-sack"));
+    assert_eq!(ends(&["advise", "explain", "nothing-such"]).0, Some(1));
+    assert!(ends(&["advise", "rules"]).1.lines().count() > 100);
+    let (status, _, said) = ends(&["advise", "--root", path, "--assume", "nodez=3"]);
+    assert!(status == Some(3) && said.contains("nodes"), "{said}");
+    let (status, _, said) = ends(&["advise", "apply", "--root", path, "bond-alone-x"]);
+    assert!(status == Some(1) && said.contains("no rule bond-alone-x"), "{said}");
+}

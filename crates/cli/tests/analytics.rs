@@ -1,0 +1,198 @@
+//! Analytics against what is known to have been done: operations on two mounts are counted exactly and drilled into; a pdisk
+//! that is slow is found; a process that is gone is named; `top` in a terminal.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use common::{Cluster, ROPEWALK, ok, refused, ropewalk, until};
+use mounts::Mounts;
+use serde_json::Value;
+
+/// Writes so many times so many bytes, each as one request of the kernel.
+fn write_direct(path: &Path, times: u64, bytes: usize) {
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .unwrap();
+    let buffer = vec![7; bytes + 4096];
+    let aligned = buffer.as_ptr().align_offset(4096);
+    for n in 0..times {
+        file.write_all_at(&buffer[aligned..aligned + bytes], n * bytes as u64).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+/// What a query finds in the last hour.
+fn query(cluster: &Cluster, text: &str) -> Value {
+    cluster.json(&["analytics", "query", text, "--from", "-59m", "--rows", "1000"])
+}
+
+fn total(cluster: &Cluster, text: &str) -> f64 {
+    query(cluster, text)["rows"].as_array().unwrap().iter().map(|row| row["total"].as_f64().unwrap()).sum()
+}
+
+/// The values of a breakdown, heaviest first.
+fn values(found: &Value, dimension: &str) -> Vec<String> {
+    let rows = found["rows"].as_array().unwrap().iter();
+    rows.map(|row| row["key"][dimension].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn known_operations_are_counted_exactly_and_drilled_into() {
+    let mounts = Mounts::in_memory(2);
+    let cluster = &mounts.cluster;
+    write_direct(&mounts.at(0, "heavy"), 300, 64 << 10);
+    write_direct(&mounts.at(1, "light"), 40, 4096);
+    let (first, second) = (mounts.all[0].to_str().unwrap(), mounts.all[1].to_str().unwrap());
+
+    // From client to file to latency.
+    until("the seconds of the writes are closed", || {
+        total(cluster, "file.ops[op=write]") >= 340.0 && total(cluster, "file.ops[op=fsync]") >= 2.0
+    });
+    let clients = query(cluster, "file.ops[op=write][client]");
+    assert_eq!(values(&clients, "client"), [first, second]);
+    let files = query(cluster, &format!("file.ops[op=write][client={first}][file]"));
+    assert_eq!(values(&files, "file"), ["/heavy"]);
+    assert_eq!((&files["total"], &files["told_apart_percent"]), (&300.0.into(), &100.0.into()));
+    assert_eq!(total(cluster, "file.ops[op=write][file=/light]"), 40.0);
+    let latencies = format!("file.ops[client={first}][file=/heavy][op=write][latency]");
+    assert_eq!(total(cluster, &latencies), 300.0);
+    let slowest = values(&query(cluster, &latencies), "latency").pop().unwrap();
+    assert!(
+        total(cluster, &format!("file.ops[client={first}][file=/heavy][op=write][latency>={slowest}]")) > 0.0
+    );
+
+    // Bytes and sizes; the sum is the same however it is broken down.
+    assert_eq!(total(cluster, "file.bytes[file=/heavy]"), f64::from(300 * (64 << 10)));
+    assert_eq!(values(&query(cluster, "file.ops[file=/heavy][op=write][size]"), "size"), ["64k"]);
+    let written = "file.bytes[class=write]";
+    for breakdown in ["", "[client]", "[file]", "[user][op]", "[size]", "[process]"] {
+        assert_eq!(total(cluster, &format!("{written}{breakdown}")), f64::from(300 * (64 << 10) + 40 * 4096));
+    }
+
+    // By the second it is as much.
+    let (dir, text) = (cluster.dir(), "file.ops[op=write][file=/heavy]");
+    let dir = dir.to_str().unwrap();
+    let by_second =
+        cluster.json(&["analytics", "query", text, "--from", "-30min", "--step", "1s", "--rows", "5"]);
+    let steps = by_second["rows"][0]["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 1800);
+    assert_eq!(steps.iter().filter_map(Value::as_f64).sum::<f64>(), 300.0);
+    assert!(steps[0].is_null(), "nothing was recorded before the mount");
+
+    let exported = cluster.dir().join("exported.csv");
+    let out = exported.to_str().unwrap();
+    ok(&["analytics", "export", "file.ops[op=write][file]", "--dir", dir, "--from", "-30min", "--out", out]);
+    let lines = fs::read_to_string(&exported).unwrap();
+    assert!(lines.starts_with("end_s,file,operations\n"), "{lines}");
+    let of_heavy = lines.lines().filter(|line| line.contains(",/heavy,"));
+    let figures = of_heavy.filter_map(|line| line.rsplit_once(',')?.1.parse::<f64>().ok());
+    assert_eq!(figures.sum::<f64>(), 300.0);
+
+    // Servers saw the same files, of the same client, on every pdisk; and half as much again as parity.
+    let strips = format!("strip.bytes[client={first}][file=/heavy][op=prepare]");
+    let bytes = total(cluster, &strips);
+    assert!((29_491_200.0..60e6).contains(&bytes), "{bytes}");
+    assert_eq!(query(cluster, &format!("{strips}[pdisk]"))["rows"].as_array().unwrap().len(), 3);
+    assert!(total(cluster, "manager.commits") > 0.0);
+    assert!(total(cluster, "manager.tokens[event=granted]") > 0.0, "two mounts take tokens one by one");
+    assert!(
+        values(&query(cluster, &format!("manager.ops[client={first}][op]")), "op").contains(&"mutate".into())
+    );
+
+    // A file that is gone is still told apart, and can be asked for.
+    fs::remove_file(mounts.at(1, "light")).unwrap();
+    let gone = values(&query(cluster, "file.ops[op=write][file]"), "file").pop().unwrap();
+    assert!(gone.starts_with("removed ("), "{gone}");
+    assert_eq!(total(cluster, &format!("file.ops[op=write][file={gone}]")), 40.0);
+
+    // What cannot be asked is told with what can.
+    for (text, says) in [
+        ("file.ops[client=nobody]", first),
+        ("file.ops[file=/nothing]", "/heavy"),
+        ("file.ops[colour]", "possible: client, file"),
+        ("file.opps", "possible: file.ops"),
+    ] {
+        let said = refused(&["analytics", "query", text, "--dir", dir, "--from", "-59m"]);
+        assert!(said.contains(says), "{text}: {said}");
+    }
+    let table = ok(&["analytics", "query", "file.ops[file][op]", "--dir", dir, "--from", "-59m"]);
+    assert!(table.contains("/heavy") && table.contains("P99<"), "{table}");
+
+    // Every statistic that a process counts stands in the table.
+    for process in cluster.json(&["status"])["processes"].as_array().into_iter().flatten() {
+        assert!(process["statistics"]["refused"].as_array().is_none_or(Vec::is_empty), "{process}");
+    }
+
+    // Recording can be turned off, and on again.
+    ok(&["config", "set", "--dir", dir, "analytics=no"]);
+    until("nothing is counted one by one", || {
+        let before = total(cluster, "file.ops");
+        fs::metadata(mounts.at(0, "nothing")).unwrap_err();
+        std::thread::sleep(Duration::from_millis(1100));
+        total(cluster, "file.ops") == before
+    });
+    ok(&["config", "set", "--dir", dir, "analytics=yes"]);
+    until("it is counted again", || {
+        let before = total(cluster, "file.ops");
+        fs::metadata(mounts.at(0, "nothing")).unwrap_err();
+        std::thread::sleep(Duration::from_millis(1100));
+        total(cluster, "file.ops") > before
+    });
+
+    // The same, live.
+    let once = ok(&["top", "--dir", dir, "--over", "59m", "--once", "--view", "files"]);
+    assert!(once.contains("/heavy"), "{once}");
+    assert!(once.lines().all(|line| line.chars().count() <= 80), "{once}");
+    let lines = cluster.json(&["top", "--over", "59m", "--view", "clients"]);
+    let of_first = lines["lines"].as_array().unwrap().iter().find(|line| line["name"] == *first).unwrap();
+    assert!(of_first["operations"].as_f64() >= Some(300.0), "{lines}");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/top.py");
+    let live = Command::new("python3").args([script, ROPEWALK, dir]).output().unwrap();
+    assert!(live.status.success(), "{}", String::from_utf8_lossy(&live.stderr));
+}
+
+#[test]
+fn a_slow_pdisk_is_found_and_a_server_that_is_gone_is_named() {
+    let cluster = Cluster::three(&["--pdisk-size", "256m", "--block-size", "1m"]);
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    cluster.kill(|name| name == "n2");
+    cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 300ms on=write")]);
+    cluster.wait_all_ok(Duration::from_secs(60));
+    for n in 0..10 {
+        write_direct(&cluster.mnt().join(format!("f{n}")), 2, 1 << 20);
+    }
+    let prepares = "strip.ops[op=prepare][pdisk][process]";
+    until("the prepares are counted", || total(&cluster, prepares) >= 60.0);
+    let found = query(&cluster, prepares);
+    let rows = found["rows"].as_array().unwrap();
+    let slowest =
+        rows.iter().max_by(|a, b| a["p50_us"].as_f64().unwrap().total_cmp(&b["p50_us"].as_f64().unwrap()));
+    let slowest = slowest.unwrap();
+    assert_eq!(slowest["key"]["process"], "n2", "{found:#}");
+    assert!(slowest["p50_us"].as_f64().unwrap() >= 300_000.0, "{found:#}");
+    let drilled = query(&cluster, "strip.ops[process=n2][latency>=300ms][file]");
+    assert!(values(&drilled, "file").iter().any(|file| file.starts_with("/f")), "{drilled:#}");
+
+    cluster.kill(|name| name == "n2");
+    let output = ropewalk(&["analytics", "query", "strip.ops[process]", "--dir", dir, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("do not answer: n2"));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let silent = found["processes"].as_array().unwrap().iter().find(|p| p["process"] == "n2").unwrap();
+    assert_eq!((&silent["answers"], &silent["recorded_s"]), (&false.into(), &Value::Null));
+}

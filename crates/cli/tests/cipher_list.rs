@@ -1,0 +1,78 @@
+//! `cipherList` of a whole cluster: changed while programs work, kept for the next start, said by `net status`. Needs root.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+};
+
+use common::{Cluster, ok, refused, until};
+
+/// Whether all connections that take requests between processes of the cluster, of which there are some, are protected so.
+fn all_are(cluster: &Cluster, protection: &str, cipher: Option<&str>) -> bool {
+    let answers = cluster.json(&["net", "status"]);
+    let peers =
+        answers.as_array().unwrap().iter().flat_map(|a| a["answer"].as_array().cloned().unwrap_or_default());
+    let connections: Vec<_> = peers
+        // Commands come and go.
+        .filter(|peer| peer["role"] != "admin")
+        .flat_map(|peer| peer["connections"].as_array().unwrap().clone())
+        .filter(|c| c["state"] == "active")
+        .collect();
+    let is = |c: &serde_json::Value| c["protection"] == protection && c["cipher"].as_str() == cipher;
+    connections.iter().any(|c| c["lane"] == "bulk") && connections.iter().all(is)
+}
+
+#[test]
+fn it_changes_while_the_cluster_works_and_stays() {
+    let cluster = Cluster::three(&["--pdisk-size", "96m"]);
+    let dir = cluster.dir();
+    let dir = dir.to_str().unwrap();
+    let set = |list: &str| ok(&["config", "set", "--dir", dir, &format!("cipherList={list}")]);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let whole: Vec<u8> =
+                (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let file = cluster.mnt().join("file");
+            while !stop.load(Ordering::Relaxed) {
+                fs::write(&file, &whole).unwrap();
+                fs::File::open(&file).unwrap().sync_all().unwrap();
+                assert!(fs::read(&file).unwrap() == whole);
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for (list, protection, cipher) in [
+            ("authonly", "AUTHONLY", Some("AES128-GCM-SHA256")),
+            ("AES256-GCM-SHA384", "ENCRYPTED", Some("AES256-GCM-SHA384")),
+            ("EMPTY", "EMPTY", None),
+            ("AUTHONLY", "AUTHONLY", Some("AES128-GCM-SHA256")),
+        ] {
+            set(list);
+            let before = written.load(Ordering::Relaxed);
+            until(list, || {
+                all_are(&cluster, protection, cipher) && written.load(Ordering::Relaxed) > before + 1
+                    || worker.is_finished()
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // It is known before anybody is asked, and then is not that of `cluster.toml`.
+    cluster.down();
+    cluster.start();
+    assert_eq!(fs::read_to_string(cluster.dir().join("cipher-list")).unwrap(), "AUTHONLY\n");
+    let bytes = fs::read(cluster.mnt().join("file")).unwrap();
+    assert_eq!(bytes.len(), 3_000_001);
+    until("kept", || all_are(&cluster, "AUTHONLY", Some("AES128-GCM-SHA256")));
+    let error = refused(&["config", "set", "--dir", dir, "cipherList=AES128-SHA"]);
+    assert!(error.contains("AES128-GCM-SHA256, AES256-GCM-SHA384, CHACHA20-POLY1305-SHA256"), "{error}");
+    let error = refused(&["up", "--dir", dir, "--cipher-list", "DEFAULT", "--detach"]);
+    assert!(error.contains("ropewalk config set cipherList=DEFAULT"), "{error}");
+    set("auto");
+    until("as cluster.toml says", || all_are(&cluster, "EMPTY", None));
+    assert!(!cluster.dir().join("cipher-list").exists());
+    cluster.down();
+}

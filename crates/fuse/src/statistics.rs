@@ -1,0 +1,61 @@
+//! What programs ask of a mount, counted one by one: by file, user, operation and class.
+
+use std::{sync::LazyLock, time::Instant};
+
+use base::stats::{self, Key, Names, Recorder, Set};
+
+use crate::{
+    abi::opcode,
+    request::{Header, operation_name},
+};
+
+static REQUESTS: LazyLock<&Recorder> = LazyLock::new(|| {
+    stats::recorder(Set::File, Names { op: |op| operation_name(op.into()), class: class_name })
+});
+
+const CLASSES: [&str; 6] = ["other", "read", "write", "sync", "metadata", "lock"];
+
+fn class_name(class: u8) -> &'static str {
+    CLASSES.get(usize::from(class)).copied().unwrap_or("other")
+}
+
+fn class_of(operation: u32) -> u8 {
+    match operation {
+        opcode::READ => 1,
+        opcode::WRITE | opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 | opcode::FALLOCATE => 2,
+        opcode::FSYNC | opcode::FSYNCDIR | opcode::FLUSH | opcode::SYNCFS => 3,
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => 5,
+        _ if operation_name(operation) == "other" => 0,
+        _ => 4,
+    }
+}
+
+/// A request that came at `begun` has its answer.
+pub fn answered(header: &Header, bytes: u64, begun: Instant) {
+    let key = Key {
+        inode: header.ino.0,
+        user: header.uid,
+        // Those that are known are below 64.
+        op: u8::try_from(header.opcode).unwrap_or_default(),
+        class: class_of(header.opcode),
+        ..Key::default()
+    };
+    REQUESTS.record(&key, bytes, begun.elapsed());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_have_their_classes() {
+        let class = |operation| class_name(class_of(operation));
+        assert_eq!(class(opcode::READ), "read");
+        assert_eq!(class(opcode::FLUSH), "sync");
+        assert_eq!(class(opcode::LOOKUP), "metadata");
+        assert_eq!(class(4096), "other");
+        // What an operation is called by its number alone.
+        assert!((0..64).any(|op| operation_name(op) == "copy_file_range"));
+        assert!((64..4096).all(|op| operation_name(op) == "other"));
+    }
+}
