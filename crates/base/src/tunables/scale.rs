@@ -6,7 +6,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("adminMode", "commands ask the manager here; no machine logs in to another"),
     ("autoload", "services are started by the system here; see docs/admin.md"),
     ("ccrEnabled", "the manager keeps the configuration here, always as with yes"),
-    ("cipherList", "every connection between machines has TLS with both sides proven; see docs/security.md"),
     ("clusterId", "it is of the cluster that the settings come from"),
     ("clusterName", "it is of the cluster that the settings come from"),
     ("deadlockDataCollectionDailyLimit", "there is no collection of debug data here"),
