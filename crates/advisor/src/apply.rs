@@ -173,6 +173,8 @@ fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
     if same(&found, &change.after) {
         return Ok(());
     }
+    // The kernel took another value: neither is one that is taken back later.
+    write(root, &change.fact, &settable, &change.before)?;
     Err(ApplyError::NotInForce { fact: change.fact.clone(), wanted: change.after.clone(), found })
 }
 

@@ -26,6 +26,15 @@ fn all_are(cluster: &Cluster, protection: &str, cipher: Option<&str>) -> bool {
     connections.iter().any(|c| c["lane"] == "bulk") && connections.iter().all(is)
 }
 
+/// Ends the load of a test, also of one that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn it_changes_while_the_cluster_works_and_stays() {
     let cluster = Cluster::three(&["--pdisk-size", "96m"]);
@@ -34,6 +43,7 @@ fn it_changes_while_the_cluster_works_and_stays() {
     let set = |list: &str| ok(&["config", "set", "--dir", dir, &format!("cipherList={list}")]);
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
+        let _end = Stop(&stop);
         let worker = scope.spawn(|| {
             let whole: Vec<u8> =
                 (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -58,7 +68,6 @@ fn it_changes_while_the_cluster_works_and_stays() {
                     || worker.is_finished()
             });
         }
-        stop.store(true, Ordering::Relaxed);
     });
     // It is known before anybody is asked, and then is not that of `cluster.toml`.
     cluster.down();

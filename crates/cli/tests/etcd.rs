@@ -86,6 +86,15 @@ fn check(mnt: &Path, made: u64) {
     }
 }
 
+/// Ends the load of a test, also of one that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
     use rustix::process::Signal;
@@ -101,6 +110,7 @@ fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
 
     let (made, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
+        let end = Stop(&stop);
         let maker = scope.spawn(|| {
             while !stop.load(SeqCst) {
                 make(&mnt, made.load(SeqCst));
@@ -123,7 +133,7 @@ fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
             goes_on("files are made after etcd's stop");
             println!("round {round}: {} files", made.load(SeqCst));
         }
-        stop.store(true, SeqCst);
+        drop(end);
         maker.join().unwrap();
     });
     let made = made.load(SeqCst);
@@ -218,6 +228,7 @@ fn a_standby_takes_over_while_files_are_made() {
 
     let (made, stop) = (AtomicU64::new(1), AtomicBool::new(false));
     thread::scope(|scope| {
+        let end = Stop(&stop);
         let maker = scope.spawn(|| {
             while !stop.load(SeqCst) {
                 make(&mnt, made.load(SeqCst));
@@ -239,7 +250,7 @@ fn a_standby_takes_over_while_files_are_made() {
         process.0.wait().unwrap();
         cluster.start_server("manager");
         goes_on("files are made after the way back");
-        stop.store(true, SeqCst);
+        drop(end);
         maker.join().unwrap();
     });
     check(&mnt, made.load(SeqCst));

@@ -44,6 +44,8 @@ pub(crate) struct Core {
     identity: RwLock<Identity>,
     /// An authority is believed no more that was.
     dropped_authorities: AtomicBool,
+    /// Held while identity or cipher list change: each is made of the other.
+    changing: Mutex<()>,
     /// How new connections are protected, and how often that was changed.
     cipher_list: RwLock<(CipherList, u64)>,
     /// Where this process's loopback addresses mean something: the boot, and the network namespace. Drawn where the system does
@@ -93,6 +95,7 @@ impl Core {
             process,
             identity: RwLock::new(identity),
             dropped_authorities: AtomicBool::new(false),
+            changing: Mutex::default(),
             cipher_list: RwLock::new((config.cipher_list, 0)),
             place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
@@ -174,6 +177,11 @@ impl Core {
     /// What this process proves itself by.
     pub(crate) fn identity(&self) -> Identity {
         self.identity.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Identity and cipher list change by whoever holds this.
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Gives the one before.

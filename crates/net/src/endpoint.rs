@@ -162,6 +162,7 @@ impl Endpoint {
             return Err(NetError::OtherMember);
         }
         let identity = identity.speaking(config.build.protocols);
+        let _one = self.core().changing();
         let identity = identity.preferring(self.core().cipher_list().0)?;
         let before = self.core().set_identity(identity.clone());
         exchange::begin(self.groups(), &before, &identity);
@@ -171,6 +172,7 @@ impl Endpoint {
     /// How connections are protected that begin from now on. Those that stand and are protected otherwise are replaced: first others
     /// are made, where this side connects; where the peer does it is asked to.
     pub fn set_cipher_list(&self, list: CipherList) -> Result<(), NetError> {
+        let _one = self.core().changing();
         if self.core().cipher_list().0 == list {
             return Ok(());
         }

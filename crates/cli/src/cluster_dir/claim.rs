@@ -84,6 +84,11 @@ impl ClusterDir {
         }
         access::close(path)?;
         let claim = Claim::take(path)?;
+        // Somebody may have made one between the first look and the claim.
+        if path.join("cluster.toml").exists() {
+            let _ = fs::remove_file(path.join(MARKER));
+            bail!("{} holds a cluster already: it was made in this moment", path.display());
+        }
         clear(&claim.path)?;
         Ok(claim)
     }

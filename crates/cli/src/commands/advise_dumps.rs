@@ -76,6 +76,10 @@ pub fn is_host(path: &Path) -> bool {
     if path.is_dir() {
         return ["proc", "sys"].iter().any(|name| path.join(name).is_dir());
     }
+    // What is read of a pipe is gone.
+    if !path.is_file() {
+        return false;
+    }
     // The mark of a tar archive stands at byte 257.
     let mut head = [0; 262];
     let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
@@ -108,8 +112,10 @@ fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         if path.is_dir() {
             let entries =
                 fs::read_dir(&path).with_context(|| format!("read directory {}", path.display()))?;
+            // Neither a link, which may lead anywhere, nor a pipe, which may never answer.
+            let is_read = |p: &PathBuf| !p.is_symlink() && (p.is_dir() || p.is_file());
             let mut inside: Vec<PathBuf> =
-                entries.flatten().map(|entry| entry.path()).filter(|p| !p.is_symlink()).collect();
+                entries.flatten().map(|entry| entry.path()).filter(is_read).collect();
             inside.sort_by(|a, b| b.cmp(a));
             left.extend(inside);
         } else {

@@ -212,7 +212,8 @@ fn newest(dir: &ClusterDir) -> Result<[u8; 32]> {
 pub fn finish(args: &AuthorityFinish) -> Result<()> {
     let dir = open_here(&args.dir)?;
     interrupt::catch()?;
-    if dir.file.former_secret.is_none() {
+    let begun = dir.file.former_secret.clone();
+    if begun.is_none() {
         bail!("no exchange has begun; `ropewalk cluster authority renew` begins one");
     }
     let newest = newest(&dir)?;
@@ -239,7 +240,12 @@ pub fn finish(args: &AuthorityFinish) -> Result<()> {
         }
         Ok(late.into_iter().map(|(_, name)| name).collect::<Vec<_>>())
     })?;
-    ClusterDir::exchange_secrets(&dir.path, |secret, _| Ok((secret, None)))?;
+    ClusterDir::exchange_secrets(&dir.path, |secret, former| {
+        if former != begun {
+            bail!("this exchange was finished meanwhile, and another one begun; nothing has changed");
+        }
+        Ok((secret, None))
+    })?;
     output::line("the former authority is believed no more: what it has signed is worth nothing");
     if !out.is_empty() {
         output::line(format!(

@@ -20,14 +20,16 @@ impl Core {
     }
 
     /// Sets raw room in a pool aside; asks the manager for more when what was granted runs low. `ENOSPC` if there
-    /// is none. Waits where the manager cannot tell before the pdisks' next reports, at most for half of the client's patience.
+    /// is none. Waits where the manager cannot tell before the pdisks' next reports, at most for half of the client's patience;
+    /// `EIO` if it cannot tell then.
     pub async fn take_room(self: &Arc<Core>, pool: PoolId, raw: u64) -> Result<RoomHold, Errno> {
         if let Some(hold) = self.rooms.take(pool, raw) {
             return Ok(hold);
         }
+        let end = tokio::time::Instant::now() + self.patience() / 2;
         let _one =
             self.patient("somebody else's question for room", None, self.rooms.asking().lock()).await?;
-        let end = tokio::time::Instant::now() + self.patience() / 2;
+        let mut untold = false;
         // A large piece first; near the end of the pdisks only what is needed.
         let mut pieces = [raw.max(self.tunables.reserve_bytes), raw].into_iter().peekable();
         while let Some(&bytes) = pieces.peek() {
@@ -42,12 +44,13 @@ impl Core {
                     self.calls.alive(tokio::time::sleep(ASK_AGAIN)).await?;
                     continue;
                 }
-                Err(Errno::ENOSPC | Errno(libc::EAGAIN)) => {}
+                Err(error @ (Errno::ENOSPC | Errno(libc::EAGAIN))) => untold = error != Errno::ENOSPC,
                 Err(error) => return Err(error),
             }
             pieces.next();
         }
-        self.rooms.take(pool, raw).ok_or(Errno::ENOSPC)
+        // Pdisks that do not report are no full ones.
+        self.rooms.take(pool, raw).ok_or(if untold { Errno::EIO } else { Errno::ENOSPC })
     }
 
     /// Room that was set aside for an inode and not used.

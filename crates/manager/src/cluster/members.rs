@@ -77,7 +77,8 @@ impl Cluster {
         let name = || node.map_or_else(|| format!("{:016x}", id.0), |node| self.node_name(node));
         let record = self.members.get(&id).cloned();
         let is_its = |there: &MemberRecord| {
-            (there.role, there.node) == (role, node) && (there.key == key || there.key == [0; 32])
+            (there.role, there.node) == (role, node)
+                && (there.key == key || !of_former && there.key == [0; 32])
         };
         if !record.as_ref().map_or(!of_former, is_its) {
             return no("that is not the certificate which the machine joined with; it joins with a new token (`ropewalk node \

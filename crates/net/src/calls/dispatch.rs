@@ -222,6 +222,7 @@ fn send_reply(conn: &Conn, request: &Header, since: Instant, mut response: Respo
     };
     // A closed connection has nobody to answer.
     let _ = if flush { conn.send(frame, false) } else { conn.cork(frame) };
+    conn.inbound.queued();
 }
 
 /// The handler's future, or what it answers if it panicked before there was one.

@@ -70,6 +70,8 @@ pub(crate) struct Admitted {
 struct State {
     active: IdMap<Active>,
     bytes: u64,
+    /// Answers that are on their way to the outbox.
+    answers: usize,
 }
 
 /// The requests of one connection that are not answered yet.
@@ -115,11 +117,18 @@ impl Inbound {
         Some(admitted)
     }
 
+    /// There is an answer; [`Inbound::queued`] says that the outbox has it.
     pub(crate) fn answered(&self, id: u64) {
         let mut state = self.lock();
+        state.answers += 1;
         if let Some(active) = state.active.remove(&id) {
             state.bytes -= active.bytes;
         }
+    }
+
+    /// An answer is in the outbox, or will never be.
+    pub(crate) fn queued(&self) {
+        self.lock().answers -= 1;
     }
 
     /// The caller of `id` no longer waits.
@@ -139,7 +148,8 @@ impl Inbound {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().active.is_empty()
+        let state = self.lock();
+        state.active.is_empty() && state.answers == 0
     }
 
     /// Looks at every request not answered yet.

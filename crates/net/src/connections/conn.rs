@@ -15,6 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use trust::Fingerprint;
 use wire::{
     frame::{FrameKind, Header},
     hello::Lane,
@@ -75,6 +76,8 @@ pub(crate) struct Conn {
     pub path: Option<Path>,
     /// The endpoint's choice of protection for which it was made.
     choice: u64,
+    /// The authority of the certificate that this side has shown.
+    pub own: Fingerprint,
     pub core: Arc<Core>,
     pub group: Arc<Group>,
     pub socket: Socket,
@@ -113,6 +116,7 @@ impl Conn {
             opened: Instant::now(),
             path: accepted.path.clone(),
             choice: accepted.choice,
+            own: accepted.own,
             core: Arc::clone(&group.core),
             group: Arc::clone(group),
             socket,

@@ -28,25 +28,23 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Brings the connections that stand in line with what this process proves itself by from now on.
 pub(crate) fn begin(groups: &Arc<Groups>, before: &Identity, now: &Identity) {
-    let changed = before.signer() != now.signer();
-    if !changed && before.believed() == now.believed() {
+    if before.signer() == now.signer() && before.believed() == now.believed() {
         return;
     }
-    let began = changed.then(Instant::now);
     let all = groups.all();
     for conn in all.iter().filter(|group| !group.dials()).flat_map(|group| group.conns()) {
         conn.close_if_of_former_authority();
     }
-    groups.core.runtime.spawn(run(Arc::downgrade(groups), began));
+    groups.core.runtime.spawn(run(Arc::downgrade(groups)));
 }
 
-async fn run(groups: Weak<Groups>, began: Option<Instant>) {
+async fn run(groups: Weak<Groups>) {
     let until = Instant::now() + GRACE;
     loop {
         let Some(groups) = groups.upgrade().filter(|groups| !groups.is_shut()) else { return };
         let (all, over) = (groups.all(), Instant::now() >= until);
         drop(groups);
-        all.iter().filter(|group| group.dials()).for_each(|group| group.make_anew(began));
+        all.iter().filter(|group| group.dials()).for_each(|group| group.make_anew());
         if over {
             all.iter().flat_map(|group| group.conns()).for_each(|conn| conn.close_if_of_former_authority());
             return;
@@ -60,11 +58,10 @@ impl Group {
         self.lock().conns.clone()
     }
 
-    /// Connections from before `began`, and to peers whose authority is believed no more, give way to others.
-    fn make_anew(&self, began: Option<Instant>) {
-        let is_old = |conn: &&Arc<Conn>| {
-            !conn.have().leaving && (began.is_some_and(|began| conn.opened < began) || !conn.is_believed())
-        };
+    /// Connections for which a former certificate was shown, and to peers whose authority is believed no more, give way to others.
+    fn make_anew(&self) {
+        let own = self.core.identity().signer();
+        let is_old = |conn: &&Arc<Conn>| !conn.have().leaving && (conn.own != own || !conn.is_believed());
         let old: Vec<u64> = self.conns().iter().filter(is_old).map(|conn| conn.id).collect();
         if old.is_empty() {
             return;

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use trust::{Member, Visitor};
+use trust::{Fingerprint, Member, Visitor};
 use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
@@ -71,6 +71,8 @@ pub(crate) struct Accepted {
     pub path: Option<Path>,
     /// The endpoint's choice of protection for which it was made.
     pub choice: u64,
+    /// The authority of the certificate that this side has shown.
+    pub own: Fingerprint,
 }
 
 /// The connecting side.
@@ -86,7 +88,8 @@ pub(crate) async fn connect(
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
     let (list, choice) = core.cipher_list();
-    let (socket, shown) = tls::connect(&core.identity(), stream, lane).await?;
+    let identity = core.identity();
+    let (socket, shown) = tls::connect(&identity, stream, lane).await?;
     if socket.spoken().is_none() {
         return Err(parting::part(&socket, config.build.protocols, &parting::own_name(core)).await);
     }
@@ -135,7 +138,16 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             let session = SessionId(0);
             let (member, shown) = (shown.member.id, Arc::new(shown));
             let peer = Identity { node, process, role, member, shown, session, build };
-            let accepted = Accepted { peer, lane, conns_max, window, addresses, path: None, choice };
+            let accepted = Accepted {
+                peer,
+                lane,
+                conns_max,
+                window,
+                addresses,
+                path: None,
+                choice,
+                own: identity.signer(),
+            };
             Ok((socket.settle(protection, lane), accepted))
         }
     }
@@ -151,22 +163,22 @@ pub(crate) enum Came {
 /// The accepting side.
 pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, HandshakeError> {
     let (limit, began) = (core.config.connect_timeout, Instant::now());
-    let chosen = core.cipher_list();
-    let (socket, shown) =
-        match within(limit, tls::accept(&core.identity(), &mut stream, core.config.visitors)).await {
-            Ok(Shaken { records, spoken, cipher, shown }) => {
-                (Socket::sealed(stream, records, spoken, cipher), shown)
+    let (chosen, identity) = (core.cipher_list(), core.identity());
+    let (socket, shown) = match within(limit, tls::accept(&identity, &mut stream, core.config.visitors)).await
+    {
+        Ok(Shaken { records, spoken, cipher, shown }) => {
+            (Socket::sealed(stream, records, spoken, cipher), shown)
+        }
+        Err(error) => {
+            if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
+                // Its version does not know ours, and reads the number in a header.
+                let header = Header { kind: FrameKind::Welcome, ..Header::default() };
+                let _ = within(limit, async { Ok(stream.write_all(&header.encode()).await?) }).await;
             }
-            Err(error) => {
-                if let HandshakeError::Frame(FrameError::Version { .. }) = &error {
-                    // Its version does not know ours, and reads the number in a header.
-                    let header = Header { kind: FrameKind::Welcome, ..Header::default() };
-                    let _ = within(limit, async { Ok(stream.write_all(&header.encode()).await?) }).await;
-                }
-                read_out(&mut stream).await;
-                return Err(error);
-            }
-        };
+            read_out(&mut stream).await;
+            return Err(error);
+        }
+    };
     let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
     if socket.spoken().is_none() {
         let name = parting::own_name(core);
@@ -179,7 +191,7 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
         };
         return Ok(Came::Visitor(socket, said));
     };
-    match within(left, welcome(core, &socket, shown, chosen)).await {
+    match within(left, welcome(core, &socket, shown, chosen, identity.signer())).await {
         Ok((accepted, protection)) => Ok(Came::Member(socket.settle(protection, accepted.lane), accepted)),
         Err(error) => {
             // It was told.
@@ -239,6 +251,7 @@ async fn welcome(
     socket: &Socket,
     shown: Shown,
     (list, choice): (CipherList, u64),
+    own: Fingerprint,
 ) -> Result<(Accepted, Protection), HandshakeError> {
     let config = &core.config;
     let introduction: Introduction = match receive(socket).await? {
@@ -268,7 +281,7 @@ async fn welcome(
     let Introduction { node, process, role, session, lane, conns_max, window, build, .. } = introduction;
     let (member, shown) = (shown.member.id, Arc::new(shown));
     let peer = Identity { node, process, role, member, shown, session, build };
-    let accepted = Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None, choice };
+    let accepted = Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None, choice, own };
     Ok((accepted, protection))
 }
 

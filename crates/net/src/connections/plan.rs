@@ -266,6 +266,8 @@ impl Plan {
     /// What to do now, to have `bulk` bulk connections (0: none is needed yet). Calling it again without an
     /// event in between gives nothing new.
     pub(crate) fn steps(&mut self, now: Instant, have: &[Have], bulk: usize) -> Vec<Step> {
+        // One that was asked to be replaced may have ended before it was written down here.
+        self.replacing.retain(|id| have.iter().any(|h| h.id == *id));
         let mut steps = Vec::new();
         let live =
             |lane, rail| have.iter().filter(|h| h.lane == lane && h.rail == rail && !h.leaving).count();

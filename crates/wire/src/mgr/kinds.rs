@@ -4,7 +4,7 @@ use super::MgrRequest;
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
-    pub const NAMES: [&'static str; 58] = [
+    pub const NAMES: [&'static str; 59] = [
         "get_map",
         "wait_map",
         "register_server",
@@ -62,6 +62,7 @@ impl MgrRequest {
         "versions",
         "finalize",
         "may_use",
+        "authorities",
         "paths",
     ];
 

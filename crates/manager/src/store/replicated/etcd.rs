@@ -191,8 +191,16 @@ async fn renew(shared: Arc<Shared>) {
         let _ = tokio::time::timeout(RENEWAL, shared.won.notified()).await;
         let held = *shared.held.lock();
         if let Some(held) = held {
-            // Failing is met with the next commit, or the next look.
-            shared.renew(held).await;
+            // One member may be gone, or hang: others are asked before the lease is over. Failing is met with the next commit, or
+            // the next look.
+            for _ in 0..shared.clients.len() {
+                let turn = shared.turn.load(Ordering::Relaxed);
+                match tokio::time::timeout(RENEWAL, shared.renew(held)).await {
+                    Ok(Some(())) => break,
+                    Ok(None) => {}
+                    Err(_) => shared.next_member(turn),
+                }
+            }
         }
     }
 }
@@ -251,9 +259,13 @@ impl Shared {
         };
         let member = &self.place.endpoints[turn % self.clients.len()];
         *self.failure.lock() = format!("etcd at {member}: {failure}");
-        // Whoever fails at the same time moves it once.
-        let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+        self.next_member(turn);
         None
+    }
+
+    /// Whoever fails at the same time moves it once.
+    fn next_member(&self, turn: usize) {
+        let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Renews the lease. That this was done counts only if the leader's key is there afterwards: then nobody else can have it

@@ -99,9 +99,12 @@ fn member(path: &Path) -> Result<u64, StoreError> {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let number = random()?;
-                let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+                let new = path.with_extension("member.new");
+                let mut options = OpenOptions::new();
+                let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
                 writeln!(out, "{number:016x}")?;
                 out.sync_all()?;
+                fs::rename(&new, &file)?;
                 Ok(number)
             }
             Err(error) => Err(error),
