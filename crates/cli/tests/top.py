@@ -53,7 +53,8 @@ def main():
     ropewalk, directory = sys.argv[1:]
     command = [ropewalk, "top", "--dir", directory, "--over", "10min"]
     drawn = Terminal(command)
-    drawn.wait_for("mounts by client.*CLIENT.*/mnt")
+    # Its figures: that it does not answer yet would be said with its name as well.
+    drawn.wait_for(r"mounts by client.*CLIENT.*/mnt +[0-9.]+/s")
     drawn.press("\r")
     drawn.wait_for("mounts by file: client .*/mnt.*FILE.*/heavy")
     drawn.press("/heavy\r")

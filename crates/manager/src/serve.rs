@@ -27,6 +27,9 @@ use crate::{
 /// How long a server has for one batch of deletes.
 const DELETE_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether it may be answered again.
+const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
+
 /// A manager that serves.
 pub struct Running {
     manager: Manager,
@@ -124,6 +127,21 @@ impl Manager {
         }
         drop(map);
         if part { self.beyond_subtree(request.header.session, asked) } else { None }
+    }
+}
+
+impl Manager {
+    /// Waits until it is certain that no other manager has taken over by now; false: not before `expires`. Called after the
+    /// answer was found.
+    pub(crate) async fn is_confirmed(&self, expires: tokio::time::Instant) -> bool {
+        let Some(confirmed) = &self.inner().confirmed else { return true };
+        while !confirmed.holds() {
+            if tokio::time::Instant::now() + CONFIRM_PAUSE > expires {
+                return false;
+            }
+            tokio::time::sleep(CONFIRM_PAUSE).await;
+        }
+        true
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::tunables::parse_duration;
 use clap::{Args, Subcommand};
 
-use super::{Dir, Listing};
+use super::common::{Dir, Listing};
 
 const QUERY_EXAMPLES: &str = "\
 Examples:

@@ -12,10 +12,13 @@ use wire::{
 
 use crate::{
     args::Listing,
-    commands::{ask::node_status, nodes::RACK_MAX},
+    commands::ask::node_status,
     link::{self, Link},
     output::{self, begin_of},
 };
+
+/// Columns of a rack's name.
+pub const RACK_MAX: usize = 7;
 
 fn with_report<T>(listing: &Listing, show: impl AsyncFnOnce(Link, ClusterReport) -> Result<T>) -> Result<T> {
     let dir = listing.dir.open()?;

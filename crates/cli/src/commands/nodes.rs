@@ -11,7 +11,7 @@ use wire::{
 
 use super::{
     ask::{node_status, text},
-    listing::{PdiskRow, pdisk_rows},
+    listing::{PdiskRow, RACK_MAX, pdisk_rows},
     pdisks::find_node,
 };
 use crate::{
@@ -21,9 +21,8 @@ use crate::{
     output::{self, begin_of, end_of},
 };
 
-/// Columns of a name, of a rack's, and of an address.
+/// Columns of a name, and of an address.
 const NAME_MAX: usize = 15;
-pub const RACK_MAX: usize = 7;
 const ADDRESS_MAX: usize = 21;
 
 #[derive(Serialize)]

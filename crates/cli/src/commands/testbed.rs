@@ -106,12 +106,24 @@ struct HostBytes {
 }
 
 fn shown(testbed: Testbed) -> Result<Shown> {
-    let stands = testbed.stands();
+    let mut stands = testbed.stands();
     let mut link_bytes = Vec::new();
     for host in testbed.hosts.iter().filter(|_| stands) {
-        link_bytes.push(HostBytes { host: host.name.clone(), links: testbed.link_bytes(host)? });
+        match testbed.link_bytes(host) {
+            Ok(links) => link_bytes.push(HostBytes { host: host.name.clone(), links }),
+            // It is being removed.
+            Err(_) if !testbed.stands() => {
+                (stands, link_bytes) = (false, Vec::new());
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(Shown { stands, processes: testbed.pids()?, link_bytes, testbed })
+    let processes = match testbed.pids() {
+        Err(_) if !testbed.stands() => Vec::new(),
+        found => found?,
+    };
+    Ok(Shown { stands, processes, link_bytes, testbed })
 }
 
 fn status(json: bool) -> Result<()> {

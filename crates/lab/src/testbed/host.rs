@@ -56,6 +56,13 @@ fn path(netns: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(netns)
 }
 
+/// Whether there is such a namespace: while one is made or removed its file is there without it.
+pub(super) fn is_there(netns: &str) -> bool {
+    /// `NSFS_MAGIC`, linux/magic.h.
+    const NAMESPACES: u64 = 0x6e73_6673;
+    rustix::fs::statfs(path(netns)).is_ok_and(|found| found.f_type as u64 == NAMESPACES)
+}
+
 fn enter(netns: &File) -> io::Result<()> {
     use std::os::fd::AsFd;
     Ok(move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?)

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{
     description::Testbed,
     error::TestbedError,
+    host,
     run::run,
     spec::{self, PREFIX},
     tree,
@@ -177,6 +178,6 @@ impl Testbed {
 
     /// Whether all its namespaces are there.
     pub fn stands(&self) -> bool {
-        self.hosts.iter().all(|h| Path::new("/run/netns").join(&h.netns).exists())
+        self.hosts.iter().all(|h| host::is_there(&h.netns))
     }
 }

@@ -14,11 +14,12 @@ use std::io::{self, IoSlice, IoSliceMut};
 use aws_lc_rs::{constant_time, hkdf};
 use rustls::ConnectionTrafficSecrets;
 
-use super::{HEAD, Open, Records, Seal, broken, rest::Rest};
+use super::{
+    HEAD, Open, Records, Seal, broken,
+    rest::{PIECE_MAX, Rest},
+};
 use crate::connections::gmac::{Gmac, KEY, NONCE, TAG};
 
-/// Most bytes of a piece.
-pub(crate) const PIECE_MAX: usize = 256 << 10;
 /// In the place of a record's type, none of which has it.
 const PIECE: u8 = 128;
 /// What is behind the bytes that are read into their place: the last one, and the tag.

@@ -2,7 +2,10 @@
 
 use std::io::IoSlice;
 
-use super::{CONTENT_MAX, LARGE, pieces::PIECE_MAX};
+use super::{CONTENT_MAX, LARGE};
+
+/// Most bytes of a piece of a payload that goes in the clear with a tag.
+pub(super) const PIECE_MAX: usize = 256 << 10;
 
 /// What of several slices is not sealed yet.
 pub(super) struct Rest<'a, 'b> {
