@@ -85,6 +85,7 @@ pub enum AdviseCommand {
         root: PathBuf,
     },
     /// The settings of a Storage Scale dump as tunables of Ropewalk, and what becomes of the rest
+    #[command(after_help = "Example:\n  mmdiag --config | ropewalk advise import-scale -")]
     ImportScale(ImportScale),
     /// In what two machines differ
     #[command(after_help = "Example:\n  ropewalk advise diff host1.tar host2.tar")]

@@ -154,6 +154,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
 }
 
 /// Who has connected.
+#[expect(clippy::large_enum_variant, reason = "one for each connection, taken apart at once")]
 pub(crate) enum Came {
     Member(Socket, Accepted),
     /// Who has no certificate, and what it says.
