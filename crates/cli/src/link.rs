@@ -7,22 +7,26 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
+use stripe::{AskError, Managers};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::cluster_dir::{Addrs, ClusterDir};
+use crate::cluster_dir::ClusterDir;
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it waits for a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint that only connects, for one cluster. Clones share it.
 #[derive(Clone)]
 pub struct Link {
     endpoint: Endpoint,
-    manager: Addrs,
+    managers: Managers,
 }
 
 impl Link {
@@ -35,23 +39,27 @@ impl Link {
     pub fn of(dir: &ClusterDir, name: String) -> Result<Link> {
         let roles = [Role::Admin, Role::Server, Role::Client];
         let config = EndpointConfig { conns_max: 1, name, ..dir.endpoint_as(&roles)? };
-        Ok(Link { endpoint: Endpoint::start(config)?, manager: dir.file.manager.clone() })
+        Ok(Link { endpoint: Endpoint::start(config)?, managers: dir.managers.clone() })
     }
 
     /// The same over a process's own end of the network.
-    pub fn over(endpoint: &Endpoint, manager: &Addrs) -> Link {
-        Link { endpoint: endpoint.clone(), manager: manager.clone() }
+    pub fn over(endpoint: &Endpoint, managers: &Managers) -> Link {
+        Link { endpoint: endpoint.clone(), managers: managers.clone() }
     }
 
-    /// Asks the manager.
+    /// Asks the active manager.
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
-        let body = self
-            .call(&self.manager, Service::Manager, frame::encode(request), PATIENCE)
-            .await
-            .with_context(|| {
-                format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
-            })?;
-        match frame::decode(&body).context("decode the manager's answer")? {
+        let (body, deadline) = (frame::encode(request), Instant::now() + PATIENCE);
+        let make = || call(Service::Manager, body.clone(), deadline);
+        let reply = self.managers.ask(&self.endpoint, make).await.map_err(|error| match error {
+            AskError::Call(error) => error.into(),
+            other => anyhow::Error::new(other),
+        });
+        let asked = || {
+            let places = self.managers.places();
+            format!("ask the manager at {places}; is the cluster up? (`ropewalk up` starts it)")
+        };
+        match reply.with_context(asked)? {
             MgrReply::Error(error) => Err(error).context("the manager refused"),
             reply => {
                 // Whoever learns from the map where others are, learns who of them is shut out.
@@ -91,13 +99,17 @@ impl Link {
         body: Vec<u8>,
         patience: Duration,
     ) -> Result<bytes::Bytes> {
-        let call = Call {
-            lane: Lane::Control,
-            idempotent: true,
-            patience: Some(Duration::from_secs(1).min(patience)),
-            ..Call::new(service, 0, body, Instant::now() + patience)
-        };
+        let call = call(service, body, Instant::now() + patience);
         Ok(self.endpoint.peer(addrs).call(call).await?.body)
+    }
+}
+
+fn call(service: Service, body: Vec<u8>, deadline: Instant) -> Call {
+    Call {
+        lane: Lane::Control,
+        idempotent: true,
+        patience: Some(CONNECT_PATIENCE),
+        ..Call::new(service, 0, body, deadline)
     }
 }
 

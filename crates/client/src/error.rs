@@ -1,7 +1,7 @@
 //! Errors of the client: [`Errno`] for POSIX calls, [`MountError`] for what stops a mount, and
 //! [`CallError`] / [`BlockError`] for what the parts below answer.
 
-use std::{fmt, net::SocketAddr};
+use std::fmt;
 
 use base::units::human_size;
 use thiserror::Error;
@@ -80,12 +80,11 @@ pub enum MountError {
     Manager(#[from] CallError),
     /// It gave none at all, for as long as it was asked.
     #[error(
-        "the manager at {} does not answer ({reason}); is the cluster up? (`ropewalk up` starts it)",
-        list(manager)
+        "the manager at {manager} does not answer ({reason}); is the cluster up? (`ropewalk up` starts it)"
     )]
     NoManager {
-        /// Its addresses.
-        manager: Vec<SocketAddr>,
+        /// The addresses at which it was looked for.
+        manager: String,
         /// What came of the last attempt.
         reason: String,
     },
@@ -141,8 +140,4 @@ pub enum MountError {
         /// The largest that is accepted, bytes.
         max: u64,
     },
-}
-
-fn list(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" or ")
 }

@@ -5,7 +5,6 @@
 //! worthless, so the mount is dead and says so.
 
 use std::{
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,8 +14,8 @@ use net::Endpoint;
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use stripe::{
-    ClusterView, IoConfig, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, NetTransport,
-    NsdTransport, Registered, Registrar, RegistrarError, StripeError, StripeIo,
+    ClusterView, IoConfig, LinkError, ManagerLink, Managers, Membership, MembershipConfig, NetManager,
+    NetTransport, NsdTransport, Registered, Registrar, RegistrarError, StripeError, StripeIo,
 };
 use wire::{
     credentials::Squash,
@@ -32,8 +31,8 @@ use crate::{
 /// What to mount, and as whom.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Addresses of the manager.
-    pub manager: Vec<SocketAddr>,
+    /// The managers that are known.
+    pub managers: Managers,
     /// Name of the file system.
     pub fs: String,
     /// Mount point, for people.
@@ -127,7 +126,7 @@ pub async fn resolve_unmounted(endpoint: &Endpoint, config: ClientConfig) -> Res
 }
 
 fn manager_link(endpoint: &Endpoint, config: &ClientConfig) -> Arc<dyn ManagerLink> {
-    Arc::new(NetManager::new(endpoint.clone(), config.manager.clone()))
+    Arc::new(NetManager::new(endpoint.clone(), config.managers.clone()))
 }
 
 async fn open_session(
@@ -224,7 +223,7 @@ impl SessionOpener {
                 MountError::Refused { fs: self.config.fs.clone(), reason }
             }
             RegistrarError::Retry(error) => {
-                MountError::NoManager { manager: self.config.manager.clone(), reason: error.to_string() }
+                MountError::NoManager { manager: self.config.managers.places(), reason: error.to_string() }
             }
             other => MountError::Manager(CallError::Deadline(other.to_string())),
         }

@@ -95,7 +95,7 @@ async fn mount(tunables: &[(&'static str, &'static str)]) -> (Arc<Manager>, Resu
         closed: AtomicU64::new(0),
     });
     let config = ClientConfig {
-        manager: Vec::new(),
+        managers: stripe::Managers::at(&[]),
         fs: "fs1".into(),
         mount: "/mnt".into(),
         process: ProcessIdent::default(),

@@ -155,6 +155,7 @@ impl State {
             b'c' => is::<keys::BuildRecord>(key, value)?,
             b'w' => is::<NodeRecord>(key, value)?,
             b'g' => is::<keys::RackRecord>(key, value)?,
+            b'@' => is::<keys::ManagerRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,
             b'u' => is::<EndingRecord>(key, value)?,

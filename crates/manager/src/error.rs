@@ -99,6 +99,11 @@ pub enum ManagerError {
 }
 
 impl ManagerError {
+    /// The table is too far behind the journal, and is copied anew.
+    pub fn is_behind(&self) -> bool {
+        matches!(self, ManagerError::Store(StoreError::Behind { .. }))
+    }
+
     /// Another process has the store open.
     pub fn is_in_use(&self) -> bool {
         matches!(self, ManagerError::Store(StoreError::InUse { .. }))

@@ -263,6 +263,7 @@ pub fn first_state(
         limited: Vec::new(),
         level: 0, // stands in the record of the format
         racks: spec.racks.clone(),
+        managers: Vec::new(),
     };
     map.nodes.iter_mut().for_each(|node| node.session = None);
     for pdisk in &mut map.pdisks {

@@ -403,6 +403,18 @@ pub fn rack_key(node: NodeId) -> Vec<u8> {
     Key::new(b'g').u32(node.0).done()
 }
 
+/// `@ NAME`: a manager, where there can be several.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ManagerRecord {
+    /// "ip:port" at which it answers.
+    pub addrs: Vec<String>,
+}
+record!(ManagerRecord, "manager", 1);
+/// `@ NAME`
+pub fn manager_key(name: &str) -> Vec<u8> {
+    Key::new(b'@').bytes(name.as_bytes()).done()
+}
+
 /// `c NODE`: what the node's server ran when it was heard last. Only from [`wire::version::LEVEL_BUILDS_KEPT`] on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BuildRecord {

@@ -54,4 +54,4 @@ pub use error::ManagerError;
 pub use format::{Spec, accept_loss, format, restore};
 pub use manager::{Caller, Manager, Options, Replicated};
 pub use reaper::Deleter;
-pub use serve::Running;
+pub use serve::{Running, serve_standby};

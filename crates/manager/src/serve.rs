@@ -21,7 +21,7 @@ use crate::{
     Caller, Manager, ManagerError,
     reaper::{self, Deleter},
     statistics,
-    store::StoreError,
+    store::{Following, StoreError},
 };
 
 /// How long a server has for one batch of deletes.
@@ -29,6 +29,18 @@ const DELETE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether it may be answered again.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
+
+/// A manager that may have been deposed keeps those who ask for so long, if there are others to ask.
+const UNSURE_MAX: Duration = Duration::from_secs(1);
+
+/// Answers all who ask a manager that is not the active one that it is not, and which one is.
+pub fn serve_standby(endpoint: &Endpoint, following: Following) {
+    let handler = net::handler_fn(move |_| {
+        let refusal = MgrReply::Error(MgrError::NotActive { active: following.leader() });
+        async move { Response::ok(frame::encode(&refusal)) }
+    });
+    endpoint.serve(Service::Manager, handler);
+}
 
 /// A manager that serves.
 pub struct Running {
@@ -145,6 +157,41 @@ impl Manager {
     }
 }
 
+impl Manager {
+    /// Resolves when it has not been certain for a while that it leads, where others could be asked: it may never be again.
+    async fn unsure(&self) {
+        let Some(confirmed) = &self.inner().confirmed else { return std::future::pending().await };
+        let mut since = Instant::now();
+        loop {
+            tokio::time::sleep(UNSURE_MAX / 4).await;
+            if confirmed.holds() || self.inner().map.borrow().managers.len() < 2 {
+                since = Instant::now();
+            }
+            if since.elapsed() > UNSURE_MAX {
+                return;
+            }
+        }
+    }
+
+    /// What a caller hears, who stops waiting then. What is asked goes on, if it has begun, when nobody waits for it any more.
+    async fn reply(&self, caller: Caller, asked: MgrRequest) -> MgrReply {
+        let work = async {
+            let reply = self.handle(caller, asked).await;
+            match self.is_confirmed(caller.expires).await {
+                true => reply,
+                false => MgrReply::Error(MgrError::Store(
+                    "it is not certain that this manager still leads: etcd does not say so".to_owned(),
+                )),
+            }
+        };
+        tokio::select! {
+            // Not polled again once the other is ready: what the store has taken over goes on there.
+            reply = work => reply,
+            () = self.unsure() => MgrReply::Error(MgrError::NotActive { active: None }),
+        }
+    }
+}
+
 struct Front {
     manager: Manager,
 }
@@ -174,12 +221,7 @@ impl Handler for Front {
             let (session, member) = (request.header.session, request.peer.member);
             let (expires, build) = (request.expires.into(), Some(request.peer.build));
             let caller = Caller { session, member, expires, build };
-            let mut reply = manager.handle(caller, decoded).await;
-            if !manager.is_confirmed(expires).await {
-                let reason = "it is not certain that this manager still leads: etcd does not say so";
-                reply = MgrReply::Error(MgrError::Store(reason.to_owned()));
-            }
-            let reply = Response::ok(frame::encode(&reply));
+            let reply = Response::ok(frame::encode(&manager.reply(caller, decoded).await));
             statistics::answered(&request);
             reply
         })

@@ -29,8 +29,8 @@ pub use error::{Fault, StripFault, StripFaults, StripeError};
 pub use geometry::{Geometry, clip, covers_all, normalise, parity_ranges, subtract, union};
 pub use io::StripeIo;
 pub use membership::{
-    InForce, LinkError, ManagerLink, Membership, MembershipConfig, NetManager, Registered, Registrar,
-    RegistrarError,
+    AskError, InForce, LinkError, ManagerLink, Managers, Membership, MembershipConfig, NetManager,
+    Registered, Registrar, RegistrarError,
 };
 pub use meta::BlockMeta;
 pub use pieces::Pieces;

@@ -18,7 +18,7 @@ const MANAGERS_MAX: usize = 16;
 /// A token. It is shown in full: whoever prints one means to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What who joins with it will be: server, client or admin.
+    /// What who joins with it will be: server, client, admin or manager.
     pub role: Role,
     /// Its number.
     pub id: u64,
@@ -59,7 +59,8 @@ impl Token {
                 "server" => Role::Server,
                 "client" => Role::Client,
                 "admin" => Role::Admin,
-                _ => return Err(NoToken("its role is not server, client or admin")),
+                "manager" => Role::Manager,
+                _ => return Err(NoToken("its role is not server, client, admin or manager")),
             },
             id: u64::from_str_radix(id, 16).map_err(|_| NoToken("its number is damaged"))?,
             expires: expires.parse().map_err(|_| NoToken("its time is damaged"))?,
@@ -75,6 +76,7 @@ impl fmt::Display for Token {
         let role = match self.role {
             Role::Server => "server",
             Role::Admin => "admin",
+            Role::Manager => "manager",
             _ => "client",
         };
         let managers: Vec<String> = self.managers.iter().map(SocketAddr::to_string).collect();
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read_and_what_is_cut_is_not() {
-        for role in [Role::Server, Role::Client, Role::Admin] {
+        for role in [Role::Server, Role::Client, Role::Admin, Role::Manager] {
             let token = Token {
                 role,
                 id: 0x1234,

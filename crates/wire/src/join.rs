@@ -3,7 +3,7 @@
 use base::{CipherList, ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::hello::Role;
+use crate::{hello::Role, map::ManagerEntry};
 
 /// A machine that has a token asks to be let in. It has seen by then that it speaks to the manager of the token's cluster.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +48,8 @@ pub enum VisitReply {
     },
     /// The new certificate.
     Renewed(Box<Signed>),
+    /// This manager is not the active one: another one is to be asked.
+    NotActive,
 }
 
 /// A certificate, and what goes with it.
@@ -76,4 +78,26 @@ pub struct Joined {
     pub signed: Signed,
     /// How connections are protected, where the cluster's tunable says nothing.
     pub cipher_list: CipherList,
+    /// Those that there are by now, where there can be several.
+    pub managers: Vec<ManagerEntry>,
+    /// What one more manager needs; none for others.
+    pub manager: Option<ManagerKeys>,
+}
+
+/// What makes a machine a manager of its cluster: as such it signs certificates, and has the journal. Whoever has it owns the data.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerKeys {
+    /// What the authority's key is made from, as `cluster.toml` has it.
+    pub secret: String,
+    /// The one before, while it is exchanged.
+    pub former_secret: Option<String>,
+    /// Where the journal is, as the text of `cluster.toml`.
+    pub etcd: String,
+}
+
+/// Not shown, whatever it is.
+impl std::fmt::Debug for ManagerKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ManagerKeys")
+    }
 }

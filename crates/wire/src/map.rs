@@ -1,6 +1,8 @@
 //! The cluster map: who is in the cluster, which pdisks count, how pools are laid out, whose sessions
 //! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
 
+use std::net::SocketAddr;
+
 use base::{
     ClusterId, Epoch, FsId, GroupId, Incarnation, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId,
     StripIndex,
@@ -36,6 +38,24 @@ pub struct ClusterMap {
     pub level: u16,
     /// The racks that nodes are in, by rising node; who is not here is in none that is known.
     pub racks: Vec<NodeRack>,
+    /// The managers, by rising name, where there can be several; one of them is active, which is known by asking any.
+    pub managers: Vec<ManagerEntry>,
+}
+
+/// A manager.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ManagerEntry {
+    /// Its name, for people and commands.
+    pub name: String,
+    /// "ip:port" at which it answers; several are rails.
+    pub addrs: Vec<String>,
+}
+
+impl ManagerEntry {
+    /// Its addresses, as far as they are some.
+    pub fn sockets(&self) -> Vec<SocketAddr> {
+        self.addrs.iter().filter_map(|addr| addr.parse().ok()).collect()
+    }
 }
 
 /// The rack of a node: what is lost together.

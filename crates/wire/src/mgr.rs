@@ -11,7 +11,7 @@ use crate::{
     credentials::Credentials,
     hello::Role,
     lock::{LockAnswer, LockReport, LockRequest},
-    map::{ClusterMap, FailureDomain, FsEntry, Limits},
+    map::{ClusterMap, FailureDomain, FsEntry, Limits, ManagerEntry},
     owned::{OwnedRun, Owner},
     token::{Need, Recall, Token},
 };
@@ -443,7 +443,7 @@ pub enum MgrRequest {
         token: u64,
         /// SHA-256 of its secret.
         hash: [u8; 32],
-        /// What the machine will be: server, client or admin.
+        /// What the machine will be: server, client, admin or manager.
         role: Role,
         /// Until then, seconds since 1970; at most [`INVITED_FOR_MAX`] from `now` on.
         expires: u64,
@@ -490,6 +490,23 @@ pub enum MgrRequest {
         fs: FsId,
         /// At most [`PATHS_MAX`].
         files: Vec<InodeNo>,
+    },
+    /// There is one more manager, or it is at other addresses. Asking again is harmless.
+    ManagerSet(ManagerEntry),
+    /// A manager is none any more. Not the active one.
+    ManagerRemove {
+        /// Its name.
+        name: String,
+    },
+    /// The active manager ends what it is at, and another one becomes the active one.
+    Resign {
+        /// Its name.
+        to: String,
+    },
+    /// A part of all that the manager stores. A manager asks for it that has nothing yet.
+    CopyTable {
+        /// From behind this key on.
+        after: Vec<u8>,
     },
 }
 
@@ -784,6 +801,19 @@ pub enum MgrReply {
     Authorities(Box<AuthorityReport>),
     /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
     Paths(Vec<Vec<u8>>),
+    /// See [`MgrRequest::CopyTable`].
+    TablePart {
+        /// Which journal goes on with it.
+        journal: u64,
+        /// The last record of that that is surely in this part.
+        applied: u64,
+        /// The CRC in that record; 0: it has none.
+        crc: u32,
+        /// Keys with their values, by rising key.
+        records: Vec<(Vec<u8>, Vec<u8>)>,
+        /// There are more behind.
+        more: bool,
+    },
 }
 
 /// Why the manager did not do it.
@@ -818,4 +848,13 @@ pub enum MgrError {
     /// The manager's store failed; it stops.
     #[error("store: {0}")]
     Store(String),
+    /// This manager is not the active one: nothing was answered, ask that one.
+    #[error("this manager is not active{}", match .active {
+        Some(active) => format!("; active is {} at {}", active.name, active.addrs.join(", ")),
+        None => ", and does not know which one is".to_owned(),
+    })]
+    NotActive {
+        /// As far as it knows.
+        active: Option<ManagerEntry>,
+    },
 }

@@ -1,7 +1,7 @@
 //! What a cluster holds, who uses it, and what it runs: versions, file systems, pools, the manager's store, clients, tokens,
 //! locks, events, tunables.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use base::ByteSize;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
@@ -193,6 +193,45 @@ pub enum Manager {
                       ropewalk manager migrate --dir /data/rope --to-file"
     )]
     Migrate(Box<Migrate>),
+    /// The managers, which of them is active, and how far the others are behind
+    #[command(
+        after_help = "Example:\n  ropewalk manager list --dir /data/rope --json | jq '.[] | select(.active) | .name'"
+    )]
+    List(Listing),
+    /// One more manager on this machine, which follows the active one. On another machine it joins with a token
+    #[command(
+        after_help = "Examples:\n  ropewalk manager add --dir /data/rope m2                  on a machine that has one\n  \
+                      ropewalk node token --dir /data/rope --role manager     there, and on another machine:\n  \
+                      ropewalk join --dir /data/rope-manager TOKEN --address 192.0.2.2"
+    )]
+    Add(ManagerAdd),
+    /// A manager is none any more; not the active one
+    #[command(after_help = "Example:\n  ropewalk manager remove --dir /data/rope m2")]
+    Remove(ManagerName),
+    /// Make a manager the active one: operations pause for less than a second
+    #[command(after_help = "Example:\n  ropewalk manager promote --dir /data/rope m2")]
+    Promote(ManagerName),
+}
+
+#[derive(Args)]
+pub struct ManagerName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
+}
+
+#[derive(Args)]
+pub struct ManagerAdd {
+    #[command(flatten)]
+    pub name: ManagerName,
+    /// Addresses at which others reach it, one for each of this machine's networks: separated by commas [default: as of the manager
+    /// that is here]
+    #[arg(long, value_delimiter = ',')]
+    pub address: Vec<IpAddr>,
+    /// Its TCP port [default: the next that is free]
+    #[arg(long)]
+    pub port: Option<u16>,
 }
 
 #[derive(Args)]

@@ -12,9 +12,9 @@ use super::{
 };
 
 /// The manager's port, unless told otherwise.
-const MANAGER_PORT: &str = "7450";
+pub const MANAGER_PORT: u16 = 7450;
 /// That of a node.
-const NODE_PORT: &str = "7451";
+pub const NODE_PORT: u16 = 7451;
 
 #[derive(Args)]
 pub struct Init {
@@ -30,7 +30,7 @@ pub struct Init {
     #[arg(long, required = true, value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// The manager's TCP port; the node has the next one
-    #[arg(long, default_value = MANAGER_PORT)]
+    #[arg(long, default_value_t = MANAGER_PORT)]
     pub port: u16,
     /// A directory on a disk that becomes a pdisk; again for each
     #[arg(long, value_hint = ValueHint::DirPath)]
@@ -57,14 +57,14 @@ pub struct Join {
     pub dir: Dir,
     /// What `ropewalk node token` printed; `-`: from standard input
     pub token: String,
-    /// Servers: address of this machine, at which others reach it; several, one for each of its networks: separated by
+    /// Servers and managers: address of this machine, at which others reach it; several, one for each of its networks: separated by
     /// commas
     #[arg(long, value_delimiter = ',')]
     pub address: Vec<IpAddr>,
-    /// Servers: the node's TCP port
-    #[arg(long, default_value = NODE_PORT)]
-    pub port: u16,
-    /// The node's name [default: this machine's]
+    /// Servers and managers: the TCP port [default: 7451 of a node, 7450 of a manager]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// The node's or manager's name [default: this machine's]
     #[arg(long)]
     pub name: Option<String>,
     /// Servers: a directory on a disk that becomes a pdisk; again for each
@@ -90,6 +90,8 @@ pub enum JoinRole {
     Client,
     /// It gives commands, and mounts
     Admin,
+    /// It runs one more manager, and holds the cluster's secret: whoever is root there owns the data
+    Manager,
 }
 
 impl From<JoinRole> for Role {
@@ -98,6 +100,7 @@ impl From<JoinRole> for Role {
             JoinRole::Server => Role::Server,
             JoinRole::Client => Role::Client,
             JoinRole::Admin => Role::Admin,
+            JoinRole::Manager => Role::Manager,
         }
     }
 }

@@ -51,6 +51,9 @@ pub struct Up {
     pub port: Option<u16>,
     #[command(flatten)]
     pub journal: StoreArgs,
+    /// Managers on this machine, for trying: one is active, the others follow; with --store [default for a new cluster: 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=7))]
+    pub managers: Option<u32>,
     /// Come back when everything serves, instead of staying until Ctrl-C
     #[arg(long)]
     pub detach: bool,
@@ -78,9 +81,6 @@ pub struct Serve {
     /// Which process of the cluster: `manager`, `n1`, `n2`, ...
     #[arg(long)]
     pub name: String,
-    /// A manager with its journal in etcd: follow the one that leads, and take over when it is gone
-    #[arg(long)]
-    pub standby: bool,
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,

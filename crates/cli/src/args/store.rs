@@ -1,16 +1,16 @@
 //! Where a new cluster's manager has its journal.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueHint};
-use manager::store::Place;
+use manager::store::{BadPlace, Place};
 
 #[derive(Args, Default)]
 pub struct StoreArgs {
-    /// Where the manager's journal is: etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// for TLS [default: a file beside its
-    /// table, on one disk]
+    /// Where the manager's journal is: etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// for TLS; `etcd`, with `up` for trying:
+    /// three members of it on this machine [default: a file beside its table, on one disk]
     #[arg(long, value_name = "PLACE")]
-    pub store: Option<Place>,
+    pub store: Option<StoreAt>,
     /// The name by which etcd knows the manager
     #[arg(long, value_name = "NAME", requires_all = ["store", "etcd_password"])]
     pub etcd_user: Option<String>,
@@ -26,4 +26,27 @@ pub struct StoreArgs {
     /// TLS: its key, PEM
     #[arg(long, value_name = "FILE", requires = "etcd_cert", value_hint = ValueHint::FilePath)]
     pub etcd_key: Option<PathBuf>,
+}
+
+/// A place, or members of etcd of our own.
+#[derive(Clone)]
+pub enum StoreAt {
+    Place(Place),
+    Own,
+}
+
+impl FromStr for StoreAt {
+    type Err = BadPlace;
+    fn from_str(text: &str) -> Result<StoreAt, BadPlace> {
+        if text == "etcd" { Ok(StoreAt::Own) } else { text.parse().map(StoreAt::Place) }
+    }
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreAt::Place(place) => place.fmt(f),
+            StoreAt::Own => f.write_str("etcd"),
+        }
+    }
 }

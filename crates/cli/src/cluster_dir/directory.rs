@@ -16,9 +16,11 @@ use anyhow::{Context, Result, bail};
 use base::{ByteSize, CipherList, ClusterId, NodeId, PdiskId};
 use net::Secret;
 use serde::{Deserialize, Serialize};
+use stripe::Managers;
 use trust::Authorities;
+use wire::map::ManagerEntry;
 
-use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, renewal};
+use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, managers::ManagerFile, renewal};
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";
@@ -51,9 +53,9 @@ pub struct ClusterFile {
     /// How what the cluster's processes send each other is protected, where the cluster's tunable says nothing.
     #[serde(default)]
     pub cipher_list: CipherList,
-    /// Addresses of the manager.
+    /// Addresses of the manager; where there are several, of this machine's first, or of another one.
     pub manager: Addrs,
-    /// Whether this machine runs it.
+    /// Whether this machine runs one.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub manager_here: bool,
     /// Where `up` mounts fs1.
@@ -62,6 +64,9 @@ pub struct ClusterFile {
     /// Where the manager's journal is, if not in a file: only on the machine that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdFile>,
+    /// All managers, where there can be several (`managers.rs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub managers: Vec<ManagerFile>,
     /// The nodes of this machine.
     pub nodes: Vec<NodeFile>,
 }
@@ -128,6 +133,8 @@ pub struct ClusterDir {
     pub path: PathBuf,
     /// Its `cluster.toml`.
     pub file: ClusterFile,
+    /// By which all of this process that has opened it find the active manager.
+    pub managers: Managers,
 }
 
 impl ClusterDir {
@@ -137,7 +144,7 @@ impl ClusterDir {
             path: self.path.clone(),
             cluster: self.file.cluster_id()?,
             authorities: self.file.authorities()?,
-            manager: self.file.manager.clone(),
+            managers: self.managers.known().iter().flat_map(ManagerEntry::sockets).collect(),
         })
     }
 
@@ -220,18 +227,30 @@ impl ClusterDir {
         // An `up` that ended just before it would have taken it away. While it is there, a cluster that loses its
         // cluster.toml would be taken for a half made one.
         let _ = fs::remove_file(path.join(MARKER)); // where nothing may be removed, nothing is made either
-        Ok(Some(ClusterDir { path, file: parsed }))
+        Ok(Some(ClusterDir { path, managers: parsed.known_managers(), file: parsed }))
     }
 
     /// Writes `cluster.toml`, durably, and thereby makes it a cluster. The secrets stay as they are there by now: an exchange of them
-    /// may have begun since `file` was read.
+    /// may have begun since `file` was read. So does the list of managers.
     pub fn save(path: &Path, file: &ClusterFile) -> Result<()> {
         let _lock = lock(path)?;
         let mut file = file.clone();
-        if let Some(there) = ClusterDir::open_if_made(path)?.filter(|there| there.file.secret.is_some()) {
-            (file.secret, file.former_secret) = (there.file.secret, there.file.former_secret);
+        if let Some(ClusterDir { file: there, .. }) = ClusterDir::open_if_made(path)? {
+            if there.secret.is_some() {
+                (file.secret, file.former_secret) = (there.secret, there.former_secret);
+            }
+            if !there.managers.is_empty() {
+                file.set_managers(there.managers);
+            }
         }
         ClusterDir::write(path, &file)
+    }
+
+    /// Changes the file as it is now, durably; not if `change` says that nothing has changed.
+    pub fn change(path: &Path, change: impl FnOnce(&mut ClusterFile) -> bool) -> Result<()> {
+        let _lock = lock(path)?;
+        let mut file = ClusterDir::open(path)?.file;
+        if change(&mut file) { ClusterDir::write(path, &file) } else { Ok(()) }
     }
 
     /// Changes the secrets, durably and at once, by what they are now: the present one and the one before.
@@ -277,7 +296,9 @@ impl ClusterDir {
     pub fn close_to_others(&self) -> Result<u64> {
         let mut count = u64::from(access::close(&self.path)?)
             + u64::from(access::close(&self.path.join("cluster.toml"))?);
-        for part in ["run", "log", "manager", "nodes", "keys"].map(|part| self.path.join(part)) {
+        let own = self.servers().into_iter().map(|(name, _)| name);
+        let parts = ["run", "log", "manager", "nodes", "keys"].map(str::to_owned).into_iter().chain(own);
+        for part in parts.map(|part| self.path.join(part)) {
             if part.exists() {
                 count += access::close_all(&part)?;
             }
@@ -313,15 +334,17 @@ impl ClusterDir {
         self.path.join("log").join(format!("{name}.log"))
     }
 
-    /// The manager's data.
+    /// The data of this machine's first manager.
     pub fn manager_dir(&self) -> PathBuf {
         self.path.join("manager")
     }
 
-    /// The server processes of this machine with their addresses, the manager first.
+    /// The server processes of this machine with their addresses, managers first, members of etcd last.
     pub fn servers(&self) -> Vec<(String, Addrs)> {
-        let manager = self.file.manager_here.then(|| ("manager".to_owned(), self.file.manager.clone()));
-        manager.into_iter().chain(self.file.nodes.iter().map(|n| (n.name.clone(), n.addr.clone()))).collect()
+        let managers = self.file.own_managers().into_iter().map(|own| (own.local, own.entry.addr));
+        let nodes = self.file.nodes.iter().map(|n| (n.name.clone(), n.addr.clone()));
+        let etcd = self.file.etcd.iter().flat_map(|etcd| &etcd.members);
+        managers.chain(nodes).chain(etcd.map(|member| (member.name.clone(), member.addr.into()))).collect()
     }
 
     /// Their names.
@@ -392,6 +415,7 @@ mod tests {
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
             etcd: None,
+            managers: Vec::new(),
             mount: Some("/mnt/c".into()),
             nodes: vec![NodeFile {
                 id: NodeId(1),

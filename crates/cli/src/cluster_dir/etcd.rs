@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{self, Path, PathBuf},
 };
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use manager::store::Place;
 use serde::{Deserialize, Serialize};
 
-use crate::args::StoreArgs;
+use crate::args::{StoreArgs, StoreAt};
 
 /// `[etcd]` in `cluster.toml`.
 #[derive(Serialize, Deserialize, Clone)]
@@ -29,12 +30,26 @@ pub struct EtcdFile {
     pub cert: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// Members that this machine runs itself, for trying: all there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<EtcdMember>,
+}
+
+/// A member of etcd that `up` starts and `down` ends.
+#[derive(Serialize, Deserialize, Clone)]
+pub struct EtcdMember {
+    /// What its files here are named by, and its data.
+    pub name: String,
+    /// Where managers reach it.
+    pub addr: SocketAddr,
+    /// Where the other members do.
+    pub peer: SocketAddr,
 }
 
 impl EtcdFile {
     /// What the options say; none: the journal is a file.
     pub fn asked(args: &StoreArgs) -> Result<Option<EtcdFile>> {
-        let Some(place) = &args.store else { return Ok(None) };
+        let Some(StoreAt::Place(place)) = &args.store else { return Ok(None) };
         if place.tls != args.etcd_ca.is_some() {
             bail!(
                 "--store {place}: etcds:// and --etcd-ca FILE, the certificate of etcd's authority, go together"
@@ -53,7 +68,15 @@ impl EtcdFile {
             ca: there(&args.etcd_ca)?,
             cert: there(&args.etcd_cert)?,
             key: there(&args.etcd_key)?,
+            members: Vec::new(),
         }))
+    }
+
+    /// One of members of our own: they are reached by nobody else, since they listen on loopback, and prove themselves to nobody.
+    pub fn own(members: Vec<EtcdMember>) -> EtcdFile {
+        let addrs: Vec<String> = members.iter().map(|member| member.addr.to_string()).collect();
+        let place = format!("etcd://{}/ropewalk", addrs.join(","));
+        EtcdFile { place, user: None, password: None, ca: None, cert: None, key: None, members }
     }
 
     /// The place.

@@ -10,7 +10,7 @@ use super::{
     ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, NodeFile, PdiskFile,
     make::{self, Plan},
 };
-use crate::args::Init;
+use crate::args::{Init, StoreAt};
 
 /// Longest name of a cluster, bytes.
 const NAME_MAX: usize = 63;
@@ -49,6 +49,11 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
     });
     let node =
         NodeFile { id: NodeId(1), name: node_name, addr: node, pdisks: pdisks.collect::<Result<_>>()? };
+    if matches!(args.journal.store, Some(StoreAt::Own)) {
+        bail!(
+            "--store etcd is for `up`, to try it on one machine; name the members: etcd://HOST,HOST,HOST/PREFIX"
+        );
+    }
     let clear = args.address.iter().all(std::net::IpAddr::is_loopback);
     let file = ClusterFile {
         format: ClusterDir::format(),
@@ -62,6 +67,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         manager,
         manager_here: true,
         etcd: EtcdFile::asked(&args.journal)?,
+        managers: Vec::new(),
         mount: None,
         nodes: vec![node],
     };

@@ -13,8 +13,10 @@ use layout::{Code, LayoutTable, PdiskDesc};
 use wire::map::{FsEntry, NodeRack, PoolEntry, PoolPdisk};
 
 use crate::{
-    args::Up,
-    cluster_dir::{Addrs, ClusterDir, ClusterFile, EtcdFile, NodeFile, PdiskFile, access},
+    args::{StoreAt, Up},
+    cluster_dir::{
+        Addrs, ClusterDir, ClusterFile, EtcdFile, EtcdMember, ManagerFile, NodeFile, PdiskFile, access,
+    },
     interrupt::{self, Interrupted},
     output,
     process::mounts,
@@ -22,6 +24,8 @@ use crate::{
 
 /// The first pool.
 const POOL: PoolId = PoolId(1);
+/// Members of etcd that `up --store etcd` runs.
+const ETCD_MEMBERS: usize = 3;
 /// Smaller pdisks would be all log and reserve.
 const PDISK_SIZE_MIN: u64 = 64 * units::MIB;
 
@@ -117,7 +121,18 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
 
     let listen = args.listen.unwrap_or(Ipv4Addr::LOCALHOST.into());
     check_listen("--listen", listen)?;
-    let listeners = reserve_ports(listen, args.port, nodes)?;
+    let own_etcd = matches!(args.journal.store, Some(StoreAt::Own));
+    let managers = args.managers.unwrap_or(1);
+    if managers > 1 && args.journal.store.is_none() {
+        bail!(
+            "--managers {managers}: several follow one journal, which is in etcd; add --store etcd, or --store etcd://..."
+        );
+    }
+    // After those of one manager and the nodes: of further managers, and of etcd two for each member.
+    let further = managers as usize - 1;
+    let beside = further + if own_etcd { 2 * ETCD_MEMBERS } else { 0 };
+    let listeners = reserve_ports(listen, args.port, nodes + beside as u32)?;
+    let further_at = nodes as usize + 1;
     let addr = |i: usize| -> Result<SocketAddr> { Ok(listeners[i].local_addr()?) };
     let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "rope".to_owned());
     let node = |n: u32| -> Result<NodeFile> {
@@ -134,7 +149,11 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
                 .collect(),
         })
     };
-    let file = ClusterFile {
+    let etcd = match own_etcd {
+        true => Some(EtcdFile::own(own_members(&listeners[further_at + further..])?)),
+        false => EtcdFile::asked(&args.journal)?,
+    };
+    let mut file = ClusterFile {
         format: ClusterDir::format(),
         name,
         id: new_id()?.to_string(),
@@ -149,14 +168,35 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         block_size: Some(block_size),
         manager: addr(0)?.into(),
         manager_here: true,
-        etcd: EtcdFile::asked(&args.journal)?,
+        etcd,
+        managers: Vec::new(),
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,
     };
+    if further > 0 {
+        let names = (2..).map(|n| format!("m{n}"));
+        let mut all = file.all_managers();
+        for (name, at) in names.zip(further_at..further_at + further) {
+            let local = Some(file.local_name(&name));
+            all.push(ManagerFile { name, addr: addr(at)?.into(), local });
+        }
+        file.set_managers(all);
+    }
     // Others may have their logs there as well.
     let log_dir = args.log_dir.as_ref().map(|dir| dir.join(format!("ropewalk-{}", file.id)));
     let pool = PoolPlan { code, block_size: block_size.0 as u32, table };
     Ok(Plan { pool: Some(pool), file, rack: None, log_dir, listeners })
+}
+
+/// Members of etcd on these ports. They listen on loopback: what they say is not protected.
+fn own_members(listeners: &[TcpListener]) -> Result<Vec<EtcdMember>> {
+    let at = |listener: &TcpListener| -> Result<SocketAddr> {
+        Ok((Ipv4Addr::LOCALHOST, listener.local_addr()?.port()).into())
+    };
+    let member = |(n, ports): (usize, &[TcpListener])| {
+        Ok(EtcdMember { name: format!("etcd@{}", n + 1), addr: at(&ports[0])?, peer: at(&ports[1])? })
+    };
+    listeners.chunks_exact(2).enumerate().map(member).collect()
 }
 
 /// Refuses what is no address of this machine that others could connect to.

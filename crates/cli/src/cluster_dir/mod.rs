@@ -10,11 +10,13 @@ mod etcd;
 pub mod init;
 pub mod keys;
 pub mod make;
+pub mod managers;
 pub mod renewal;
 pub mod revoked;
 
 pub use self::{
     addrs::Addrs,
     directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
-    etcd::EtcdFile,
+    etcd::{EtcdFile, EtcdMember},
+    managers::{ManagerFile, OwnManager},
 };

@@ -2,6 +2,7 @@
 //! command after it has ended.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -15,7 +16,7 @@ use wire::{
     join::{VisitReply, VisitRequest},
 };
 
-use super::{addrs::Addrs, keys};
+use super::keys;
 
 /// How long the manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -27,8 +28,8 @@ pub struct Machine {
     pub cluster: ClusterId,
     /// The cluster's authorities, where the cluster was made.
     pub authorities: Option<Authorities>,
-    /// Where the manager is.
-    pub manager: Addrs,
+    /// Where managers are.
+    pub managers: Vec<SocketAddr>,
 }
 
 /// Seconds since 1970.
@@ -60,6 +61,22 @@ pub fn kept(machine: &Machine) -> Result<Identity> {
     keys::identity(&machine.path, machine.cluster, machine.authorities.as_ref())
 }
 
+/// The first answer of a manager that is active; that none is, if none of those that answer is.
+async fn ask(visitor: &Visitor, managers: &[SocketAddr], asked: &[u8]) -> Result<VisitReply> {
+    let mut outcome = Err(anyhow::anyhow!("no manager is known"));
+    for &manager in managers {
+        match net::visit(visitor, manager, asked, PATIENCE).await {
+            Ok(answer) => match frame::decode(&answer).context("decode the manager's answer")? {
+                VisitReply::NotActive => outcome = Ok(VisitReply::NotActive),
+                answer => return Ok(answer),
+            },
+            Err(error) if outcome.is_err() => outcome = Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    outcome
+}
+
 /// Has the manager sign this machine's key anew, and keeps what it gives.
 pub async fn renew(machine: &Machine) -> Result<Identity> {
     let keys::Own { key, signed: former } = keys::Own::read(&machine.path)?;
@@ -69,16 +86,10 @@ pub async fn renew(machine: &Machine) -> Result<Identity> {
         frame::encode(&VisitRequest::Renew { certificate: former.certificate, request: asked.request });
     let known = former.authorities.iter().map(|one| Fingerprint::of(&one.as_slice().into()));
     let visitor = Visitor::new(known.collect())?;
-    let mut answer = net::visit(&visitor, machine.manager.main(), &asked, PATIENCE).await;
-    for &other in &machine.manager[1..] {
-        if answer.is_err() {
-            answer = net::visit(&visitor, other, &asked, PATIENCE).await;
-        }
-    }
-    let answer = answer?;
-    let signed = match frame::decode(&answer).context("decode the manager's answer")? {
+    let signed = match ask(&visitor, &machine.managers, &asked).await? {
         VisitReply::Renewed(signed) => *signed,
         VisitReply::Refused { reason } => bail!("the manager refuses: {reason}"),
+        VisitReply::NotActive => bail!("no manager that answers is active"),
         VisitReply::Joined(_) => bail!("unexpected answer from the manager to Renew"),
     };
     // What would not be believed must not take the place of what is.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use wire::{
     admin::{AdminReply, AdminRequest},
-    map::NodeEntry,
+    map::{ManagerEntry, NodeEntry},
     mgr::ClusterReport,
 };
 
@@ -48,7 +48,7 @@ impl Process {
 
 /// Those who can be asked.
 pub struct Census {
-    /// The manager first, then nodes, then mounts.
+    /// Managers first, then nodes, then mounts.
     pub processes: Vec<Process>,
     /// What the manager says of the cluster. Without it the processes are those of this machine, and no mounts.
     pub report: Result<ClusterReport>,
@@ -58,11 +58,16 @@ impl Census {
     /// Asks the manager who there is.
     pub async fn take(dir: &ClusterDir, link: &Link) -> Census {
         let report = link.cluster().await.context("only what belongs to this machine was asked");
-        let manager = Process {
-            name: "manager".to_owned(),
+        let managers = match &report {
+            Ok(report) if !report.map.managers.is_empty() => report.map.managers.clone(),
+            _ => dir.managers.known(),
+        };
+        let own = dir.file.own_managers();
+        let manager = |entry: ManagerEntry| Process {
+            local: own.iter().find(|own| own.entry.name == entry.name).map(|own| own.local.clone()),
+            name: entry.name,
             role: "manager",
-            addresses: dir.file.manager.texts(),
-            local: dir.file.manager_here.then(|| "manager".to_owned()),
+            addresses: entry.addrs,
             pid: None,
         };
         let node = |id: NodeId, name: &str, addresses: Vec<String>| Process {
@@ -72,7 +77,7 @@ impl Census {
             local: dir.file.node(id).map(|here| here.name.clone()),
             pid: None,
         };
-        let mut processes = vec![manager];
+        let mut processes: Vec<Process> = managers.into_iter().map(manager).collect();
         match &report {
             Ok(report) => {
                 processes.extend(report.map.nodes.iter().map(|n| node(n.id, &n.name, n.addrs.clone())));

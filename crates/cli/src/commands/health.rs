@@ -16,7 +16,7 @@ use super::{
     ask::{Census, list, text},
     authority,
     listing::rack_losses_survived,
-    members,
+    managers, members,
     rebuild::{rebuild_rows, waiting},
 };
 use crate::{
@@ -144,16 +144,27 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let (report, members, exchange, in_the_clear) = link::run(async {
+    let (report, members, exchange, in_the_clear, standing) = link::run(async {
         let link = Link::new(&dir)?;
-        let members = members::members(&link).await?;
+        let members = match members::members(&link).await {
+            Ok(members) => members,
+            Err(error) => {
+                return Err(match managers::why_none(&dir, &link).await {
+                    Some(why) => error.context(why),
+                    None => error,
+                });
+            }
+        };
         let census = Census::take(&dir, &link).await;
-        let answers = census.ask(&link, &AdminRequest::Net).await;
+        let (answers, states) =
+            tokio::join!(census.ask(&link, &AdminRequest::Net), census.ask(&link, &AdminRequest::Status));
+        let rows = managers::look(&census, &states);
+        let standing = [managers::silent(&rows), managers::remarks(&rows)].concat();
         let asked = census.processes.iter().zip(&answers);
         let in_the_clear: Vec<String> =
             asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
         let exchange = authority::Stand::ask(&link).await?.remark();
-        Ok((census.report?, members, exchange, in_the_clear))
+        Ok((census.report?, members, exchange, in_the_clear, standing))
     })?;
     let map = &report.map;
     let mut remarks = Vec::new();
@@ -161,6 +172,7 @@ pub fn health(listing: &Listing) -> Result<()> {
     remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
     remarks.extend(exchange);
     remarks.extend(in_the_clear);
+    remarks.extend(standing);
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \

@@ -15,13 +15,16 @@ use wire::{
     credentials::{NOBODY, Squash},
     frame,
     join::{JoinRequest, Joined, VisitReply, VisitRequest},
-    map::{Limits, Subtree},
+    map::{Limits, ManagerEntry, Subtree},
     mgr::MgrRequest,
 };
 
 use crate::{
-    args::{Init, Join, NodeToken, SquashKind},
-    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
+    args::{Init, Join, MANAGER_PORT, NODE_PORT, NodeToken, SquashKind},
+    cluster_dir::{
+        Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, ManagerFile, NodeFile, access, init, keys, make,
+        managers,
+    },
     commands::{members::SquashRow, pdisks, up},
     interrupt,
     link::{self, Link},
@@ -33,6 +36,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often each manager is asked.
 const TRIES: usize = 3;
+/// Before the next is asked, where one is not active.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Longest token that is read.
 const TOKEN_LEN_MAX: u64 = 4096;
 
@@ -73,12 +78,18 @@ pub fn token(args: &NodeToken) -> Result<()> {
     let authorities = dir.file.authorities()?.context(
         "tokens are made where the cluster was made: this machine has no secret of the cluster in its cluster.toml",
     )?;
-    if dir.file.manager.iter().all(|addr| addr.ip().is_loopback()) {
+    let managers = dir.managers.known();
+    if managers.iter().flat_map(ManagerEntry::sockets).all(|addr| addr.ip().is_loopback()) {
         output::note(
             "the manager listens on loopback: only this machine can join (`ropewalk init --address`)",
         );
     }
     let role = args.role.into();
+    if role == Role::Manager && dir.file.etcd.is_none() {
+        bail!(
+            "one more manager needs a journal that both can reach: take it into etcd first (`ropewalk manager migrate`)"
+        );
+    }
     let squash = squash(args)?;
     let limited = args.read_only || args.subtree.is_some() || !args.filesystems.is_empty() || squash.is_any();
     if role != Role::Client && limited {
@@ -91,7 +102,7 @@ pub fn token(args: &NodeToken) -> Result<()> {
         expires: now + args.lifetime.as_secs(),
         secret: make::random()?,
         authority: authorities.newest().fingerprint(),
-        managers: dir.file.manager.to_vec(),
+        managers: dir.managers.known().iter().flat_map(ManagerEntry::sockets).collect(),
     };
     link::run(async {
         let link = Link::new(&dir)?;
@@ -159,6 +170,12 @@ pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
     if let Some(dir) = ClusterDir::open_if_made(&path)?.filter(|dir| !dir.file.manager_here) {
+        if token.role == Role::Manager {
+            bail!(
+                "{} holds what this machine is of the cluster already: give the manager a directory of its own (--dir)",
+                dir.path.display()
+            );
+        }
         return join_again(dir, &token, args);
     }
     let addrs = server_addresses(&token, args)?;
@@ -184,6 +201,11 @@ pub fn join(args: &Join) -> Result<()> {
         if joined.node.is_some() { format!(", as node {name}") } else { String::new() },
         dir.path.display()
     ));
+    if joined.manager.is_some() {
+        up::start(&dir, args.no_service)?;
+        output::line(format!("manager {name} follows at {}", dir.file.manager));
+        return Ok(());
+    }
     if joined.node.is_none() {
         output::line(format!(
             "mount a file system: ropewalk mount --dir {} fs1 /mnt/fs1",
@@ -247,8 +269,14 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
         );
     }
     keys::save(&dir.path, &key, &joined.signed)?;
-    dir.file.manager = Addrs::new(token.managers.clone()).context("the token's managers")?;
-    ClusterDir::save(&dir.path, &dir.file)?;
+    let managers: Vec<_> = joined.managers.iter().filter_map(|entry| ManagerFile::of(entry, None)).collect();
+    if managers.is_empty() {
+        dir.file.manager = first_of(token)?;
+        ClusterDir::save(&dir.path, &dir.file)?;
+    } else {
+        ClusterDir::change_managers(&dir.path, |_| managers)?;
+    }
+    let dir = ClusterDir::open(&dir.path)?;
     output::line(format!("this machine is a member of cluster {} again", joined.name));
     let Some(node) = node else { return Ok(()) };
     up::start(&dir, args.no_service)?;
@@ -271,16 +299,19 @@ fn text_of(token: &str) -> Result<String> {
 
 /// Where the new node is to listen; nowhere for clients.
 fn server_addresses(token: &Token, args: &Join) -> Result<Option<Addrs>> {
-    if token.role != Role::Server {
-        if !args.address.is_empty() || !args.pdisk.is_empty() || args.rack.is_some() {
-            bail!("--address, --pdisk and --rack are for servers, and the token is for a {:?}", token.role);
-        }
-        return Ok(None);
+    if token.role != Role::Server && (!args.pdisk.is_empty() || args.rack.is_some()) {
+        bail!("--pdisk and --rack are for servers, and the token is for a {:?}", token.role);
     }
+    let port = match token.role {
+        Role::Server => NODE_PORT,
+        Role::Manager => MANAGER_PORT,
+        _ if args.address.is_empty() => return Ok(None),
+        _ => bail!("--address is for servers and managers, and the token is for a {:?}", token.role),
+    };
     if args.address.is_empty() {
-        bail!("--address: say at which address of this machine others reach the node");
+        bail!("--address: say at which address of this machine others reach it");
     }
-    Ok(Some(make::listen_at(&args.address, args.port)?.0))
+    Ok(Some(make::listen_at(&args.address, args.port.unwrap_or(port))?.0))
 }
 
 /// Asks each manager until one lets us in: the new key, and what was said.
@@ -297,15 +328,24 @@ fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> 
     let visitor = Visitor::new(vec![token.authority])?;
     let said = frame::encode(&VisitRequest::Join(request));
     let answered = link::run(async {
-        let mut failed = None;
+        let (mut failed, mut not_active) = (None, None);
         // An answer may be lost: to the same question the manager answers the same again.
         for &manager in token.managers.iter().cycle().take(TRIES * token.managers.len()) {
             interrupt::check()?;
             match net::visit(&visitor, manager, &said, PATIENCE).await {
+                Ok(answer)
+                    if frame::decode(&answer).is_ok_and(|said: VisitReply| said == VisitReply::NotActive) =>
+                {
+                    not_active = Some(answer);
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Ok(answer) => return Ok(answer),
                 Err(error @ VisitError::Stranger(_)) => return Err(error.into()),
                 Err(error) => failed = Some(error),
             }
+        }
+        if let Some(answer) = not_active {
+            return Ok(answer);
         }
         let failed =
             failed.map_or_else(|| anyhow::anyhow!("the token names no manager"), anyhow::Error::from);
@@ -316,8 +356,14 @@ fn ask(token: &Token, name: &str, addrs: Option<&Addrs>, rack: Option<&str>) -> 
     match frame::decode(&answered).context("decode the manager's answer")? {
         VisitReply::Joined(joined) => Ok((key, *joined)),
         VisitReply::Refused { reason } => bail!("the manager does not let this machine in: {reason}"),
+        VisitReply::NotActive => bail!("no manager that answers is active; try again in a moment"),
         VisitReply::Renewed(_) => bail!("unexpected answer from the manager to Join"),
     }
+}
+
+/// Where the manager is, by a token; as if there were one.
+fn first_of(token: &Token) -> Result<Addrs> {
+    Addrs::new(token.managers.clone()).context("the token's managers")
 }
 
 /// Makes the directory of a machine that was let in.
@@ -332,22 +378,33 @@ fn keep(
     for sub in ["run", "log", "nodes"] {
         access::make_dir(&dir.join(sub)).with_context(|| format!("create {}", dir.join(sub).display()))?;
     }
-    keys::save(dir, key, &joined.signed)?;
+    if joined.manager.is_none() {
+        keys::save(dir, key, &joined.signed)?;
+    }
     let node = |(id, addr)| NodeFile { id, name: name.to_owned(), addr, pdisks: Vec::new() };
-    let file = ClusterFile {
+    let local = |entry: &ManagerEntry| {
+        (joined.manager.is_some() && entry.name == name).then(|| managers::FIRST.to_owned())
+    };
+    let managers = joined.managers.iter().filter_map(|entry| ManagerFile::of(entry, local(entry))).collect();
+    let keys = joined.manager.as_ref();
+    let etcd = keys.map(|keys| toml::from_str(&keys.etcd)).transpose();
+    let mut file = ClusterFile {
         format: ClusterDir::format(),
         name: joined.name.clone(),
         id: joined.cluster.to_string(),
         code: None,
         block_size: None,
-        secret: None,
-        former_secret: None,
+        secret: keys.map(|keys| keys.secret.clone()),
+        former_secret: keys.and_then(|keys| keys.former_secret.clone()),
         cipher_list: joined.cipher_list,
-        manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
+        // Where there can be several, the list replaces it.
+        manager: first_of(token)?,
         manager_here: false,
-        etcd: None,
+        etcd: etcd.context("read where the manager's journal is")?,
+        managers: Vec::new(),
         mount: None,
         nodes: joined.node.zip(addrs).map(node).into_iter().collect(),
     };
+    file.set_managers(managers);
     ClusterDir::save(dir, &file)
 }

@@ -25,7 +25,7 @@ pub(super) const CACHE_BYTES: usize = 64 << 20;
 /// The store is here, and nobody has it open.
 pub(super) fn stopped(dir: &ClusterDir) -> Result<()> {
     if !dir.file.manager_here {
-        bail!("the manager's store is on another machine, that of {}; run this there", dir.file.manager);
+        bail!("the manager's store is on another machine, that of {}; run this there", dir.managers.places());
     }
     match pid_file::live_pid(&dir.pid_file("manager")) {
         Some(pid) => bail!(

@@ -6,7 +6,7 @@ use manager::{format::store_path, store};
 
 use super::manager::{CACHE_BYTES, stopped};
 use crate::{
-    args::Migrate,
+    args::{Migrate, StoreAt},
     cluster_dir::{ClusterDir, EtcdFile, init::host_name},
     output,
 };
@@ -17,6 +17,9 @@ pub fn migrate(args: &Migrate) -> Result<()> {
     stopped(&dir)?;
     let path = store_path(&dir.manager_dir());
     let who = format!("`manager migrate` on {}", host_name());
+    if matches!(args.journal.store, Some(StoreAt::Own)) {
+        bail!("--store etcd is for a new cluster, to try it; name the members: etcd://HOST,HOST,HOST/PREFIX");
+    }
     let etcd = EtcdFile::asked(&args.journal)?;
     let told = match (&dir.file.etcd, &etcd) {
         (None, Some(to)) => {

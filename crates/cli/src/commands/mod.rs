@@ -17,6 +17,7 @@ mod lab_run;
 mod listing;
 mod locks;
 mod manager;
+mod managers;
 mod members;
 mod migrate;
 mod mount;
@@ -105,6 +106,10 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Manager(args::Manager::Check(listing)) => manager::check(listing),
         Command::Manager(args::Manager::AcceptLoss(args)) => manager::accept_loss(args),
         Command::Manager(args::Manager::Migrate(args)) => migrate::migrate(args),
+        Command::Manager(args::Manager::List(listing)) => managers::list(listing),
+        Command::Manager(args::Manager::Add(args)) => managers::add(args),
+        Command::Manager(args::Manager::Remove(args)) => managers::remove(args),
+        Command::Manager(args::Manager::Promote(args)) => managers::promote(args),
         Command::Clients(args::Clients::List(listing)) => clients::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
         Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),

@@ -7,6 +7,7 @@ use wire::{admin::AdminRequest, map::PdiskState, mgr::ClusterReport};
 use super::{
     ask::{Census, Process},
     listing::{PdiskRow, add_catch_up, group_health, pdisk_rows},
+    managers,
 };
 use crate::{
     args::Listing,
@@ -47,12 +48,13 @@ pub fn status(listing: &Listing) -> Result<()> {
         let link = Link::new(&dir)?;
         let census = Census::take(&dir, &link).await;
         let answers = census.ask(&link, &AdminRequest::Status).await;
+        let managers = managers::remarks(&managers::look(&census, &answers));
         let Census { processes, report } = census;
         let processes = processes.into_iter().zip(answers).map(|(p, status)| process_row(&dir, p, status));
         let processes: Vec<ProcessRow> = processes.collect();
         match report {
-            Ok(report) => Ok((gather_status(&link, report, processes).await, Ok(()))),
-            Err(error) => Ok((status_without_manager(&dir, processes), Err(error))),
+            Ok(report) => Ok((gather_status(&link, report, processes, managers).await, Ok(()))),
+            Err(error) => Ok((status_without_manager(&dir, processes, managers), Err(error))),
         }
     })?;
     if listing.json {
@@ -110,13 +112,17 @@ fn process_remarks(processes: &[ProcessRow]) -> Vec<String> {
 }
 
 /// What this machine knows by itself.
-fn status_without_manager(dir: &ClusterDir, processes: Vec<ProcessRow>) -> StatusReport {
+fn status_without_manager(
+    dir: &ClusterDir,
+    processes: Vec<ProcessRow>,
+    managers: Vec<String>,
+) -> StatusReport {
     StatusReport {
         cluster: dir.file.name.clone(),
         id: dir.file.id.clone(),
         epoch: None,
         well: false,
-        remarks: process_remarks(&processes),
+        remarks: [process_remarks(&processes), managers].concat(),
         store: None,
         deletes_pending: None,
         processes,
@@ -124,8 +130,13 @@ fn status_without_manager(dir: &ClusterDir, processes: Vec<ProcessRow>) -> Statu
     }
 }
 
-async fn gather_status(link: &Link, report: ClusterReport, processes: Vec<ProcessRow>) -> StatusReport {
-    let mut remarks = process_remarks(&processes);
+async fn gather_status(
+    link: &Link,
+    report: ClusterReport,
+    processes: Vec<ProcessRow>,
+    managers: Vec<String>,
+) -> StatusReport {
+    let mut remarks = [process_remarks(&processes), managers].concat();
     for p in report.map.pdisks.iter().filter(|p| p.state != PdiskState::Ok) {
         remarks.push(format!("pdisk {} is {}", p.name, report.map.pdisk_word(p.id)));
     }

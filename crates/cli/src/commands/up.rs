@@ -59,7 +59,11 @@ pub fn up(args: &Up) -> Result<()> {
     output::line(format!(
         "cluster {} is up{} {} nodes, {} pdisks of {} in all",
         dir.file.name,
-        if dir.file.manager_here { ": 1 manager," } else { " on this machine:" },
+        match dir.file.own_managers().len() {
+            0 => " on this machine:".to_owned(),
+            1 => ": 1 manager,".to_owned(),
+            n => format!(": {n} managers,"),
+        },
         dir.file.nodes.len(),
         dir.file.nodes.iter().map(|n| n.pdisks.len()).sum::<usize>(),
         human_size(dir.file.nodes.iter().flat_map(|n| &n.pdisks).map(|p| p.size.0).sum()),
@@ -229,8 +233,16 @@ fn check_same(dir: &ClusterDir, args: &Up) -> Result<()> {
         differs("code", dir.file.code.clone().unwrap_or_default(), code.clone())?;
     }
     if let Some(asked) = &args.journal.store {
-        let here = dir.file.etcd.as_ref().map_or("a file", |etcd| &etcd.place);
+        let here = match &dir.file.etcd {
+            None => "a file",
+            Some(etcd) if !etcd.members.is_empty() => "etcd",
+            Some(etcd) => &etcd.place,
+        };
         differs("store", here.to_owned(), asked.to_string())?;
+    }
+    if let Some(managers) = args.managers {
+        let here = dir.file.own_managers().len();
+        differs("managers", here.to_string(), managers.to_string())?;
     }
     if let Some(size) = args.block_size {
         differs("block-size", dir.file.block_size.unwrap_or_default().to_string(), size.to_string())?;
@@ -338,9 +350,9 @@ fn serve_all(dir: &ClusterDir, started: &mut Started) -> Result<()> {
             };
             let text = match asked {
                 Some(serve) => format!("{serve} of {} nodes serve", nodes.len()),
-                None => format!("the manager at {} does not answer", dir.file.manager),
+                None => format!("the manager at {} does not answer", dir.managers.places()),
             };
-            if asked == Some(nodes.len()) {
+            if asked == Some(nodes.len()) && managers_stand(dir) {
                 bar.finish_and_clear();
                 return Ok(());
             }
@@ -374,6 +386,12 @@ async fn ask_map(dir: &ClusterDir, link: &mut Option<Link>) -> Result<ClusterMap
 
 fn is_refused(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| matches!(cause.downcast_ref(), Some(net::CallError::Refused(_))))
+}
+
+/// Those of this machine each lead or follow. A single one is seen by its answers.
+fn managers_stand(dir: &ClusterDir) -> bool {
+    let own = dir.file.own_managers();
+    own.len() < 2 || own.iter().all(|one| dir.ready_file(&one.local).exists())
 }
 
 /// A node serves if it is registered and its process lives.

@@ -7,6 +7,7 @@ use base::{
     stats,
     tunables::{Choice, Tunables},
 };
+use manager::store::Following;
 use net::{Endpoint, Response, Role, Service, Status, handler_fn};
 use wire::{
     admin::{AdminReply, AdminRequest},
@@ -19,6 +20,8 @@ use crate::logging;
 /// What of a process is known only once it runs.
 #[derive(Default)]
 pub struct Running {
+    /// How a manager stands beside others.
+    pub standing: OnceLock<Following>,
     /// A server's I/O queues.
     pub queues: OnceLock<Queues>,
     /// The server.
@@ -54,6 +57,28 @@ impl Running {
         let waiting = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.status().waiting);
         let row = |r: fuse::InFlight| serde_json::json!({ "operation": r.operation, "inode": r.ino, "pid": r.pid, "age_s": r.age.as_secs_f64() });
         waiting.unwrap_or_default().into_iter().map(row).collect()
+    }
+
+    /// Of a manager that has its journal in etcd: whether it is active, and how far it has come.
+    fn standing(&self) -> Option<serde_json::Value> {
+        let standing = self.standing.get()?;
+        let silence = standing.silence();
+        Some(serde_json::json!({
+            "active": standing.leads(),
+            "follows": standing.leader().map(|leader| leader.name),
+            "records": standing.last(),
+            "etcd_silent_s": silence.as_ref().map(|(since, _)| since.as_secs_f64()),
+            "etcd_says": silence.map(|(_, why)| why),
+        }))
+    }
+
+    /// What is waited for in the process: by its client, or for etcd.
+    fn inside(&self) -> Vec<serde_json::Value> {
+        let silence = self.standing.get().and_then(Following::silence);
+        let etcd = silence.map(|(since, why)| {
+            serde_json::json!({ "operation": null, "what": format!("etcd to answer: {why}"), "inode": null, "age_s": since.as_secs_f64() })
+        });
+        self.waits().iter().map(|wait| serde_json::json!(wait)).chain(etcd).collect()
     }
 
     /// What its client waits for beside servers and manager: memory, locks, turns.
@@ -147,6 +172,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         let json = serde_json::json!({
                             "name": &*name,
                             "role": role,
+                            "manager": running.standing(),
                             "pid": std::process::id(),
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
@@ -162,7 +188,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         let json = serde_json::json!({
                             "name": &*name,
                             "waiters": endpoint.waiters(),
-                            "inside": running.waits(),
+                            "inside": running.inside(),
                             "serving": endpoint.serving(),
                             "asked": running.asked(),
                         });

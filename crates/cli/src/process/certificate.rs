@@ -43,7 +43,7 @@ pub async fn authorities(link: &Link) -> Result<AuthorityReport> {
 pub fn follow(dir: &ClusterDir, endpoint: &Endpoint) {
     let follower = Follower {
         path: dir.path.clone(),
-        link: Link::over(endpoint, &dir.file.manager),
+        link: Link::over(endpoint, &dir.managers),
         endpoint: endpoint.clone(),
         seen: Vec::new(),
         has_secret: dir.file.secret.is_some(),

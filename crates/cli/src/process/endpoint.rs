@@ -1,10 +1,14 @@
 //! A process's end of the network, and the client over it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    path::PathBuf,
+};
 
 use anyhow::{Context, Result, bail};
 use net::{Endpoint, EndpointConfig, Role};
-use wire::mgr::MgrError;
+use stripe::Managers;
+use wire::{map::ManagerEntry, mgr::MgrError};
 
 use super::{certificate, ident};
 use crate::{cluster_dir::ClusterDir, link::Link};
@@ -30,7 +34,20 @@ pub fn start_endpoint(
     };
     let endpoint = Endpoint::start(config)?;
     certificate::follow(dir, &endpoint);
+    tokio::spawn(keep_managers(dir.path.clone(), dir.managers.clone()));
     Ok(endpoint)
+}
+
+/// Keeps the list of managers in `cluster.toml` as this process learns of it: who starts here next finds the active one, also if
+/// those are gone by then that were known before.
+async fn keep_managers(path: PathBuf, managers: Managers) {
+    let mut now = managers.known();
+    loop {
+        now = managers.changed(&now).await;
+        if let Err(error) = ClusterDir::learn_managers(&path, &now) {
+            tracing::warn!("{error:#}");
+        }
+    }
 }
 
 /// What people call the process.
@@ -53,12 +70,11 @@ pub fn start_client_endpoint(dir: &ClusterDir) -> Result<Endpoint> {
         socket.connect(manager)?;
         Ok(socket.local_addr()?.ip())
     };
-    let managers = &dir.file.manager;
+    let managers: Vec<SocketAddr> = dir.managers.known().iter().flat_map(ManagerEntry::sockets).collect();
     let from = match managers.iter().find_map(|manager| towards(manager).ok()) {
         Some(from) => from,
-        None => {
-            towards(&managers.main()).with_context(|| format!("find a way to the manager at {managers}"))?
-        }
+        None => towards(&dir.file.manager.main())
+            .with_context(|| format!("find a way to the manager at {}", dir.managers.places()))?,
     };
     start_endpoint(dir, Role::Client, base::NodeId(0), &[(from, 0).into()])
 }
@@ -71,7 +87,7 @@ pub fn client_config(
     endpoint: &Endpoint,
 ) -> client::ClientConfig {
     client::ClientConfig {
-        manager: dir.file.manager.to_vec(),
+        managers: dir.managers.clone(),
         fs: fs_name.to_owned(),
         mount: name,
         process: ident::own_ident(),

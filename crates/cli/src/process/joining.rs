@@ -4,6 +4,7 @@
 use std::{
     net::SocketAddr,
     path::PathBuf,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use tokio::sync::Semaphore;
 use trust::{Authorities, CertificateDer, Member, Nodes, Renewed, Roles, Token};
 use wire::{
     frame,
-    join::{JoinRequest, Joined, Signed, VisitReply, VisitRequest},
+    join::{JoinRequest, Joined, ManagerKeys, Signed, VisitReply, VisitRequest},
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
@@ -30,15 +31,21 @@ const AT_A_TIME: usize = 4;
 pub struct Door {
     /// The secrets are read for each visitor: they may be exchanged.
     path: PathBuf,
-    manager: manager::Manager,
+    /// None as long as another one is active.
+    manager: OnceLock<manager::Manager>,
     /// Few at a time: each costs a signature before it is known whether it may.
     places: Semaphore,
 }
 
 impl Door {
     /// Of this cluster, whose secret is here.
-    pub fn new(dir: &ClusterDir, manager: &manager::Manager) -> Door {
-        Door { path: dir.path.clone(), manager: manager.clone(), places: Semaphore::new(AT_A_TIME) }
+    pub fn new(dir: &ClusterDir) -> Door {
+        Door { path: dir.path.clone(), manager: OnceLock::new(), places: Semaphore::new(AT_A_TIME) }
+    }
+
+    /// This manager is active from now on.
+    pub fn open_for(&self, manager: &manager::Manager) {
+        let _ = self.manager.set(manager.clone()); // once in the life of a process
     }
 
     fn open(&self) -> Result<(ClusterFile, Authorities)> {
@@ -53,6 +60,7 @@ impl Door {
         let place = tokio::time::timeout(PATIENCE, self.places.acquire()).await;
         let reply = match (place, frame::decode::<VisitRequest>(said)) {
             (Err(_), _) => Err("the manager is busy with others; try again".to_owned()),
+            (Ok(_), Ok(_)) if self.manager.get().is_none() => Ok(VisitReply::NotActive),
             (Ok(_place), Ok(VisitRequest::Join(request))) => self.join(from, request).await,
             (Ok(_place), Ok(VisitRequest::Renew { certificate, request })) => {
                 self.renew(from, certificate, &request).await
@@ -66,16 +74,20 @@ impl Door {
         frame::encode(&reply)
     }
 
+    fn active(&self) -> Result<&manager::Manager, String> {
+        self.manager.get().ok_or_else(|| "this manager is not active".to_owned())
+    }
+
     /// For how long the next certificate holds.
     fn life(&self) -> Result<Duration, String> {
-        Ok(self.manager.tunables().map_err(|e| e.to_string())?.certificate_life())
+        Ok(self.active()?.tunables().map_err(|e| e.to_string())?.certificate_life())
     }
 
     /// Asks the manager, in nobody's session.
     async fn ask(&self, request: MgrRequest) -> Result<MgrReply, String> {
         let expires = (Instant::now() + PATIENCE).into();
         let caller = manager::Caller { session: SessionId(0), member: MemberId(0), expires, build: None };
-        match self.manager.handle(caller, request).await {
+        match self.active()?.handle(caller, request).await {
             MgrReply::Error(error) => Err(error.to_string()),
             reply => Ok(reply),
         }
@@ -120,6 +132,7 @@ impl Door {
         };
         let key = trust::key_of(&sign(&nobody)?).map_err(|e| e.to_string())?;
         let name = asked.name.clone();
+        let keys = manager_keys(&file)?;
         let admission = Admission {
             token: asked.token,
             hash: Token::hash(&asked.secret),
@@ -147,8 +160,17 @@ impl Door {
             node,
             signed: with(&authorities, certificate),
             cipher_list: file.cipher_list,
+            managers: self.active()?.map().borrow().managers.clone(),
+            manager: keys.filter(|_| role == Role::Manager),
         })))
     }
+}
+
+/// What one more manager needs; none where the journal is a file.
+fn manager_keys(file: &ClusterFile) -> Result<Option<ManagerKeys>, String> {
+    let (Some(secret), Some(etcd)) = (&file.secret, &file.etcd) else { return Ok(None) };
+    let etcd = toml::to_string(etcd).map_err(|e| e.to_string())?;
+    Ok(Some(ManagerKeys { secret: secret.clone(), former_secret: file.former_secret.clone(), etcd }))
 }
 
 /// What the certificate of a machine says that has joined as `role`.

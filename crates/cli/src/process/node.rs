@@ -80,7 +80,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
         process: ident::own_ident(),
         addrs: node.addr.texts(),
         pdisks: pdisks.clone(),
-        manager: Arc::new(stripe::NetManager::new(endpoint.clone(), dir.file.manager.to_vec())),
+        manager: Arc::new(stripe::NetManager::new(endpoint.clone(), dir.managers.clone())),
         membership: stripe::MembershipConfig {
             renew_interval: tunables.lease_renew_interval(),
             ..stripe::MembershipConfig::default()

@@ -46,6 +46,11 @@ impl Presence {
         std::process::exit(i32::from(closed.is_err()))
     }
 
+    /// Another program takes the place of this one, and is the process of this name as long as it lives.
+    pub fn hand_over(self) {
+        std::mem::forget(self);
+    }
+
     fn clear(&self) {
         let _ = fs::remove_file(&self.ready);
         let _ = fs::remove_file(&self.pid);

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{endpoint, manager, metrics, node, presence::Presence, stop::Stop};
+use super::{endpoint, etcd, manager, metrics, node, presence::Presence, stop::Stop};
 use crate::{args::Serve, cluster_dir::access};
 
 /// `ropewalk serve`.
@@ -16,11 +16,13 @@ pub fn serve(args: &Serve) -> Result<()> {
         if let Some(addr) = args.metrics {
             metrics::serve(addr).await?;
         }
-        if args.name == "manager" && dir.file.manager_here {
-            return manager::run(&dir, presence, stop, args.standby).await;
+        if let Some(own) = dir.file.own_managers().into_iter().find(|own| own.local == args.name) {
+            return manager::run(&dir, &own, presence, stop).await;
         }
-        if args.standby {
-            bail!("--standby is for --name manager");
+        if let Some(member) =
+            dir.file.etcd.iter().flat_map(|etcd| &etcd.members).find(|m| m.name == args.name)
+        {
+            return Err(etcd::become_member(&dir, member, presence));
         }
         match dir.file.nodes.iter().find(|n| n.name == args.name) {
             Some(node) => node::run(&dir, node, presence, stop).await,

@@ -55,14 +55,14 @@ pub async fn wait_for(dir: &ClusterDir, server: &str) -> Result<(Tunables, Clust
 
 /// What the tunables say of connections, for an `endpoint` that is about to begin.
 pub async fn begin(endpoint: &Endpoint, dir: &ClusterDir) {
-    if let Ok(tunables) = read(&Link::over(endpoint, &dir.file.manager)).await {
+    if let Ok(tunables) = read(&Link::over(endpoint, &dir.managers)).await {
         apply(endpoint, dir.file.cipher_list, &tunables);
     }
 }
 
 /// Keeps `endpoint` and what runs in this process as the tunables say. A manager that does not answer changes nothing.
 pub fn follow(endpoint: &Endpoint, dir: &ClusterDir, running: Arc<Running>) {
-    let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, &dir.file.manager));
+    let (endpoint, link) = (endpoint.clone(), Link::over(endpoint, &dir.managers));
     let (path, of_machine) = (dir.path.clone(), dir.file.cipher_list);
     tokio::spawn(async move {
         loop {

@@ -47,6 +47,8 @@ pub fn are_here(template: &str) -> bool {
 pub fn of_process(dir: &Path, name: &str) -> Option<String> {
     let unit = match name {
         "manager" => MANAGER.to_owned(),
+        // A further one on this machine, or a member of etcd: for trying only.
+        name if name.contains('@') => return None,
         node => format!("{SERVER}{node}.service"),
     };
     let template = unit.split_inclusive('@').next().map(|start| start.trim_end_matches(".service"))?;

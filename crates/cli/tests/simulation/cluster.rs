@@ -296,7 +296,7 @@ impl Cluster {
     pub async fn mount(self: &Arc<Cluster>, who: Who) -> Result<(Client, Process), MountError> {
         let way = Arc::new(Way { cluster: self.clone(), who });
         let config = ClientConfig {
-            manager: Vec::new(),
+            managers: stripe::Managers::at(&[]),
             fs: "fs1".into(),
             mount: format!("/client{who}"),
             process: ProcessIdent { pid: 1 + who, ..ProcessIdent::default() },

@@ -172,6 +172,14 @@ impl Cluster {
                 let outcome = self.set_node(node, name, addrs.as_deref(), rack, step);
                 step.answer(ticket, outcome);
             }
+            Request(R::ManagerSet(entry)) => {
+                let outcome = self.set_manager(&entry, step);
+                step.answer(ticket, outcome);
+            }
+            Request(R::ManagerRemove { name }) => {
+                let outcome = self.remove_manager(&name, step);
+                step.answer(ticket, outcome);
+            }
             MakePool(new) => {
                 let outcome = self.make_pool(new, now, step);
                 step.answer(ticket, outcome);
@@ -210,7 +218,9 @@ impl Cluster {
                 | R::Owned { .. }
                 | R::Owners { .. }
                 | R::MayUse { .. }
-                | R::Paths { .. },
+                | R::Paths { .. }
+                | R::Resign { .. }
+                | R::CopyTable { .. },
             ) => step.refuse(ticket, MgrError::Errno(EINVAL)),
         }
         self.settle(now, step);

@@ -6,7 +6,7 @@
 use base::{FsId, MemberId, NodeId};
 use wire::{
     hello::Role,
-    map::Limits,
+    map::{Limits, ManagerEntry},
     mgr::{Admission, INVITED_FOR_MAX, MgrError},
 };
 
@@ -35,8 +35,8 @@ impl Cluster {
         limits: &Limits,
         step: &mut Step,
     ) -> Result<(), MgrError> {
-        if !matches!(role, Role::Server | Role::Client | Role::Admin) {
-            return no(format!("nobody joins as {role:?}: server, client or admin"));
+        if role == Role::Lab {
+            return no(format!("nobody joins as {role:?}: server, client, admin or manager"));
         }
         if expires <= now || expires - now > INVITED_FOR_MAX {
             return no(format!("a token holds for 1 second to {} hours", INVITED_FOR_MAX / 3600));
@@ -134,6 +134,13 @@ impl Cluster {
                 }
                 None => self.add_node(asked.name.clone(), &asked.addrs, step)?,
             }),
+            Role::Manager => {
+                self.set_manager(
+                    &ManagerEntry { name: asked.name.clone(), addrs: asked.addrs.clone() },
+                    step,
+                )?;
+                None
+            }
             _ => None,
         };
         // One that comes back stays in its rack unless it names another.
@@ -154,7 +161,10 @@ impl Cluster {
             authority: asked.authority,
             key: asked.key,
         };
-        self.new_member(MemberId(asked.token), member, step);
+        // A manager proves itself by the cluster's secret, as where the cluster was made.
+        if invitation.role != Role::Manager {
+            self.new_member(MemberId(asked.token), member, step);
+        }
         let used = InvitationRecord {
             used: Some(JoinedRecord { request: asked.request, node }),
             ..invitation.clone()
@@ -266,7 +276,7 @@ mod tests {
     #[test]
     fn tokens_have_an_end_and_are_forgotten_after_it() {
         let mut stage = Stage::running(4, "2+2p");
-        for (role, expires) in [(Role::Manager, NOW + 60), (Role::Lab, NOW + 60), (Role::Server, NOW)] {
+        for (role, expires) in [(Role::Lab, NOW + 60), (Role::Server, NOW)] {
             invite(&mut stage, 1, role, expires).unwrap_err();
         }
         invite(&mut stage, 1, Role::Server, NOW + INVITED_FOR_MAX + 1).unwrap_err();

@@ -38,7 +38,7 @@ pub fn check_rack(name: &str) -> Result<(), MgrError> {
     check_word(name, "rack")
 }
 
-fn check_word(name: &str, of: &str) -> Result<(), MgrError> {
+pub(super) fn check_word(name: &str, of: &str) -> Result<(), MgrError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
     if !first || name.len() > NODE_NAME_MAX || !name.chars().all(fits) {

@@ -6,10 +6,13 @@ use std::{
 };
 
 use base::{FsId, MemberId, NodeId, PdiskId};
-use wire::map::{ClusterMap, LimitedMember, NodeRack};
+use wire::map::{ClusterMap, LimitedMember, ManagerEntry, NodeRack};
 
 use crate::{
-    keys::{self, InvitationRecord, MapRecord, MemberRecord, NodeRecord, RackRecord, ReadError, last_u64},
+    keys::{
+        self, InvitationRecord, ManagerRecord, MapRecord, MemberRecord, NodeRecord, RackRecord, ReadError,
+        last_u64,
+    },
     store::{Read, StoreError, open_record, prefix_end},
 };
 
@@ -53,6 +56,7 @@ pub fn load_map(from: &dyn Read) -> Result<ClusterMap, ReadError> {
             limited: limited(from)?,
             level: 0, // stands in the record of the format
             racks: racks(from)?,
+            managers: managers(from)?,
         }),
     }
 }
@@ -119,6 +123,17 @@ fn racks(from: &dyn Read) -> Result<Vec<NodeRack>, ReadError> {
         Ok(true)
     })?;
     Ok(racks)
+}
+
+/// The managers, by rising name.
+fn managers(from: &dyn Read) -> Result<Vec<ManagerEntry>, ReadError> {
+    let mut managers = Vec::new();
+    keys::walk(from, b"@", &prefix_end(b"@"), |key, value| {
+        let ManagerRecord { addrs } = open_record(key, value)?;
+        managers.push(ManagerEntry { name: String::from_utf8_lossy(&key[1..]).into_owned(), addrs });
+        Ok(true)
+    })?;
+    Ok(managers)
 }
 
 /// The highest number of a pdisk that has a record of its own: those of removed ones stay.

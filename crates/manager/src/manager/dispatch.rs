@@ -122,6 +122,8 @@ impl Manager {
                 let found = self.inner.writer.aside(look).await?;
                 Ok(MgrReply::Paths(found.map_err(read_refusal)?))
             }
+            MgrRequest::CopyTable { after } => self.copy_table(after).await,
+            MgrRequest::Resign { to } => self.resign(&to),
             MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),
             MgrRequest::Events { after } => Ok(MgrReply::Events(self.inner.log.after(after))),
             MgrRequest::Lookup { .. }

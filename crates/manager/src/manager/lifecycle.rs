@@ -28,7 +28,7 @@ use crate::{
     keys::{self, EndingRecord},
     namespace::DirHash,
     scrub,
-    store::{JournaledStore, Place, ReplicatedStore, Snapshot, Store, StoreError},
+    store::{JournaledStore, Place, ReplicatedStore, Snapshot, Standing, Store, StoreError},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
@@ -52,10 +52,8 @@ pub struct Options {
 pub struct Replicated {
     /// Where.
     pub place: Place,
-    /// Who this manager is, for people: its machine and process.
-    pub who: String,
-    /// As long as another manager leads it is followed; without, opening fails then.
-    pub standby: bool,
+    /// As what this manager opens it.
+    pub standing: Standing,
 }
 
 impl Default for Options {
@@ -97,8 +95,8 @@ impl Manager {
         }
         let cache = options.cache_bytes;
         let store: Arc<dyn Store> = match &options.journal {
-            Some(Replicated { place, who, standby }) => {
-                Arc::new(ReplicatedStore::open(&path, cache, place, who, *standby)?)
+            Some(Replicated { place, standing }) => {
+                Arc::new(ReplicatedStore::open_as(&path, cache, place, standing)?)
             }
             None => Arc::new(JournaledStore::open_as(&path, cache, options.loses_unflushed)?),
         };
@@ -109,6 +107,7 @@ impl Manager {
     pub fn on_store(store: Arc<dyn Store>, dir: &Path) -> Result<Manager, ManagerError> {
         let (place, scrubbed) = (store.describe(), Arc::downgrade(&store));
         let (scrubs, tends, confirmed) = (store.waits(), store.tends(), store.confirmed());
+        let following = store.following();
         let (writer, thread) = Writer::start(store)?;
         let snapshot = writer.snapshot();
         let format = format::check_format(&*snapshot, dir)?;
@@ -137,6 +136,8 @@ impl Manager {
             hash,
             log: EventLog::default(),
             confirmed,
+            following,
+            resigning: Notify::new(),
             authorities: Mutex::default(),
             store: scrubbed,
             scrubbing: Arc::default(),

@@ -14,6 +14,7 @@ mod lifecycle;
 mod reads;
 mod refusal;
 mod rights;
+mod several;
 mod shared;
 mod subtree;
 mod tend;

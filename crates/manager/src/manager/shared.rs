@@ -28,7 +28,7 @@ use crate::{
     cluster::{Event, Holders, Ticket},
     event_log::EventLog,
     namespace::DirHash,
-    store::{Confirmed, Store},
+    store::{Confirmed, Following, Store},
 };
 
 /// How often the cluster looks at the clock.
@@ -69,6 +69,10 @@ pub(crate) struct Inner {
     pub log: EventLog,
     /// Until when may be answered, where another manager could take over.
     pub confirmed: Option<Confirmed>,
+    /// How it stands, where there can be others.
+    pub following: Option<Following>,
+    /// It is to make way for another one.
+    pub resigning: Notify,
     /// As this process believes them.
     pub authorities: Mutex<AuthorityReport>,
     /// The store's damage, for those who look for it. (The writer holds the store, and lets it go at its end.)

@@ -27,6 +27,12 @@ pub enum StoreError {
         /// What the engine says.
         reason: String,
     },
+    /// The journal goes on where the table has not come to: it is copied anew.
+    #[error("go on with the store: {reason}")]
+    Behind {
+        /// What is missing.
+        reason: String,
+    },
     /// Reading, writing or committing failed.
     #[error("{action} store: {reason}")]
     Engine {

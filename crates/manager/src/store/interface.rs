@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
-use super::{Confirmed, StoreError};
+use super::{Confirmed, Following, Mark, StoreError};
 
 /// Keys to their new values; none is a deletion.
 pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -36,6 +36,14 @@ pub trait Store: Send + Sync + 'static {
     }
     /// Until when the manager may answer; none: as long as it lives, since nobody can take its place.
     fn confirmed(&self) -> Option<Confirmed> {
+        None
+    }
+    /// What is known of the standing of a manager beside others; none: there are no others.
+    fn following(&self) -> Option<Following> {
+        None
+    }
+    /// The last commit that a snapshot taken from now on surely has, where others follow the journal; none: nobody can.
+    fn mark(&self) -> Option<Mark> {
         None
     }
     /// How often it wants [`tend`](Self::tend) to be called; none: never.

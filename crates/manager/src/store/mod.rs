@@ -38,7 +38,9 @@ pub use self::{
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
-    redb::RedbStore,
-    replicated::{BadPlace, Place, ReplicatedStore, to_etcd, to_file},
+    redb::{Mark, RedbStore},
+    replicated::{
+        BadPlace, Following, Part, Place, ReplicatedStore, Standing, TableCopy, put_aside, to_etcd, to_file,
+    },
     txn::Txn,
 };

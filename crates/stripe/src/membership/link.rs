@@ -1,6 +1,6 @@
 //! The way to the manager.
 
-use std::{net::SocketAddr, time::Instant};
+use std::time::Instant;
 
 use base::{Epoch, SessionId};
 use net::{BoxFuture, Call, CallError, Endpoint, Lane, Service};
@@ -10,6 +10,8 @@ use wire::{
     map::ClusterMap,
     mgr::{MgrError, MgrReply, MgrRequest},
 };
+
+use super::managers::{AskError, Managers};
 
 /// Why the manager did not answer, or not as wished.
 #[derive(Debug, Error)]
@@ -45,13 +47,13 @@ pub trait ManagerLink: Send + Sync + 'static {
 /// Over connection groups.
 pub struct NetManager {
     endpoint: Endpoint,
-    addrs: Vec<SocketAddr>,
+    managers: Managers,
 }
 
 impl NetManager {
-    /// The manager at `addrs`.
-    pub fn new(endpoint: Endpoint, addrs: Vec<SocketAddr>) -> NetManager {
-        NetManager { endpoint, addrs }
+    /// The active one of these.
+    pub fn new(endpoint: Endpoint, managers: Managers) -> NetManager {
+        NetManager { endpoint, managers }
     }
 }
 
@@ -63,22 +65,23 @@ impl ManagerLink for NetManager {
         request: MgrRequest,
         deadline: Instant,
     ) -> BoxFuture<'static, Result<MgrReply, LinkError>> {
-        let peer = self.endpoint.peer(&self.addrs);
+        let (managers, endpoint) = (self.managers.clone(), self.endpoint.clone());
         Box::pin(async move {
-            let call = Call {
+            let idempotent = request.is_idempotent();
+            let body = frame::encode(&request);
+            let make = || Call {
                 lane: Lane::Control,
                 session,
                 epoch,
-                idempotent: request.is_idempotent(),
-                ..Call::new(Service::Manager, 0, frame::encode(&request), deadline)
+                idempotent,
+                ..Call::new(Service::Manager, 0, body.clone(), deadline)
             };
-            let reply = peer.call(call).await.map_err(|error| match error {
-                CallError::Deadline => LinkError::Timeout,
-                other => LinkError::Unreachable(other.to_string()),
-            })?;
-            match frame::decode(&reply.body).map_err(|_| LinkError::Protocol)? {
-                MgrReply::Error(error) => Err(LinkError::Refused(error)),
-                reply => Ok(reply),
+            match managers.ask(&endpoint, make).await {
+                Ok(MgrReply::Error(error)) => Err(LinkError::Refused(error)),
+                Ok(reply) => Ok(reply),
+                Err(AskError::Call(CallError::Deadline)) => Err(LinkError::Timeout),
+                Err(AskError::Protocol) => Err(LinkError::Protocol),
+                Err(error) => Err(LinkError::Unreachable(error.to_string())),
             }
         })
     }
@@ -87,5 +90,6 @@ impl ManagerLink for NetManager {
         self.endpoint.set_session(session);
         self.endpoint.set_epoch(map.epoch);
         self.endpoint.shut_out(&map.revoked);
+        self.managers.learn(map);
     }
 }

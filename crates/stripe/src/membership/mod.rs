@@ -8,10 +8,12 @@
 
 mod in_force;
 mod link;
+mod managers;
 mod member;
 mod registrar;
 
 pub use in_force::InForce;
 pub use link::{LinkError, ManagerLink, NetManager};
+pub use managers::{AskError, Managers};
 pub use member::{Membership, MembershipConfig};
 pub use registrar::{Registered, Registrar, RegistrarError};

@@ -20,6 +20,8 @@ impl MgrRequest {
         match self {
             // The manager's process lets machines in itself.
             R::Admit(_) | R::Recertify { .. } => false,
+            // All names and contents of small files are in it.
+            R::CopyTable { .. } => role == Role::Manager,
             _ if matches!(role, Role::Admin | Role::Manager) => true,
             R::GetMap
             | R::Versions
@@ -76,7 +78,10 @@ impl MgrRequest {
             | R::NodeSet { .. }
             | R::Invite { .. }
             | R::Revoke { .. }
-            | R::Finalize => false,
+            | R::Finalize
+            | R::ManagerSet(_)
+            | R::ManagerRemove { .. }
+            | R::Resign { .. } => false,
         }
     }
 

@@ -4,7 +4,7 @@ use super::MgrRequest;
 
 impl MgrRequest {
     /// The names of all kinds, in the order of their numbers.
-    pub const NAMES: [&'static str; 59] = [
+    pub const NAMES: [&'static str; 63] = [
         "get_map",
         "wait_map",
         "register_server",
@@ -64,6 +64,10 @@ impl MgrRequest {
         "may_use",
         "authorities",
         "paths",
+        "manager_set",
+        "manager_remove",
+        "resign",
+        "copy_table",
     ];
 
     /// The name of the kind with which an encoded request begins.

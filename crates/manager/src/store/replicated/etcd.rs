@@ -21,9 +21,11 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::Notify,
 };
+use wire::map::ManagerEntry;
 
 use super::{
     super::Confirmed,
+    following::Following,
     holder::{Ask, Entry, Heard, Revision, Start},
     part::PART_BYTES,
     place::Place,
@@ -41,7 +43,7 @@ const MARGIN: Duration = Duration::from_millis(300);
 const READ_MAX: i64 = 64;
 
 /// Who this manager is, in the leader's key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Claim {
     /// Its directory.
     pub member: u64,
@@ -49,18 +51,27 @@ pub struct Claim {
     pub life: u64,
     /// The same for people: machine and process.
     pub who: String,
+    /// Its name and addresses, for those who look for it; of one that stands alone empty.
+    pub entry: ManagerEntry,
 }
+
+/// In the place of a name.
+const NOBODY: &str = "-";
 
 impl Claim {
     fn text(&self) -> String {
-        format!("{:016x} {:016x} {}", self.member, self.life, self.who)
+        let Claim { member, life, who, entry } = self;
+        let name = if entry.name.is_empty() { NOBODY } else { &entry.name };
+        format!("{member:016x} {life:016x} {name} {} {who}", entry.addrs.join(","))
     }
 
     fn read(text: &str) -> Option<Claim> {
-        let mut parts = text.splitn(3, ' ');
+        let mut parts = text.splitn(5, ' ');
         let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
         let (member, life) = (number()?, number()?);
-        Some(Claim { member, life, who: parts.next()?.to_owned() })
+        let name = Some(parts.next()?).filter(|name| *name != NOBODY).unwrap_or_default().to_owned();
+        let addrs = parts.next()?.split(',').filter(|addr| !addr.is_empty()).map(str::to_owned).collect();
+        Some(Claim { member, life, entry: ManagerEntry { name, addrs }, who: parts.next()?.to_owned() })
     }
 }
 
@@ -89,13 +100,14 @@ struct Shared {
     /// It was made.
     won: Notify,
     confirmed: Confirmed,
+    following: Following,
     /// Why the last request failed.
     failure: Mutex<String>,
 }
 
 impl Etcd {
     /// Prepares to ask; asks nothing yet.
-    pub fn new(place: &Place, claim: Claim) -> Result<Etcd, String> {
+    pub fn new(place: &Place, claim: Claim, following: Following) -> Result<Etcd, String> {
         let options = options(place)?;
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).thread_name("manager-etcd").enable_all().build();
@@ -107,6 +119,7 @@ impl Etcd {
             held: Mutex::default(),
             won: Notify::new(),
             confirmed: Confirmed::default(),
+            following,
             failure: Mutex::default(),
             place: place.clone(),
         });
@@ -140,11 +153,18 @@ impl Etcd {
         self.shared.failure.lock().clone()
     }
 
-    /// Stops renewing the lease, and removes the leader's key if it is as it was made.
-    pub fn resign(&self, leader: Revision) {
+    /// Stops renewing the lease, and removes the leader's key if it is as it was made. For some seconds only the heir, if one is
+    /// named, can make it anew.
+    pub fn resign(&self, leader: Revision, heir: Option<String>) {
         *self.shared.held.lock() = None;
         self.shared.confirmed.end();
-        self.ask(&Ask::Depose { leader });
+        let left = heir.and_then(|heir| {
+            let shared = self.shared.clone();
+            self.wait(async move { shared.leave_to(leader, heir).await })
+        });
+        if left.is_none() {
+            self.ask(&Ask::Depose { leader });
+        }
     }
 
     /// On the threads for etcd, whoever asks: within a runtime nobody may block on another.
@@ -311,26 +331,45 @@ impl Shared {
         }
     }
 
-    async fn win(&self, claim: &Claim) -> Option<Heard> {
+    /// Removes the leader's key and names who is to make it anew, for as long as a lease lasts.
+    async fn leave_to(&self, leader: Revision, heir: String) -> Option<()> {
         let granted = self.request(async |mut client| client.lease_grant(LEASE_SECONDS, None).await).await?;
         let key = self.key("leader");
         let options = PutOptions::new().with_lease(granted.id());
+        let leave = [TxnOp::delete(key.clone(), None), TxnOp::put(self.key("heir"), heir, Some(options))];
+        self.txn(Txn::new().when([created(key, leader)]).and_then(leave)).await.map(drop)
+    }
+
+    async fn win(&self, claim: &Claim) -> Option<Heard> {
+        let granted = self.request(async |mut client| client.lease_grant(LEASE_SECONDS, None).await).await?;
+        let (key, heir) = (self.key("leader"), self.key("heir"));
+        let options = PutOptions::new().with_lease(granted.id());
         let put = TxnOp::put(key.clone(), claim.text(), Some(options));
         let get = TxnOp::get(key.clone(), None);
-        let txn = Txn::new().when([created(key, 0)]).and_then([put, get.clone()]).or_else([get]);
-        let answer = self.txn(txn).await?;
-        let there = got(&answer).into_iter().flatten().next()?;
-        let found = Claim::read(&String::from_utf8_lossy(there.value())).unwrap_or(Claim {
-            member: 0,
-            life: 0,
-            who: "an unknown holder of the leader's key".into(),
-        });
+        let looks = [get.clone(), TxnOp::get(heir.clone(), None)];
+        let free = [created(key.clone(), 0), created(heir.clone(), 0)];
+        let txn = Txn::new().when(free).and_then([put.clone(), get.clone()]).or_else(looks);
+        let mut found = got(&self.txn(txn).await?);
+        let named = found.get(1).and_then(|heirs| heirs.first()).map(|heir| heir.value().to_vec());
+        if let Some(named) = named.filter(|_| found[0].is_empty()) {
+            if named != claim.entry.name.as_bytes() {
+                return None; // it is another one's turn
+            }
+            let own = [created(key, 0), Compare::value(heir.clone(), CompareOp::Equal, named)];
+            let txn =
+                Txn::new().when(own).and_then([put, TxnOp::delete(heir, None), get.clone()]).or_else([get]);
+            found = got(&self.txn(txn).await?);
+        }
+        let there = found.into_iter().flatten().next()?;
+        let found = Claim::read(&String::from_utf8_lossy(there.value()))
+            .unwrap_or(Claim { who: "an unknown holder of the leader's key".into(), ..Claim::default() });
+        self.following.set_leader(Some(found.entry.clone()));
         if (found.member, found.life) == (claim.member, claim.life) {
             let held = Held { lease: there.lease(), leader: there.create_revision() };
             *self.held.lock() = Some(held);
             self.won.notify_one();
         }
-        let Claim { member, life, who } = found;
+        let Claim { member, life, who, .. } = found;
         Some(Heard::Leader { created: there.create_revision(), member, life, who })
     }
 
@@ -346,6 +385,8 @@ impl Shared {
         ];
         let answer = self.txn(Txn::new().and_then(gets)).await?;
         let [leader, start, first, records] = got(&answer).try_into().ok()?;
+        let leads = leader.first().and_then(|kv| Claim::read(&String::from_utf8_lossy(kv.value())));
+        self.following.set_leader(leads.map(|claim| claim.entry));
         let start = start.first().map(|kv| {
             let text = String::from_utf8_lossy(kv.value());
             let numbers = text.strip_prefix("1 ").and_then(|rest| rest.split_once(' '));

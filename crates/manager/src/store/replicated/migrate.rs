@@ -10,6 +10,7 @@ use super::{
         redb::Mark,
     },
     etcd::{Claim, Etcd},
+    following::Following,
     holder::{Ask, Heard},
     place::Place,
     store::ReplicatedStore,
@@ -19,8 +20,8 @@ use super::{
 pub fn to_etcd(path: &Path, cache_bytes: usize, place: &Place, who: &str) -> Result<(), StoreError> {
     let failed =
         |reason: String| StoreError::Engine { action: "find a place for the journal of the", reason };
-    let claim = Claim { member: 0, life: 0, who: who.to_owned() };
-    let etcd = Etcd::new(place, claim).map_err(failed)?;
+    let claim = Claim { who: who.to_owned(), ..Claim::default() };
+    let etcd = Etcd::new(place, claim, Following::default()).map_err(failed)?;
     let there = match etcd.ask(&Ask::Read { from: 0 }) {
         Heard::Records { start, .. } => start.map(|start| start.journal),
         _ => return Err(failed(etcd.failure())),

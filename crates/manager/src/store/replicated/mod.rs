@@ -3,6 +3,7 @@
 //! ```text
 //! PREFIX/start       the journal: its identity, the number its records begin behind
 //! PREFIX/leader      who leads; under a lease. Its create revision is the fence
+//! PREFIX/heir        who is to lead next, if the last one named somebody; for some seconds
 //! PREFIX/j/NUMBER    the records, 16 hexadecimal digits each; NUMBER rises by one
 //! ```
 //! One commit is one record, or some of them in a row if it is large; each is put by one transaction, which holds only while
@@ -13,7 +14,9 @@
 //!
 //! [`holder`] decides, without I/O; [`etcd`] asks; [`store`] keeps the table and joins both.
 
+mod copy;
 mod etcd;
+mod following;
 mod holder;
 mod migrate;
 mod part;
@@ -25,7 +28,9 @@ mod store;
 mod tests;
 
 pub use self::{
+    copy::{Part, TableCopy, put_aside},
+    following::Following,
     migrate::{to_etcd, to_file},
     place::{BadPlace, Place},
-    store::ReplicatedStore,
+    store::{ReplicatedStore, Standing},
 };

@@ -17,6 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use wire::map::ManagerEntry;
 
 use super::{
     super::{
@@ -29,7 +30,8 @@ use super::{
         redb::Mark,
     },
     etcd::{Claim, Etcd, LEASE_SECONDS},
-    holder::{Ask, Entry, Holder, Next, Origin, Waits},
+    following::Following,
+    holder::{Ask, Entry, Holder, Next, Origin, Stop, Waits},
     part::{self, Assembly},
     place::Place,
 };
@@ -51,6 +53,19 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often it is looked whether it still leads.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// As what a manager opens its store.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    /// Its machine and process, for people.
+    pub who: String,
+    /// Its name and addresses, for those who look for the one that leads.
+    pub entry: ManagerEntry,
+    /// As long as another one leads it is followed; without, opening fails then.
+    pub standby: bool,
+    /// Told how it stands.
+    pub following: Following,
+}
+
 /// A table whose journal is in etcd.
 pub struct ReplicatedStore {
     table: RedbStore,
@@ -58,6 +73,7 @@ pub struct ReplicatedStore {
     place: String,
     life: u64,
     state: Mutex<State>,
+    following: Following,
     /// Nobody waits for etcd any more.
     ending: AtomicBool,
 }
@@ -115,7 +131,7 @@ fn member(path: &Path) -> Result<u64, StoreError> {
 
 /// Asks until what was begun is done. What is read on the way goes to `found`.
 fn run(
-    etcd: &Etcd,
+    (etcd, following): (&Etcd, &Following),
     holder: &mut Holder,
     mut ask: Ask,
     patience: &Patience<'_>,
@@ -127,9 +143,21 @@ fn run(
         let heard = etcd.ask(&ask);
         let next = holder.heard(ask, heard);
         found(holder.take_found())?;
+        following.set_last(holder.last());
+        if !matches!(next, Next::Again(_, Waits::Silent)) {
+            following.set_silence(None);
+        }
         let (again, waits) = match next {
             Next::Done => return Ok(()),
-            Next::Stop(why) => return Err(failed("go on with the", why)),
+            Next::Stop(why @ Stop::Behind { .. }) => {
+                return Err(StoreError::Behind { reason: why.to_string() });
+            }
+            Next::Stop(why) => {
+                if matches!(why, Stop::TakenOver(_)) {
+                    following.set_deposed();
+                }
+                return Err(failed("go on with the", why));
+            }
             Next::Ask(next) => {
                 ask = next;
                 continue;
@@ -137,7 +165,10 @@ fn run(
             Next::Again(again, waits) => (again, waits),
         };
         let (why, over) = match waits {
-            Waits::Silent => (etcd.failure(), answered.elapsed() > patience.silence),
+            Waits::Silent => {
+                following.set_silence(Some(etcd.failure()));
+                (etcd.failure(), answered.elapsed() > patience.silence)
+            }
             Waits::Led(who) => {
                 answered = Instant::now();
                 if leads.is_empty() {
@@ -175,6 +206,18 @@ impl ReplicatedStore {
         who: &str,
         standby: bool,
     ) -> Result<ReplicatedStore, StoreError> {
+        let standing = Standing { who: who.to_owned(), standby, ..Standing::default() };
+        ReplicatedStore::open_as(path, cache_bytes, place, &standing)
+    }
+
+    /// The same as one of several managers.
+    pub fn open_as(
+        path: &Path,
+        cache_bytes: usize,
+        place: &Place,
+        standing: &Standing,
+    ) -> Result<ReplicatedStore, StoreError> {
+        let Standing { who, entry, standby, following } = standing;
         if journal_path(path).exists() {
             let text = format!("is the journal of this store, and not {place}");
             return Err(refused(&journal_path(path), &io::Error::other(text)));
@@ -203,19 +246,20 @@ impl ReplicatedStore {
             new: acked.is_none(),
         };
         let life = random().map_err(|error| refused(path, &error))?;
-        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
+        let claim = Claim { member: member(path)?, life, who: who.clone(), entry: entry.clone() };
         let mut holder = Holder::new(origin, claim.member, life);
-        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
+        let etcd = Etcd::new(place, claim, following.clone())
+            .map_err(|reason| failed("reach the journal of the", reason))?;
         let ending = AtomicBool::new(false);
 
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
-        let patience = match standby {
+        let patience = match *standby {
             true => Patience { silence: SILENCE_MAX, led: None, ending: &ending },
             false => Patience { silence: SILENCE_MAX_OPENING, led: Some(LED_MAX), ending: &ending },
         };
         let mut bytes_read = 0;
         let ask = holder.open();
-        run(&etcd, &mut holder, ask, &patience, |entries| {
+        run((&etcd, following), &mut holder, ask, &patience, |entries| {
             for Entry { number, bytes, .. } in entries {
                 let whole = assembly.push(of.journal, number, &bytes);
                 if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
@@ -243,10 +287,12 @@ impl ReplicatedStore {
             place: format!("{}, on one disk; its journal in {place}", path.display()),
             life,
             state: Mutex::new(state),
+            following: following.clone(),
             ending,
         };
         // The claim: whoever finds it knows that this manager serves since.
         store.commit(&Changes::new())?;
+        following.set_leads();
         Ok(store)
     }
 
@@ -276,7 +322,7 @@ impl ReplicatedStore {
         }
         let ask = begin(&mut state.holder);
         let patience = Patience { silence: SILENCE_MAX, led: Some(LED_MAX), ending: &self.ending };
-        let outcome = run(&self.etcd, &mut state.holder, ask, &patience, |_| Ok(()));
+        let outcome = run((&self.etcd, &self.following), &mut state.holder, ask, &patience, |_| Ok(()));
         outcome.inspect_err(|error| state.failed = Some(error.clone()))
     }
 }
@@ -288,7 +334,7 @@ impl Drop for ReplicatedStore {
         let state = &mut *self.state.lock();
         let _ = state.mark.flush();
         let _ = self.table.commit_marked(&state.recent.merged(), state.last, true);
-        self.etcd.resign(state.holder.leader());
+        self.etcd.resign(state.holder.leader(), self.following.heir());
     }
 }
 
@@ -328,6 +374,14 @@ impl Store for ReplicatedStore {
 
     fn confirmed(&self) -> Option<Confirmed> {
         Some(self.etcd.confirmed())
+    }
+
+    fn following(&self) -> Option<Following> {
+        Some(self.following.clone())
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        Some(self.state.lock().last)
     }
 
     fn tends(&self) -> Option<Duration> {
