@@ -55,6 +55,7 @@ impl ClusterFile {
         }
         let (mut all, others): (Vec<_>, Vec<_>) =
             self.managers.iter().cloned().partition(|one| one.local.is_some());
+        all.sort_by_key(|one| one.local.clone());
         all.extend(others);
         all
     }
@@ -73,7 +74,8 @@ impl ClusterFile {
 
     /// The whole list is this from now on.
     pub fn set_managers(&mut self, managers: Vec<ManagerFile>) {
-        let main = managers.iter().find(|one| one.local.is_some()).or(managers.first());
+        let own = managers.iter().filter(|one| one.local.is_some()).min_by_key(|one| one.local.clone());
+        let main = own.or(managers.first());
         if let Some(main) = main {
             (self.manager, self.manager_here) = (main.addr.clone(), main.local.is_some());
         }

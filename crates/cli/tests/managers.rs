@@ -1,0 +1,276 @@
+//! Three managers over three members of etcd, and three mounts at work, one of whose managers is active. It is killed, stopped for
+//! longer than any lease and woken, it makes way; members of etcd are killed and stopped. Work goes on by itself, nothing that was
+//! acknowledged is lost, nothing is done twice, and histories of names that all replace are linearizable.
+//!
+//! Here in its short form, one fault of each kind; `make takeovers` is the long one. `ROPEWALK_TAKEOVERS=N` how many rounds,
+//! `ROPEWALK_TEST_SEED=N` repeats the faults. How long the work stood still is printed, and bounds nothing: the machine may be busy.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
+
+mod common;
+#[path = "common/linear.rs"]
+mod linear;
+#[path = "common/mounts.rs"]
+mod mounts;
+#[path = "common/work.rs"]
+mod work;
+
+use std::{
+    fs,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Cluster, Random, ok, refused, seed, until};
+use linear::{Act, Done, is_linearizable};
+use mounts::Mounts;
+use rustix::process::Signal;
+use serde_json::Value;
+use work::{Ends, Load, check};
+
+const MOUNTS: usize = 3;
+/// Past every lease: the manager's at etcd, and those of servers and clients.
+const STOPPED: Duration = Duration::from_secs(12);
+/// Between two looks at a name that all mounts replace: few enough that their order can be searched for.
+const REGISTER_PAUSE: Duration = Duration::from_millis(40);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// The active manager is killed.
+    Kill,
+    /// It is stopped for longer than every lease, and woken.
+    Stop,
+    /// Another one is promoted.
+    Promote,
+    /// A member of etcd is killed.
+    Member,
+    /// Two members are stopped for a while: no majority.
+    NoEtcd,
+    /// A manager that follows is killed, and its table is lost.
+    Standby,
+    /// The active one and a member of etcd are killed at once.
+    Both,
+}
+
+const ALL: [Fault; 7] =
+    [Fault::Kill, Fault::Promote, Fault::Standby, Fault::Member, Fault::NoEtcd, Fault::Stop, Fault::Both];
+
+fn managers(cluster: &Cluster) -> Vec<Value> {
+    cluster.json(&["manager", "list"]).as_array().unwrap().clone()
+}
+
+/// Process name and name of the active manager, as soon as there is one.
+fn active(cluster: &Cluster) -> (String, String) {
+    let mut found = None;
+    until("a manager is active", || {
+        found = managers(cluster).into_iter().find(|row| row["active"] == true);
+        found.is_some()
+    });
+    let found = found.unwrap();
+    (found["local"].as_str().unwrap().to_owned(), found["name"].as_str().unwrap().to_owned())
+}
+
+/// Those that follow.
+fn standbys(cluster: &Cluster) -> Vec<(String, String)> {
+    let rows = managers(cluster);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let follow = rows.iter().filter(|row| row["active"] == false);
+    follow.map(|row| (text(&row["local"]), text(&row["name"]))).collect()
+}
+
+fn all_stand(cluster: &Cluster) {
+    until("every manager answers, and one is active", || {
+        let rows = managers(cluster);
+        rows.iter().filter(|row| row["active"] == true).count() == 1
+            && rows.iter().all(|row| row["behind"].as_u64().is_some_and(|behind| behind < 1000))
+    });
+}
+
+/// A name in each round that all mounts replace and read.
+struct Registers<'a> {
+    mounts: &'a Mounts,
+    round: AtomicU64,
+    began: Instant,
+}
+
+impl Registers<'_> {
+    fn begin(&self, round: u64) {
+        fs::write(self.mounts.at(0, &format!("register{round}")), "0").unwrap();
+        self.round.store(round, SeqCst);
+    }
+
+    fn work(&self, mount: usize, load: &Load, seed: u64) -> Vec<(u64, Done)> {
+        let (mut random, mut history) = (Random(seed ^ mount as u64), Vec::new());
+        for i in 0.. {
+            if load.stop.load(SeqCst) {
+                break;
+            }
+            let round = self.round.load(SeqCst);
+            let path = self.mounts.at(mount, &format!("register{round}"));
+            let start = self.began.elapsed().as_nanos() as u64;
+            let act = if random.below(3) == 0 {
+                let value = 1 + mount as u64 + MOUNTS as u64 * i;
+                let new = self.mounts.at(mount, &format!("new-register{mount}"));
+                fs::write(&new, value.to_string()).unwrap();
+                fs::rename(&new, &path).unwrap();
+                Act::Write(value)
+            } else {
+                Act::Read(fs::read_to_string(&path).unwrap().parse().unwrap())
+            };
+            history.push((
+                round,
+                Done { act, start, end: self.began.elapsed().as_nanos() as u64, maybe: false },
+            ));
+            thread::sleep(REGISTER_PAUSE);
+        }
+        history
+    }
+}
+
+/// What a fault does, from its begin until all stands again. How long nothing went on is told.
+fn suffer(fault: Fault, cluster: &Cluster, load: &Load, random: &mut Random) {
+    let (process, name) = active(cluster);
+    let member = format!("etcd@{}", 1 + random.below(3));
+    let kill = |victim: &str| cluster.kill(|process| process == victim);
+    match fault {
+        Fault::Kill | Fault::Both => {
+            if fault == Fault::Both {
+                kill(&member);
+            }
+            let killed = Instant::now();
+            kill(&process);
+            let all = load.went_on();
+            let (_, by) = active(cluster);
+            assert_ne!(name, by);
+            println!(
+                "  {name} killed: all went on {all:.1?} later, {by} leads; {:.1?} in all",
+                killed.elapsed()
+            );
+            cluster.start_server(&process);
+            if fault == Fault::Both {
+                cluster.start_server(&member);
+            }
+        }
+        Fault::Promote => {
+            let others = standbys(cluster);
+            let (_, heir) = &others[random.below(others.len() as u64) as usize];
+            let begun = Instant::now();
+            let told = ok(&["manager", "promote", "--dir", cluster.dir().to_str().unwrap(), heir]);
+            let all = load.went_on();
+            assert_eq!(active(cluster).1, *heir, "{told}");
+            println!(
+                "  {heir} promoted: {}; all went on {all:.1?} later, {:.1?} in all",
+                told.trim(),
+                begun.elapsed()
+            );
+        }
+        Fault::Stop => {
+            cluster.signal(&process, Signal::STOP);
+            let all = load.went_on();
+            let (_, by) = active(cluster);
+            thread::sleep(STOPPED);
+            cluster.signal(&process, Signal::CONT);
+            println!("  {name} stopped: all went on {all:.1?} later, {by} leads");
+            let back = || standbys(cluster).into_iter().any(|(local, _)| local == process);
+            until("the one that was woken follows", back);
+            load.went_on();
+        }
+        Fault::Standby => {
+            let (local, follower) = standbys(cluster).swap_remove(0);
+            kill(&local);
+            load.went_on();
+            let health = refused(&["health", "--dir", cluster.dir().to_str().unwrap()]);
+            let said = cluster.json(&["status"])["remarks"].to_string();
+            assert!(said.contains(&format!("manager {follower} does not answer")), "{said} {health}");
+            fs::remove_dir_all(cluster.dir().join(&local)).unwrap();
+            cluster.start_server(&local);
+            println!("  {follower} killed, its table lost");
+        }
+        Fault::Member => {
+            kill(&member);
+            let all = load.went_on();
+            cluster.start_server(&member);
+            println!("  {member} killed: all went on {all:.1?} later");
+        }
+        Fault::NoEtcd => {
+            let members = ["etcd@1", "etcd@2"];
+            members.iter().for_each(|member| cluster.signal(member, Signal::STOP));
+            until("managers say what they wait for", || {
+                let rows = managers(cluster);
+                rows.iter().any(|row| row["etcd_says"].as_str().is_some_and(|why| why.contains("etcd at")))
+            });
+            let said = refused(&["health", "--dir", cluster.dir().to_str().unwrap()]);
+            assert!(said.contains("no answer of etcd"), "{said}");
+            let waiters = common::ropewalk(&["waiters", "--dir", cluster.dir().to_str().unwrap()]);
+            let said = String::from_utf8_lossy(&waiters.stdout).into_owned();
+            assert!(said.contains("etcd to answer"), "{said}");
+            members.iter().for_each(|member| cluster.signal(member, Signal::CONT));
+            println!("  etcd without a majority: all went on {:.1?} after its return", load.went_on());
+        }
+    }
+    all_stand(cluster);
+}
+
+#[test]
+fn another_manager_takes_over_whatever_happens_to_the_active_one() {
+    let options =
+        ["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size", "256m", "--block-size", "1m"];
+    let cluster = Cluster::prepare(&[&options[..], &["--managers", "3", "--store", "etcd"]].concat());
+    let mounts = Mounts::over(cluster, MOUNTS);
+    let cluster = &mounts.cluster;
+    all_stand(cluster);
+    let rounds: Option<u64> = std::env::var("ROPEWALK_TAKEOVERS").ok().map(|n| n.parse().unwrap());
+    let (seed, load) = (seed(), Load::prepare(&mounts));
+    let registers = Registers { mounts: &mounts, round: AtomicU64::new(0), began: Instant::now() };
+    registers.begin(0);
+    let mut random = Random(seed);
+    let histories = thread::scope(|scope| {
+        let end = Ends(&load);
+        load.begin(scope, &mounts);
+        let (registers, load) = (&registers, &load);
+        let readers: Vec<_> =
+            (0..MOUNTS).map(|mount| scope.spawn(move || registers.work(mount, load, seed))).collect();
+        load.went_on();
+        for round in 0..rounds.unwrap_or(ALL.len() as u64) {
+            let fault = match rounds {
+                None => ALL[round as usize],
+                Some(_) => ALL[random.below(ALL.len() as u64) as usize],
+            };
+            println!("round {round}: {fault:?}");
+            registers.begin(round);
+            suffer(fault, cluster, load, &mut random);
+        }
+        drop(end);
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
+    });
+    for round in 0..=registers.round.load(SeqCst) {
+        let of = histories.iter().flatten().filter(|(at, _)| *at == round);
+        let history: Vec<Done> = of.map(|(_, done)| *done).collect();
+        assert!(is_linearizable(&history), "round {round}: {history:?}");
+    }
+    check(&mounts, &load.done());
+    println!("{:?} rounds of work", load.done());
+
+    // A restart with the machine's first manager gone: who starts here finds another one.
+    for path in &mounts.all[1..] {
+        ok(&["umount", path.to_str().unwrap()]);
+    }
+    let dir = cluster.dir();
+    let name = dir.to_str().unwrap();
+    let (local, first) = active(cluster);
+    let error = refused(&["manager", "remove", "--dir", name, &first]);
+    assert!(error.contains("promote"), "{error}");
+    let (_, heir) = standbys(cluster).swap_remove(0);
+    ok(&["manager", "promote", "--dir", name, &heir]);
+    until("the former one follows", || standbys(cluster).iter().any(|(other, _)| *other == local));
+    ok(&["manager", "remove", "--dir", name, &first]);
+    assert_eq!(managers(cluster).len(), 2);
+    assert!(!cluster.processes().iter().any(|(process, _)| *process == local));
+    ok(&["manager", "add", "--dir", name, "more"]);
+    assert_eq!(managers(cluster).len(), 3);
+    cluster.down();
+    assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
+    ok(&["up", "--dir", name, "--detach", "--mount", cluster.mnt().to_str().unwrap()]);
+    assert!(cluster.mnt().join("register0").exists());
+    all_stand(cluster);
+}
