@@ -3,9 +3,11 @@
 
 # `make chaos`: the campaign of faults (docs/reliability.md); ROPEWALK_CHAOS_ROUNDS says how long.
 
+# `make takeovers`: managers taking over from each other under load; ROPEWALK_TAKEOVERS says how often.
+
 # `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
 
-.PHONY: run test chaos setup build deb deb-try lint bench clean
+.PHONY: run test chaos takeovers setup build deb deb-try lint bench clean
 
 run: setup build
 	scripts/run.sh
@@ -15,6 +17,9 @@ test: setup
 
 chaos: setup
 	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
+
+takeovers: setup
+	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test managers takes_over -- --nocapture
 
 setup:
 	scripts/setup.sh

@@ -171,6 +171,14 @@ async fn until(link: &Link, done: impl Fn(&Stand) -> bool) -> Result<Stand> {
 /// `ropewalk cluster authority renew`.
 pub fn renew(dir: &Dir) -> Result<()> {
     let dir = open_here(dir)?;
+    if let Some(other) = dir.file.all_managers().iter().find(|one| one.local.is_none()) {
+        bail!(
+            "manager {} is on another machine, which would go on with the former secret: remove it first (`ropewalk manager remove {}`), \
+             and let it join again afterwards",
+            other.name,
+            other.name
+        );
+    }
     interrupt::catch()?;
     // Who would see to it must be there.
     link::run(async { Stand::ask(&Link::new(&dir)?).await })?;

@@ -158,7 +158,10 @@ async fn gather_status(
         epoch: Some(report.map.epoch.0),
         well: remarks.is_empty(),
         remarks,
-        store: Some(report.store.clone()),
+        store: Some(match report.map.managers.len() {
+            1 => format!("{}; the table on one disk", report.store),
+            _ => report.store.clone(),
+        }),
         deletes_pending: Some(report.deletes_pending),
         processes,
         pdisks,

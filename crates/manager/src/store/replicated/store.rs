@@ -284,7 +284,7 @@ impl ReplicatedStore {
         let store = ReplicatedStore {
             table,
             etcd,
-            place: format!("{}, on one disk; its journal in {place}", path.display()),
+            place: format!("{}; its journal in {place}", path.display()),
             life,
             state: Mutex::new(state),
             following: following.clone(),
