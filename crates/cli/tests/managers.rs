@@ -198,10 +198,11 @@ fn suffer(fault: Fault, cluster: &Cluster, load: &Load, random: &mut Random) {
             );
         }
         Fault::Stop => {
+            let stopped = Instant::now();
             cluster.signal(&process, Signal::STOP);
             let all = load.went_on();
             let (_, by) = active(cluster);
-            thread::sleep(STOPPED);
+            thread::sleep(STOPPED.saturating_sub(stopped.elapsed()));
             cluster.signal(&process, Signal::CONT);
             println!("  {name} stopped: all went on {all:.1?} later, {by} leads");
             let back = || standbys(cluster).into_iter().any(|(local, _)| local == process);
@@ -270,7 +271,7 @@ fn another_manager_takes_over_whatever_happens_to_the_active_one() {
                 Some(_) => ALL[random.below(ALL.len() as u64) as usize],
             };
             println!("round {round}: {fault:?}");
-            registers.begin(round);
+            registers.begin(round + 1);
             suffer(fault, cluster, load, &mut random);
         }
         drop(end);

@@ -20,7 +20,7 @@ use stripe::Managers;
 use trust::Authorities;
 use wire::map::ManagerEntry;
 
-use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, managers::ManagerFile, renewal};
+use crate::cluster_dir::{access, addrs::Addrs, cipher, etcd::EtcdFile, manager_file::ManagerFile, renewal};
 
 /// Where a machine of a cluster of several keeps what it runs, unless told otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/ropewalk";

@@ -4,47 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use stripe::Managers;
 use wire::map::ManagerEntry;
 
-use super::{Addrs, ClusterDir, ClusterFile};
-
-/// What the first manager is called, and its process on each machine.
-pub const FIRST: &str = "manager";
-
-/// One manager in `cluster.toml`.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub struct ManagerFile {
-    /// What the cluster calls it.
-    pub name: String,
-    /// Where it answers.
-    pub addr: Addrs,
-    /// Of one that this machine runs: what its files here are named by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local: Option<String>,
-}
-
-impl ManagerFile {
-    /// As the map has it.
-    pub fn entry(&self) -> ManagerEntry {
-        ManagerEntry { name: self.name.clone(), addrs: self.addr.texts() }
-    }
-
-    /// From the map; none if its addresses are none.
-    pub fn of(entry: &ManagerEntry, local: Option<String>) -> Option<ManagerFile> {
-        Some(ManagerFile { name: entry.name.clone(), addr: Addrs::new(entry.sockets()).ok()?, local })
-    }
-}
-
-/// A manager that this machine runs.
-#[derive(Clone, Debug)]
-pub struct OwnManager {
-    /// What its files here are named by (`run/`, `log/`, its data), and `serve --name` takes.
-    pub local: String,
-    /// What the cluster calls it, and where it listens.
-    pub entry: ManagerFile,
-}
+use super::{
+    ClusterDir, ClusterFile,
+    manager_file::{FIRST, ManagerFile, OwnManager},
+};
 
 impl ClusterFile {
     /// All that are known, those of this machine first.

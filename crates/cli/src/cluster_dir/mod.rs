@@ -10,7 +10,8 @@ mod etcd;
 pub mod init;
 pub mod keys;
 pub mod make;
-pub mod managers;
+pub mod manager_file;
+mod managers;
 pub mod renewal;
 pub mod revoked;
 
@@ -18,5 +19,5 @@ pub use self::{
     addrs::Addrs,
     directory::{ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, PdiskFile},
     etcd::{EtcdFile, EtcdMember},
-    managers::{ManagerFile, OwnManager},
+    manager_file::{ManagerFile, OwnManager},
 };

@@ -23,7 +23,7 @@ use crate::{
     args::{Init, Join, MANAGER_PORT, NODE_PORT, NodeToken, SquashKind},
     cluster_dir::{
         Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, ManagerFile, NodeFile, access, init, keys, make,
-        managers,
+        manager_file,
     },
     commands::{members::SquashRow, pdisks, up},
     interrupt,
@@ -383,7 +383,7 @@ fn keep(
     }
     let node = |(id, addr)| NodeFile { id, name: name.to_owned(), addr, pdisks: Vec::new() };
     let local = |entry: &ManagerEntry| {
-        (joined.manager.is_some() && entry.name == name).then(|| managers::FIRST.to_owned())
+        (joined.manager.is_some() && entry.name == name).then(|| manager_file::FIRST.to_owned())
     };
     let managers = joined.managers.iter().filter_map(|entry| ManagerFile::of(entry, local(entry))).collect();
     let keys = joined.manager.as_ref();
