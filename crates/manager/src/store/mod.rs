@@ -5,6 +5,7 @@
 //! above a snapshot; nobody else commits meanwhile. When `commit` returns, the changes survive a power
 //! cut; when it fails, the manager stops, because what is on disk is not known any more.
 
+mod applied;
 mod blocks;
 mod confirmed;
 mod dump;
@@ -30,6 +31,7 @@ mod unflushed;
 pub(crate) mod volatile;
 
 pub use self::{
+    applied::Mark,
     confirmed::Confirmed,
     dump::{Damaged, dump, restore},
     error::StoreError,
@@ -38,7 +40,7 @@ pub use self::{
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
-    redb::{Mark, RedbStore},
+    redb::RedbStore,
     replicated::{
         BadPlace, Following, Part, Place, ReplicatedStore, Standing, TableCopy, put_aside, to_etcd, to_file,
     },

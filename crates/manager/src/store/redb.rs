@@ -18,6 +18,7 @@ use redb::{
     backends::FileBackend,
 };
 
+pub use super::applied::Mark;
 use super::{
     Changes, Read, Snapshot, Store, StoreError, Visit,
     blocks::{Blocks, DAMAGED_MAX, Damage},
@@ -33,17 +34,6 @@ const MARK: TableDefinition<'static, u8, u64> = TableDefinition::new("journal");
 const BESIDE: usize = 600;
 /// Times that a commit is tried which finds new damage.
 const WRITES_MAX: usize = 8;
-
-/// How far the table follows its journal.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Mark {
-    /// The journal's identity.
-    pub journal: u64,
-    /// Number of the last change applied.
-    pub applied: u64,
-    /// The CRC in its record; 0 if there is none, or it is not kept.
-    pub crc: u32,
-}
 
 /// Reads the file's blocks round the engine.
 type Scrub = Box<dyn Fn(u64, u64) -> io::Result<Option<u64>> + Send + Sync>;
