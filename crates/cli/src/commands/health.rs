@@ -132,8 +132,14 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
                     && local.is_none_or(|local| local.ip() != remote.ip())
             })
     };
-    let connections = || list(peers).iter().flat_map(|peer| list(&peer["connections"])).filter(away);
-    let first = text(&connections().next()?["remote"]);
+    let all = list(peers).iter();
+    let connections = || {
+        all.clone()
+            .flat_map(|peer| list(&peer["connections"]).iter().map(move |c| (peer, c)))
+            .filter(|(_, c)| away(c))
+    };
+    let (peer, first) = connections().next()?;
+    let first = format!("{} at {}", text(&peer["name"]).split(" at ").next()?, text(&first["remote"]));
     Some(format!(
         "{process}: {} connections with other machines, one with {first}, are neither encrypted nor protected from changes \
          (cipherList EMPTY); unless nobody else reaches that network: ropewalk config set cipherList=AUTHONLY, or DEFAULT",
@@ -168,7 +174,14 @@ pub fn health(listing: &Listing) -> Result<()> {
         ));
     }
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
+        let mut its = members.iter().filter(|member| member.node == Some(node.id)).peekable();
+        let is_shut_out = its.peek().is_some() && its.all(|member| member.revoked);
         remarks.push(match dir.file.node(node.id) {
+            None if is_shut_out => format!(
+                "node {} does not serve, its machine was shut out: that joins again with a new token (`ropewalk node token`), or \
+                 take the node out: `ropewalk pdisk fail` each of its pdisks, then `ropewalk node remove {}`",
+                node.name, node.name
+            ),
             Some(here) => {
                 format!("node {} does not serve; start it: ropewalk serve --name {}", node.name, here.name)
             }

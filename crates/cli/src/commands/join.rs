@@ -103,7 +103,13 @@ pub fn token(args: &NodeToken) -> Result<()> {
             now,
             limits: Limits { squash, ..limits(&link, args).await? },
         };
-        link.manager(&invite).await
+        let sent = link.manager(&invite).await;
+        sent.with_context(|| match &args.subtree {
+            Some(path) => {
+                format!("--subtree {path}, which is to be a directory of {}", args.filesystems.join(", "))
+            }
+            None => "no token".to_owned(),
+        })
     })?;
     if args.json {
         return output::json(&Printed {
@@ -162,6 +168,10 @@ pub fn join(args: &Join) -> Result<()> {
         return join_again(dir, &token, args);
     }
     let addrs = server_addresses(&token, args)?;
+    // What would fail after the token has been used.
+    for place in &args.pdisk {
+        make::pdisk_size(place, args.pdisk_size, 1)?;
+    }
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
     let name = args.name.clone().unwrap_or_else(init::host_name);
@@ -191,17 +201,25 @@ pub fn join(args: &Join) -> Result<()> {
         ));
         return Ok(());
     }
+    let start = format!("`ropewalk up --dir {} --detach` starts it", dir.path.display());
     for place in &args.pdisk {
+        if interrupt::asked() {
+            let left = format!("the machine has joined, without a pdisk in {}: {start}", place.display());
+            return Err(interrupt::Interrupted(left).into());
+        }
         let made = pdisks::add_before_start(&mut dir, &name, place, args.pdisk_size);
         let made = made.with_context(|| {
             format!(
-                "the machine has joined, and has no pdisk in {}: `ropewalk up --dir {} --detach` starts it, `ropewalk \
-                 pdisk add` tries again",
+                "the machine has joined, and has no pdisk in {}: {start}, `ropewalk pdisk add` tries again",
                 place.display(),
-                dir.path.display()
             )
         })?;
         output::line(format!("{made} is in {}", place.display()));
+    }
+    if interrupt::asked() {
+        return Err(
+            interrupt::Interrupted(format!("the machine has joined, and does not serve: {start}")).into()
+        );
     }
     up::start(&dir, args.no_service)?;
     output::line(format!("node {name} serves at {}", dir.file.nodes[0].addr));
@@ -242,8 +260,9 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     }
     if joined.node != node.as_ref().map(|node| node.id) {
         bail!(
-            "the manager has let this machine in as another node than before: {name} is new there (`ropewalk node remove {name}`). \
-             Join again by the name that the node has by now (--name)"
+            "the manager has let this machine in as another node than before, since the one that it was is called otherwise by now, \
+             or has been removed: first `ropewalk node remove {name}` there. Called otherwise: join again by that name (--name). \
+             Removed: move {place} and the directories of its pdisks away, and join as a new machine"
         );
     }
     keys::save(&dir.path, &key, &joined.signed)?;
