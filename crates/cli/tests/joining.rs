@@ -101,7 +101,7 @@ fn machines_join_with_tokens_and_serve_together() {
     client.refused(&["node", "token"]);
 
     // An administrator's machine may; and it may mount.
-    let desk = &Machine { bed: &bed, host: 5, dir: base.path().join("desk") };
+    let desk = &Machine::at(&bed, base.path().join("desk"), 5);
     desk.ok(&["join", &first.token(&["--role", "admin"]), "--name", "desk"]);
     desk.ok(&["config", "set", "operationDeadline=5s"]);
 
@@ -142,6 +142,14 @@ fn machines_join_with_tokens_and_serve_together() {
     assert!(desk.refused(&["node", "revoke", "nobody"]).contains("node members"));
     desk.ok(&["node", "revoke", "laptop"]);
     assert_eq!(members()[4], row(("laptop", "client", "revoked")));
+    // In effect at every process: nobody has a connection with its machine, on which no other process runs.
+    let its = format!("{}:", bed.addr(4));
+    until("no process is connected with it", || {
+        let all = first.json(&["net", "status"]);
+        let all = all.as_array().unwrap().iter().flat_map(|process| process["answer"].as_array().unwrap());
+        let mut remotes = all.flat_map(|peer| peer["connections"].as_array().unwrap()).map(|c| &c["remote"]);
+        !remotes.any(|remote| remote.as_str().unwrap().starts_with(&its))
+    });
     fs::write(mnt.join("after"), "after")
         .and_then(|()| fs::File::open(mnt.join("after"))?.sync_all())
         .unwrap_err();
@@ -150,7 +158,7 @@ fn machines_join_with_tokens_and_serve_together() {
         let error = client.refused(words);
         assert!(error.contains("revoked"), "{words:?}: {error}");
     }
-    let again = &Machine { bed: &bed, host: 5, dir: base.path().join("again") };
+    let again = &Machine::at(&bed, base.path().join("again"), 5);
     again.ok(&["join", &first.token(&["--role", "client"]), "--name", "laptop"]);
     for machine in [desk, again] {
         machine.ok(&mount);
