@@ -13,7 +13,7 @@ use wire::{
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::cluster_dir::{Addrs, ClusterDir, init::host_name};
+use crate::cluster_dir::{Addrs, ClusterDir, host::host_name};
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -21,7 +21,7 @@ use wire::{
 
 use crate::{
     args::{Init, Join, NodeToken, SquashKind},
-    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
+    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, host, init, keys, make},
     commands::{members::SquashRow, pdisks, up},
     interrupt,
     link::{self, Link},
@@ -174,7 +174,7 @@ pub fn join(args: &Join) -> Result<()> {
     }
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
-    let name = args.name.clone().unwrap_or_else(init::host_name);
+    let name = args.name.clone().unwrap_or_else(host::host_name);
     let joined = ask(&token, &name, addrs.as_ref(), args.rack.as_deref()).and_then(|(key, joined)| {
         keep(&claim.path, &token, &name, addrs, &key, &joined)?;
         Ok(joined)
@@ -252,7 +252,7 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     }
     interrupt::catch()?;
     let name =
-        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
+        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(host::host_name);
     let addrs = node.as_ref().map(|node| &node.addr);
     let (key, joined) = ask(token, &name, addrs, args.rack.as_deref())?;
     if joined.cluster != dir.file.cluster_id()? {

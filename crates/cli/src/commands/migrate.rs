@@ -7,7 +7,7 @@ use manager::{format::store_path, store};
 use super::manager::{CACHE_BYTES, stopped};
 use crate::{
     args::Migrate,
-    cluster_dir::{ClusterDir, EtcdFile, init::host_name},
+    cluster_dir::{ClusterDir, EtcdFile, host::host_name},
     output,
 };
 

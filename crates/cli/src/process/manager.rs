@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use net::Role;
 
 use super::{admin, endpoint, joining::Door, presence::Presence, resolver, shut_out, stop::Stop, tunables};
-use crate::cluster_dir::{ClusterDir, EtcdFile, init::host_name};
+use crate::cluster_dir::{ClusterDir, EtcdFile, host::host_name};
 
 /// How long a manager waits for the store of one that was killed.
 const STORE_WAIT: Duration = Duration::from_secs(5);
