@@ -61,6 +61,18 @@ fn machines_join_with_tokens_and_serve_together() {
     assert!(!fs::read_to_string(second.dir.join("cluster.toml")).unwrap().contains("secret"));
     let error = third.refused(&["join", &token, "--address", &bed.addr(2), "--name", "h3"]);
     assert!(error.contains("another machine") && !third.dir.exists(), "{error}");
+    // Two at once by one token: one of them gets in.
+    let token = first.token(&["--role", "client"]);
+    let both = ["one", "other"].map(|name| Machine::at(&bed, base.path().join(name), 5));
+    let let_in = std::thread::scope(|scope| {
+        let joining = both
+            .each_ref()
+            .map(|m| scope.spawn(|| m.run(&["join", &token, "--name", "spare"]).status.success()));
+        joining.map(|join| join.join().unwrap())
+    });
+    assert_eq!(let_in.iter().filter(|joined| **joined).count(), 1, "{let_in:?}");
+    assert_eq!(both.map(|machine| machine.dir.exists()), let_in);
+    first.ok(&["node", "revoke", "spare"]);
     // Two at once: each gets pdisks of its own.
     std::thread::scope(|scope| {
         let joining = [third, fourth].map(|machine| scope.spawn(|| machine.join(&first.token(&[]))));
@@ -136,6 +148,7 @@ fn machines_join_with_tokens_and_serve_together() {
         ("h3", "server", "member"),
         ("h4", "server", "member"),
         ("laptop", "client", "member"),
+        ("spare", "client", "revoked"),
     ];
     assert_eq!(members(), all.map(row));
     assert!(client.refused(&["node", "revoke", "desk"]).contains("may not"));

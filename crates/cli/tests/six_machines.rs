@@ -1,5 +1,5 @@
 //! Story: six machines and two clients on hosts of their own, under a load of writers and verifiers that may not fail once. A machine
-//! comes, one is emptied and goes, one is killed and another takes its place, one moves to another address, all are upgraded one
+//! comes, one is emptied and goes, one is killed and another takes its place, one moves to another address meanwhile, all are upgraded one
 //! after the other to another version of the protocol, the manager's machine among them, and then the cluster is. (Versions:
 //! `upgrade.rs`.)
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
@@ -94,8 +94,15 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     goes_on();
     wait_settled(first);
 
-    println!("one is emptied, and goes");
-    first.ok(&["node", "drain", "h2"]);
+    println!("one is emptied, while another moves to another address, and goes");
+    let moved = &bed.addrs(3)[1];
+    std::thread::scope(|scope| {
+        let draining = scope.spawn(|| first.ok(&["node", "drain", "h2"]));
+        fourth.ok(&["node", "set", "h4", "--address", moved]);
+        draining.join().unwrap();
+    });
+    let shown = reader.json(&["node", "show", "h4"]);
+    assert_eq!(shown["addresses"], serde_json::json!([format!("{moved}:7451")]), "{shown}");
     goes_on();
     second.ok(&["down"]);
     wait("it is out", || first.run(&["node", "remove", "h2"]).status.success());
@@ -118,15 +125,11 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     let error = third.refused(&["status"]);
     assert!(error.contains("revoked"), "{error}");
 
-    println!("one moves to another address");
-    let moved = &bed.addrs(3)[1];
-    fourth.ok(&["node", "set", "h4", "--address", moved]);
-    wait_settled(first);
-    let shown = reader.json(&["node", "show", "h4"]);
-    assert_eq!(shown["addresses"], serde_json::json!([format!("{moved}:7451")]), "{shown}");
-    goes_on();
-
-    println!("each is upgraded");
+    println!("each is upgraded, and between them a machine is shut out");
+    let guest = Machine::at(&bed, base.path().join("guest"), reader.host);
+    guest.install(OLD);
+    guest.ok(&["join", &first.token(&["--role", "client"]), "--name", "guest"]);
+    guest.ok(&["status"]);
     for machine in [fourth, fifth, first, sixth, replacement] {
         machine.ok(&["down"]);
         goes_on_without(&load, &pairs, machine.host == first.host);
@@ -134,6 +137,10 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
         machine.ok(&["up", "--detach"]);
         wait_settled(first);
         goes_on();
+        if machine.host == first.host {
+            first.ok(&["node", "revoke", "guest"]);
+            assert!(guest.refused(&["status"]).contains("revoked"));
+        }
     }
     // Machines have it all, mounts not yet.
     let said = first.refused(&["cluster", "finalize"]);

@@ -139,7 +139,10 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
             .filter(|(_, c)| away(c))
     };
     let (peer, first) = connections().next()?;
-    let first = format!("{} at {}", text(&peer["name"]).split(" at ").next()?, text(&first["remote"]));
+    let name = text(&peer["name"]);
+    let name =
+        name.rsplit_once(" at ").or_else(|| name.rsplit_once(" process ")).map_or(&*name, |(name, _)| name);
+    let first = format!("{name} at {}", text(&first["remote"]));
     Some(format!(
         "{process}: {} connections with other machines, one with {first}, are neither encrypted nor protected from changes \
          (cipherList EMPTY); unless nobody else reaches that network: ropewalk config set cipherList=AUTHONLY, or DEFAULT",
