@@ -5,11 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{
-    BlockIndex, OpClass,
-    start::{Work, start},
-    units::UNIT,
-};
+use base::{BlockIndex, OpClass, start::Work, units::UNIT};
 use bytes::Bytes;
 use stripe::BlockMeta;
 use tokio::sync::OwnedSemaphorePermit;
@@ -137,12 +133,6 @@ impl Core {
             self.runtime.spawn(load);
         }
         waits
-    }
-
-    /// The same for a caller that waits for it: its requests are sent from here.
-    pub fn begin_load(&self, load: Work) {
-        let runtime = self.runtime.clone();
-        start(load, move |load| drop(runtime.spawn(load)));
     }
 
     /// What to wait for, and the load of what is absent and not yet on its way: to be begun when the file is no longer locked.

@@ -98,7 +98,7 @@ impl Core {
             out.push(bytes);
         }
         drop(state);
-        loads.into_iter().for_each(|load| self.begin_load(load));
+        loads.into_iter().for_each(|load| self.begin(load));
         Begun { parts, out }
     }
 
@@ -126,7 +126,7 @@ impl Core {
                 match got {
                     Got::Bytes(got) => out[number] = got,
                     Got::Wait { waits, load } => {
-                        load.into_iter().for_each(|load| self.begin_load(load));
+                        load.into_iter().for_each(|load| self.begin(load));
                         self.wait_loads(waits).await?;
                     }
                 }
