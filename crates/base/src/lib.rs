@@ -11,6 +11,7 @@ pub mod ids;
 mod mutate;
 pub mod presence;
 pub mod proc_stat;
+pub mod start;
 pub mod stats;
 pub mod tunables;
 pub mod units;

@@ -115,7 +115,8 @@ impl Writer<'_> {
         let (io, pool, stripe) = (self.io.clone(), Arc::clone(&self.pool), self.stripe);
         let (dirty, pieces, info) = (self.plan.dirty.clone(), self.pieces.clone(), strip.write.info.clone());
         let index = usize::from(self.index(i).0);
-        self.tasks.spawn(async move {
+        // It reads and computes.
+        self.tasks.ask(usize::MAX, async move {
             let whole = whole_strip(io, pool, stripe, index, info, dirty, pieces, previous);
             Event::Whole(i, whole.await)
         });
