@@ -282,6 +282,30 @@ fn a_setting_that_cannot_be_made_takes_the_others_back() {
 }
 
 #[test]
+fn a_value_that_cannot_be_taken_back_does_not_keep_the_others() {
+    let root = wrong();
+    let root = root.path();
+    let found = wrong_findings(root);
+    apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap();
+    // A directory in a file's place can be neither read nor written, also by root.
+    let stuck = root.join("proc/sys/net/ipv4/tcp_sack");
+    fs::remove_file(&stuck).unwrap();
+    fs::create_dir(&stuck).unwrap();
+    let outcomes = apply::revert(root, &[]).unwrap();
+    let failed: Vec<_> =
+        outcomes.iter().filter(|o| o.error.is_some()).map(|o| (&*o.fact, &*o.what)).collect();
+    assert_eq!((outcomes.len(), failed), (4, vec![("sysctl.net.ipv4.tcp_sack", "not taken back")]));
+    assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "1");
+    // It is still ours, and is taken back once that can be done.
+    assert!(read(root, "etc/sysctl.d/90-ropewalk-advise.conf").contains("tcp_sack = 1"));
+    fs::remove_dir(&stuck).unwrap();
+    fs::write(&stuck, "1\n").unwrap();
+    assert_eq!(apply::revert(root, &[]).unwrap().len(), 1);
+    assert_eq!(read(root, "proc/sys/net/ipv4/tcp_sack"), "0");
+    assert!(!root.join("etc/sysctl.d/90-ropewalk-advise.conf").exists());
+}
+
+#[test]
 fn a_journal_of_somebody_else_is_an_error() {
     let root = wrong();
     let dir = root.path().join("var/lib/ropewalk/advise");

@@ -12,7 +12,7 @@ use super::{
     text::number,
     view::{Hit, Judgement, Report, View},
 };
-use crate::catalogue::Severity;
+use crate::rule::Severity;
 
 /// One rule.
 #[derive(Debug, Deserialize)]

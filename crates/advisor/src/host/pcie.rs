@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Reader, count, word};
+use super::reader::{Reader, count, flag, word};
 use crate::facts::{Path, Value};
 
 const DEVICES: &str = "sys/bus/pci/devices";
@@ -32,7 +32,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
         }
         r.file(path.join("numa_node"), &format!("{dir}/numa_node"), count);
         r.file(path.join("power"), &format!("{dir}/power/control"), word);
-        r.file(path.join("aspm_l1"), &format!("{dir}/link/l1_aspm"), super::flag);
+        r.file(path.join("aspm_l1"), &format!("{dir}/link/l1_aspm"), flag);
         if let Some(driver) = r.tree.link(&format!("{dir}/driver")) {
             r.put(path.join("driver"), driver, &format!("{dir}/driver"));
         }
