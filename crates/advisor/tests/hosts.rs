@@ -90,6 +90,11 @@ fn facts_of_a_server() {
         (Some("802.3ad"), Some("layer2+3"))
     );
     assert_eq!(facts.int("slot.0000:81:00.ports_mbit"), Some(200_000));
+    // Outputs of programs are read as dumps are.
+    let ring = facts.get("net.ens1f0.ring_rx_max").unwrap();
+    assert_eq!((ring.value.as_int(), ring.origin.to_string()), (Some(8192), "ethtool -g ens1f0:3".into()));
+    assert_eq!((facts.int("net.ens1f0.channels"), facts.bool("net.ens1f0.pause_rx")), (Some(16), Some(true)));
+    assert_eq!((facts.int("block.nvme0n1.spare"), facts.int("clock.offset_us")), (Some(98), Some(250_000)));
     let status = facts.get("net.ens1f1.bond_state").unwrap();
     assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
 }

@@ -1,13 +1,15 @@
-//! Reads a Linux host: procfs, sysfs and a few files below a root, into facts. One file a subject; each function gives
+//! Reads a Linux host: procfs, sysfs and a few files below a root, outputs of a few programs, into facts. One file a subject; each function gives
 //! facts for what it can see and none for what it cannot. Garbage is no fact and never a panic.
 
 mod block;
+mod commands;
 mod counters;
 mod cpu;
 mod log;
 mod memory;
 mod net;
-mod pcie;
+pub(crate) mod pcie;
+mod program;
 mod reader;
 mod system;
 mod tree;
@@ -28,5 +30,6 @@ pub fn host_facts(tree: &Tree) -> Facts {
     net::read(&mut reader);
     counters::read(&mut reader);
     log::read(&mut reader);
+    commands::read(&mut reader);
     reader.facts
 }

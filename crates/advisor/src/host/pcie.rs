@@ -74,7 +74,7 @@ fn int(r: &Reader<'_>, path: &Path, name: &str) -> Option<i64> {
 }
 
 /// `8.0 GT/s PCIe` in million transfers a second.
-fn transfers(text: &str) -> Option<u32> {
+pub(crate) fn transfers(text: &str) -> Option<u32> {
     let (number, _) = text.split_once(" GT/s")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let (whole, tenths): (u32, u32) = (whole.parse().ok()?, tenths.get(..1)?.parse().ok()?);
