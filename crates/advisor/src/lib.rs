@@ -13,11 +13,15 @@ pub mod facts;
 pub mod finding;
 mod host;
 pub mod journal;
+mod rank;
+mod rule;
 mod settable;
 mod together;
 
-pub use catalogue::{Catalogue, CatalogueError, Confidence, Gain, Role, Rule, Severity};
+pub use catalogue::{Catalogue, CatalogueError};
 pub use facts::{Fact, Facts, Origin, Path, Value};
-pub use finding::{Change, Evidence, Finding, advise, assumed, worst};
+pub use finding::{Change, Evidence, Finding};
 pub use host::{Entries, Entry, Tree, host_facts};
+pub use rank::{advise, assumed, tunables, worst};
+pub use rule::{Confidence, Gain, Role, Rule, Severity};
 pub use settable::{Keeper, Settable};

@@ -90,6 +90,11 @@ fn facts_of_a_server() {
         (Some("802.3ad"), Some("layer2+3"))
     );
     assert_eq!(facts.int("slot.0000:81:00.ports_mbit"), Some(200_000));
+    // Outputs of programs are read as dumps are.
+    let ring = facts.get("net.ens1f0.ring_rx_max").unwrap();
+    assert_eq!((ring.value.as_int(), ring.origin.to_string()), (Some(8192), "ethtool -g ens1f0:3".into()));
+    assert_eq!((facts.int("net.ens1f0.channels"), facts.bool("net.ens1f0.pause_rx")), (Some(16), Some(true)));
+    assert_eq!((facts.int("block.nvme0n1.spare"), facts.int("clock.offset_us")), (Some(98), Some(250_000)));
     let status = facts.get("net.ens1f1.bond_state").unwrap();
     assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
 }
@@ -279,6 +284,30 @@ fn a_setting_that_cannot_be_made_takes_the_others_back() {
     found.retain(|f| f.change.as_ref().is_some_and(|c| c.fact != last.fact));
     found[0].change.as_mut().unwrap().value = "1\"\nRUN+=\"/bin/sh".to_owned();
     assert!(apply::apply(root, &[&found[0]]).unwrap_err().to_string().contains("no plain value"));
+}
+
+#[test]
+fn a_value_that_cannot_be_taken_back_does_not_keep_the_others() {
+    let root = wrong();
+    let root = root.path();
+    let found = wrong_findings(root);
+    apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap();
+    // A directory in a file's place can be neither read nor written, also by root.
+    let stuck = root.join("proc/sys/net/ipv4/tcp_sack");
+    fs::remove_file(&stuck).unwrap();
+    fs::create_dir(&stuck).unwrap();
+    let outcomes = apply::revert(root, &[]).unwrap();
+    let failed: Vec<_> =
+        outcomes.iter().filter(|o| o.error.is_some()).map(|o| (&*o.fact, &*o.what)).collect();
+    assert_eq!((outcomes.len(), failed), (4, vec![("sysctl.net.ipv4.tcp_sack", "not taken back")]));
+    assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "1");
+    // It is still ours, and is taken back once that can be done.
+    assert!(read(root, "etc/sysctl.d/90-ropewalk-advise.conf").contains("tcp_sack = 1"));
+    fs::remove_dir(&stuck).unwrap();
+    fs::write(&stuck, "1\n").unwrap();
+    assert_eq!(apply::revert(root, &[]).unwrap().len(), 1);
+    assert_eq!(read(root, "proc/sys/net/ipv4/tcp_sack"), "0");
+    assert!(!root.join("etc/sysctl.d/90-ropewalk-advise.conf").exists());
 }
 
 #[test]

@@ -168,6 +168,13 @@ fn the_report_ends_by_its_worst_finding_and_fits_a_terminal() {
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     assert!(ends(&["advise", "--all", "--root", path]).1.contains("6. "));
 
+    // The page ends as the text does.
+    let page = root.path().join("report.html");
+    let (status, text, _) = ends(&["advise", "--root", path, "--html", page.to_str().unwrap()]);
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(status == Some(2) && text.contains("report.html") && html.contains("tcp-no-sack"), "{text}");
+    fs::remove_file(page).unwrap();
+
     let archive = root.path().join("host.tar");
     let packed = Command::new(ROPEWALK).args(["advise", "collect", "--root", path]).output().unwrap();
     fs::write(&archive, packed.stdout).unwrap();

@@ -15,6 +15,7 @@ Examples:
   ropewalk advise revert                         everything as it was before
   ropewalk advise /tmp/dumps                     outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
   mmdiag --config | ropewalk advise import-scale -       Scale's settings as tunables
+  ropewalk advise --html host.html               one page of it, to be sent or printed
   ropewalk advise collect > host.tar             what it reads, to be read elsewhere: ropewalk advise host.tar
 
 Exit status of a report: 0 nothing or notes; 1 a warning; 2 something critical; 3 the machine could not be read. The
@@ -32,6 +33,9 @@ pub struct Advise {
     /// For scripts
     #[arg(long)]
     pub json: bool,
+    /// Write the report into this file instead, as one page that needs nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "json", value_hint = ValueHint::FilePath)]
+    pub html: Option<PathBuf>,
 }
 
 /// Which machine, and what is known about it.

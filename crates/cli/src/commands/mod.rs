@@ -1,7 +1,6 @@
 //! What the commands do, a file for a group of them; what they are asked by is in `args`.
 
 mod advise;
-mod advise_dumps;
 mod analytics;
 mod ask;
 mod authority;

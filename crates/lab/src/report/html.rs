@@ -17,7 +17,8 @@ use crate::{
     verdict::{Confidence, Limit, Verdict},
 };
 
-const STYLE: &str = include_str!("style.css");
+/// The look of every page of ours: light, dark, print.
+pub const STYLE: &str = include_str!("style.css");
 
 /// The page.
 pub fn html(report: &Report) -> String {

@@ -13,7 +13,7 @@ mod words;
 
 pub use build::{PlanReport, Report, SeriesReport, build};
 pub use csv::csv;
-pub use html::html;
+pub use html::{STYLE, html};
 pub use markdown::markdown;
 pub use numbers::{show, unit};
-pub use words::date;
+pub use words::{date, escape};
