@@ -1,9 +1,11 @@
 //! `ropewalk init`, `ropewalk node token` and `ropewalk join`: a cluster of several machines.
 
 use std::{
-    fs,
-    io::{self, Read},
+    env, fs,
+    io::{self, Read, Write},
+    os::unix::process::CommandExt,
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
@@ -33,6 +35,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often each manager is asked.
 const TRIES: usize = 3;
+/// The token comes on standard input.
+const STDIN: &str = "-";
 /// Longest token that is read.
 const TOKEN_LEN_MAX: u64 = 4096;
 
@@ -163,6 +167,10 @@ fn squash(args: &NodeToken) -> Result<Squash> {
 /// `ropewalk join`.
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
+    if args.token != STDIN {
+        let error = hide(&args.token);
+        tracing::debug!("the token stays in the list of processes: {error}");
+    }
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
     if let Some(dir) = ClusterDir::open_if_made(&path)?.filter(|dir| !dir.file.manager_here) {
         return join_again(dir, &token, args);
@@ -275,9 +283,26 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     Ok(())
 }
 
+/// Becomes the same command with the token on standard input: the list of processes shows it for no longer than this takes.
+/// Comes back only if that fails.
+fn hide(token: &str) -> io::Error {
+    let begin = || -> io::Result<Command> {
+        let (read, mut write) = io::pipe()?;
+        write.write_all(token.as_bytes())?; // it is short: the pipe holds it
+        let mut words = env::args_os().map(|word| if word == token { STDIN.into() } else { word });
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(words.next().unwrap_or_default()).args(words).stdin(read);
+        Ok(command)
+    };
+    match begin() {
+        Ok(mut command) => command.exec(),
+        Err(error) => error,
+    }
+}
+
 /// `-`: from standard input, where no list of processes shows it.
 fn text_of(token: &str) -> Result<String> {
-    if token != "-" {
+    if token != STDIN {
         return Ok(token.to_owned());
     }
     let mut text = String::new();
