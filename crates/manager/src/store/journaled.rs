@@ -93,7 +93,11 @@ impl JournaledStore {
         let (journal, mark) = (journal_path(path), mark_path(path));
         match table.mark().map_err(damaged)? {
             None => Err(refused(path, &invalid("does not say which journal belongs to it"))),
-            Some(Mark { journal: 0, .. }) => JournaledStore::begin(table, path, loses),
+            Some(of) if of.journal == 0 => JournaledStore::begin(table, of.applied, path, loses),
+            Some(Mark { etcd: Some(_), .. }) => {
+                let text = "has its journal in etcd: `ropewalk manager migrate`, given again as it was begun, says where";
+                Err(refused(path, &io::Error::other(text)))
+            }
             Some(of) => {
                 let acked = needed(&mark).and_then(|file| Ok((mark::read(&file)?, medium(file, loses)?)));
                 let (acked, mark_file) = acked.map_err(|error| refused(&mark, &error))?;
@@ -116,25 +120,32 @@ impl JournaledStore {
         }
     }
 
-    /// The first journal and mark of a table.
-    fn begin(table: RedbStore, path: &Path, loses: Option<u64>) -> Result<JournaledStore, StoreError> {
+    /// The first journal and mark of a table, or those after one that it has taken whole, up to a number.
+    fn begin(
+        table: RedbStore,
+        applied: u64,
+        path: &Path,
+        loses: Option<u64>,
+    ) -> Result<JournaledStore, StoreError> {
         let (journal, mark) = (journal_path(path), mark_path(path));
         let acked = match File::open(&mark) {
             Ok(file) => mark::read(&file).map_err(|error| refused(&mark, &error))?,
             Err(_) => None,
         };
-        if let Some(acked) = acked.filter(|acked| acked.number > 0) {
+        if let Some(acked) = acked.filter(|acked| acked.number > applied) {
             let text = format!(
-                "is as it was made, and {} says that {} commits followed",
+                "is as it was {}, and {} says that {} commits followed",
+                if applied == 0 { "made" } else { "when its last journal ended" },
                 mark.display(),
-                acked.number
+                acked.number - applied
             );
             return Err(refused(path, &invalid(text)));
         }
         let anew = |path: &Path, bytes| {
             anew(path, bytes).and_then(|file| medium(file, loses)).map_err(|error| refused(path, &error))
         };
-        let store = JournaledStore::start(table, anew(&journal, JOURNAL_BYTES)?, anew(&mark, mark::BYTES)?);
+        let (journal_file, mark_file) = (anew(&journal, JOURNAL_BYTES)?, anew(&mark, mark::BYTES)?);
+        let store = JournaledStore::start(table, applied, journal_file, mark_file);
         let store = store.map_err(|error| refused(&journal, &error))?;
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
@@ -151,7 +162,9 @@ impl JournaledStore {
     ) -> Result<JournaledStore, StoreError> {
         let failed = |error: io::Error| refused(Path::new("journal"), &error);
         match table.mark()?.ok_or_else(|| failed(invalid("no mark")))? {
-            Mark { journal: 0, .. } => JournaledStore::start(table, journal, mark).map_err(failed)?.marked(),
+            Mark { journal: 0, applied, .. } => {
+                JournaledStore::start(table, applied, journal, mark).map_err(failed)?.marked()
+            }
             of => {
                 let acked = mark::read(&*mark).map_err(failed)?.filter(|acked| acked.journal == of.journal);
                 let acked = acked.ok_or_else(|| failed(invalid("no acknowledged commit")))?;
@@ -163,13 +176,14 @@ impl JournaledStore {
     /// With a new journal, of which the table does not know yet.
     fn start(
         table: RedbStore,
+        applied: u64,
         journal: Box<dyn Medium>,
         mark: Box<dyn Medium>,
     ) -> io::Result<JournaledStore> {
         let mut id = [0; 8];
         io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut id)?;
         // 0 is that of no journal.
-        let journal = Journal::create(journal, u64::from_le_bytes(id).max(1), 0)?;
+        let journal = Journal::create(journal, u64::from_le_bytes(id).max(1), applied)?;
         let mark = MarkFile::create(mark, journal.acked())?;
         Ok(JournaledStore::with(table, journal, mark))
     }
@@ -216,7 +230,7 @@ impl JournaledStore {
     /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal
     /// begins anew.
     fn settle(&self, state: &mut State, applied: u64, durable: bool) -> Result<(), StoreError> {
-        let mark = Mark { journal: state.journal.id(), applied, crc: 0 };
+        let mark = Mark { journal: state.journal.id(), applied, etcd: None };
         // Before the commit, so that the pages it replaces can be used again.
         state.base = None;
         self.table.commit_marked(&state.recent.merged(), mark, durable)?;

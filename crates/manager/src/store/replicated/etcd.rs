@@ -211,6 +211,19 @@ fn entry(kv: &KeyValue) -> Option<Entry> {
     Some(Entry { number, created: kv.create_revision(), bytes: kv.value().to_vec() })
 }
 
+/// What the start's text says. Journal 0 is nobody's: it is another's, or of a newer version.
+fn read_start(text: &str, created: Revision) -> Start {
+    let mut words = text.split(' ');
+    let kind = words.next();
+    let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+    let (journal, base, ended) = (number(), number(), number());
+    match (kind, journal, base, ended) {
+        (Some("1"), Some(journal), Some(base), None) => Start { journal, base, ended: None, created },
+        (Some("2"), Some(journal), Some(base), ended @ Some(_)) => Start { journal, base, ended, created },
+        _ => Start { journal: 0, base: 0, ended: None, created },
+    }
+}
+
 fn created(key: String, revision: Revision) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, revision)
 }
@@ -304,6 +317,18 @@ impl Shared {
                 self.txn(Txn::new().when(guards).and_then(put)).await?;
                 Some(Heard::Done)
             }
+            Ask::End { leader, journal, base, last, before } => {
+                let known = if last == base { self.key("start") } else { self.record(last) };
+                let guards = [
+                    created(self.key("leader"), leader),
+                    created(known, before),
+                    created(self.record(last + 1), 0),
+                ];
+                let text = format!("2 {journal:016x} {base:016x} {last:016x}");
+                let put = [TxnOp::put(self.key("start"), text, None)];
+                self.txn(Txn::new().when(guards).and_then(put)).await?;
+                Some(Heard::Done)
+            }
             Ask::Read { from } => self.read(from).await,
             Ask::Append { leader, last, first, before, bytes } => {
                 self.append(leader, last, (first, before), &bytes).await
@@ -346,16 +371,8 @@ impl Shared {
         ];
         let answer = self.txn(Txn::new().and_then(gets)).await?;
         let [leader, start, first, records] = got(&answer).try_into().ok()?;
-        let start = start.first().map(|kv| {
-            let text = String::from_utf8_lossy(kv.value());
-            let numbers = text.strip_prefix("1 ").and_then(|rest| rest.split_once(' '));
-            let numbers = numbers.and_then(|(journal, base)| {
-                Some((u64::from_str_radix(journal, 16).ok()?, u64::from_str_radix(base, 16).ok()?))
-            });
-            // Journal 0 is nobody's.
-            let (journal, base) = numbers.unwrap_or_default();
-            Start { journal, base, created: kv.create_revision() }
-        });
+        let start =
+            start.first().map(|kv| read_start(&String::from_utf8_lossy(kv.value()), kv.create_revision()));
         Some(Heard::Records {
             leader: leader.first().map(KeyValue::create_revision),
             start,

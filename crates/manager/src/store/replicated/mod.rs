@@ -15,6 +15,8 @@
 
 mod etcd;
 mod holder;
+#[cfg(test)]
+mod member;
 mod migrate;
 mod part;
 mod place;

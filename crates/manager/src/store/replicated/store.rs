@@ -29,7 +29,7 @@ use super::{
         redb::Mark,
     },
     etcd::{Claim, Etcd, LEASE_SECONDS},
-    holder::{Ask, Entry, Holder, Next, Origin, Waits},
+    holder::{Ask, Entry, Heard, Holder, Next, Origin, Start, Stop, Waits},
     part::{self, Assembly},
     place::Place,
 };
@@ -113,6 +113,20 @@ fn member(path: &Path) -> Result<u64, StoreError> {
     made.map_err(|error| refused(&file, &error))
 }
 
+/// The start at a place, which is asked for so long.
+pub fn start_of(etcd: &Etcd, silence: Duration) -> Result<Option<Start>, StoreError> {
+    let begin = Instant::now();
+    loop {
+        match etcd.ask(&Ask::Read { from: 0 }) {
+            Heard::Records { start, .. } => return Ok(start),
+            _ if begin.elapsed() >= silence => {
+                return Err(failed("find a place for the journal of the", etcd.failure()));
+            }
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
 /// Asks until what was begun is done. What is read on the way goes to `found`.
 fn run(
     etcd: &Etcd,
@@ -182,10 +196,23 @@ impl ReplicatedStore {
         if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
             look::renew(path, cache_bytes)?;
         }
+        let life = random().map_err(|error| refused(path, &error))?;
+        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
+        let member = claim.member;
+        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
         let table = RedbStore::open(path, cache_bytes)?;
         let mut of = table.mark()?.unwrap_or_default();
         if of.journal == 0 {
+            match start_of(&etcd, SILENCE_MAX_OPENING)? {
+                None => {}
+                Some(Start { ended: Some(last), .. }) => {
+                    return Err(failed("go on with the", Stop::Ended(last)));
+                }
+                Some(_) => return Err(failed("go on with the", Stop::Foreign)),
+            }
+            // Before it stands in etcd: it is known again, whatever ends this here.
             of.journal = random().map_err(|error| refused(path, &error))?;
+            of.etcd = Some(0);
             table.commit_marked(&Changes::new(), of, true)?;
         }
         let mark = mark_path(path);
@@ -198,14 +225,11 @@ impl ReplicatedStore {
         let origin = Origin {
             journal: of.journal,
             applied: of.applied,
-            crc: Some(of.crc).filter(|crc| *crc != 0),
+            crc: of.etcd.filter(|crc| *crc != 0),
             acked: acked.map_or(of.applied, |acked| acked.number),
             new: acked.is_none(),
         };
-        let life = random().map_err(|error| refused(path, &error))?;
-        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
-        let mut holder = Holder::new(origin, claim.member, life);
-        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
+        let mut holder = Holder::new(origin, member, life);
         let ending = AtomicBool::new(false);
 
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
@@ -220,7 +244,7 @@ impl ReplicatedStore {
                 let whole = assembly.push(of.journal, number, &bytes);
                 if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
                     recent.push(changes);
-                    last = Mark { applied: number, crc: part::stored_crc(&bytes), ..last };
+                    last = Mark { applied: number, etcd: Some(part::stored_crc(&bytes)), ..last };
                 }
                 bytes_read += bytes.len();
             }
@@ -269,6 +293,13 @@ impl ReplicatedStore {
         Ok(())
     }
 
+    /// Ends the journal: the table has taken all, and nobody goes on with what is in etcd.
+    pub fn end(&self) -> Result<(), StoreError> {
+        let state = &mut *self.state.lock();
+        self.settle(state, true)?;
+        self.hold(state, Holder::end)
+    }
+
     /// Has the holder do what `begin` begins, to its end. After a failure nothing is done any more.
     fn hold(&self, state: &mut State, begin: impl FnOnce(&mut Holder) -> Ask) -> Result<(), StoreError> {
         if let Some(error) = &state.failed {
@@ -311,7 +342,7 @@ impl Store for ReplicatedStore {
             crc = part::stored_crc(&record);
             self.hold(state, |holder| holder.append(record))?;
         }
-        state.last = Mark { journal, applied: state.holder.last(), crc };
+        state.last = Mark { journal, applied: state.holder.last(), etcd: Some(crc) };
         let acked = Acked { journal, number: state.last.applied, crc };
         state.mark.set(acked).map_err(|error| failed("write the mark of the", error))?;
         state.recent.push(changes.clone());
