@@ -20,7 +20,7 @@ use crate::{
     agent::Crew,
     calibrate,
     cell::{Cell, Figures, Record},
-    engine::{Context, EngineError, EngineKind},
+    engine::{self, Context, EngineError, EngineKind},
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
     plan::{Plan, Series, Step},
@@ -102,8 +102,11 @@ pub fn prepare(
         .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
     let planned = plan_all(plans, named, &dir)?;
     let mut programs = BTreeSet::new();
-    for series in planned.iter().flat_map(|planned| &planned.plan.series) {
+    let all =
+        planned.iter().flat_map(|planned| planned.plan.series.iter().map(move |series| (planned, series)));
+    for (planned, series) in all {
         series.engine.present()?;
+        engine::ready(series, &planned.targets)?;
         programs.extend(series.engine.program().map(|(program, _)| program));
     }
     // Every one must answer before anything is changed.
@@ -339,7 +342,10 @@ impl Bench<'_> {
             }
         };
         let (figures, error) = match outcome {
-            Ok(figures) => (Some(figures), None),
+            Ok(figures) => {
+                let why = figures.wrong();
+                (Some(figures), why)
+            }
             Err(EngineError::Stopped) => return Ok(None),
             Err(error) => (None, Some(error.to_string())),
         };

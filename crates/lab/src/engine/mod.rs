@@ -1,6 +1,7 @@
 //! Engines: the programs that make the load. Each takes the parameters of a cell, says which it knows, and
 //! gives figures. An engine that is not installed is named with its package.
 
+mod analytics;
 mod context;
 mod fio;
 mod iperf3;
@@ -14,7 +15,12 @@ mod writers;
 
 use std::path::PathBuf;
 
-use crate::cell::{Cell, Figures};
+use crate::{
+    cell::{Cell, Figures},
+    plan::Series,
+    targets::Targets,
+};
+pub use analytics::bytes as workload_bytes;
 pub use context::{Context, EngineError, Led};
 pub use kind::EngineKind;
 pub use writers::{LEVEL_GAIN, level, patience, per_client, quantile, together};
@@ -35,7 +41,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::writes(params),
             EngineKind::Iperf3 | EngineKind::Netperf => false,
-            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => true,
+            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers | EngineKind::Analytics => true,
         }
     }
 
@@ -44,6 +50,7 @@ impl EngineKind {
         match self {
             EngineKind::Perf => perf::prepare(cell, context),
             EngineKind::Writers => writers::prepare(cell, context),
+            EngineKind::Analytics => analytics::prepare(cell, context),
             _ => Ok(()),
         }
     }
@@ -66,7 +73,16 @@ impl EngineKind {
             EngineKind::Perf => perf::run(cell, context),
             EngineKind::Pdisk => pdisk::run(cell, context),
             EngineKind::Writers => writers::run(cell, context),
+            EngineKind::Analytics => analytics::run(cell, context),
         }
+    }
+}
+
+/// Whether what a series needs beside its program is there.
+pub fn ready(series: &Series, targets: &Targets) -> Result<(), EngineError> {
+    match series.engine {
+        EngineKind::Analytics => analytics::ready(&series.set, targets),
+        _ => Ok(()),
     }
 }
 
