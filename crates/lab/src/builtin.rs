@@ -9,6 +9,9 @@ const TEXTS: &[(&str, &str)] = &[
     ("queue-scaling", include_str!("../plans/queue-scaling.toml")),
     ("node-scaling", include_str!("../plans/node-scaling.toml")),
     ("step-load", include_str!("../plans/step-load.toml")),
+    ("link-speed", include_str!("../plans/link-speed.toml")),
+    ("stream-write", include_str!("../plans/stream-write.toml")),
+    ("disk-read", include_str!("../plans/disk-read.toml")),
 ];
 
 /// Plans of the mixed analytics workload: `ropewalk lab workload` runs them.

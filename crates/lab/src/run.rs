@@ -101,13 +101,14 @@ pub fn prepare(
     let dir = std::path::absolute(dir)
         .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
     let planned = plan_all(plans, named, &dir)?;
-    let mut programs = BTreeSet::new();
+    let (mut programs, mut packages) = (BTreeSet::new(), BTreeMap::new());
     let all =
         planned.iter().flat_map(|planned| planned.plan.series.iter().map(move |series| (planned, series)));
     for (planned, series) in all {
         series.engine.present()?;
         engine::ready(series, &planned.targets)?;
-        programs.extend(series.engine.program().map(|(program, _)| program));
+        programs.extend(engine::programs(series));
+        packages.extend(engine::packages(series, &planned.targets));
     }
     // Every one must answer before anything is changed.
     let agents = match named.agents.addrs.is_empty() {
@@ -121,6 +122,7 @@ pub fn prepare(
     room(&planned, &dir, parent)?;
     let mut environment = Environment { tunables, ..Environment::read() };
     programs.iter().for_each(|program| environment.add_program(program));
+    environment.programs.extend(packages);
     let machine = calibrate::machine();
     let run = Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned };
     Ok(Results::create(&dir, run)?)

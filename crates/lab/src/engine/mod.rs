@@ -13,12 +13,13 @@ mod perf;
 pub(crate) mod process;
 mod writers;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     cell::{Cell, Figures},
     plan::Series,
     targets::Targets,
+    workload::setup,
 };
 pub use analytics::bytes as workload_bytes;
 pub use context::{Context, EngineError, Led};
@@ -84,6 +85,21 @@ pub fn ready(series: &Series, targets: &Targets) -> Result<(), EngineError> {
         EngineKind::Analytics => analytics::ready(&series.set, targets),
         _ => Ok(()),
     }
+}
+
+/// The programs of a series, for their versions.
+pub fn programs(series: &Series) -> Vec<&'static str> {
+    match series.engine {
+        EngineKind::Analytics => analytics::programs(&series.set),
+        engine => engine.program().map(|(program, _)| program).into_iter().collect(),
+    }
+}
+
+/// Packages beside the distribution's that a series works with, and their versions.
+pub fn packages(series: &Series, targets: &Targets) -> BTreeMap<String, String> {
+    let with = series.engine == EngineKind::Analytics && targets.workload.env.is_some();
+    let all = if with { setup::packages() } else { Vec::new() };
+    all.into_iter().map(|package| (package.name, package.version)).collect()
 }
 
 /// A program on the search path.

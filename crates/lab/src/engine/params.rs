@@ -104,6 +104,7 @@ pub(super) const ANALYTICS: Known = &[
     ("scale", Kind::Real(0.0, 100.0)),
     ("seed", Kind::Number(0, u64::MAX)),
     ("rounds", Kind::Number(1, 1000)),
+    ("share", Kind::Number(1, 16)),
     ("concurrency", Kind::Number(1, 1024)),
     ("engines", Kind::Engines),
     ("dirs", Kind::Word(&["1", "3"])),

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Job, Outcome, catalogue::Class};
+use super::{
+    catalogue::Class,
+    job::{Job, Outcome},
+};
 use crate::observe::median;
 
 /// A job is starved if it takes so many times the median of its test, of so many jobs at least.
@@ -183,7 +186,7 @@ fn rates(jobs: &[Job], node: u32, elapsed: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Used;
+    use crate::workload::job::Used;
 
     fn job(test: &str, node: u32, number: u32, started_s: f64, real_s: f64) -> Job {
         let used =

@@ -14,7 +14,10 @@ use parking_lot::{Condvar, Mutex};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Place, Setting, limits::Limits, programs, values::Values};
+use super::{
+    limits::Limits,
+    setting::{Place, Setting, program_dir},
+};
 use crate::{
     engine::{
         context::{Context, EngineError},
@@ -66,7 +69,7 @@ impl<'a> Node<'a> {
     }
 
     /// The next job that may begin; `None` if there is none, or the run was stopped.
-    fn next(&self, form: usize, context: &Context<'_>) -> Option<(&'static Test, u32)> {
+    fn next(&self, setting: &Setting, context: &Context<'_>) -> Option<(&'static Test, u32)> {
         let mut list = self.list.lock();
         loop {
             if context.stop.load(Relaxed) || list.waiting.is_empty() {
@@ -74,7 +77,7 @@ impl<'a> Node<'a> {
             }
             let free = |(test, _): &(&'static Test, u32)| {
                 let running = list.running.get(test.name.as_str()).copied().unwrap_or(0);
-                running < test.at_once(test.jobs[form])
+                running < test.at_once(setting.jobs(test))
             };
             if let Some(at) = list.waiting.iter().position(free) {
                 let next = list.waiting.remove(at);
@@ -99,7 +102,7 @@ fn list(setting: &Setting, node: u32) -> Vec<(&'static Test, u32)> {
     let mut all = Vec::new();
     for round in 0..setting.rounds {
         let of = |test: &&'static Test| {
-            let (test, jobs) = (*test, test.jobs[setting.form]);
+            let (test, jobs) = (*test, setting.jobs(test));
             (1..=jobs).map(move |n| (test, round * jobs + n))
         };
         let mut jobs: Vec<(&'static Test, u32)> = setting.tests.iter().flat_map(of).collect();
@@ -120,7 +123,7 @@ pub(super) fn run(
     setting: &Setting,
     places: &[Place],
     limits: &Limits,
-    expected: &Values,
+    expected: &BTreeMap<String, Value>,
     context: &Context<'_>,
 ) -> Result<Vec<Job>, EngineError> {
     let nodes = (0..).zip(places).map(|(n, place)| Node::new(n + 1, place, list(setting, n)));
@@ -168,7 +171,7 @@ fn all(
     let began = Instant::now();
     let out = Mutex::new(Vec::new());
     let work = |node: &Node<'_>| {
-        while let Some((test, number)) = node.next(setting.form, context) {
+        while let Some((test, number)) = node.next(setting, context) {
             let ended = one(setting, node, limits, (test, number), began, context);
             node.done(test);
             out.lock().push(ended);
@@ -258,7 +261,7 @@ fn command(
     util: &Path,
     context: &Context<'_>,
 ) -> Command {
-    let dir = programs(context);
+    let dir = program_dir(context);
     let mut command = Command::new(&setting.python);
     // -B, -s: nothing is written beside the programs, nothing is taken from the user's own packages.
     command.args(["-B", "-s"]).arg(dir.join("supervise.py")).arg(limits.groups(node.number));
