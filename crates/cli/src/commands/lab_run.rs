@@ -15,7 +15,7 @@ use lab::{
     agent::{Agent, Offer},
     builtin,
     compare::{Change, compare},
-    plan::{Plan, PlanTargets},
+    plan::{Plan, PlanTargets, Step},
     report::{self, Report},
     results::{self, Results},
     run::{self, Outline, Progress},
@@ -100,14 +100,16 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return outline(plans, &targets);
     }
     clusters.extend(targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1));
-    let out = args.out.clone().unwrap_or_else(|| {
-        let ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
-        let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
-        PathBuf::from(format!("ropewalk-lab-{date}"))
-    });
+    let out = args.out.clone().unwrap_or_else(new_directory);
     let mut results = run::prepare(plans, &targets, changed_tunables(&clusters)?, &out)?;
     execute(&mut results)
+}
+
+/// The results directory where none is named: the date, here.
+pub(super) fn new_directory() -> PathBuf {
+    let ms = SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
+    let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
+    PathBuf::from(format!("ropewalk-lab-{date}"))
 }
 
 /// What a run would measure.
@@ -149,7 +151,7 @@ fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
 }
 
 /// Tunables of the clusters under test that differ from their defaults.
-fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
+pub(super) fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for cluster in clusters {
         let tunables = link::run(async { tunables::read(&Link::new(cluster)?).await })
@@ -168,7 +170,8 @@ pub fn resume(args: &Resume) -> Result<()> {
     execute(&mut results)
 }
 
-fn execute(results: &mut Results) -> Result<()> {
+/// Runs what is not yet measured, with its progress, and writes the report; fails if something failed.
+pub(super) fn execute(results: &mut Results) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {
         if stop_signal().await.is_ok() {
@@ -244,6 +247,14 @@ fn summary(report: &Report) {
         })
     });
     output::table(&["PLAN", "SERIES", "BEST", "EFFICIENCY", "LIMIT"], rows.collect());
+    for series in report.plans.iter().flat_map(|plan| &plan.series) {
+        for jobs in &series.jobs {
+            output::line(format!("{}, {}:", series.series.name, Step::Nodes.count(jobs.step)));
+            report::sentences(jobs).iter().for_each(|line| output::line(format!("  {line}")));
+            let (bad, starved) = (&jobs.summary.bad, &jobs.summary.starved);
+            bad.iter().chain(starved).take(20).for_each(|line| output::line(format!("  {line}")));
+        }
+    }
 }
 
 fn read(dir: &Path) -> Result<Report> {

@@ -40,6 +40,7 @@ mod up;
 mod verify;
 mod versions;
 mod waiters;
+mod workload;
 
 pub use self::advise::Status;
 
@@ -137,6 +138,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab::array(args),
         Command::Lab(args::Lab::NetFigures(args)) => net_figures::figures(args),
+        Command::Lab(args::Lab::Workload(command)) => workload::workload(command),
         Command::Lab(args::Lab::Testbed(command)) => testbed::run(command),
         Command::Netperf(command) => netperf::run(command),
         Command::Advise(args) => advise::advise(args),
