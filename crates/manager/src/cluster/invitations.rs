@@ -91,7 +91,7 @@ impl Cluster {
 
     /// The node of this name whose machine was shut out: it joins again as the same node, and its pdisks stay.
     fn node_left(&self, name: &str) -> Option<NodeId> {
-        let Some(there) = self.map.nodes.iter().find(|node| node.name == name) else { return None };
+        let there = self.map.nodes.iter().find(|node| node.name == name)?;
         self.is_left(there.id).then_some(there.id)
     }
 

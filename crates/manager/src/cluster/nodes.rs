@@ -146,7 +146,8 @@ impl Cluster {
         let pdisks = self.pdisks_on(id);
         let is_empty =
             |pdisk: &PdiskEntry| !pdisk.nodes.contains(&id) || self.map.pdisk_word(pdisk.id) == "replace";
-        if !pdisks.is_empty() && !(self.servers.contains_key(&id) && self.map.pdisks.iter().all(is_empty)) {
+        let only_serves = self.servers.contains_key(&id) && self.map.pdisks.iter().all(is_empty);
+        if !pdisks.is_empty() && !only_serves {
             return no(format!(
                 "{name} has pdisks: {}; empty them (`ropewalk node drain {name}`, or `pdisk fail` each if they are gone), \
                  and stop the node: then they go with it",
