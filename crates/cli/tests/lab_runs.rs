@@ -190,7 +190,14 @@ fn plans_can_be_printed_and_run_from_a_file() {
     let names: Vec<&str> =
         list.as_array().unwrap().iter().map(|plan| plan["name"].as_str().unwrap()).collect();
     for name in [
-        "device-scaling", "net-scaling", "conn-scaling", "queue-scaling", "node-scaling", "step-load", "link-speed", "stream-write",
+        "device-scaling",
+        "net-scaling",
+        "conn-scaling",
+        "queue-scaling",
+        "node-scaling",
+        "step-load",
+        "link-speed",
+        "stream-write",
         "disk-read",
     ] {
         assert!(names.contains(&name), "{names:?}");

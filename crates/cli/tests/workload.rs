@@ -98,7 +98,7 @@ fn a_wrong_byte_fails_the_workload_and_right_ones_do_not() {
     }
     let markdown = ok(&["lab", "report", &bad, "--format", "md"]);
     assert!(
-        markdown.contains("n1-focus2-1: wrong: small.") && markdown.contains("4 of 25 jobs are not right"),
+        markdown.contains("n1-focus2-1: wrong: again.") && markdown.contains("4 of 25 jobs are not right"),
         "{markdown}"
     );
 }

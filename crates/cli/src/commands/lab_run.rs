@@ -208,6 +208,11 @@ pub(super) fn execute(results: &mut Results) -> Result<()> {
     let report = read(&dir)?;
     let page = dir.join("report.html");
     fs::write(&page, report::html(&report)).with_context(|| format!("write {}", page.display()))?;
+    for (name, text) in report::logs(&report) {
+        let path = dir.join("logs").join(name);
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| fs::write(&path, text)).with_context(|| format!("write {}", path.display()))?;
+    }
     summary(&report);
     output::line(format!("report: {}", page.display()));
     if ended.failed > 0 {

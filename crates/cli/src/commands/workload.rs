@@ -1,15 +1,12 @@
 //! `ropewalk lab workload`: the mixed analytics workload, run as a plan like any other.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use lab::{
     builtin,
     plan::{Plan, PlanTargets},
-    report, results, run,
+    run,
     targets::Targets,
     workload::{catalogue, setup},
 };
@@ -138,27 +135,5 @@ fn start(name: &str, args: &WorkloadArgs) -> Result<()> {
     });
     let clusters: Vec<_> = targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1).collect();
     let mut results = run::prepare(vec![plan], &targets, lab_run::changed_tunables(&clusters)?, &out)?;
-    let ended = lab_run::execute(&mut results);
-    logs(&out)?;
-    ended
-}
-
-/// Writes a log for each job that has ended.
-fn logs(out: &Path) -> Result<()> {
-    let (_, records) = results::read(out)?;
-    for record in records {
-        let ends = record.figures.iter().flat_map(|f| &f.jobs).map(|job| job.started_s + job.used.real_s);
-        // Preparation came before the load.
-        let before = record.wall_seconds - ends.fold(0.0, f64::max);
-        let began_ms = record.started_ms + (before.max(0.0) * 1000.0) as u64;
-        for job in record.figures.iter().flat_map(|figures| &figures.jobs) {
-            let series = record.cell.series.replace(' ', "-");
-            let dir: PathBuf = out.join("logs").join(format!("{series}-{}", record.cell.step));
-            fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-            let path = dir.join(format!("{}.log", job.name()));
-            let text = report::fullstimer(job, began_ms);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        }
-    }
-    Ok(())
+    lab_run::execute(&mut results)
 }

@@ -1,8 +1,8 @@
 //! A job's log in the shape of FULLSTIMER: what an analyst's own tools read.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::PathBuf};
 
-use super::words::date;
+use super::{build::Report, words::date};
 use crate::workload::{Job, Outcome};
 
 /// Seconds, or h:mm:ss.ss from a minute on.
@@ -17,8 +17,26 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// The log of a job that began at `began_ms` (milliseconds since 1970).
-pub fn fullstimer(job: &Job, began_ms: u64) -> String {
+/// The log of each job of a run, with the name of its file.
+pub fn logs(report: &Report) -> Vec<(PathBuf, String)> {
+    let mut logs = Vec::new();
+    for record in report.plans.iter().flat_map(|plan| &plan.series).flat_map(|series| &series.records) {
+        let jobs = record.figures.iter().flat_map(|figures| &figures.jobs);
+        let ends = jobs.clone().map(|job| job.started_s + job.used.real_s).fold(0.0, f64::max);
+        // Preparation came before the load.
+        let began_ms = record.started_ms + ((record.wall_seconds - ends).max(0.0) * 1000.0) as u64;
+        let dir = format!("{}-{}", record.cell.series.replace(' ', "-"), record.cell.step);
+        logs.extend(
+            jobs.map(|job| {
+                (PathBuf::from(&dir).join(format!("{}.log", job.name())), fullstimer(job, began_ms))
+            }),
+        );
+    }
+    logs
+}
+
+/// The log of a job of a load that began at `began_ms` (milliseconds since 1970).
+fn fullstimer(job: &Job, began_ms: u64) -> String {
     let used = &job.used;
     let mut log = String::new();
     match &job.outcome {

@@ -15,7 +15,7 @@ mod words;
 
 pub use build::{JobsReport, PlanReport, Report, SeriesReport, build};
 pub use csv::csv;
-pub use fullstimer::fullstimer;
+pub use fullstimer::logs;
 pub use html::{STYLE, html};
 pub use jobs::sentences;
 pub use markdown::markdown;

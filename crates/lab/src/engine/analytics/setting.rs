@@ -157,7 +157,9 @@ impl Place {
         for dir in [&self.work, &self.util] {
             // A job that was killed may be within its last call.
             let mut tries = 0..CLEAR_TRIES;
-            while fs::remove_dir_all(dir).is_err_and(|e| e.kind() != io::ErrorKind::NotFound) && tries.next().is_some() {
+            while fs::remove_dir_all(dir).is_err_and(|e| e.kind() != io::ErrorKind::NotFound)
+                && tries.next().is_some()
+            {
                 thread::sleep(CLEAR_EACH);
             }
         }
