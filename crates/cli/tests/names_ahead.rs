@@ -162,8 +162,8 @@ fn a_killed_mount_leaves_a_beginning_with_all_that_was_synced() {
     for round in 0..rounds() {
         let top = top(&mounts, &format!("round{round}"));
         let (made, most) = (Made::default(), 100 + random.below(1500));
+        let mut its = Random(random.next());
         thread::scope(|scope| {
-            let mut its = Random(random.next());
             let maker = scope.spawn(|| made.work(&top, &mut its));
             until("names are made", || made.done.load(SeqCst) >= most || maker.is_finished());
             mounts.cluster.kill(|process| process.starts_with("mount"));
