@@ -296,6 +296,8 @@ impl Core {
                 dirty = vec![Range { offset: 0, len: end }];
             }
         }
+        // Nothing is on pdisks of an inode that the manager does not know.
+        self.calls.inode_told(inode.ino).await?;
         let dirty_end = dirty.last().map_or(0, |r| r.end());
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),
