@@ -132,6 +132,47 @@ fn what_was_made_wrong_is_named_set_and_taken_back() {
     assert_eq!((named, right), (wanted, wanted));
 }
 
+/// A change that may cut the connection goes away by itself, also when whoever made it is gone; confirmed it stays.
+#[test]
+fn what_may_cut_the_connection_is_taken_back_unless_it_is_confirmed() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for (name, text) in [
+        (
+            "proc/net/bonding/bond0",
+            "Bonding Mode: IEEE 802.3ad Dynamic link aggregation\nSlave Interface: a\n\nSlave Interface: b\n",
+        ),
+        ("sys/class/net/bond0/bonding/mode", "802.3ad 4\n"),
+        ("sys/class/net/bond0/bonding/xmit_hash_policy", "layer2 0\n"),
+    ] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), text).unwrap();
+    }
+    let policy = || fs::read_to_string(at("sys/class/net/bond0/bonding/xmit_hash_policy")).unwrap();
+    let udev = at("etc/udev/rules.d/90-ropewalk-advise.rules");
+    let dir = root.path().to_str().unwrap();
+    let apply = |seconds: &str| {
+        let words = ["advise", "apply", "bond-hash-without-ports", "--yes", "--confirm-within", seconds];
+        ends(&[&words[..], &["--root", dir]].concat())
+    };
+    let (status, said, error) = apply("2");
+    assert!(status == Some(0) && said.contains("advise confirm"), "{said}{error}");
+    assert!(!udev.exists());
+    common::until("the guard takes it back", || policy().starts_with("layer2") && !policy().contains("3+4"));
+    assert!(ends(&["advise", "history", "--root", dir]).1.contains("undone"));
+    // Without being told it knows what may cut.
+    let (_, said, error) = ends(&["advise", "apply", "bond-hash-without-ports", "--yes", "--root", dir]);
+    assert!(said.contains("Taken back in 120 s"), "{said}{error}");
+    assert_eq!((policy().as_str(), udev.exists()), ("layer3+4", false));
+    let (status, said, error) = ends(&["advise", "confirm", "--root", dir]);
+    assert!(status == Some(0) && said.contains("kept"), "{said}{error}");
+    assert!(fs::read_to_string(&udev).unwrap().contains("layer3+4"));
+    let (status, _, error) = ends(&["advise", "confirm", "--root", dir]);
+    assert!(status == Some(1) && error.contains("nothing waits"), "{error}");
+    assert_eq!(ends(&["advise", "revert", "--root", dir]).0, Some(0));
+    assert!(policy().starts_with("layer2") && !udev.exists());
+}
+
 fn ends(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(ROPEWALK).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
