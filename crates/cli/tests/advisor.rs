@@ -173,6 +173,45 @@ fn what_may_cut_the_connection_is_taken_back_unless_it_is_confirmed() {
     assert!(policy().starts_with("layer2") && !udev.exists());
 }
 
+/// A setting is tried with a plan before and after it; in a tree it changes nothing but a file, so whatever is decided is of
+/// noise, and must be what the journal and the file say.
+#[test]
+fn a_rule_is_measured_and_kept_or_taken_back() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for (name, text) in [
+        ("sys/block/nvme0n1/queue/scheduler", "none [kyber]\n"),
+        (
+            "plan.toml",
+            "name = 'short'\ntitle = 'a small plan'\nstep = 'devices'\nsteps = [1]\nseconds = 0.5\nrepeats = 2\n[[series]]\n\
+             name = 'r'\nengine = 'fio'\nfigure = 'operations'\n\
+             set = { rw = 'randread', bs = '4k', ioengine = 'psync', direct = false }\n",
+        ),
+        ("device", &"x".repeat(4 << 20)),
+    ] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), text).unwrap();
+    }
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let (dir, plan, device, out) = (path(""), path("plan.toml"), path("device"), path("out"));
+    let words = ["advise", "measure", "nvme-scheduler", "--root", &dir, "--plan", &plan, "--device", &device];
+    let (status, said, error) = ends(&[&words[..], &["--out", &out]].concat());
+    assert_eq!(status, Some(0), "{said}{error}");
+    let (_, history, _) = ends(&["advise", "history", "--root", &dir]);
+    let scheduler = fs::read_to_string(at("sys/block/nvme0n1/queue/scheduler")).unwrap();
+    let kept = said.contains("nothing slower: kept");
+    assert_eq!(
+        (kept, !kept),
+        (history.contains("in force"), history.contains("reverted")),
+        "{said}{history}"
+    );
+    assert_eq!(scheduler, if kept { "none" } else { "kyber" }, "{said}");
+    assert!(said.contains("BEFORE") && at("out/before").is_dir() && at("out/after").is_dir(), "{said}");
+    // A rule that makes no setting here is not measured.
+    let (status, _, error) = ends(&["advise", "measure", "tcp-no-sack", "--root", &dir, "--plan", &plan]);
+    assert!(status == Some(1) && error.contains("makes no setting here"), "{error}");
+}
+
 fn ends(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(ROPEWALK).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -133,6 +133,16 @@ pub enum AdviseCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Run the lab's plan for a rule, make its settings, run the plan again; keep them if that is faster, else take them back
+    #[command(
+        after_help = "Example:\n  ropewalk advise measure block-read-ahead-large --device /dev/sdb --short"
+    )]
+    Measure {
+        #[command(flatten)]
+        args: MeasureArgs,
+        #[command(flatten)]
+        context: Context,
+    },
     /// Keep what `apply` has set until it is confirmed
     #[command(after_help = "Example:\n  ropewalk advise confirm")]
     Confirm {
@@ -174,4 +184,35 @@ pub enum AdviseCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What is measured, and on what.
+#[derive(Args)]
+pub struct MeasureArgs {
+    /// Whose settings
+    pub rule: String,
+    /// Another plan than the rule's: built in (`ropewalk lab list`) or a file
+    #[arg(long, value_hint = ValueHint::FilePath)]
+    pub plan: Option<String>,
+    /// The short form of the plan
+    #[arg(long)]
+    pub short: bool,
+    /// Where the results of both runs go
+    #[arg(long, default_value = "ropewalk-measure", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// A block device or file to read; may be given several times
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// A block device, file or directory that may be written; what is on a device is lost
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// Addresses of a client's and a server's port, CLIENT=SERVER
+    #[arg(long)]
+    pub pair: Vec<String>,
+    /// A link that connections should spread over
+    #[arg(long)]
+    pub link: Vec<String>,
+    /// Work on this tree instead of /
+    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+    pub root: PathBuf,
 }

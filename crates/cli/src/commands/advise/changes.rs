@@ -66,7 +66,7 @@ pub(super) fn make(rules: &[String], root: &Path, context: &Context, how: &How) 
     Ok(())
 }
 
-fn show(outcomes: &[Outcome], json: bool, none: &str) -> Result<()> {
+pub(super) fn show(outcomes: &[Outcome], json: bool, none: &str) -> Result<()> {
     if json {
         return output::json(&outcomes);
     }

@@ -7,6 +7,7 @@ mod dumps;
 mod guard;
 mod html;
 mod machine;
+mod measure;
 mod rules;
 mod text;
 
@@ -54,6 +55,7 @@ pub fn advise(args: &Advise) -> Result<()> {
             let how = changes::How { yes: *yes, confirm_within: *confirm_within, json: *json };
             changes::make(rules, root, context, &how)
         }
+        Some(AdviseCommand::Measure { args, context }) => measure::measure(args, context),
         Some(AdviseCommand::Confirm { root, json }) => changes::confirm(root, *json),
         Some(AdviseCommand::Guard { root, until }) => guard::wait(root, *until),
         Some(AdviseCommand::Revert { names, root, json }) => changes::revert(names, root, *json),
