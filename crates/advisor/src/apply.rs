@@ -3,6 +3,8 @@
 //! back; when all are in force, files of our own make them permanent. If one fails, all of the run are taken back; a run
 //! that a crash cut off is taken back before anything else is done.
 //! A fact that cannot be taken back never keeps the others from it: it stays ours, and the outcome says why.
+//! A run that may have cut the connection is guarded: it is taken back at a given time unless it is confirmed, and is
+//! made permanent only then. Whoever waits for that time is the caller's.
 //! Only facts of the run are touched. A value that is no longer what we set it to belongs to somebody else and is left.
 
 use std::{
@@ -45,6 +47,12 @@ pub enum ApplyError {
         "of a run that did not come to its end these could not be taken back: {0}; mend that, then ropewalk advise revert"
     )]
     Left(String),
+    #[error(
+        "run {0} waits to be confirmed: ropewalk advise confirm keeps it, ropewalk advise revert takes it back"
+    )]
+    Waits(u64),
+    #[error("nothing waits to be confirmed: it may have been taken back (ropewalk advise history)")]
+    NothingWaits,
 }
 
 /// What became of a value.
@@ -99,26 +107,64 @@ pub fn plan(root: &Path, findings: &[&Finding]) -> Result<Vec<Changed>, ApplyErr
     Ok(changes)
 }
 
-/// Makes the changes of a plan, all or none.
+/// Whether one of these changes can cut the connection over which it is asked for.
+pub fn may_cut(changes: &[Changed]) -> bool {
+    let cuts = ["net.", "bond.", "sysctl.net.ipv4.conf.", "sysctl.net.ipv6.conf."];
+    changes.iter().any(|change| cuts.iter().any(|cut| change.fact.starts_with(cut)))
+}
+
+/// Makes the changes of a plan, all or none. With `until`, in seconds since 1970, they are permanent only once they are
+/// confirmed, and whoever opens the journal after that time takes them back.
 ///
 /// # Errors
 /// As said by [`ApplyError`]; then nothing of the plan is in force.
-pub fn apply(root: &Path, findings: &[&Finding]) -> Result<Vec<Outcome>, ApplyError> {
+pub fn apply(root: &Path, findings: &[&Finding], until: Option<u64>) -> Result<Vec<Outcome>, ApplyError> {
     let (mut journal, left) = open(root)?;
     nothing_left(&left)?;
+    if let Some(run) = journal.runs().find(|run| run.waits(now())) {
+        return Err(ApplyError::Waits(run.run));
+    }
     let changes = plan(root, findings)?;
     if changes.is_empty() {
         return Ok(Vec::new());
     }
     let run = journal.next_run();
     journal.append(Record::Begin { run, time: now(), changes: changes.clone() })?;
-    let made = changes.iter().try_for_each(|change| make(root, change)).and_then(|()| keep(root, &journal));
+    if let Some(until) = until {
+        journal.append(Record::Guarded { run, until })?;
+    }
+    let made = changes.iter().try_for_each(|change| make(root, change));
+    let made = made.and_then(|()| if until.is_some() { Ok(()) } else { keep(root, &journal, Some(run)) });
     if let Err(error) = made {
         nothing_left(&undo_run(root, &mut journal, run)?)?;
         return Err(error);
     }
+    let what = if until.is_some() { "set until confirmed" } else { "set" };
+    if until.is_none() {
+        journal.append(Record::Done { run })?;
+    }
+    Ok(changes.into_iter().map(|change| Outcome::of(change, what)).collect())
+}
+
+/// Keeps what waits to be confirmed, and makes it permanent.
+///
+/// # Errors
+/// Nothing waits any more, or a file cannot be written; then it goes on waiting.
+pub fn confirm(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
+    let (mut journal, _) = open(root)?;
+    let waiting = journal.runs().find(|run| run.waits(now())).ok_or(ApplyError::NothingWaits)?;
+    let (run, changes): (u64, Vec<Changed>) = (waiting.run, waiting.in_force().cloned().collect());
+    keep(root, &journal, Some(run))?;
     journal.append(Record::Done { run })?;
-    Ok(changes.into_iter().map(|change| Outcome::of(change, "set")).collect())
+    Ok(changes.into_iter().map(|change| Outcome::of(change, "kept")).collect())
+}
+
+/// Takes back what nobody confirmed in time. Gives what could not be taken back.
+///
+/// # Errors
+/// The journal or a file of our own cannot be written, or another command has the journal just now.
+pub fn expire(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
+    open(root).map(|(_, left)| left)
 }
 
 /// Takes back what is still ours: all of it, or that of these rules and facts. The newest first.
@@ -134,7 +180,7 @@ pub fn revert(root: &Path, names: &[String]) -> Result<Vec<Outcome>, ApplyError>
         let wanted = |c: &Changed| names.is_empty() || names.contains(&c.fact) || names.contains(&c.rule);
         outcomes.extend(release(root, &mut journal, run, REVERTED, wanted)?);
     }
-    keep(root, &journal)?;
+    keep(root, &journal, None)?;
     // What is left of a run that was cut off is told, whatever was asked for.
     let untold = |l: &Outcome| !outcomes.iter().any(|outcome| outcome.fact == l.fact);
     let left: Vec<Outcome> = left.into_iter().filter(untold).collect();
@@ -147,7 +193,7 @@ fn open(root: &Path) -> Result<(Journal, Vec<Outcome>), ApplyError> {
     let mut journal = Journal::open(root)?;
     let cut_off: Vec<u64> = journal
         .runs()
-        .filter(|run| !run.done && run.in_force().next().is_some())
+        .filter(|run| !run.done && run.in_force().next().is_some() && !run.waits(now()))
         .map(|run| run.run)
         .collect();
     let mut left = Vec::new();
@@ -160,7 +206,7 @@ fn open(root: &Path) -> Result<(Journal, Vec<Outcome>), ApplyError> {
 /// Takes back a run that did not come to its end; gives what could not be taken back.
 fn undo_run(root: &Path, journal: &mut Journal, run: u64) -> Result<Vec<Outcome>, ApplyError> {
     let mut outcomes = release(root, journal, run, UNDONE, |_| true)?;
-    keep(root, journal)?;
+    keep(root, journal, None)?;
     outcomes.retain(|outcome| outcome.error.is_some());
     Ok(outcomes)
 }
@@ -248,11 +294,13 @@ fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
     Err(ApplyError::NotInForce { fact: change.fact.clone(), wanted: change.after.clone(), found })
 }
 
-/// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing.
-fn keep(root: &Path, journal: &Journal) -> Result<(), ApplyError> {
+/// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing. A run that
+/// has no end yet is not made permanent, but for this one.
+fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), ApplyError> {
     // Of several changes of one fact the last counts.
     let mut in_force: BTreeMap<&str, &Changed> = BTreeMap::new();
-    for change in journal.runs().flat_map(Run::in_force) {
+    let lasting = journal.runs().filter(|run| run.done || Some(run.run) == ending);
+    for change in lasting.flat_map(Run::in_force) {
         in_force.insert(&change.fact, change);
     }
     for keeper in Keeper::ALL {
@@ -339,6 +387,7 @@ fn same(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
-fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -38,9 +38,11 @@ pub fn tunables(facts: &mut Facts, tunables: &Tunables, source: &str) {
     }
 }
 
-/// Applies the rules that concern a role (all, without one); the best findings first.
-pub fn advise(catalogue: &Catalogue, facts: &Facts, role: Option<Role>) -> Vec<Finding> {
-    let concerns = |rule: &&Rule| role.is_none_or(|role| rule.roles.is_empty() || rule.roles.contains(&role));
+/// Applies the rules that concern any of these roles (all, without one); the best findings first.
+pub fn advise(catalogue: &Catalogue, facts: &Facts, roles: &[Role]) -> Vec<Finding> {
+    let concerns = |rule: &&Rule| {
+        roles.is_empty() || rule.roles.is_empty() || rule.roles.iter().any(|role| roles.contains(role))
+    };
     let rules = catalogue.rules.iter().filter(concerns);
     let mut findings: Vec<Finding> = rules.flat_map(|rule| apply_rule(rule, facts)).collect();
     findings.sort_by_key(|f| std::cmp::Reverse((f.score(), f.severity)));

@@ -62,7 +62,7 @@ fn changed_messages_are_refused_or_mean_something() {
         samples::<MgrReply>(33),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
-        samples::<AdminRequest>(7),
+        samples::<AdminRequest>(8),
         samples::<AdminReply>(2),
         samples::<NetRequest>(1),
         samples::<Welcome>(2),

@@ -148,7 +148,7 @@ fn of_linux(doc: &Document, verdicts: &mut Vec<Verdict>) {
     let said: BTreeSet<&str> = verdicts.iter().map(|verdict| verdict.judgement.rule).collect();
     let mut facts = rank::assumed(catalogue);
     facts.extend(seen);
-    for finding in rank::advise(catalogue, &facts, None) {
+    for finding in rank::advise(catalogue, &facts, &[]) {
         let Some(rule) = catalogue.rule(&finding.rule) else { continue };
         let repeats = SAID.iter().any(|(host, dump)| *host == rule.id && said.contains(dump));
         if repeats || ["ropewalk", "fuse"].contains(&rule.subject) {

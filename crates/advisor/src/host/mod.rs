@@ -9,11 +9,13 @@ mod log;
 mod memory;
 mod net;
 pub(crate) mod pcie;
+mod probe;
 mod program;
 mod reader;
 mod system;
 mod tree;
 
+pub use probe::probe;
 pub use tree::{Entries, Entry, Tree};
 
 use crate::facts::Facts;

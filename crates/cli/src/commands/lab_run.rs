@@ -14,7 +14,7 @@ use base::tunables::Mark;
 use lab::{
     agent::{Agent, Offer},
     builtin,
-    compare::{Change, compare},
+    compare::{Change, Comparison, compare},
     plan::{Plan, PlanTargets, Step},
     report::{self, Report},
     results::{self, Results},
@@ -289,37 +289,46 @@ pub fn report(args: &ReportArgs) -> Result<()> {
 
 /// `ropewalk lab compare`; fails if something became slower.
 pub fn compare_runs(args: &CompareArgs) -> Result<()> {
-    let (before, after) = (read(&args.before)?, read(&args.after)?);
-    let comparison = compare(&before, &after);
+    let comparison = comparison(&args.before, &args.after)?;
     if args.json {
         output::json(&comparison)?;
     } else {
-        let row = |point: &lab::compare::Compared| {
-            let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
-            let by = match (point.before, point.after) {
-                (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
-                _ => String::new(),
-            };
-            vec![
-                point.plan.clone(),
-                point.series.clone(),
-                point.step.to_string(),
-                value(point.before),
-                value(point.after),
-                by,
-                format!("{:.0} %", point.threshold * 100.0),
-                format!("{:?}", point.change).to_lowercase(),
-            ]
-        };
-        let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
-        output::table(&header, comparison.points.iter().map(row).collect());
-        comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
+        print_comparison(&comparison);
     }
     if comparison.regressed() {
         let slower = comparison.points.iter().filter(|p| matches!(p.change, Change::Slower | Change::Gone));
         bail!("{} of {} points became slower or are gone", slower.count(), comparison.points.len());
     }
     Ok(())
+}
+
+/// Two directories of results, held against each other.
+pub fn comparison(before: &Path, after: &Path) -> Result<Comparison> {
+    Ok(compare(&read(before)?, &read(after)?))
+}
+
+/// Each point in a line.
+pub fn print_comparison(comparison: &Comparison) {
+    let row = |point: &lab::compare::Compared| {
+        let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
+        let by = match (point.before, point.after) {
+            (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
+            _ => String::new(),
+        };
+        vec![
+            point.plan.clone(),
+            point.series.clone(),
+            point.step.to_string(),
+            value(point.before),
+            value(point.after),
+            by,
+            format!("{:.0} %", point.threshold * 100.0),
+            format!("{:?}", point.change).to_lowercase(),
+        ]
+    };
+    let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
+    output::table(&header, comparison.points.iter().map(row).collect());
+    comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
 }
 
 /// `ropewalk lab agent`.

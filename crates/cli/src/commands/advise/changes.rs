@@ -9,16 +9,29 @@ use advisor::{
 };
 use anyhow::{Result, bail, ensure};
 
-use super::machine::facts;
+use super::{guard, machine::facts};
 use crate::{args::Context, output};
 
-pub(super) fn make(rules: &[String], yes: bool, root: &Path, context: &Context, json: bool) -> Result<()> {
+/// Seconds in which a change that may cut the connection is to be confirmed.
+const CONFIRM_WITHIN: u64 = 120;
+
+/// How settings are made.
+pub(super) struct How {
+    /// Not only said.
+    pub yes: bool,
+    /// Seconds; 0 for no guard, none for one where it is needed.
+    pub confirm_within: Option<u64>,
+    pub json: bool,
+}
+
+pub(super) fn make(rules: &[String], root: &Path, context: &Context, how: &How) -> Result<()> {
+    let How { yes, confirm_within, json } = *how;
     let catalogue = Catalogue::load()?;
     if let Some(unknown) = rules.iter().find(|rule| catalogue.rule(rule).is_none()) {
         bail!("there is no rule {unknown}: ropewalk advise rules");
     }
     let (facts, _) = facts(&catalogue, &Tree::below(root), context)?;
-    let findings = advisor::advise(&catalogue, &facts, context.role);
+    let findings = advisor::advise(&catalogue, &facts, context.role.as_slice());
     let wanted = |f: &&Finding| if rules.is_empty() { !f.disruptive } else { rules.contains(&f.rule) };
     let findings: Vec<&Finding> = findings.iter().filter(wanted).collect();
     for rule in rules {
@@ -27,8 +40,16 @@ pub(super) fn make(rules: &[String], yes: bool, root: &Path, context: &Context, 
             bail!("{rule} makes no setting by itself: ropewalk advise explain {rule} says what to do");
         }
     }
+    let mut guarded = None;
     let outcomes = if yes {
-        apply::apply(root, &findings)?
+        let needed = apply::may_cut(&apply::plan(root, &findings)?).then_some(CONFIRM_WITHIN);
+        guarded = confirm_within.or(needed).filter(|seconds| *seconds > 0);
+        let until = guarded.map(|seconds| apply::now() + seconds);
+        // It must stand before anything can be cut.
+        if let Some(until) = until {
+            guard::start(root, until)?;
+        }
+        apply::apply(root, &findings, until)?
     } else {
         apply::plan(root, &findings)?.into_iter().map(|c| Outcome::of(c, "would be set")).collect()
     };
@@ -36,10 +57,16 @@ pub(super) fn make(rules: &[String], yes: bool, root: &Path, context: &Context, 
     if !yes && !outcomes.is_empty() && !json {
         output::line("Nothing is changed yet: --yes does it, `ropewalk advise revert` takes it back.");
     }
+    if let Some(seconds) = guarded.filter(|_| !outcomes.is_empty() && !json) {
+        output::line(format!(
+            "Taken back in {seconds} s, unless you say so before: ropewalk advise confirm{}",
+            if root == Path::new("/") { String::new() } else { format!(" --root {}", root.display()) }
+        ));
+    }
     Ok(())
 }
 
-fn show(outcomes: &[Outcome], json: bool, none: &str) -> Result<()> {
+pub(super) fn show(outcomes: &[Outcome], json: bool, none: &str) -> Result<()> {
     if json {
         return output::json(&outcomes);
     }
@@ -63,6 +90,7 @@ pub(super) fn history(root: &Path, json: bool) -> Result<()> {
             let state = match released {
                 Some(why) => why.as_str(),
                 None if run.done => "in force",
+                None if run.waits(apply::now()) => "in force until confirmed",
                 None => "cut off: the next apply or revert takes it back",
             };
             let row = [run.run.to_string(), change.rule.clone(), change.fact.clone(), change.before.clone()];
@@ -75,6 +103,11 @@ pub(super) fn history(root: &Path, json: bool) -> Result<()> {
     }
     output::table(&["run", "rule", "fact", "before", "after", "state"], rows);
     Ok(())
+}
+
+/// `advise confirm`.
+pub(super) fn confirm(root: &Path, json: bool) -> Result<()> {
+    show(&apply::confirm(root)?, json, "nothing to keep")
 }
 
 pub(super) fn revert(names: &[String], root: &Path, json: bool) -> Result<()> {

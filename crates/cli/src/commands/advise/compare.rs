@@ -2,47 +2,11 @@
 
 use std::path::Path;
 
-use advisor::{Facts, Value, archive};
+use advisor::{Facts, Value, archive, compare::is_volatile};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use crate::output;
-
-/// Facts that differ from minute to minute, or always.
-const VOLATILE: &[&str] = &[
-    "stat.",
-    "log.",
-    "vmstat.",
-    "softnet.",
-    "sockets.",
-    "pressure.",
-    "cpu.time.",
-    "host.name",
-    "host.uptime_seconds",
-    "numa.*.free",
-    "cgroup.throttled",
-    "memory.available",
-    "memory.swap_free",
-    "memory.dirty",
-    "memory.committed",
-    "memory.slab_unreclaimable",
-    "memory.page_tables",
-    "sysctl.fs.aio-nr",
-    "sysctl.net.netfilter.nf_conntrack_count",
-];
-
-pub(super) fn is_volatile(path: &str) -> bool {
-    let last = path.rsplit('.').next().unwrap_or_default();
-    VOLATILE.iter().any(|volatile| path.starts_with(volatile))
-        || (path.starts_with("net.")
-            && (last.starts_with("rx_") || last.starts_with("tx_"))
-            && !last.contains("queue"))
-        || (path.starts_with("numa.")
-            && (last == "free"
-                || last.contains("numa_")
-                || last.ends_with("_node")
-                || last.ends_with("_hit")))
-}
 
 pub(super) fn diff(a: &Path, b: &Path, json: bool) -> Result<()> {
     let read = |path: &Path| -> Result<Facts> {

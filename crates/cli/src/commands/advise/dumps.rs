@@ -89,11 +89,11 @@ fn section(input: &Judged, all: bool) -> Section {
         let book = verdict.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
         items.push(Item {
             severity: verdict.severity,
-            title: verdict.title.to_owned(),
+            title: verdict.title.to_string(),
             rule: verdict.judgement.rule.to_owned(),
             seen: vec![seen],
             says: vec![
-                ("why", verdict.why.to_owned()),
+                ("why", verdict.why.to_string()),
                 ("do", format!("{}{book}", verdict.advice)),
                 ("source", verdict.source.to_owned()),
             ],

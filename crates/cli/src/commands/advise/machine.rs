@@ -10,6 +10,12 @@ pub(super) fn facts(catalogue: &Catalogue, tree: &Tree, context: &Context) -> Re
     let seen = advisor::host_facts(tree);
     let mut facts = advisor::assumed(catalogue);
     facts.extend(seen.clone());
+    assume(catalogue, &mut facts, context)?;
+    Ok((facts, seen))
+}
+
+/// What is assumed otherwise by `--assume`.
+pub(super) fn assume(catalogue: &Catalogue, facts: &mut Facts, context: &Context) -> Result<()> {
     for pair in &context.assumed {
         let (name, value) =
             pair.split_once('=').with_context(|| format!("--assume {pair} is not NAME=VALUE"))?;
@@ -30,5 +36,5 @@ pub(super) fn facts(catalogue: &Catalogue, tree: &Tree, context: &Context) -> Re
         };
         facts.insert(["assume", name], value, advisor::Origin::of("--assume"));
     }
-    Ok((facts, seen))
+    Ok(())
 }

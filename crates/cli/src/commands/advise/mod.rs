@@ -1,10 +1,13 @@
 //! `ropewalk advise`: what a machine shows, what to change, and the changing of it.
 
 mod changes;
+mod cluster;
 mod compare;
 mod dumps;
+mod guard;
 mod html;
 mod machine;
+mod measure;
 mod rules;
 mod text;
 
@@ -48,15 +51,22 @@ pub fn advise(args: &Advise) -> Result<()> {
         Some(AdviseCommand::Collect { root }) => collect(root),
         Some(AdviseCommand::ImportScale(args)) => dumps::import(args),
         Some(AdviseCommand::Diff { a, b, json }) => compare::diff(a, b, *json),
-        Some(AdviseCommand::Apply { rules, yes, root, context, json }) => {
-            changes::make(rules, *yes, root, context, *json)
+        Some(AdviseCommand::Apply { rules, yes, confirm_within, root, context, json }) => {
+            let how = changes::How { yes: *yes, confirm_within: *confirm_within, json: *json };
+            changes::make(rules, root, context, &how)
         }
+        Some(AdviseCommand::Measure { args, context }) => measure::measure(args, context),
+        Some(AdviseCommand::Confirm { root, json }) => changes::confirm(root, *json),
+        Some(AdviseCommand::Guard { root, until }) => guard::wait(root, *until),
         Some(AdviseCommand::Revert { names, root, json }) => changes::revert(names, root, *json),
         Some(AdviseCommand::History { root, json }) => changes::history(root, *json),
     }
 }
 
 fn report(args: &Advise) -> Result<Option<Severity>> {
+    if args.cluster {
+        return cluster::advise(args);
+    }
     let catalogue = Catalogue::load()?;
     let tree = match args.machine.from.as_slice() {
         [path] if dumps::is_host(path) => {
@@ -69,9 +79,12 @@ fn report(args: &Advise) -> Result<Option<Severity>> {
             Tree::below(root)
         }
     };
-    let (facts, seen) = machine::facts(&catalogue, &tree, &args.machine.context)?;
+    let (mut facts, seen) = machine::facts(&catalogue, &tree, &args.machine.context)?;
+    for host in &args.probe {
+        facts.extend(advisor::probe(host).with_context(|| format!("probe the way to {host}"))?);
+    }
     ensure!(!seen.is_empty(), "nothing of a Linux host is to be seen there: no /proc, no /sys");
-    let findings = advisor::advise(&catalogue, &facts, args.machine.context.role);
+    let findings = advisor::advise(&catalogue, &facts, args.machine.context.role.as_slice());
     if let Some(file) = &args.html {
         let host = seen.text("host.name").unwrap_or("a machine").to_owned();
         html::write(file, &host, &[html::Section::of_findings(&host, &findings)])?;

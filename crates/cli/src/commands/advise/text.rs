@@ -5,7 +5,7 @@ use advisor::{Finding, Severity};
 use crate::output;
 
 /// On the first screen; the others are counted.
-const FIRST_SCREEN: usize = 5;
+pub(super) const FIRST_SCREEN: usize = 5;
 /// Text is broken at this column.
 const COLUMNS: usize = 100;
 
