@@ -25,6 +25,7 @@ mod sim;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use self::{
     migrate::{to_etcd, to_file},
