@@ -287,7 +287,7 @@ impl Shared {
                 if upkeep::is_full(&error) {
                     self.upkeep.refused();
                 }
-                upkeep::explain(&error)
+                upkeep::explain(&error, self.place.tls)
             }
             Err(_) => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
         };

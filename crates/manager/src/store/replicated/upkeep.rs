@@ -191,7 +191,7 @@ pub fn is_full(error: &Error) -> bool {
 }
 
 /// Why a request failed, with what can be done about it, for people.
-pub fn explain(error: &Error) -> String {
+pub fn explain(error: &Error, tls: bool) -> String {
     let mut text = match error {
         Error::GRpcStatus(status) => status.message().to_owned(),
         error => error.to_string(),
@@ -223,10 +223,10 @@ pub fn explain(error: &Error) -> String {
         ),
         ("UnknownIssuer", "its certificate is not of the authority that --etcd-ca names"),
         (
-            "Expired",
+            "certificate expired",
             "its certificate, or its authority's, has run out: renew it, and look at this machine's clock",
         ),
-        ("NotValidForName", "its certificate does not name the host by which it is reached"),
+        ("not valid for name", "its certificate does not name the host by which it is reached"),
         ("CertificateRequired", "etcd asks for a certificate of the manager's: --etcd-cert and --etcd-key"),
         (
             "BadCertificate",
@@ -234,8 +234,13 @@ pub fn explain(error: &Error) -> String {
         ),
         ("CertificateUnknown", "etcd does not know the authority of the manager's certificate (--etcd-cert)"),
     ];
+    let closed = ["connection closed", "roken pipe", "onnection reset"].iter().any(|how| text.contains(how));
     match remedies.iter().find(|(known, _)| text.contains(known)) {
         Some((_, remedy)) => format!("{text}; {remedy}"),
+        // The alert that says why comes behind the handshake, and is not always read.
+        None if tls && closed => format!(
+            "{text}; if it stays so: etcd asks for a certificate of the manager's that its --trusted-ca-file signed (--etcd-cert and --etcd-key)"
+        ),
         None => text,
     }
 }
