@@ -62,6 +62,7 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         block_size: None,
         manager,
         manager_here: true,
+        mirror: None,
         etcd: EtcdFile::asked(&args.journal)?,
         mount: None,
         nodes: vec![node],

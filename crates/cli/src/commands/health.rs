@@ -153,7 +153,7 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
 /// `ropewalk health`: exit status 0 only if nothing is wrong.
 pub fn health(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    let (report, members, exchange, in_the_clear) = link::run(async {
+    let (report, members, exchange, in_the_clear, store) = link::run(async {
         let link = Link::new(&dir)?;
         let members = members::members(&link).await?;
         let census = Census::take(&dir, &link).await;
@@ -161,8 +161,11 @@ pub fn health(listing: &Listing) -> Result<()> {
         let asked = census.processes.iter().zip(&answers);
         let in_the_clear: Vec<String> =
             asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
+        let own = census.ask(&link, &AdminRequest::Status).await;
+        let store: Vec<String> =
+            own.iter().flatten().flat_map(|status| list(&status["store_remarks"])).map(text).collect();
         let exchange = authority::Stand::ask(&link).await?.remark();
-        Ok((census.report?, members, exchange, in_the_clear))
+        Ok((census.report?, members, exchange, in_the_clear, store))
     })?;
     let map = &report.map;
     let mut remarks = Vec::new();
@@ -170,6 +173,7 @@ pub fn health(listing: &Listing) -> Result<()> {
     remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
     remarks.extend(exchange);
     remarks.extend(in_the_clear);
+    remarks.extend(store);
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \

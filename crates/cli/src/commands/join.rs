@@ -389,6 +389,7 @@ fn keep(
         cipher_list: joined.cipher_list,
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
+        mirror: None,
         etcd: None,
         mount: None,
         nodes: joined.node.zip(addrs).map(node).into_iter().collect(),

@@ -18,6 +18,7 @@ mod locks;
 mod manager;
 mod members;
 mod migrate;
+mod mirror;
 mod mount;
 mod mount_helper;
 mod net_figures;
@@ -105,6 +106,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Manager(args::Manager::Check(listing)) => manager::check(listing),
         Command::Manager(args::Manager::AcceptLoss(args)) => manager::accept_loss(args),
         Command::Manager(args::Manager::Migrate(args)) => migrate::migrate(args),
+        Command::Manager(args::Manager::Mirror(args)) => mirror::mirror(args),
+        Command::Manager(args::Manager::Promote(args)) => mirror::promote(args),
         Command::Clients(args::Clients::List(listing)) => clients::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
         Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),

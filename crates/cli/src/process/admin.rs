@@ -23,6 +23,8 @@ pub struct Running {
     pub queues: OnceLock<Queues>,
     /// The server.
     pub nsd: OnceLock<nsd::Server>,
+    /// The manager.
+    pub manager: OnceLock<manager::Manager>,
     /// The client.
     pub client: OnceLock<client::Client>,
     /// Its mount.
@@ -159,6 +161,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
+                            "store_remarks": running.manager.get().map(manager::Manager::store_remarks),
                             "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),

@@ -30,7 +30,12 @@ async fn open_manager(dir: &ClusterDir, standby: bool) -> Result<manager::Manage
             "--standby: the manager's journal is a file, which nobody else can follow (`ropewalk manager migrate` takes it into etcd)"
         );
     }
-    let options = manager::Options { loses_unflushed: seed, journal, ..manager::Options::default() };
+    let options = manager::Options {
+        loses_unflushed: seed,
+        journal,
+        mirror: dir.mirror(),
+        ..manager::Options::default()
+    };
     let until = Instant::now() + STORE_WAIT;
     loop {
         let (path, options) = (dir.manager_dir(), options.clone());
@@ -85,6 +90,7 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: 
     tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
+    let _ = told.manager.set(manager.clone()); // it was just made
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager()));
     tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));

@@ -153,6 +153,10 @@ impl Editor<'_, '_> {
         if !(1..=NUMBERS_MAX).contains(&count) {
             return errno(EINVAL);
         }
+        // What is made ahead is not refused later: there is room for those whose numbers were granted before.
+        if self.fs.full {
+            return errno(ENOSPC);
+        }
         let mut first = InodeNo(0);
         self.count(|record| {
             first = InodeNo(record.last_ino.0 + 1);

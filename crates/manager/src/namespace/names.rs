@@ -1,7 +1,7 @@
 //! Names: create, link, unlink.
 
 use base::{InodeNo, Version};
-use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
+use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
 use wire::mgr::{FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp};
 
 use super::{
@@ -68,6 +68,9 @@ impl Editor<'_, '_> {
                 FileKind::Directory if existing_ok => errno(EISDIR),
                 _ => errno(EEXIST),
             };
+        }
+        if self.fs.full {
+            return errno(ENOSPC);
         }
         let ino = self.new_ino()?;
         self.make(ino, parent, name, new, dir)
@@ -176,6 +179,7 @@ impl Editor<'_, '_> {
             FileKind::Directory => return errno(EPERM),
             _ if inode.nlink == 0 => return errno(ENOENT),
             _ if inode.nlink >= NLINK_MAX => return errno(EMLINK),
+            _ if self.fs.full => return errno(ENOSPC),
             kind => self.insert_entry(parent, name, ino, kind)?,
         }
         inode.nlink += 1;

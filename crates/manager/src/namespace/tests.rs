@@ -31,7 +31,7 @@ impl Stage {
     /// With a hash of so many bits.
     pub fn new(hash_bits: u32) -> Stage {
         let hash = DirHash::narrow([1, 2], hash_bits);
-        let fs = FsContext { fs: FS, hash };
+        let fs = FsContext { fs: FS, hash, full: false };
         let mut stage = Stage { map: BTreeMap::new(), fs, session: SessionId(0), seq: 0 };
         stage.txn(|txn| {
             let (root, counts) = new_root(PoolId(1), BLOCK as u32, NOW);

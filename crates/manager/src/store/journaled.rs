@@ -42,6 +42,8 @@ const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
 pub struct JournaledStore {
     table: RedbStore,
     state: Mutex<State>,
+    /// The journal's last record when it was opened, with its number, if the table did not have it.
+    tail: Mutex<Option<(u64, Changes)>>,
 }
 
 struct State {
@@ -190,7 +192,7 @@ impl JournaledStore {
 
     fn with(table: RedbStore, journal: Journal, mark: MarkFile) -> JournaledStore {
         let state = State { journal, mark, recent: Recent::default(), base: None };
-        JournaledStore { table, state: Mutex::new(state) }
+        JournaledStore { table, state: Mutex::new(state), tail: Mutex::default() }
     }
 
     /// Writes the new journal's identity into the table: from now on the table is nothing without it.
@@ -216,10 +218,40 @@ impl JournaledStore {
         let store = JournaledStore::with(table, journal, mark);
         {
             let state = &mut *store.state();
+            *store.tail.lock() = changes.last().map(|changes| (state.journal.last(), changes.clone()));
             changes.into_iter().for_each(|changes| state.recent.push(changes));
             store.settle(state, state.journal.last(), true).map_err(io::Error::other)?;
         }
         Ok(store)
+    }
+
+    /// Gives a table that is a copy of another store's, up to a number, the journal and mark to go on with beside that one's.
+    pub(super) fn continue_as(table: RedbStore, path: &Path, id: u64, last: u64) -> Result<(), StoreError> {
+        table.commit_marked(&Changes::new(), Mark { journal: id, applied: last, etcd: None }, true)?;
+        let (journal, mark) = (journal_path(path), mark_path(path));
+        let file = anew(&journal, JOURNAL_BYTES).and_then(|file| Journal::create(Box::new(file), id, last));
+        let acked = file.map_err(|error| refused(&journal, &error))?.acked();
+        let file = anew(&mark, mark::BYTES).and_then(|file| MarkFile::create(Box::new(file), acked));
+        file.map(drop).map_err(|error| refused(&mark, &error))
+    }
+
+    /// Which journal it has, and the number of the last commit.
+    pub(super) fn position(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.journal.id(), state.journal.last())
+    }
+
+    /// A snapshot, and the number of the last commit in it.
+    pub(super) fn snapshot_at(&self) -> Result<(Snapshot, u64), StoreError> {
+        let state = self.state();
+        // None only after a failed commit.
+        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
+        Ok((state.recent.above(base), state.journal.last()))
+    }
+
+    /// See [`JournaledStore::tail`]; once.
+    pub(super) fn take_tail(&self) -> Option<(u64, Changes)> {
+        self.tail.lock().take()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -262,10 +294,7 @@ impl Drop for JournaledStore {
 
 impl Store for JournaledStore {
     fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let state = self.state();
-        // None only after a failed commit.
-        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
-        Ok(state.recent.above(base))
+        Ok(self.snapshot_at()?.0)
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {

@@ -27,6 +27,7 @@ use super::{
     holder::{Ask, Entry, Heard, Revision, Start},
     part::PART_BYTES,
     place::Place,
+    upkeep::{self, Upkeep},
 };
 
 /// How long a member has for an answer.
@@ -89,6 +90,7 @@ struct Shared {
     /// It was made.
     won: Notify,
     confirmed: Confirmed,
+    upkeep: Upkeep,
     /// Why the last request failed.
     failure: Mutex<String>,
 }
@@ -107,6 +109,7 @@ impl Etcd {
             held: Mutex::default(),
             won: Notify::new(),
             confirmed: Confirmed::default(),
+            upkeep: Upkeep::default(),
             failure: Mutex::default(),
             place: place.clone(),
         });
@@ -127,6 +130,19 @@ impl Etcd {
         let trimmed = self.wait(async move { shared.trim(leader, below).await });
         if trimmed.is_none() {
             tracing::debug!("records in etcd are removed later: {}", self.failure());
+        }
+    }
+
+    /// How full etcd is.
+    pub fn upkeep(&self) -> &Upkeep {
+        &self.shared.upkeep
+    }
+
+    /// Looks after etcd's database, if it is time. May take as long as defragmentations do.
+    pub fn look_after(&self) {
+        if self.shared.upkeep.due() {
+            let shared = self.shared.clone();
+            self.wait(async move { shared.look_after().await });
         }
     }
 
@@ -267,7 +283,12 @@ impl Shared {
         let exchange = async { work(self.client(turn).await?).await };
         let failure = match tokio::time::timeout(REQUEST_DEADLINE, exchange).await {
             Ok(Ok(answer)) => return Some(answer),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => {
+                if upkeep::is_full(&error) {
+                    self.upkeep.refused();
+                }
+                upkeep::explain(&error, self.place.tls)
+            }
             Err(_) => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
         };
         let member = &self.place.endpoints[turn % self.clients.len()];
@@ -279,6 +300,16 @@ impl Shared {
     /// Whoever fails at the same time moves it once.
     fn next_member(&self, turn: usize) {
         let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Asks each member for itself.
+    async fn look_after(&self) -> Option<()> {
+        let mut clients = Vec::new();
+        for index in 0..self.clients.len() {
+            let connected = tokio::time::timeout(REQUEST_DEADLINE, self.client(index)).await;
+            clients.extend(connected.ok().and_then(Result::ok));
+        }
+        self.upkeep.look(clients, self.place.quota).await
     }
 
     /// Renews the lease. That this was done counts only if the leader's key is there afterwards: then nobody else can have it

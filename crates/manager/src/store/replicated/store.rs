@@ -8,9 +8,8 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -20,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::{
     super::{
-        Changes, Confirmed, RedbStore, Snapshot, Store, StoreError, blocks,
-        files::{invalid, journal_path, mark_path, refused},
+        Changes, Confirmed, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
+        files::{invalid, journal_path, mark_path, random, refused, write_durably},
         journaled::anew,
         look,
         mark::{self, Acked, MarkFile},
@@ -83,12 +82,6 @@ fn failed(action: &'static str, reason: impl ToString) -> StoreError {
     StoreError::Engine { action, reason: reason.to_string() }
 }
 
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes).max(1))
-}
-
 /// Which manager this directory is: a number of its own, made once.
 fn member(path: &Path) -> Result<u64, StoreError> {
     let file = path.with_extension("member");
@@ -99,12 +92,7 @@ fn member(path: &Path) -> Result<u64, StoreError> {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let number = random()?;
-                let new = path.with_extension("member.new");
-                let mut options = OpenOptions::new();
-                let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-                writeln!(out, "{number:016x}")?;
-                out.sync_all()?;
-                fs::rename(&new, &file)?;
+                write_durably(&file, &format!("{number:016x}\n"))?;
                 Ok(number)
             }
             Err(error) => Err(error),
@@ -151,7 +139,12 @@ fn run(
             Next::Again(again, waits) => (again, waits),
         };
         let (why, over) = match waits {
-            Waits::Silent => (etcd.failure(), answered.elapsed() > patience.silence),
+            Waits::Silent => {
+                if etcd.upkeep().is_full() {
+                    etcd.look_after();
+                }
+                (etcd.failure(), answered.elapsed() > patience.silence)
+            }
             Waits::Led(who) => {
                 answered = Instant::now();
                 if leads.is_empty() {
@@ -367,8 +360,19 @@ impl Store for ReplicatedStore {
 
     fn tend(&self) -> Result<(), StoreError> {
         // Whoever commits finds out as well.
-        let Some(mut state) = self.state.try_lock() else { return Ok(()) };
-        self.hold(&mut state, Holder::look)
+        if let Some(mut state) = self.state.try_lock() {
+            self.hold(&mut state, Holder::look)?;
+        }
+        self.etcd.look_after();
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.etcd.upkeep().is_full()
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        self.etcd.upkeep().remark().into_iter().collect()
     }
 
     fn end_waits(&self) {

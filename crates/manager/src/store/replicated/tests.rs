@@ -380,6 +380,65 @@ fn a_migration_that_ends_at_any_step_is_finished_by_the_same_command() {
     in_file(&path, &model).unwrap();
 }
 
+/// Somebody else fills etcd: it is said before, new names are refused, and when etcd takes nothing more the manager waits, gives
+/// back what history left there, and goes on.
+#[test]
+fn an_etcd_that_fills_up_is_said_to_and_has_room_again_when_others_let_go() {
+    const QUOTA: u64 = 4 << 20;
+    let etcd = Member::start(&["--quota-backend-bytes", &QUOTA.to_string()]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let place = Place { quota: Some(QUOTA), ..place };
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..100);
+    store.tend().unwrap();
+    assert!(store.remarks().is_empty() && !store.is_full());
+    let tended = |what: &str, holds: &dyn Fn() -> bool| {
+        wait_for(what, || {
+            store.tend().unwrap();
+            holds()
+        });
+    };
+    let put = |n: usize| {
+        etcd.with(async move |mut client| {
+            client.put(format!("other/{n}"), vec![7; 64 << 10], None).await.is_ok()
+        })
+    };
+    let mut others = 0;
+    while store.remarks().is_empty() {
+        assert!((others..others + 5).all(&put), "it is said before etcd refuses");
+        others += 5;
+        let looked = Instant::now();
+        while looked.elapsed() < Duration::from_millis(300) {
+            store.tend().unwrap();
+        }
+    }
+    let text = store.remarks().remove(0).text;
+    assert!(text.contains("--quota-backend-bytes") && text.contains("quota of 4"), "{text}");
+    // Full: etcd itself says so, and raises its alarm, also when what could be given back was.
+    let next = std::cell::Cell::new(others);
+    tended("no new names are made", &|| {
+        while put(next.get()) {
+            next.set(next.get() + 1);
+        }
+        store.is_full()
+    });
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| {
+            commit(&store, &mut model, 100..140);
+            model
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!committing.is_finished(), "etcd takes nothing");
+        clear(&etcd, "other/");
+        let model = committing.join().unwrap();
+        assert!(all(&store) == model);
+    });
+    tended("there is room", &|| !store.is_full() && store.remarks().is_empty());
+    drop(store);
+    open(&path, &place).unwrap();
+}
+
 #[test]
 fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
     let etcd = Member::start(&[]);
