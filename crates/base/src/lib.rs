@@ -14,6 +14,7 @@ pub mod proc_stat;
 pub mod stats;
 pub mod tunables;
 pub mod units;
+pub mod when;
 
 pub use buf::{AlignedBuf, BufPool};
 pub use cipher::CipherList;

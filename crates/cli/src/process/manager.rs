@@ -85,6 +85,7 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: 
     tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
+    told.history.keep(dir, "manager", ("manager", "manager"), None);
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager()));
     tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));
