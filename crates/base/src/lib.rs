@@ -15,6 +15,7 @@ pub mod start;
 pub mod stats;
 pub mod tunables;
 pub mod units;
+pub mod when;
 
 pub use buf::{AlignedBuf, BufPool};
 pub use cipher::CipherList;

@@ -316,6 +316,11 @@ impl ClusterDir {
         self.path.join("log").join(format!("{name}.log"))
     }
 
+    /// Where the processes of this machine keep their histories.
+    pub fn histories(&self) -> PathBuf {
+        self.path.join("analytics")
+    }
+
     /// The manager's data.
     pub fn manager_dir(&self) -> PathBuf {
         self.path.join("manager")

@@ -126,6 +126,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Top(args) => top::top(args),
         Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
         Command::Analytics(args::Analytics::Export(args)) => analytics::export(args),
+        Command::Analytics(args::Analytics::Record(args)) => analytics::record(args),
+        Command::Analytics(args::Analytics::Replay(args)) => top::replay(args),
         Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
         Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),
         Command::Waiters(listing) => waiters::waiters(listing),

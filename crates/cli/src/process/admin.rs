@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use anyhow::Context;
 use base::{
     stats,
     tunables::{Choice, Tunables},
@@ -13,7 +12,7 @@ use wire::{
     frame,
 };
 
-use super::{control, pdisks::Queues};
+use super::{control, history::History, pdisks::Queues};
 use crate::logging;
 
 /// What of a process is known only once it runs.
@@ -31,6 +30,8 @@ pub struct Running {
     pub mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
     /// The most memory that the kernel's requests take.
     pub requests_memory: OnceLock<u64>,
+    /// What it counted, on disk.
+    pub history: History,
 }
 
 impl Running {
@@ -39,6 +40,7 @@ impl Running {
         logging::set_level(tunables.log_level().word());
         stats::set_recording(tunables.analytics());
         stats::set_history_bytes(usize::try_from(tunables.analytics_history().0).unwrap_or(usize::MAX));
+        self.history.set_bytes(tunables.analytics_disk().0);
         if let Some(client) = self.client.get() {
             client.retune(tunables);
         }
@@ -100,25 +102,6 @@ pub fn cache_bytes(tunables: &Tunables) -> u64 {
     tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
 }
 
-/// What its seconds say to a question.
-fn answer(question: &str) -> anyhow::Result<String> {
-    let question: analytics::Question = serde_json::from_str(question).context("read the question")?;
-    Ok(serde_json::to_string(&analytics::evaluate(&question)?)?)
-}
-
-/// What it keeps of its seconds, and what that takes.
-fn history() -> serde_json::Value {
-    let kept = stats::kept();
-    let cost = stats::gauge("analytics_cost_millionths", &[]).get();
-    serde_json::json!({
-        "kept": kept.seconds,
-        "max": stats::SECONDS_MAX,
-        "used_bytes": kept.bytes,
-        "max_bytes": kept.bytes_max,
-        "cost_percent": cost as f64 / 1e4,
-    })
-}
-
 /// Which machine and network name space this process is on, and what that shows.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -165,7 +148,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
-                            "history": history(),
+                            "history": running.history.status(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }
@@ -203,10 +186,10 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         }
                     }
                     Ok(AdminRequest::Analytics { question }) => {
-                        // Reads up to an hour of seconds: beside the tasks that serve.
-                        match tokio::task::spawn_blocking(move || answer(&question)).await {
+                        // Reads many seconds, and files: beside the tasks that serve.
+                        match tokio::task::spawn_blocking(move || running.history.answer(&question)).await {
                             Ok(Ok(json)) => Response::ok(frame::encode(&AdminReply::Json(json))),
-                            Ok(Err(error)) => Response::error(Status::BadRequest, format!("{error:#}")),
+                            Ok(Err(error)) => Response::error(Status::BadRequest, error),
                             Err(error) => Response::error(Status::Internal, error),
                         }
                     }

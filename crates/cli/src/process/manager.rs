@@ -91,6 +91,7 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: 
     let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
     let _ = told.manager.set(manager.clone()); // it was just made
+    told.history.keep(dir, "manager", ("manager", "manager"), None);
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager()));
     tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));

@@ -52,6 +52,9 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         };
         let client = client?;
         let _ = running.client.set(client.clone()); // once
+        let session = client.session();
+        let called = mountpoint.display().to_string();
+        running.history.keep(dir, &name, (&called, "client"), Some((session.fs.id.0, session.session.0)));
         let options = fuse::MountOptions {
             read_only: args.read_only || client.session().read_only,
             squash: client.session().squash,

@@ -14,7 +14,14 @@ use super::{
     plan::{ReadPlan, Step},
     strip::{read_one, suspect},
 };
-use crate::{ClusterView, Fault, compute::compute, pieces::Pieces, shared::Shared, view::PoolView};
+use crate::{
+    ClusterView, Fault,
+    compute::compute,
+    pieces::Pieces,
+    shared::Shared,
+    statistics::{DECODED_READS, HEDGED_STRIPS},
+    view::PoolView,
+};
 
 /// Decoded strips: index and bytes at strip offsets.
 pub type Decoded = Vec<(usize, Vec<(u32, Bytes)>)>;
@@ -62,6 +69,7 @@ impl ReadAttempt<'_> {
                 }
                 Step::Done => return Attempt::Done(self.plan.clone(), Vec::new()),
                 Step::Decode { lost, sources } => {
+                    DECODED_READS.inc();
                     let decoded = self.decode(lost, sources).await;
                     return Attempt::Done(self.plan.clone(), decoded);
                 }
@@ -89,7 +97,7 @@ impl ReadAttempt<'_> {
                     }
                     for (i, at) in late_at.iter().enumerate() {
                         if at.is_some_and(|at| at <= now) {
-                            self.plan.mark_late(i);
+                            HEDGED_STRIPS.add(u64::from(self.plan.mark_late(i)));
                         }
                     }
                 }

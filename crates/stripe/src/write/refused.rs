@@ -29,6 +29,7 @@ impl Writer<'_> {
         let pause = self.io.shared.config.retry_pause;
         let Some(strip) = &mut self.strips[i] else { return Ok(()) };
         strip.retries += 1;
+        crate::statistics::WRITE_RETRIES.inc();
         let retries = strip.retries;
         let refusal = match &fault {
             Fault::Refused(NsdRefusal::StaleEpoch { current }) => {
