@@ -7,7 +7,9 @@
 
 # `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
 
-.PHONY: run test chaos takeovers setup build deb deb-try lint bench clean
+# `make workload`: the mixed analytics workload with all its engines, short (docs/workload.md).
+
+.PHONY: run test chaos takeovers workload setup build deb deb-try lint bench clean
 
 run: setup build
 	scripts/run.sh
@@ -20,6 +22,9 @@ chaos: setup
 
 takeovers: setup
 	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test managers takes_over -- --nocapture
+
+workload: setup build
+	scripts/workload.sh
 
 setup:
 	scripts/setup.sh

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
+use net::{Call, CallError, Endpoint, EndpointConfig, Lane, Role, Service};
 use stripe::{AskError, Managers};
 use wire::{
     admin::{AdminReply, AdminRequest},
@@ -14,13 +14,15 @@ use wire::{
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::cluster_dir::ClusterDir;
+use crate::cluster_dir::{ClusterDir, host::host_name};
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long it waits for a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// What a command calls itself, before the name of its machine.
+pub const COMMAND: &str = "a command";
 
 /// An endpoint that only connects, for one cluster. Clones share it.
 #[derive(Clone)]
@@ -32,7 +34,7 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        Link::of(dir, "a command".to_owned())
+        Link::of(dir, format!("{COMMAND} on {}", host_name()))
     }
 
     /// The same of a process that people call so.
@@ -51,15 +53,18 @@ impl Link {
     pub async fn manager(&self, request: &MgrRequest) -> Result<MgrReply> {
         let (body, deadline) = (frame::encode(request), Instant::now() + PATIENCE);
         let make = || call(Service::Manager, body.clone(), deadline);
-        let reply = self.managers.ask(&self.endpoint, make).await.map_err(|error| match error {
-            AskError::Call(error) => error.into(),
-            other => anyhow::Error::new(other),
-        });
-        let asked = || {
-            let places = self.managers.places();
-            format!("ask the manager at {places}; is the cluster up? (`ropewalk up` starts it)")
-        };
-        match reply.with_context(asked)? {
+        let reply = self.managers.ask(&self.endpoint, make).await.map_err(|error| {
+            let is_up = match &error {
+                AskError::Call(CallError::Refused(_)) => "",
+                _ => "; is the cluster up? (`ropewalk up` starts it)",
+            };
+            let error = match error {
+                AskError::Call(error) => error.into(),
+                other => anyhow::Error::new(other),
+            };
+            error.context(format!("ask the manager at {}{is_up}", self.managers.places()))
+        })?;
+        match reply {
             MgrReply::Error(error) => Err(error).context("the manager refused"),
             reply => {
                 // Whoever learns from the map where others are, learns who of them is shut out.

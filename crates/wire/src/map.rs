@@ -56,6 +56,10 @@ impl ManagerEntry {
     pub fn sockets(&self) -> Vec<SocketAddr> {
         self.addrs.iter().filter_map(|addr| addr.parse().ok()).collect()
     }
+    /// For people, in the names of peers.
+    pub fn called(&self) -> String {
+        if self.name.is_empty() { "the manager".to_owned() } else { format!("manager {}", self.name) }
+    }
 }
 
 /// The rack of a node: what is lost together.
@@ -358,6 +362,11 @@ impl ClusterMap {
             PdiskState::Ok if pdisk.leaving => "draining",
             state => state.name(),
         }
+    }
+    /// What nodes are called, and where they listen.
+    pub fn names(&self) -> impl Iterator<Item = (Option<NodeId>, String, Vec<SocketAddr>)> {
+        let addrs = |node: &NodeEntry| node.addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        self.nodes.iter().map(move |node| (Some(node.id), node.name.clone(), addrs(node)))
     }
     /// The epoch of a group's last change: requests made under an older map are refused.
     pub fn group_changed(&self, pool: PoolId, group: GroupId) -> Epoch {

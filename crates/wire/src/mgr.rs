@@ -801,6 +801,13 @@ pub enum MgrReply {
     Authorities(Box<AuthorityReport>),
     /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
     Paths(Vec<Vec<u8>>),
+    /// See [`Change::Numbers`]: so many from the first one on.
+    Numbers {
+        /// The first.
+        first: InodeNo,
+        /// How many.
+        count: u32,
+    },
     /// See [`MgrRequest::CopyTable`].
     TablePart {
         /// Which journal goes on with it.

@@ -193,6 +193,11 @@ pub enum Manager {
                       ropewalk manager migrate --dir /data/rope --to-file"
     )]
     Migrate(Box<Migrate>),
+    /// Keep a copy of the manager's store in a directory on another disk, with every commit; the cluster is down meanwhile
+    #[command(
+        after_help = "Examples:\n  ropewalk manager mirror --dir /data/rope /disk2/rope\n  ropewalk manager mirror --dir /data/rope --off"
+    )]
+    Mirror(ManagerMirror),
     /// The managers, which of them is active, and how far the others are behind
     #[command(
         after_help = "Example:\n  ropewalk manager list --dir /data/rope --json | jq '.[] | select(.active) | .name'"
@@ -208,9 +213,36 @@ pub enum Manager {
     /// A manager is none any more; not the active one
     #[command(after_help = "Example:\n  ropewalk manager remove --dir /data/rope m2")]
     Remove(ManagerName),
-    /// Make a manager the active one: operations pause for less than a second
-    #[command(after_help = "Example:\n  ropewalk manager promote --dir /data/rope m2")]
-    Promote(ManagerName),
+    /// Make a manager the active one: operations pause for about a second. With --from-mirror: make a copy of the manager's store that
+    /// store, when it is lost; refused if the copy is behind
+    #[command(after_help = "Examples:\n  ropewalk manager promote --dir /data/rope m2\n  \
+                      ropewalk manager promote --dir /data/rope --from-mirror /disk2/rope    the manager does not run")]
+    Promote(Promote),
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["copy", "off"])))]
+pub struct ManagerMirror {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The directory, which holds nothing else
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub copy: Option<PathBuf>,
+    /// Keep none any more
+    #[arg(long)]
+    pub off: bool,
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["name", "from_mirror"])))]
+pub struct Promote {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The manager's name
+    pub name: Option<String>,
+    /// The copy's directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub from_mirror: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -30,6 +30,9 @@ pub struct EtcdFile {
     pub cert: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// Bytes that etcd's database may have, if other than etcd's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
     /// Members that this machine runs itself, for trying: all there are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<EtcdMember>,
@@ -68,6 +71,7 @@ impl EtcdFile {
             ca: there(&args.etcd_ca)?,
             cert: there(&args.etcd_cert)?,
             key: there(&args.etcd_key)?,
+            quota: args.etcd_quota.map(|quota| quota.0),
             members: Vec::new(),
         }))
     }
@@ -76,7 +80,7 @@ impl EtcdFile {
     pub fn own(members: Vec<EtcdMember>) -> EtcdFile {
         let addrs: Vec<String> = members.iter().map(|member| member.addr.to_string()).collect();
         let place = format!("etcd://{}/ropewalk", addrs.join(","));
-        EtcdFile { place, user: None, password: None, ca: None, cert: None, key: None, members }
+        EtcdFile { place, user: None, password: None, ca: None, cert: None, key: None, quota: None, members }
     }
 
     /// The place.
@@ -86,6 +90,7 @@ impl EtcdFile {
             user: self.user.clone().zip(self.password.clone()),
             ca: self.ca.clone(),
             client: self.cert.clone().zip(self.key.clone()),
+            quota: self.quota,
             ..place
         })
     }

@@ -168,6 +168,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         block_size: Some(block_size),
         manager: addr(0)?.into(),
         manager_here: true,
+        mirror: None,
         etcd,
         managers: Vec::new(),
         mount,

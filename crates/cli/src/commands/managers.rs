@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::Value;
 use wire::{admin::AdminRequest, mgr::MgrRequest};
 
-use super::{ask::Census, up};
+use super::{ask::Census, mirror, up};
 use crate::{
-    args::{Listing, ManagerAdd, ManagerName},
+    args::{Listing, ManagerAdd, ManagerName, Promote},
     cluster_dir::{Addrs, ClusterDir, ManagerFile, make},
     interrupt,
     link::{self, Link},
@@ -252,13 +252,21 @@ pub fn remove(args: &ManagerName) -> Result<()> {
     Ok(())
 }
 
-/// `ropewalk manager promote`.
-pub fn promote(args: &ManagerName) -> Result<()> {
+/// `ropewalk manager promote`: of a manager that runs, or of a copy of its store.
+pub fn promote(args: &Promote) -> Result<()> {
     let dir = args.dir.open()?;
-    let name = &args.name;
+    match (&args.name, &args.from_mirror) {
+        (Some(name), None) => lead(&dir, name),
+        (None, Some(copy)) => mirror::promote(&dir, copy),
+        _ => bail!("name a manager, or a copy of its store with --from-mirror: one of the two"),
+    }
+}
+
+/// Has one lead.
+fn lead(dir: &ClusterDir, name: &str) -> Result<()> {
     let pause = link::run(async {
-        let link = Link::new(&dir)?;
-        let rows = ask(&dir, &link).await;
+        let link = Link::new(dir)?;
+        let rows = ask(dir, &link).await;
         let row = found(&rows, name)?;
         match (row.active, row.behind) {
             (Some(true), _) => return Ok(None),
@@ -270,11 +278,11 @@ pub fn promote(args: &ManagerName) -> Result<()> {
             }
             _ => {}
         }
-        link.manager(&MgrRequest::Resign { to: name.clone() }).await?;
+        link.manager(&MgrRequest::Resign { to: name.to_owned() }).await?;
         let begun = Instant::now();
         loop {
             interrupt::check()?;
-            let rows = ask(&dir, &link).await;
+            let rows = ask(dir, &link).await;
             if found(&rows, name)?.active == Some(true) {
                 return Ok(Some(begun.elapsed()));
             }

@@ -7,7 +7,7 @@ use manager::{format::store_path, store};
 use super::manager::{CACHE_BYTES, stopped};
 use crate::{
     args::{Migrate, StoreAt},
-    cluster_dir::{ClusterDir, EtcdFile, init::host_name},
+    cluster_dir::{ClusterDir, EtcdFile, host::host_name},
     output,
 };
 
@@ -21,6 +21,12 @@ pub fn migrate(args: &Migrate) -> Result<()> {
         bail!("--store etcd is for a new cluster, to try it; name the members: etcd://HOST,HOST,HOST/PREFIX");
     }
     let etcd = EtcdFile::asked(&args.journal)?;
+    if let (Some(copy), Some(_)) = (&dir.file.mirror, &etcd) {
+        bail!(
+            "a copy of the store is kept in {}, which would not go there: end it first (`ropewalk manager mirror --off`)",
+            copy.display()
+        );
+    }
     let told = match (&dir.file.etcd, &etcd) {
         (None, Some(to)) => {
             let place = to.place()?;
@@ -28,6 +34,11 @@ pub fn migrate(args: &Migrate) -> Result<()> {
             format!("the manager's journal is in {place} now")
         }
         (Some(from), None) => {
+            if dir.file.all_managers().len() > 1 {
+                bail!(
+                    "there are other managers, which could not follow a file: remove them first (`ropewalk manager remove`)"
+                );
+            }
             let place = from.place()?;
             store::to_file(&path, CACHE_BYTES, &place, &who).context("take the journal out of etcd")?;
             format!(

@@ -26,7 +26,7 @@ use super::{
     admin, endpoint, joining::Door, presence::Presence, resolver, service, shut_out, stop::Stop, tunables,
 };
 use crate::{
-    cluster_dir::{ClusterDir, OwnManager, access, init::host_name},
+    cluster_dir::{ClusterDir, OwnManager, access, host::host_name},
     link::Link,
 };
 
@@ -65,7 +65,12 @@ async fn open(
         Some(etcd) => Some(Replicated { place: etcd.place()?, standing }),
         None => None,
     };
-    let options = manager::Options { loses_unflushed: seed, journal, ..manager::Options::default() };
+    let options = manager::Options {
+        loses_unflushed: seed,
+        journal,
+        mirror: dir.mirror(),
+        ..manager::Options::default()
+    };
     let (place, until) = (dir.data_of(own), Instant::now() + STORE_WAIT);
     loop {
         if let Some(endpoint) = endpoint.filter(|_| dir.managers.known().len() > 1) {
@@ -112,7 +117,7 @@ async fn copy(path: &Path, link: &Link) -> Result<()> {
     loop {
         let part = match link.manager(&MgrRequest::CopyTable { after }).await? {
             MgrReply::TablePart { journal, applied, crc, records, more } => {
-                Part { mark: store::Mark { journal, applied, crc }, records, more }
+                Part { mark: store::Mark { journal, applied, etcd: Some(crc) }, records, more }
             }
             other => bail!("unexpected answer from the manager to CopyTable: {other:?}"),
         };
@@ -191,6 +196,7 @@ fn start_over(presence: Presence) -> anyhow::Error {
 fn listen(dir: &ClusterDir, own: &OwnManager, door: &Arc<Door>) -> Result<(Endpoint, Arc<admin::Running>)> {
     let endpoint = endpoint::start_endpoint(dir, Role::Manager, base::NodeId(0), &own.entry.addr)?;
     let told = admin::serve_admin(&endpoint, "manager", &own.entry.name);
+    told.history.keep(dir, &own.local, (&own.entry.name, "manager"), None);
     let door = Arc::clone(door);
     endpoint.receive_visitors(Box::new(move |from, said| {
         let door = Arc::clone(&door);
@@ -208,11 +214,12 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
         let (endpoint, told) = listen(dir, own, &door)?;
         let _ = told.standing.set(following.clone()); // once
         manager::serve_standby(&endpoint, following.clone());
-        listening = Some(endpoint);
+        listening = Some((endpoint, told));
     }
+    let network = listening.as_ref().map(|(endpoint, _)| endpoint);
     let manager = {
-        let mut opening = std::pin::pin!(open(dir, own, listening.as_ref(), &following));
-        let mut removed = std::pin::pin!(removed(dir, own, listening.as_ref()));
+        let mut opening = std::pin::pin!(open(dir, own, network, &following));
+        let mut removed = std::pin::pin!(removed(dir, own, network));
         let mut ready = false;
         loop {
             tokio::select! {
@@ -237,13 +244,14 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
     };
     shut_out::merge(dir, &manager).await?;
     tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
-    let endpoint = match listening {
-        Some(endpoint) => {
+    let (endpoint, told) = match listening {
+        Some(listening) => {
             register(dir, own, &manager).await?;
-            endpoint
+            listening
         }
-        None => listen(dir, own, &door)?.0,
+        None => listen(dir, own, &door)?,
     };
+    let _ = told.manager.set(manager.clone()); // once
     let running = manager.serve(&endpoint)?;
     door.open_for(running.manager());
     tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));

@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn managers_stand_in_the_map_also_after_a_restart() {
         let mut stage = Stage::running(4, "2+2p");
-        let mut ask = |stage: &mut Stage, request| match stage.ask(NOBODY, request) {
+        let ask = |stage: &mut Stage, request| match stage.ask(NOBODY, request) {
             MgrReply::Done => Ok(()),
             MgrReply::Error(error) => Err(error.to_string()),
             other => panic!("{other:?}"),

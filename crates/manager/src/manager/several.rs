@@ -24,7 +24,8 @@ fn part(mark: Mark, snapshot: &Snapshot, after: &[u8]) -> Result<MgrReply, Store
         records.push((key.to_vec(), value.to_vec()));
         ControlFlow::Continue(())
     })?;
-    Ok(MgrReply::TablePart { journal: mark.journal, applied: mark.applied, crc: mark.crc, records, more })
+    let Mark { journal, applied, etcd } = mark;
+    Ok(MgrReply::TablePart { journal, applied, crc: etcd.unwrap_or_default(), records, more })
 }
 
 impl Manager {

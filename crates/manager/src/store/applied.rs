@@ -7,6 +7,6 @@ pub struct Mark {
     pub journal: u64,
     /// Number of the last change applied.
     pub applied: u64,
-    /// The CRC in its record; 0 if there is none, or it is not kept.
-    pub crc: u32,
+    /// The journal is in etcd: the CRC in its record, 0 if there is none.
+    pub etcd: Option<u32>,
 }

@@ -91,5 +91,7 @@ impl ManagerLink for NetManager {
         self.endpoint.set_epoch(map.epoch);
         self.endpoint.shut_out(&map.revoked);
         self.managers.learn(map);
+        let managers = self.managers.known().into_iter().map(|one| (None, one.called(), one.sockets()));
+        self.endpoint.set_names(map.names().chain(managers));
     }
 }

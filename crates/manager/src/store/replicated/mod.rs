@@ -14,10 +14,14 @@
 //!
 //! [`holder`] decides, without I/O; [`etcd`] asks; [`store`] keeps the table and joins both.
 
+#[cfg(test)]
+mod access_tests;
 mod copy;
 mod etcd;
 mod following;
 mod holder;
+#[cfg(test)]
+mod member;
 mod migrate;
 mod part;
 mod place;
@@ -26,6 +30,7 @@ mod sim;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use self::{
     copy::{Part, TableCopy, put_aside},
