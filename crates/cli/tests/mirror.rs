@@ -52,6 +52,10 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     let error = refused(&["manager", "mirror", copied, "--dir", name]);
     assert!(error.contains("is to be made first, on another disk"), "{error}");
     fs::create_dir(&copy).unwrap();
+    let error = refused(&["manager", "promote", "--dir", name]);
+    assert!(error.contains("--from-mirror"), "{error}");
+    let error = refused(&["manager", "promote", "m2", "--from-mirror", copied, "--dir", name]);
+    assert!(error.contains("cannot be used with"), "{error}");
     let told = ok(&["manager", "mirror", copied, "--dir", name]);
     assert!(told.contains("on the same file system as the store"), "{told}");
     cluster.start();

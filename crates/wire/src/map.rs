@@ -56,10 +56,6 @@ impl ManagerEntry {
     pub fn sockets(&self) -> Vec<SocketAddr> {
         self.addrs.iter().filter_map(|addr| addr.parse().ok()).collect()
     }
-    /// For people, in the names of peers.
-    pub fn called(&self) -> String {
-        if self.name.is_empty() { "the manager".to_owned() } else { format!("manager {}", self.name) }
-    }
 }
 
 /// The rack of a node: what is lost together.

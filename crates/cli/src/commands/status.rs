@@ -96,9 +96,10 @@ fn process_row(dir: &ClusterDir, process: Process, status: Option<serde_json::Va
     ProcessRow { address: process.address(), name: process.name, role: process.role, pid, status }
 }
 
-/// For a sentence.
-fn called(process: &ProcessRow) -> String {
+/// For a sentence; `several`: there are several managers.
+fn called(process: &ProcessRow, several: bool) -> String {
     match process.role {
+        "manager" if several => format!("manager {}", process.name),
         "manager" => "the manager".to_owned(),
         "nsd" => format!("the server of node {}", process.name),
         _ => format!("mount {}", process.name),
@@ -108,13 +109,14 @@ fn called(process: &ProcessRow) -> String {
 /// What the processes' own words give cause to say.
 fn process_remarks(processes: &[ProcessRow]) -> Vec<String> {
     let mut remarks: Vec<String> = Vec::new();
+    let several = processes.iter().filter(|p| p.role == "manager").count() > 1;
     for p in processes {
         let Some(status) = &p.status else {
-            remarks.push(format!("{} does not answer at {}", called(p), p.address));
+            remarks.push(format!("{} does not answer at {}", called(p, several), p.address));
             continue;
         };
         if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
-            remarks.push(format!("{} could not write {lost} lines of its log", called(p)));
+            remarks.push(format!("{} could not write {lost} lines of its log", called(p, several)));
         }
     }
     remarks

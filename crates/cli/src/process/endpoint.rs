@@ -27,7 +27,7 @@ pub fn start_endpoint(
 ) -> Result<Endpoint> {
     let config = EndpointConfig {
         node,
-        name: name(dir, role, node),
+        name: name(dir, role, node, listen),
         listen: listen.to_vec(),
         visitors: role == Role::Manager,
         ..dir.endpoint(role)?
@@ -51,9 +51,13 @@ async fn keep_managers(path: PathBuf, managers: Managers) {
 }
 
 /// What people call the process.
-fn name(dir: &ClusterDir, role: Role, node: base::NodeId) -> String {
+fn name(dir: &ClusterDir, role: Role, node: base::NodeId, listen: &[SocketAddr]) -> String {
     match (role, dir.file.node(node)) {
-        (Role::Manager, _) => "the manager".to_owned(),
+        (Role::Manager, _) => {
+            let names = dir.managers.names();
+            let own = names.into_iter().find(|(_, _, addrs)| addrs == listen);
+            own.map_or_else(|| "the manager".to_owned(), |(_, name, _)| name)
+        }
         (Role::Server, Some(node)) => node.name.clone(),
         _ => format!("a {} on {}", format!("{role:?}").to_lowercase(), ident::own_ident().host),
     }

@@ -20,7 +20,7 @@ use wire::{
     mgr::{Admission, MgrReply, MgrRequest, Recertified},
 };
 
-use crate::cluster_dir::{ClusterDir, ClusterFile, renewal::now};
+use crate::cluster_dir::{ClusterDir, ClusterFile, EtcdFile, renewal::now};
 
 /// How long the manager may take to let a machine in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -169,7 +169,9 @@ impl Door {
 /// What one more manager needs; none where the journal is a file.
 fn manager_keys(file: &ClusterFile) -> Result<Option<ManagerKeys>, String> {
     let (Some(secret), Some(etcd)) = (&file.secret, &file.etcd) else { return Ok(None) };
-    let etcd = toml::to_string(etcd).map_err(|e| e.to_string())?;
+    // Members of its own this machine runs alone.
+    let etcd = EtcdFile { members: Vec::new(), ..etcd.clone() };
+    let etcd = toml::to_string(&etcd).map_err(|e| e.to_string())?;
     Ok(Some(ManagerKeys { secret: secret.clone(), former_secret: file.former_secret.clone(), etcd }))
 }
 

@@ -91,7 +91,6 @@ impl ManagerLink for NetManager {
         self.endpoint.set_epoch(map.epoch);
         self.endpoint.shut_out(&map.revoked);
         self.managers.learn(map);
-        let managers = self.managers.known().into_iter().map(|one| (None, one.called(), one.sockets()));
-        self.endpoint.set_names(map.names().chain(managers));
+        self.endpoint.set_names(map.names().chain(self.managers.names()));
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::Epoch;
+use base::{Epoch, NodeId};
 use net::{Call, CallError, Endpoint};
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -84,6 +84,16 @@ impl Managers {
         let known = self.0.known.borrow();
         let all: Vec<&str> = known.1.iter().flat_map(|one| &one.addrs).map(String::as_str).collect();
         all.join(", ")
+    }
+
+    /// What people call them, and where they are: as `Endpoint::set_names` takes it.
+    pub fn names(&self) -> Vec<(Option<NodeId>, String, Vec<SocketAddr>)> {
+        let known = self.known();
+        let called = |one: &ManagerEntry| match known.len() {
+            1 => "the manager".to_owned(),
+            _ => format!("manager {}", one.name),
+        };
+        known.iter().map(|one| (None, called(one), one.sockets())).collect()
     }
 
     /// The addresses of the one that is asked first.
