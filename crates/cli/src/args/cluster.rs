@@ -213,7 +213,7 @@ pub enum Manager {
     /// A manager is none any more; not the active one
     #[command(after_help = "Example:\n  ropewalk manager remove --dir /data/rope m2")]
     Remove(ManagerName),
-    /// Make a manager the active one: operations pause for about a second. With --from-mirror: make a copy of the manager's store that
+    /// Make a manager the active one: operations pause for up to about a second. With --from-mirror: make a copy of the manager's store that
     /// store, when it is lost; refused if the copy is behind
     #[command(after_help = "Examples:\n  ropewalk manager promote --dir /data/rope m2\n  \
                       ropewalk manager promote --dir /data/rope --from-mirror /disk2/rope    the manager does not run")]

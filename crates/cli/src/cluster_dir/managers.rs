@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(names, ["manager", "b"], "that of this machine first");
         // One more here, which the map does not have yet; then it is the only one here.
         let own = ManagerFile::of(&entry("m2", 3), Some(dir.file.local_name("m2"))).unwrap();
-        ClusterDir::change_managers(path, |there| [there, &[own.clone()]].concat()).unwrap();
+        ClusterDir::change_managers(path, |there| [there, std::slice::from_ref(&own)].concat()).unwrap();
         ClusterDir::learn_managers(path, &[entry("b", 2), entry("manager", 1)]).unwrap();
         let locals = || -> Vec<String> {
             ClusterDir::open(path).unwrap().file.own_managers().into_iter().map(|own| own.local).collect()

@@ -131,7 +131,7 @@ async fn copy(path: &Path, link: &Link) -> Result<()> {
 
 /// Resolves when another one leads, and is followed.
 async fn follows(own: &OwnManager, following: &Following) {
-    while !following.leader().is_some_and(|leader| leader.name != own.entry.name) {
+    while following.leader().is_none_or(|leader| leader.name == own.entry.name) {
         tokio::time::sleep(LOOK).await;
     }
 }
