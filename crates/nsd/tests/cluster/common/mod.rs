@@ -246,6 +246,7 @@ impl Cluster {
             revoked: Vec::new(),
             limited: Vec::new(),
             racks: Vec::new(),
+            managers: Vec::new(),
             level: 1,
         };
         let manager =
