@@ -13,7 +13,7 @@ use wire::{
     frame,
 };
 
-use super::{control, pdisks::Queues};
+use super::{control, host, pdisks::Queues};
 use crate::logging;
 
 /// What of a process is known only once it runs.
@@ -155,6 +155,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
                             "history": history(),
+                            "host": host::told(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod certificate;
 pub mod control;
 pub mod endpoint;
+mod host;
 pub mod ident;
 mod joining;
 mod manager;

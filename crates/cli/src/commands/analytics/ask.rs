@@ -97,6 +97,11 @@ impl Watch {
         Ok(watch)
     }
 
+    /// Its end of the network.
+    pub fn link(&self) -> Link {
+        self.link.clone()
+    }
+
     /// Finds out once more.
     pub async fn look(&mut self, dir: &ClusterDir) -> Result<()> {
         let census = Census::take(dir, &self.link).await;

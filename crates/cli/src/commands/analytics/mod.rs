@@ -3,8 +3,11 @@
 mod ask;
 mod export;
 mod names;
+mod page;
+mod params;
 mod show;
 mod statistics;
+mod worksheets;
 
 use std::time::Duration;
 
@@ -12,8 +15,10 @@ use anyhow::{Result, bail};
 
 pub use self::{
     ask::{Found, Span, Watch},
+    page::{password, serve},
     show::{latency, rate},
     statistics::{history, statistics},
+    worksheets::worksheet,
 };
 use crate::{
     args::{AnalyticsExport, AnalyticsQuery, Asked},
