@@ -4,11 +4,11 @@
 import { Heat } from "/heat.js";
 import { Lines, PALETTE } from "/lines.js";
 import { compare } from "/compare.js";
-import { amount, ask, clock, colour, copy, el, quoted, shell, time } from "/words.js";
+import { amount, ask, clock, colour, copy, el, ending, quoted, shell, time } from "/words.js";
 
 const ROWS_MAX = 200;
 /** Rows that the table shows. */
-const TABLE_MAX = 12;
+const TABLE_MAX = 8;
 /** What one goes into next, by what is looked at. */
 const NEXT = { file: ["client", "file", "op", "latency", "size"], strip: ["process", "pdisk", "file", "op", "latency"] };
 /** Values within which there is nothing. */
@@ -237,7 +237,7 @@ export class Chart {
       const into = () => this.drill(chart.breakdowns.map((by) => ({ by, text: `[${by}=${quoted(row.key[by])}]` })));
       const dot = heat ? null : el("i.dot");
       if (dot) dot.style.background = n < PALETTE.length && rows.indexOf(row) < PALETTE.length ? colour(PALETTE[n]) : "transparent";
-      const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, row.name) : el("span", {}, row.name);
+      const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, ending(row.name)) : el("span", {}, row.name);
       const figures = chart.level ? [amount(row.total, unit)]
         : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + " %"];
       const quantiles = latencies ? [time(row.p50_us), time(row.p99_us), time(row.most_us)] : [];

@@ -5,7 +5,7 @@
 import { amount, clock, colour } from "/words.js";
 import { drawMarks } from "/lines.js";
 
-const LEFT = 62, RIGHT = 14, TOP = 10, BOTTOM = 26;
+const LEFT = 62, RIGHT = 14, TOP = 22, BOTTOM = 26;
 const FAINTEST = 0.16;
 /** Share of all below which what lies above is an outlier. */
 const OUTLIERS = 0.001;
@@ -86,6 +86,7 @@ export class Heat {
       }
     }
     this.axes(context, from, to);
+    this.legend(context, colours);
     drawMarks(context, this.chart.page.marks(), this.x, TOP, height - BOTTOM);
     if (this.box) this.outline(context);
     this.canvas.setAttribute("aria-label", `heat map: ${amount(all)} in all, up to ${amount(most)} in a cell`);
@@ -139,6 +140,20 @@ export class Heat {
       context.textAlign = n === 0 ? "left" : n === ticks ? "right" : "center";
       context.fillText(clock(at), this.x(at), height - BOTTOM + 7);
     }
+  }
+
+  /** What the colours mean: square roots, up to the most of a cell. */
+  legend(context, colours) {
+    const wide = 65, x = this.size.width - RIGHT - wide - 44;
+    colours.forEach((colour, n) => { context.fillStyle = colour; context.fillRect(x + n, 5, 1, 9); });
+    context.strokeStyle = colour("rule");
+    context.strokeRect(x - 0.5, 4.5, wide + 1, 10);
+    context.fillStyle = colour("muted");
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    context.fillText("0", x - 5, 10);
+    context.textAlign = "left";
+    context.fillText(amount(this.most), x + wide + 5, 10);
   }
 
   /** Where a pointer is: a time and a bucket. */

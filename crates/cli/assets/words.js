@@ -45,6 +45,11 @@ export function quoted(value) {
     : value;
 }
 
+/** A long name by its end, which tells more. */
+export function ending(name, most = 44) {
+  return name.length > most ? "\u2026" + name.slice(1 - most) : name;
+}
+
 /** A text for a shell. */
 export function shell(text) {
   return "'" + text.replaceAll("'", "'\\''") + "'";

@@ -178,8 +178,8 @@ fn the_slow_pdisk(browser: &Browser, port: u16) {
     // Where 150 ms begin, as a person sees it at the axis.
     let share = browser.js("const heat = ropewalk.charts[0].drawer, rows = [...ropewalk.charts[0].rows.values()]; \
         const slow = rows.filter((row) => row.p50_us >= 140000).map((row) => row.bucket); \
-        return (10 + (heat.high - Math.min(...slow) + 0.5) * heat.size.row) / heat.size.height");
-    browser.drag(canvas, (0.12, 0.035), (0.97, share.as_f64().unwrap()));
+        return (22 + (heat.high - Math.min(...slow) + 0.5) * heat.size.row) / heat.size.height");
+    browser.drag(canvas, (0.12, 0.1), (0.97, share.as_f64().unwrap()));
     browser.until("document.querySelector('.band:not([hidden]) .against')");
     browser.click("document.querySelector('.against')");
     browser.until("document.querySelector('.compared .verdict')");

@@ -7,7 +7,7 @@ mod page;
 mod params;
 mod show;
 mod statistics;
-mod worksheets;
+pub mod worksheets;
 
 use std::time::Duration;
 

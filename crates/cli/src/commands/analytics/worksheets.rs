@@ -20,8 +20,8 @@ use crate::{
 
 /// Charts of one.
 const CHARTS_MAX: usize = 16;
-/// Marks of one.
-const MARKS_MAX: usize = 1000;
+/// Marks of one, at most.
+pub const MARKS_MAX: usize = 1000;
 /// Letters of a name.
 const NAME_MAX: usize = 64;
 
@@ -54,7 +54,7 @@ pub struct Worksheet {
 
 impl Worksheet {
     /// A name, and either queries or one link of the page.
-    fn of(name: &str, charts: &[String]) -> Result<Worksheet> {
+    pub fn of(name: &str, charts: &[String]) -> Result<Worksheet> {
         let mut made = Worksheet { name: name.to_owned(), ..Worksheet::default() };
         match charts {
             [link] if link.contains("://") => {
