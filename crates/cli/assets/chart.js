@@ -44,7 +44,7 @@ export class Chart {
       el("div.head", {}, this.statistic, el("label.short", {}, "by ", this.by), this.chips, el("span.grow"),
         button("Copy command", "the same for the command line", (event) => copy(this.command(), event.target)),
         button("\u2715", "remove this chart", () => this.page.remove(this))),
-      this.input, this.place, this.band, this.says, this.table, this.compared);
+      this.input, this.place, this.band, this.compared, this.says, this.table);
     this.card.chart = this;
   }
 
@@ -89,7 +89,7 @@ export class Chart {
     const order = NEXT[chart.statistic.split(".")[0]] ?? chart.dimensions;
     const next = order.find((by) => chart.dimensions.includes(by) && !taken.includes(by));
     this.set(this.built(filters, next ? [next] : []));
-    this.input.focus({ preventScroll: true });
+    this.card.focus({ preventScroll: true });
   }
 
   /** Out of what was drilled into last. */

@@ -77,7 +77,9 @@ fn pictured(browser: &Browser, name: &str) {
 
 /// The button of a row of a chart's table.
 fn row(chart: usize, text: &str) -> String {
-    format!("[...document.querySelectorAll('article')[{chart}].querySelectorAll('button.row')].find((row) => row.textContent === {text:?})")
+    format!(
+        "[...document.querySelectorAll('article')[{chart}].querySelectorAll('button.row')].find((row) => row.textContent === {text:?})"
+    )
 }
 
 fn query(browser: &Browser, chart: usize) -> String {
@@ -105,7 +107,13 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     ]))];
     let second = mounts.all[1].to_str().unwrap();
     loads.push(begin(Command::new("fio").stdout(Stdio::null()).args([
-        "--name=sync", "--rw=randwrite", "--bs=4k", "--size=4m", "--fsync=1", "--time_based", "--runtime=300",
+        "--name=sync",
+        "--rw=randwrite",
+        "--bs=4k",
+        "--size=4m",
+        "--fsync=1",
+        "--time_based",
+        "--runtime=300",
         &format!("--directory={second}"),
     ])));
 
@@ -113,7 +121,9 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     browser.open(&format!("http://127.0.0.1:{port}/"));
     browser.until(&row(0, second));
     browser.until("ropewalk.source && ropewalk.source.readyState === 1");
-    browser.until("ropewalk.charts.every((chart) => chart.rows.size > 0) && document.querySelector('canvas.heat')");
+    browser.until(
+        "ropewalk.charts.every((chart) => chart.rows.size > 0) && document.querySelector('canvas.heat')",
+    );
     browser.until("ropewalk.charts[0].recorded.slice(-4).every((n) => n > 0)");
     browser.until("[...ropewalk.charts[0].rows.values()].every((row) => row.total > 20)");
     pictured(&browser, "charts");
@@ -131,9 +141,14 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     assert_eq!(query(&browser, 0), drilled);
     // Its figures are those of the command line.
     let told = cluster.json(&["analytics", "query", &drilled, "--from", "-30s", "--to", "-2s"]);
-    let (from, to) = (told["from_at_us"].as_u64().unwrap() / 1_000_000, told["to_at_us"].as_u64().unwrap() / 1_000_000);
+    let (from, to) =
+        (told["from_at_us"].as_u64().unwrap() / 1_000_000, told["to_at_us"].as_u64().unwrap() / 1_000_000);
     let shown = browser.js(&format!("return fetch('/api/query?step=0&from={from}&to={to}&q=' + encodeURIComponent({drilled:?})).then((answer) => answer.json())"));
-    assert!((shown["total"].as_f64().unwrap() - told["total"].as_f64().unwrap()).abs() <= told["total"].as_f64().unwrap() * 0.2 + 20.0, "{shown} {told}");
+    assert!(
+        (shown["total"].as_f64().unwrap() - told["total"].as_f64().unwrap()).abs()
+            <= told["total"].as_f64().unwrap() * 0.2 + 20.0,
+        "{shown} {told}"
+    );
     browser.key("\u{e003}"); // Backspace: out again
     browser.until("ropewalk.charts[0].query.endsWith('[op]')");
     browser.js("document.activeElement.blur()");
@@ -143,7 +158,8 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
     draws_fast_and_does_not_grow(&browser);
 
     // A worksheet of what is shown, by its link.
-    browser.open(&format!("http://127.0.0.1:{port}/#q=file.ops%5Bop%5D&q=pdisk.commits%5Blatency%5D&span=60"));
+    browser
+        .open(&format!("http://127.0.0.1:{port}/#q=file.ops%5Bop%5D&q=pdisk.commits%5Blatency%5D&span=60"));
     browser.until("ropewalk.charts.length === 2 && ropewalk.charts.every((chart) => chart.rows.size > 0)");
     let link = browser.js("ropewalk.pin(...ropewalk.window()); return location.href");
     ok(&["analytics", "worksheet", "save", "--dir", dir, "two", link.as_str().unwrap()]);
@@ -169,30 +185,40 @@ fn from_the_load_to_its_cause_by_the_page_alone() {
 
 /// The heat map of what servers stored has two bands; the upper one, boxed and compared, is one pdisk's.
 fn the_slow_pdisk(browser: &Browser, port: u16) {
-    browser.open(&format!("http://127.0.0.1:{port}/?slow#q=strip.ops%5Bop%3Dprepare%5D%5Blatency%5D&span=60"));
-    browser.until("ropewalk.charts[0].rows.size > 2 && document.querySelector('canvas.heat')");
+    let of_n2 = the_slow_pdisk_of(browser, port, 140_000);
+    assert!(of_n2.contains("100 %"), "all slow ones are n2's: {of_n2}");
+    pictured(browser, "compared");
+    browser.click("document.querySelector('.into')");
+    browser.until("ropewalk.charts[0].query.includes('[latency>=')");
+}
+
+/// Boxes what took that long, and compares; what the page says of n2.
+fn the_slow_pdisk_of(browser: &Browser, port: u16, from_us: u32) -> String {
+    browser
+        .open(&format!("http://127.0.0.1:{port}/?slow#q=strip.ops%5Bop%3Dprepare%5D%5Blatency%5D&span=60"));
+    let slow = format!(
+        "[...ropewalk.charts[0].rows.values()].filter((row) => row.p50_us >= {from_us}).map((row) => row.bucket)"
+    );
+    browser.until(&format!(
+        "ropewalk.charts[0]?.found && document.querySelector('canvas.heat') && {slow}.length > 0"
+    ));
     // Pauses, so that nothing moves under the hand.
     browser.key(" ");
-    browser.until("ropewalk.pinned && ropewalk.charts[0].found.rows.length > 2");
-    let canvas = "document.querySelector('canvas.heat')";
-    // Where 150 ms begin, as a person sees it at the axis.
-    let share = browser.js("const heat = ropewalk.charts[0].drawer, rows = [...ropewalk.charts[0].rows.values()]; \
-        const slow = rows.filter((row) => row.p50_us >= 140000).map((row) => row.bucket); \
-        return (22 + (heat.high - Math.min(...slow) + 0.5) * heat.size.row) / heat.size.height");
-    browser.drag(canvas, (0.12, 0.1), (0.97, share.as_f64().unwrap()));
+    browser.until("ropewalk.pinned && ropewalk.charts[0].times.at(-1) <= ropewalk.pinned[1]");
+    // Where they begin, as a person sees it at the axis.
+    let share = browser.js(&format!(
+        "const heat = ropewalk.charts[0].drawer; return (22 + (heat.high - Math.min(...{slow}) + 0.5) * heat.size.row) / heat.size.height"
+    ));
+    browser.drag("document.querySelector('canvas.heat')", (0.1, 0.1), (0.98, share.as_f64().unwrap()));
     browser.until("document.querySelector('.band:not([hidden]) .against')");
     browser.click("document.querySelector('.against')");
     browser.until("document.querySelector('.compared .verdict')");
     let verdict = browser.js("return document.querySelector('.compared .verdict').textContent");
     let verdict = verdict.as_str().unwrap();
     println!("the page says of the slow ones: {verdict}");
-    let (pdisk, process) = (verdict.contains("pdisk pdisk"), verdict.contains("process n2"));
-    assert!(pdisk || process, "{verdict}");
-    let of_n2 = browser.js("return [...document.querySelectorAll('.compared tr')].map((row) => row.textContent).find((row) => row.startsWith('n2')) ?? ''");
-    assert!(of_n2.as_str().unwrap().contains("100 %"), "all slow ones are n2's: {of_n2}");
-    pictured(browser, "compared");
-    browser.click("document.querySelector('.into')");
-    browser.until("ropewalk.charts[0].query.includes('[latency>=')");
+    assert!(verdict.contains("pdisk pdisk") || verdict.contains("process n2"), "{verdict}");
+    let of_n2 = "return [...document.querySelectorAll('.compared tr')].map((row) => row.textContent).find((row) => row.startsWith('n2')) ?? ''";
+    browser.js(of_n2).as_str().unwrap_or_default().to_owned()
 }
 
 /// A minute of 16 processes, as lines and as a heat map; and a day of seconds.
@@ -203,7 +229,8 @@ fn draws_fast_and_does_not_grow(browser: &Browser) {
             starts: Object.fromEntries(Array.from({length: 62}, (_, n) => [n, n + 'us']))}, \
           rows: Array.from({length: rows}, (_, n) => ({key: {[by]: axis ? n + 'us' : 'process ' + n}, bucket: n, total: 60, p50_us: 1, p99_us: 2, most_us: 3, \
             steps: Array.from({length: 60}, (_, at) => (n * at) % 17)}))});";
-    for (what, rows, axis, by) in [("lines", 16, "null", "process"), ("heat map", 60, "'latency'", "latency")] {
+    for (what, rows, axis, by) in [("lines", 16, "null", "process"), ("heat map", 60, "'latency'", "latency")]
+    {
         let best = browser.js(&format!(
             "{made} ropewalk.pinned = [now - 60, now]; let best = Infinity; for (let n = 0; n < 20; n++) {{ chart.take(found({rows}, {axis}, '{by}'), 1); \
              chart.place.getBoundingClientRect(); best = Math.min(best, +chart.card.dataset.drawMs); }} return best"
@@ -220,13 +247,23 @@ fn draws_fast_and_does_not_grow(browser: &Browser) {
     ));
     println!("after a day of seconds with ever new names: {kept} (times, recorded, rows, steps)");
     let numbers: Vec<u64> = kept.as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    assert!(numbers.len() == 4 && numbers[0] <= 62 && numbers[1] == numbers[0] && numbers[2] <= 200 && numbers[3] == numbers[0], "{kept}");
+    assert!(
+        numbers.len() == 4
+            && numbers[0] <= 62
+            && numbers[1] == numbers[0]
+            && numbers[2] <= 200
+            && numbers[3] == numbers[0],
+        "{kept}"
+    );
 }
 
 /// Only by this machine's names, only GET, nothing from elsewhere; bounds are told.
 fn who_may_look(port: u16) {
     let (status, head, text) = http(port, "GET", "/", &[], "");
-    assert!(status == 200 && head.to_lowercase().contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(
+        status == 200 && head.to_lowercase().contains("content-security-policy: default-src 'none'"),
+        "{head}"
+    );
     for outside in ["http://", "https://", "style=", "onclick"] {
         assert!(!text.contains(outside), "the page must need nothing else: {outside}");
     }
@@ -252,11 +289,88 @@ fn a_page_for_others_wants_a_password() {
     assert!(!kept.contains(password.trim()));
     let (_page, port) = serve(dir);
     let with = |password: &str| {
-        let plain = Command::new("sh").args(["-c", "printf %s \"me:$0\" | base64 -w0", password]).output().unwrap();
+        let plain =
+            Command::new("sh").args(["-c", "printf %s \"me:$0\" | base64 -w0", password]).output().unwrap();
         let said = format!("Basic {}", String::from_utf8(plain.stdout).unwrap());
         http(port, "GET", "/api/statistics", &[("Authorization", &said), ("Host", "any.name")], "").0
     };
     assert_eq!(http(port, "GET", "/", &[], "").0, 401);
     assert_eq!(with("wrong"), 401);
     assert_eq!(with(password.trim()), 200);
+}
+
+/// The two investigations of docs/analytics.md, on a cluster of this machine, with their pictures:
+/// `cargo test -p ropewalk-cli --test page investigations -- --ignored` puts them into docs/pictures.
+#[test]
+#[ignore = "makes the pictures of the documentation; a minute"]
+fn investigations() {
+    let mounts = Mounts::in_memory(1);
+    let cluster = &mounts.cluster;
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures");
+    fs::create_dir_all(&place).unwrap();
+    let (_page, port) = serve(cluster.dir().to_str().unwrap());
+    let browser = Browser::start();
+    browser.size(1000, 560);
+    let show = |of: &str, queries: &[&str], span: u32| {
+        let queries: Vec<String> = queries
+            .iter()
+            .map(|q| format!("q={}", q.replace('[', "%5B").replace(']', "%5D").replace('=', "%3D")))
+            .collect();
+        browser.open(&format!("http://127.0.0.1:{port}/?{of}#{}&span={span}", queries.join("&")));
+        browser.until("ropewalk.charts.every((chart) => chart.rows.size > 0)");
+    };
+    let picture = |name: &str| {
+        let path = place.join(name);
+        browser.picture(&path);
+        let bytes = fs::metadata(&path).unwrap().len();
+        println!("{name}: {bytes} bytes");
+        assert!(bytes < 150_000, "{name} has {bytes} bytes");
+    };
+
+    // Sequential reads by block size.
+    let file = mounts.at(0, "seq");
+    let file = file.to_str().unwrap();
+    ok(&["perf", "create", "seq", file, "-r", "1m", "-n", "64m", "-fsync"]);
+    std::thread::sleep(Duration::from_secs(3)); // so that the time shown begins with the reads
+    for record in ["16k", "64k", "256k", "1m"] {
+        let end = std::time::Instant::now() + Duration::from_secs(8);
+        while std::time::Instant::now() < end {
+            ok(&["perf", "read", "seq", file, "-r", record, "-dio"]);
+        }
+    }
+    show("sizes", &["file.bytes[op=read][size]", "file.ops[op=read][latency]"], 40);
+    browser.key(" ");
+    browser.until("ropewalk.pinned && ropewalk.charts.every((chart) => chart.rows.size > 1)");
+    picture("reads-by-size.png");
+
+    // Synchronous writes; on the way one pdisk becomes slow.
+    let log = mounts.at(0, "log");
+    let write = |seconds: u64| {
+        let runtime = format!("--runtime={seconds}");
+        let filename = format!("--filename={}", log.display());
+        let fio = [
+            "--name=log",
+            "--rw=randwrite",
+            "--bs=4k",
+            "--size=4m",
+            "--fdatasync=1",
+            "--time_based",
+            &runtime,
+            &filename,
+        ];
+        assert!(Command::new("fio").args(fio).stdout(Stdio::null()).status().unwrap().success());
+    };
+    write(20);
+    cluster.kill(|name| name == "n2");
+    cluster.start_server_with("n2", &[("ROPEWALK_PDISK_FAULT", "delay 40ms on=write")]);
+    cluster.wait_all_ok(Duration::from_secs(60));
+    write(20);
+    show("step", &["file.ops[op=fsync][latency]", "file.ops[op]"], 60);
+    browser.key(" ");
+    browser.until("ropewalk.pinned && ropewalk.charts.every((chart) => chart.rows.size > 1)");
+    picture("latency-step.png");
+    the_slow_pdisk_of(&browser, port, 40_000);
+    browser.size(1000, 640);
+    std::thread::sleep(Duration::from_millis(400)); // it draws anew a moment after its size has changed
+    picture("compared.png");
 }

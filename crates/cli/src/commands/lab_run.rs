@@ -143,7 +143,8 @@ fn seen(cluster: &ClusterDir, out: &Path) {
 }
 
 /// What a run's worksheet shows.
-const CHARTS: [&str; 4] = ["file.bytes[op]", "file.ops[latency]", "pdisk.ops[latency]", "net.sent_bytes[process]"];
+const CHARTS: [&str; 4] =
+    ["file.bytes[op]", "file.ops[latency]", "pdisk.ops[latency]", "net.sent_bytes[process]"];
 
 /// What a run would measure.
 fn outline(plans: Vec<Plan>, targets: &Targets) -> Result<()> {

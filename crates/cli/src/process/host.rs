@@ -64,7 +64,13 @@ mod tests {
         let ports = ports(net.path());
         assert_eq!(ports.len(), 1);
         let told = &ports[0];
-        assert_eq!((&told["name"], &told["state"], &told["card"]), (&"eth0".into(), &"up".into(), &"0000:3b:00.0".into()));
-        assert_eq!((&told["mbit_per_second"], &told["mtu"], &told["receive_errors"]), (&Value::Null, &9000.into(), &3.into()));
+        assert_eq!(
+            (&told["name"], &told["state"], &told["card"]),
+            (&"eth0".into(), &"up".into(), &"0000:3b:00.0".into())
+        );
+        assert_eq!(
+            (&told["mbit_per_second"], &told["mtu"], &told["receive_errors"]),
+            (&Value::Null, &9000.into(), &3.into())
+        );
     }
 }

@@ -25,10 +25,17 @@ pub struct Browser {
 }
 
 /// One request and its answer: status, headers, body.
-pub fn http(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+pub fn http(
+    port: u16,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         head += &format!("Host: 127.0.0.1:{port}\r\n");
     }
@@ -81,13 +88,25 @@ impl Browser {
         }
         let profile = tempfile::Builder::new().prefix("ropewalk-browser-").tempdir().unwrap();
         let folder = format!("--user-data-dir={}", profile.path().display());
-        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", &folder];
-        let mut browser =
-            Browser { driver, port: port.expect("chromedriver tells its port"), session: String::new(), _profile: profile };
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            &folder,
+        ];
+        let mut browser = Browser {
+            driver,
+            port: port.expect("chromedriver tells its port"),
+            session: String::new(),
+            _profile: profile,
+        };
         let options = json!({ "args": arguments });
         let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } } } });
         let made = browser.call("POST", "/session", &wanted);
-        browser.session = made["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {made}")).to_owned();
+        browser.session =
+            made["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {made}")).to_owned();
         browser.size(1280, 900);
         browser
     }
@@ -117,7 +136,8 @@ impl Browser {
 
     /// Size of what is shown.
     pub fn size(&self, width: u32, height: u32) {
-        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.cdp("Emulation.setDeviceMetricsOverride", metrics);
     }
 
@@ -148,12 +168,19 @@ impl Browser {
 
     /// Presses where an element is that an expression finds, and goes by so many pixels before letting go.
     pub fn drag(&self, element: &str, from: (f64, f64), to: (f64, f64)) {
-        let place = format!("const box = ({element}); box.scrollIntoView({{block: 'center'}}); const r = box.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]");
+        let place = format!(
+            "const box = ({element}); box.scrollIntoView({{block: 'center'}}); const r = box.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]"
+        );
         let place = self.js(&place);
         let number = |n: usize| place[n].as_f64().unwrap();
         let at = |(x, y): (f64, f64)| (number(0) + x * number(2), number(1) + y * number(3));
         let go = |(x, y): (f64, f64)| json!({ "type": "pointerMove", "duration": 50, "x": x.round(), "y": y.round() });
-        let actions = [go(at(from)), json!({ "type": "pointerDown", "button": 0 }), go(at(to)), json!({ "type": "pointerUp", "button": 0 })];
+        let actions = [
+            go(at(from)),
+            json!({ "type": "pointerDown", "button": 0 }),
+            go(at(to)),
+            json!({ "type": "pointerUp", "button": 0 }),
+        ];
         self.say("/actions", json!({ "actions": [{ "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": actions }] }));
     }
 
@@ -172,7 +199,12 @@ impl Browser {
     pub fn picture(&self, path: &Path) {
         let (_, _, text) = http(self.port, "GET", &format!("/session/{}/screenshot", self.session), &[], "");
         let answer: Value = serde_json::from_str(&text).unwrap();
-        let mut decoder = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(std::fs::File::create(path).unwrap()).spawn().unwrap();
+        let mut decoder = Command::new("base64")
+            .arg("-d")
+            .stdin(Stdio::piped())
+            .stdout(std::fs::File::create(path).unwrap())
+            .spawn()
+            .unwrap();
         decoder.stdin.take().unwrap().write_all(answer["value"].as_str().unwrap().as_bytes()).unwrap();
         assert!(decoder.wait().unwrap().success());
     }

@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn parameters_are_read_as_they_were_meant() {
-        let uri: Uri = "/api/query?q=file.ops%5Bfile%3D%2Fa+b%25%5D&q=%zz%C3%A9&from=12&to=x&".parse().unwrap();
+        let uri: Uri =
+            "/api/query?q=file.ops%5Bfile%3D%2Fa+b%25%5D&q=%zz%C3%A9&from=12&to=x&".parse().unwrap();
         let params = Params::of(&uri);
         assert_eq!(params.all("q").collect::<Vec<_>>(), ["file.ops[file=/a b%]", "%zz\u{e9}"]);
         assert_eq!(params.number("from").unwrap(), Some(12));

@@ -58,7 +58,8 @@ impl Worksheet {
         let mut made = Worksheet { name: name.to_owned(), ..Worksheet::default() };
         match charts {
             [link] if link.contains("://") => {
-                let (_, rest) = link.split_once('#').context("the link has nothing behind #: it names no charts")?;
+                let (_, rest) =
+                    link.split_once('#').context("the link has nothing behind #: it names no charts")?;
                 let params = Params::read(rest);
                 made.charts = params.all("q").map(str::to_owned).collect();
                 let at = |name| {
@@ -180,7 +181,10 @@ mod tests {
         let all = all(dir.path()).unwrap();
         assert_eq!((all.len(), &all[1]), (2, &saved));
         for name in ["", "..", ".x", "a/b", "../a", "a b", &"a".repeat(65)] {
-            assert!(Worksheet::of(name, &["net.calls".to_owned()]).unwrap().save(dir.path()).is_err(), "{name}");
+            assert!(
+                Worksheet::of(name, &["net.calls".to_owned()]).unwrap().save(dir.path()).is_err(),
+                "{name}"
+            );
         }
         assert!(Worksheet::of("a", &["nothing".to_owned()]).is_err());
         assert!(Worksheet::of("a", &["http://h/#x=1".to_owned()]).is_err());

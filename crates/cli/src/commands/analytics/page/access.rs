@@ -86,7 +86,9 @@ pub fn password(dir: &Dir) -> Result<()> {
     };
     write().with_context(|| format!("write {}", path.display()))?;
     output::line(&password);
-    output::note("shown this once; any user name goes with it. A page that runs asks for it once it is started anew");
+    output::note(
+        "shown this once; any user name goes with it. A page that runs asks for it once it is started anew",
+    );
     Ok(())
 }
 
@@ -141,9 +143,8 @@ fn is_local(headers: &HeaderMap) -> bool {
 fn is_foreign(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let site = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
-    let origin = text("origin").is_some_and(|origin| {
-        origin.split_once("://").map(|(_, host)| host) != text("host")
-    });
+    let origin =
+        text("origin").is_some_and(|origin| origin.split_once("://").map(|(_, host)| host) != text("host"));
     site || origin
 }
 
@@ -179,7 +180,10 @@ async fn refusal(access: &Access, headers: &HeaderMap) -> Option<Response> {
         tokio::time::sleep(WRONG_DELAY).await;
     }
     let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"ropewalk analytics\", charset=\"UTF-8\"")];
-    Some((StatusCode::UNAUTHORIZED, ask, "the password of `ropewalk analytics password` is asked for\n").into_response())
+    Some(
+        (StatusCode::UNAUTHORIZED, ask, "the password of `ropewalk analytics password` is asked for\n")
+            .into_response(),
+    )
 }
 
 #[cfg(test)]

@@ -55,7 +55,8 @@ async fn look(asking: &Asking) -> Result<Value> {
 /// The rails by which a process reaches a peer.
 fn rails(process: &str, peer: &Value) -> Vec<Value> {
     let rail = |rail: &Value| {
-        let of = |c: &&Value| text(&c["remote"]).starts_with(&text(&rail["addr"])) || c["rail"] == rail["addr"];
+        let of =
+            |c: &&Value| text(&c["remote"]).starts_with(&text(&rail["addr"])) || c["rail"] == rail["addr"];
         let connections: Vec<&Value> = list(&peer["connections"]).iter().filter(of).collect();
         let rate: f64 = connections.iter().filter_map(|c| c["bytes_per_second"].as_f64()).sum();
         let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();

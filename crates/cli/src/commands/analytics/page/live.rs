@@ -78,7 +78,13 @@ async fn look(asking: &Arc<Asking>, queries: &[String]) -> Vec<Value> {
         asked.spawn(async move {
             let span = Span { from_ago: AGAIN, to_ago: 0, step: 1 };
             let found = asking.ask(&query, span, ROWS_MAX).await;
-            (at, found.map_or_else(|error| json!({ "error": format!("{error:#}") }), |found| api::found(&found)))
+            (
+                at,
+                found.map_or_else(
+                    |error| json!({ "error": format!("{error:#}") }),
+                    |found| api::found(&found),
+                ),
+            )
         });
     }
     let mut charts = vec![Value::Null; queries.len()];

@@ -12,13 +12,7 @@ mod live;
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, Result, bail};
-use axum::{
-    Router,
-    http::header,
-    middleware,
-    response::IntoResponse,
-    routing::get,
-};
+use axum::{Router, http::header, middleware, response::IntoResponse, routing::get};
 
 pub use self::access::password;
 use self::{access::Access, asking::Asking, listener::Listener};
@@ -37,8 +31,9 @@ macro_rules! asset {
     };
 }
 
-const ASSETS: [Asset; 11] = [
+const ASSETS: [Asset; 12] = [
     asset!("/", HTML, "index.html"),
+    asset!("/icon.svg", "image/svg+xml", "icon.svg"),
     asset!("/page.css", STYLE, "page.css"),
     asset!("/page.js", SCRIPT, "page.js"),
     asset!("/chart.js", SCRIPT, "chart.js"),
@@ -85,7 +80,8 @@ fn shown(addr: SocketAddr) -> String {
 fn router(asking: Arc<Asking>, access: Arc<Access>) -> Router {
     let mut router = Router::new();
     for (path, kind, text) in ASSETS {
-        router = router.route(path, get(async move || ([(header::CONTENT_TYPE, kind)], text).into_response()));
+        router =
+            router.route(path, get(async move || ([(header::CONTENT_TYPE, kind)], text).into_response()));
     }
     router
         .route("/api/statistics", get(api::statistics))
