@@ -19,6 +19,8 @@ use crate::{
 
 /// How long a process may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for one that did not answer the last time.
+const SILENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which time is asked about, seconds.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,8 @@ struct Member {
     addrs: Vec<SocketAddr>,
     /// What it has mounted.
     fs: u32,
+    /// It did not answer the last time.
+    silent: bool,
 }
 
 /// What a query found.
@@ -108,14 +112,17 @@ impl Watch {
         let report = census.report.context("the manager knows who there is, and what they are called")?;
         self.names = Names::of(&report);
         let mut clients = report.clients.iter();
+        let silent: Vec<String> = self.members.drain(..).filter(|m| m.silent).map(|m| m.name).collect();
         self.members = census
             .processes
             .into_iter()
             .map(|process| {
                 // Clients stand in the order of the report.
                 let client = (process.role == "client").then(|| clients.next()).flatten();
+                let name = client.map_or(process.name, |c| self.names.session(c.session.0));
                 Member {
-                    name: client.map_or(process.name, |c| self.names.session(c.session.0)),
+                    silent: silent.contains(&name),
+                    name,
                     role: process.role,
                     addrs: parsed(&process.addresses),
                     fs: client.map_or(0, |c| c.fs.0),
@@ -131,6 +138,10 @@ impl Watch {
         let mut numbered = query.clone();
         self.number(&mut numbered, span).await?;
         let (answer, processes) = self.put(&numbered, span).await?;
+        for (name, recorded) in &processes {
+            let asked = self.members.iter_mut().find(|member| member.name == *name);
+            asked.into_iter().for_each(|member| member.silent = recorded.is_none());
+        }
         let mut answer = answer;
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
         answer.shorten(rows_max);
@@ -166,7 +177,8 @@ impl Watch {
             };
             let request = AdminRequest::Analytics { question: serde_json::to_string(&question)? };
             let (link, addrs) = (self.link.clone(), member.addrs.clone());
-            asked.spawn(async move { (at, one(&link, &addrs, &request).await) });
+            let patience = if member.silent { SILENT_PATIENCE } else { PATIENCE };
+            asked.spawn(async move { (at, one(&link, &addrs, &request, patience).await) });
         }
         let mut processes: Vec<(String, Option<u32>)> = able.iter().map(|m| (m.name.clone(), None)).collect();
         let mut all = Answer::default();
@@ -255,8 +267,13 @@ impl Watch {
     }
 }
 
-async fn one(link: &Link, addrs: &[SocketAddr], request: &AdminRequest) -> Result<Answer> {
-    match link.admin(addrs, request, PATIENCE).await? {
+async fn one(
+    link: &Link,
+    addrs: &[SocketAddr],
+    request: &AdminRequest,
+    patience: Duration,
+) -> Result<Answer> {
+    match link.admin(addrs, request, patience).await? {
         AdminReply::Json(text) => Ok(serde_json::from_str(&text)?),
         AdminReply::Done => bail!("unexpected answer"),
     }
