@@ -154,8 +154,10 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub fn until(&self, expression: &str) {
+        // What is not there yet is no error.
+        let script = format!("try {{ return !!({expression}) }} catch {{ return false }}");
         let end = Instant::now() + PATIENCE;
-        while self.js(&format!("return !!({expression})")) != true {
+        while self.js(&script) != true {
             assert!(Instant::now() < end, "waited in vain: {expression}\n{}", self.text());
             std::thread::sleep(Duration::from_millis(100));
         }

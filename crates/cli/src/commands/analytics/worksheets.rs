@@ -18,6 +18,8 @@ use crate::{
     output,
 };
 
+/// In the cluster's directory.
+const PLACE: &str = "worksheets";
 /// Charts of one.
 const CHARTS_MAX: usize = 16;
 /// Marks of one, at most.
@@ -87,7 +89,7 @@ impl Worksheet {
         let path = path(dir, &self.name)?;
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
-            access::make_parents(&new)?;
+            access::make_parents(&dir.join(PLACE))?;
             let mut file = access::options().write(true).create(true).truncate(true).open(&new)?;
             file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
             file.sync_all()?;
@@ -102,7 +104,7 @@ fn path(dir: &Path, name: &str) -> Result<PathBuf> {
     if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(fits) {
         bail!("{name:?} is no name of a worksheet: letters, digits, - _ and ., at most {NAME_MAX}");
     }
-    Ok(dir.join("worksheets").join(format!("{name}.json")))
+    Ok(dir.join(PLACE).join(format!("{name}.json")))
 }
 
 fn read(path: &Path) -> Result<Worksheet> {
@@ -112,7 +114,7 @@ fn read(path: &Path) -> Result<Worksheet> {
 
 /// All, by name. What cannot be read is left out and said in the log.
 pub fn all(dir: &Path) -> Result<Vec<Worksheet>> {
-    let place = dir.join("worksheets");
+    let place = dir.join(PLACE);
     let entries = match fs::read_dir(&place) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
