@@ -89,7 +89,7 @@ impl Worksheet {
         let path = path(dir, &self.name)?;
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
-            access::make_parents(&dir.join(PLACE))?;
+            access::make_dir(&dir.join(PLACE))?;
             let mut file = access::options().write(true).create(true).truncate(true).open(&new)?;
             file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
             file.sync_all()?;
