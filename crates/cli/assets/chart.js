@@ -150,6 +150,7 @@ export class Chart {
       const name = this.name(row);
       if (!this.rows.has(name)) this.rows.set(name, { ...row, name, total: 0, steps: this.recorded.map((n) => (n ? 0 : null)) });
     }
+    if (found.chart.starts) this.found.chart.starts = { ...this.found.chart.starts, ...found.chart.starts };
     const fresh = new Map(found.rows.map((row) => [this.name(row), row]));
     found.chart.recorded.forEach((recorded, n) => {
       const second = at(begins + n + 1);
