@@ -73,6 +73,8 @@ fn pictured(browser: &Browser, name: &str) {
     }
     browser.scheme("light");
     browser.size(1280, 900);
+    std::thread::sleep(Duration::from_millis(400)); // what is clicked next must not move meanwhile
+    browser.js(settle);
 }
 
 /// The button of a row of a chart's table.
