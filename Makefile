@@ -5,7 +5,9 @@
 
 # `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
 
-.PHONY: run test chaos setup build deb deb-try lint bench clean
+# `make workload`: the mixed analytics workload with all its engines, short (docs/workload.md).
+
+.PHONY: run test chaos workload setup build deb deb-try lint bench clean
 
 run: setup build
 	scripts/run.sh
@@ -15,6 +17,9 @@ test: setup
 
 chaos: setup
 	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
+
+workload: setup build
+	scripts/workload.sh
 
 setup:
 	scripts/setup.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Names and small files: Ropewalk, GlusterFS and a local directory (the raw ceiling) in one run, on this machine.
 
-create, stat, readdir, unlink of 4 KiB files, each worker a process with a directory of its own, on one mount and on
+create, stat, readdir, unlink of 4 KiB files (Ropewalk twice: `--names durable` and `--names ahead`), each worker a process with a directory of its own, on one mount and on
 two; a source tree unpacked, `git status` in it; `ls -l` of large directories; what a million inodes cost the server in
 memory; the time from killing the manager (GlusterFS: the bricks) to the first operation. Before stat, readdir, `git status` and
 `ls -l` the kernel's names and attributes are dropped. Beside the local directory stands the same with each name made durable, as Ropewalk's
@@ -142,15 +142,46 @@ def make_tree(base, files):
     return os.path.join(base, "tree.tar")
 
 
+def copied(mount):
+    """`cp -a` of the tree that was unpacked, all of it durable at its end."""
+    began = time.monotonic()
+    copy = os.path.join(mount, "copy")
+    subprocess.run(["cp", "-a", os.path.join(mount, "tree"), copy], check=True)
+    for where, _, names in os.walk(copy):
+        for name in [".", *names]:
+            path = os.open(os.path.join(where, name), os.O_RDONLY)
+            os.fsync(path)
+            os.close(path)
+    took = time.monotonic() - began
+    shutil.rmtree(copy)
+    return took
+
+
+def cost_of_create(system, files):
+    """What a new file of 4 KiB costs, told to the end: messages, and the manager's CPU."""
+    directory = os.path.join(system.mounts[0], "costs")
+    os.mkdir(directory)
+    before = system.costs()
+    create([os.path.join(directory, str(i)) for i in range(files)], lambda: None)
+    opened = os.open(directory, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+    time.sleep(2)  # content and times are told by age
+    messages, cpu = (after - first for first, after in zip(before, system.costs()))
+    shutil.rmtree(directory)
+    return {"messages to the manager, a create": messages / files, "manager's CPU, us a create": cpu / files * 1e6}
+
+
 def tree(mount, tar, files):
     unpack = seconds("tar", "xf", tar, "-C", mount)
+    copy = copied(mount)
     drop_names()
     where = os.path.join(mount, "tree")
     subprocess.run(["git", "update-index", "-q", "--refresh"], cwd=where, check=True)
     drop_names()
     status = seconds("git", "status", "--porcelain", cwd=where)
     remove = seconds("rm", "-r", where)
-    return {f"unpack {files} files, s": unpack, "git status, s": status, "rm -r, s": remove}
+    return {f"unpack {files} files, s": unpack, "cp -a and fsync of all, s": copy, "git status, s": status, "rm -r, s": remove}
 
 
 def fill(directory, first, last):
@@ -238,6 +269,8 @@ def measure(system, args, tar):
     if hasattr(system, "only"):
         system.only(1)
     rows.add(tree(system.mounts[0], tar, args.tree))
+    if hasattr(system, "costs"):
+        rows.add(cost_of_create(system, args.files))
     for entries in filter(None, args.entries.split(",")):
         rows.add(large_directory(system, int(entries)))
     if hasattr(system, "restart"):
@@ -271,7 +304,7 @@ def main():
     os.makedirs(args.dir, exist_ok=True)
     if os.listdir(args.dir):
         parser.error(f"{args.dir} is not empty")
-    wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.Ropewalk, [args.code])]
+    wanted = [(systems.Local, []), (systems.LocalSynced, []), (systems.Ropewalk, [args.code]), (systems.Ropewalk, [args.code, "ahead"])]
     wanted += [(systems.Gluster, [kind]) for kind in filter(None, args.peers.split(","))]
     results, durability = {}, {}
     # Ended by a signal: what was started is stopped all the same.

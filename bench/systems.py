@@ -5,6 +5,7 @@ started here are ended.
     systems.py gluster:KIND DIR     holds one in DIR for a script: prints its mount point; a line on standard input mounts
                                     it anew (its client's caches are empty then) and is answered the same way; ends with the input
 """
+import json
 import os
 import shutil
 import signal
@@ -79,12 +80,14 @@ class LocalSynced(Local):
 class Ropewalk:
     """4 nodes with 2 pdisks each, on this machine."""
 
-    durability = "names durable when the call returns; data and attributes with fsync, else within seconds"
     binary = os.environ.get("ROPEWALK", os.path.join(HERE, "../target/release/ropewalk"))
     missing = None if os.access(binary, os.X_OK) else f"{binary} is not built (make build)"
 
-    def __init__(self, base, mounts, code="4+2p"):
-        self.name = f"ropewalk {code}"
+    def __init__(self, base, mounts, code="4+2p", names="durable"):
+        self.name = f"ropewalk {code}" + (f" names={names}" if names != "durable" else "")
+        durable = {"durable": "when the call returns", "ahead": "with fsync, else within a second"}[names]
+        self.durability = f"names durable {durable}; data and attributes with fsync, else within seconds"
+        self.options = [] if names == "durable" else ["--names", names]
         self.base, self.code = os.path.join(base, "ropewalk"), code
         self.mounts = [os.path.join(self.base, f"mnt{i}") for i in range(mounts)]
 
@@ -93,10 +96,10 @@ class Ropewalk:
             os.makedirs(mount)
         self.up("--nodes", "4", "--pdisks", "2", "--pdisk-size", "2g", "--code", self.code, "--block-size", "4m")
         for mount in self.mounts:
-            self.ropewalk("mount", "fs1", mount)
+            self.ropewalk("mount", *self.options, "fs1", mount)
 
-    def ropewalk(self, command, *args):
-        return run(self.binary, command, "--dir", os.path.join(self.base, "c"), *args)
+    def ropewalk(self, *words):
+        return run(self.binary, *words, "--dir", os.path.join(self.base, "c"))
 
     def up(self, *args):
         self.ropewalk("up", "--detach", *args)
@@ -105,13 +108,23 @@ class Ropewalk:
         """Leaves so many mounts in place; alone, a mount has its caches to itself."""
         for index, mount in enumerate(self.mounts):
             if index < count and not os.path.ismount(mount):
-                self.ropewalk("mount", "fs1", mount)
+                self.ropewalk("mount", *self.options, "fs1", mount)
             elif index >= count and os.path.ismount(mount):
                 run(self.binary, "umount", mount)
 
     def servers(self):
         with open(os.path.join(self.base, "c/run/manager.pid")) as pid:
             return [int(pid.readline())]
+
+    def costs(self):
+        """Messages of the first mount to the manager so far, and seconds of CPU that the manager has taken."""
+        status = json.loads(self.ropewalk("net", "status", "--json"))
+        mount = next(p for p in status if p["process"] == os.path.realpath(self.mounts[0]))
+        manager = next(peer for peer in mount["answer"] if peer["node"] == 0)
+        with open(f"/proc/{self.servers()[0]}/stat") as stat:
+            ticks = stat.read().rsplit(")", 1)[1].split()[11:13]
+        messages = sum(connection["frames_sent"] for connection in manager["connections"])
+        return messages, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
     def restart(self):
         """Kills the manager and starts it again."""

@@ -2,6 +2,9 @@
 //! Before anything is written, the journal holds each value as it was, on disk. Then the setting is written and read
 //! back; when all are in force, files of our own make them permanent. If one fails, all of the run are taken back; a run
 //! that a crash cut off is taken back before anything else is done.
+//! A fact that cannot be taken back never keeps the others from it: it stays ours, and the outcome says why.
+//! A run that may have cut the connection is guarded: it is taken back at a given time unless it is confirmed, and is
+//! made permanent only then. Whoever waits for that time is the caller's.
 //! Only facts of the run are touched. A value that is no longer what we set it to belongs to somebody else and is left.
 
 use std::{
@@ -24,6 +27,7 @@ use crate::{
 const UNDONE: &str = "undone";
 const REVERTED: &str = "reverted";
 const OTHERS: &str = "changed by others";
+const STUCK: &str = "not taken back";
 
 /// Why a setting was not made.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +39,20 @@ pub enum ApplyError {
     NotSettable { fact: String },
     #[error("{fact}: `{value}` is no plain value")]
     NotPlain { fact: String, value: String },
-    #[error("{fact}: {what} {path}: {source}; nothing is changed")]
+    #[error("{fact}: {what} {path}: {source}")]
     Io { fact: String, what: &'static str, path: PathBuf, source: io::Error },
     #[error("{fact}: was set to {wanted} and reads {found}; everything of this run is taken back")]
     NotInForce { fact: String, wanted: String, found: String },
+    #[error(
+        "of a run that did not come to its end these could not be taken back: {0}; mend that, then ropewalk advise revert"
+    )]
+    Left(String),
+    #[error(
+        "run {0} waits to be confirmed: ropewalk advise confirm keeps it, ropewalk advise revert takes it back"
+    )]
+    Waits(u64),
+    #[error("nothing waits to be confirmed: it may have been taken back (ropewalk advise history)")]
+    NothingWaits,
 }
 
 /// What became of a value.
@@ -50,8 +64,24 @@ pub struct Outcome {
     pub from: String,
     /// The value it has, or would be given.
     pub to: String,
-    /// In words: `set`, `would be set`, `reverted`, `changed by others`, ...
+    /// In words: `set`, `would be set`, `reverted`, `changed by others`, `not taken back`, ...
     pub what: String,
+    /// Why it was not taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Outcome {
+    /// One that is as it was wanted.
+    pub fn of(change: Changed, what: &str) -> Outcome {
+        Outcome {
+            fact: change.fact,
+            from: change.before,
+            to: change.after,
+            what: what.to_owned(),
+            error: None,
+        }
+    }
 }
 
 /// What applying these findings would change, without changing anything.
@@ -77,61 +107,113 @@ pub fn plan(root: &Path, findings: &[&Finding]) -> Result<Vec<Changed>, ApplyErr
     Ok(changes)
 }
 
-/// Makes the changes of a plan, all or none.
+/// Whether one of these changes can cut the connection over which it is asked for.
+pub fn may_cut(changes: &[Changed]) -> bool {
+    let cuts = ["net.", "bond.", "sysctl.net.ipv4.conf.", "sysctl.net.ipv6.conf."];
+    changes.iter().any(|change| cuts.iter().any(|cut| change.fact.starts_with(cut)))
+}
+
+/// Makes the changes of a plan, all or none. With `until`, in seconds since 1970, they are permanent only once they are
+/// confirmed, and whoever opens the journal after that time takes them back.
 ///
 /// # Errors
 /// As said by [`ApplyError`]; then nothing of the plan is in force.
-pub fn apply(root: &Path, findings: &[&Finding]) -> Result<Vec<Outcome>, ApplyError> {
-    let mut journal = open(root)?;
+pub fn apply(root: &Path, findings: &[&Finding], until: Option<u64>) -> Result<Vec<Outcome>, ApplyError> {
+    let (mut journal, left) = open(root)?;
+    nothing_left(&left)?;
+    if let Some(run) = journal.runs().find(|run| run.waits(now())) {
+        return Err(ApplyError::Waits(run.run));
+    }
     let changes = plan(root, findings)?;
     if changes.is_empty() {
         return Ok(Vec::new());
     }
     let run = journal.next_run();
     journal.append(Record::Begin { run, time: now(), changes: changes.clone() })?;
-    let made = changes.iter().try_for_each(|change| make(root, change)).and_then(|()| keep(root, &journal));
+    if let Some(until) = until {
+        journal.append(Record::Guarded { run, until })?;
+    }
+    let made = changes.iter().try_for_each(|change| make(root, change));
+    let made = made.and_then(|()| if until.is_some() { Ok(()) } else { keep(root, &journal, Some(run)) });
     if let Err(error) = made {
-        undo_run(root, &mut journal, run, UNDONE)?;
+        nothing_left(&undo_run(root, &mut journal, run)?)?;
         return Err(error);
     }
+    let what = if until.is_some() { "set until confirmed" } else { "set" };
+    if until.is_none() {
+        journal.append(Record::Done { run })?;
+    }
+    Ok(changes.into_iter().map(|change| Outcome::of(change, what)).collect())
+}
+
+/// Keeps what waits to be confirmed, and makes it permanent.
+///
+/// # Errors
+/// Nothing waits any more, or a file cannot be written; then it goes on waiting.
+pub fn confirm(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
+    let (mut journal, _) = open(root)?;
+    let waiting = journal.runs().find(|run| run.waits(now())).ok_or(ApplyError::NothingWaits)?;
+    let (run, changes): (u64, Vec<Changed>) = (waiting.run, waiting.in_force().cloned().collect());
+    keep(root, &journal, Some(run))?;
     journal.append(Record::Done { run })?;
-    let outcome = |c: Changed| Outcome { fact: c.fact, from: c.before, to: c.after, what: "set".to_owned() };
-    Ok(changes.into_iter().map(outcome).collect())
+    Ok(changes.into_iter().map(|change| Outcome::of(change, "kept")).collect())
+}
+
+/// Takes back what nobody confirmed in time. Gives what could not be taken back.
+///
+/// # Errors
+/// The journal or a file of our own cannot be written, or another command has the journal just now.
+pub fn expire(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
+    open(root).map(|(_, left)| left)
 }
 
 /// Takes back what is still ours: all of it, or that of these rules and facts. The newest first.
 ///
 /// # Errors
-/// The journal or a file cannot be written; what was taken back until then is recorded.
+/// The journal or a file of our own cannot be written; what was taken back until then is recorded. A value that cannot
+/// be written is no such error: its outcome has one.
 pub fn revert(root: &Path, names: &[String]) -> Result<Vec<Outcome>, ApplyError> {
-    let mut journal = open(root)?;
-    let mut outcomes = Vec::new();
+    let (mut journal, left) = open(root)?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
     let runs: Vec<u64> = journal.runs().rev().map(|run| run.run).collect();
     for run in runs {
         let wanted = |c: &Changed| names.is_empty() || names.contains(&c.fact) || names.contains(&c.rule);
         outcomes.extend(release(root, &mut journal, run, REVERTED, wanted)?);
     }
-    keep(root, &journal)?;
+    keep(root, &journal, None)?;
+    // What is left of a run that was cut off is told, whatever was asked for.
+    let untold = |l: &Outcome| !outcomes.iter().any(|outcome| outcome.fact == l.fact);
+    let left: Vec<Outcome> = left.into_iter().filter(untold).collect();
+    outcomes.extend(left);
     Ok(outcomes)
 }
 
-/// Opens the journal and takes back what a crash left half made.
-fn open(root: &Path) -> Result<Journal, ApplyError> {
+/// Opens the journal and takes back what a crash left half made. Gives what of that could not be taken back.
+fn open(root: &Path) -> Result<(Journal, Vec<Outcome>), ApplyError> {
     let mut journal = Journal::open(root)?;
     let cut_off: Vec<u64> = journal
         .runs()
-        .filter(|run| !run.done && run.in_force().next().is_some())
+        .filter(|run| !run.done && run.in_force().next().is_some() && !run.waits(now()))
         .map(|run| run.run)
         .collect();
+    let mut left = Vec::new();
     for run in cut_off.into_iter().rev() {
-        undo_run(root, &mut journal, run, UNDONE)?;
+        left.extend(undo_run(root, &mut journal, run)?);
     }
-    Ok(journal)
+    Ok((journal, left))
 }
 
-fn undo_run(root: &Path, journal: &mut Journal, run: u64, why: &str) -> Result<(), ApplyError> {
-    release(root, journal, run, why, |_| true)?;
-    keep(root, journal)
+/// Takes back a run that did not come to its end; gives what could not be taken back.
+fn undo_run(root: &Path, journal: &mut Journal, run: u64) -> Result<Vec<Outcome>, ApplyError> {
+    let mut outcomes = release(root, journal, run, UNDONE, |_| true)?;
+    keep(root, journal, None)?;
+    outcomes.retain(|outcome| outcome.error.is_some());
+    Ok(outcomes)
+}
+
+fn nothing_left(left: &[Outcome]) -> Result<(), ApplyError> {
+    let errors: Vec<&str> = left.iter().filter_map(|outcome| outcome.error.as_deref()).collect();
+    if errors.is_empty() { Ok(()) } else { Err(ApplyError::Left(errors.join("; "))) }
 }
 
 /// Gives the facts of a run their values from before, unless others have changed them since.
@@ -147,23 +229,57 @@ fn release(
         of_run.into_iter().flat_map(Run::in_force).filter(|c| wanted(c)).cloned().collect();
     let mut outcomes = Vec::new();
     for change in changes.into_iter().rev() {
-        let settable = settable(&change.fact)?;
-        // A device that is gone has no value to give back.
-        let current = read(root, &change.fact, &settable).unwrap_or_else(|_| "gone".to_owned());
-        let what = if same(&current, &change.after) {
-            write(root, &change.fact, &settable, &change.before)?;
-            why
-        } else if same(&current, &change.before) {
-            why
-        } else {
-            OTHERS
+        let (current, what) = match give_back(root, &change) {
+            Ok((current, ours)) => (current, if ours { why } else { OTHERS }),
+            Err(error) => {
+                let (fact, from, to) = (change.fact, change.after.clone(), change.after);
+                outcomes.push(Outcome {
+                    fact,
+                    from,
+                    to,
+                    what: STUCK.to_owned(),
+                    error: Some(error.to_string()),
+                });
+                continue;
+            }
         };
         let facts = vec![change.fact.clone()];
         journal.append(Record::Released { run, time: now(), facts, why: what.to_owned() })?;
         let to = if what == OTHERS { current } else { change.before };
-        outcomes.push(Outcome { fact: change.fact, from: change.after, to, what: what.to_owned() });
+        outcomes.push(Outcome {
+            fact: change.fact,
+            from: change.after,
+            to,
+            what: what.to_owned(),
+            error: None,
+        });
     }
     Ok(outcomes)
+}
+
+/// Writes the value from before if the one in force is ours. Gives the value that was in force, and whether the fact
+/// has its value from before now.
+fn give_back(root: &Path, change: &Changed) -> Result<(String, bool), ApplyError> {
+    let settable = settable(&change.fact)?;
+    let current = match read(root, &change.fact, &settable) {
+        // A device that is gone has no value to give back.
+        Err(ApplyError::Io { source, .. }) if is_gone(&source) => return Ok(("gone".to_owned(), false)),
+        current => current?,
+    };
+    if same(&current, &change.before) {
+        return Ok((current, true));
+    }
+    let ours = same(&current, &change.after);
+    if ours {
+        write(root, &change.fact, &settable, &change.before)?;
+    }
+    Ok((current, ours))
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let number = error.raw_os_error();
+    [Errno::NOENT, Errno::NODEV, Errno::NXIO].iter().any(|gone| number == Some(gone.raw_os_error()))
 }
 
 fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
@@ -173,16 +289,18 @@ fn make(root: &Path, change: &Changed) -> Result<(), ApplyError> {
     if same(&found, &change.after) {
         return Ok(());
     }
-    // The kernel took another value: neither is one that is taken back later.
+    // The kernel took another value, which is not ours to take back later.
     write(root, &change.fact, &settable, &change.before)?;
     Err(ApplyError::NotInForce { fact: change.fact.clone(), wanted: change.after.clone(), found })
 }
 
-/// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing.
-fn keep(root: &Path, journal: &Journal) -> Result<(), ApplyError> {
+/// Writes our own files so that they hold what is in force, and nothing else; removes those that hold nothing. A run that
+/// has no end yet is not made permanent, but for this one.
+fn keep(root: &Path, journal: &Journal, ending: Option<u64>) -> Result<(), ApplyError> {
     // Of several changes of one fact the last counts.
     let mut in_force: BTreeMap<&str, &Changed> = BTreeMap::new();
-    for change in journal.runs().flat_map(Run::in_force) {
+    let lasting = journal.runs().filter(|run| run.done || Some(run.run) == ending);
+    for change in lasting.flat_map(Run::in_force) {
         in_force.insert(&change.fact, change);
     }
     for keeper in Keeper::ALL {
@@ -269,6 +387,7 @@ fn same(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
-fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

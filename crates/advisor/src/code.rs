@@ -1,10 +1,17 @@
 //! Rules that compute what an expression cannot say. Each is a plain function of facts; its row here names it for the
 //! catalogue, says what it looks at and which values it gives to the rule's texts.
 
-use crate::{
-    facts::{Facts, Path, Value},
-    finding::Hit,
-};
+use crate::facts::{Facts, Path, Value};
+
+/// What a code rule found: on which device, and values for the rule's texts.
+pub struct Hit {
+    /// The device; none for the machine.
+    pub device: Option<Path>,
+    /// The values it gives, by the names that [`CodeRule::gives`] lists.
+    pub values: Vec<(&'static str, Value)>,
+    /// The facts it decided by.
+    pub evidence: Vec<Path>,
+}
 
 /// One of them.
 pub struct CodeRule {

@@ -67,6 +67,13 @@ pub enum Record {
         /// In this order.
         changes: Vec<Changed>,
     },
+    /// The run is taken back at that time, unless it is confirmed: it may have cut the connection.
+    Guarded {
+        /// The number of the run.
+        run: u64,
+        /// Seconds since 1970.
+        until: u64,
+    },
     /// All of them were, and are permanent.
     Done {
         /// The number of the run.
@@ -94,11 +101,17 @@ pub struct Run {
     pub time: u64,
     /// Whether it came to its end.
     pub done: bool,
+    /// Until when it can be confirmed, in seconds since 1970; none if it needs no confirmation.
+    pub until: Option<u64>,
     /// What it changed, with what became of it: none if it is still in force.
     pub changes: Vec<(Changed, Option<String>)>,
 }
 
 impl Run {
+    /// Whether it is in force and can still be confirmed at this time.
+    pub fn waits(&self, now: u64) -> bool {
+        !self.done && self.until.is_some_and(|until| now < until) && self.in_force().next().is_some()
+    }
     /// The changes that are still ours.
     pub fn in_force(&self) -> impl DoubleEndedIterator<Item = &Changed> {
         self.changes.iter().filter(|(_, released)| released.is_none()).map(|(change, _)| change)
@@ -154,7 +167,12 @@ fn take(runs: &mut BTreeMap<u64, Run>, record: Record) {
     match record {
         Record::Begin { run, time, changes } => {
             let changes = changes.into_iter().map(|change| (change, None)).collect();
-            runs.insert(run, Run { run, time, done: false, changes });
+            runs.insert(run, Run { run, time, done: false, until: None, changes });
+        }
+        Record::Guarded { run, until } => {
+            if let Some(run) = runs.get_mut(&run) {
+                run.until = Some(until);
+            }
         }
         Record::Done { run } => {
             if let Some(run) = runs.get_mut(&run) {

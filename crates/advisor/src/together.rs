@@ -1,7 +1,7 @@
 //! What findings have to do with each other and with what runs on the host: pieces of advice that contradict, changes
 //! that another would undo, programs that set the same values. It adds remarks and drops what another finding covers.
 
-use crate::{catalogue::Severity, facts::Facts, finding::Finding};
+use crate::{facts::Facts, finding::Finding, rule::Severity};
 
 /// If the first applies to a device, the second says nothing new about it.
 const COVERED: &[(&str, &str)] = &[
@@ -73,7 +73,7 @@ fn programs(findings: &mut [Finding], facts: &Facts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Catalogue, Origin, Path, catalogue::Gain, finding::Change};
+    use crate::{Catalogue, Origin, Path, finding::Change, rule::Gain};
 
     /// Two findings of a rule that the catalogue has, with these changes.
     fn pair(first: &str, second: &str) -> Vec<Finding> {
@@ -81,7 +81,7 @@ mod tests {
         let mut facts = Facts::new();
         facts.insert("sysctl.vm.zone_reclaim_mode", 1i64, Origin::default());
         let rule = catalogue.rule("memory-zone-reclaim").unwrap();
-        let finding = crate::finding::apply_rule(rule, &facts).remove(0);
+        let finding = crate::rank::apply_rule(rule, &facts).remove(0);
         let with = |id: &str, value: &str| Finding {
             rule: id.to_owned(),
             gain: Gain::Medium,

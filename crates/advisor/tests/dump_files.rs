@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use advisor::dumps::{Document, Outcome, document, import_scale, judge, run_books};
+use advisor::dumps::{self, Document, Outcome, document, import_scale, judge, run_books};
 
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
@@ -126,7 +126,7 @@ fn power_linux() {
     for rule in [
         "broken-line",
         "ring-small",
-        "offload-off",
+        "nic-tso-off",
         "sysctl-buffer-asked-smaller",
         "sysctl-swappiness",
         "pcie-slow",
@@ -142,7 +142,7 @@ fn power_linux() {
         "dma-window-small",
         "pcie-narrow",
         "multipath-single",
-        "link-half-duplex",
+        "nic-half-duplex",
     ] {
         assert!(!found.contains(rule), "{rule} in {found:?}");
     }
@@ -203,6 +203,36 @@ fn switch_and_bonds() {
 }
 
 /// Line ends and encodings change nothing in what is read, apart from being told.
+/// The rules for hosts judge what Linux printed, and name the lines; commands that would set something are no state.
+#[test]
+fn rules_for_hosts_judge_dumps_of_linux() {
+    let text = "$ sysctl -a\nnet.ipv4.tcp_sack = 0\nnet.ipv4.tcp_rmem = 4096\t131072\t6291456\n\
+        vm.zone_reclaim_mode = 1\nsysctl: permission denied on key 'x'\n\
+        $ ethtool eth2\nSettings for eth2:\n\tSpeed: 25000Mb/s\n\tDuplex: Half\n\tLink detected: yes\n\
+        $ ethtool -l eth2\nChannel parameters for eth2:\nPre-set maximums:\nCombined:\t63\n\
+        Current hardware settings:\nCombined:\t4\n\
+        $ ip link show eth2\n4: eth2: <BROADCAST,UP> mtu 1500 qdisc mq state UP mode DEFAULT\n\
+        $ numactl -H\navailable: 2 nodes (0-1)\nnode 0 cpus: 0 1 2 3\nnode 0 size: 1024 MB\nnode 1 cpus: 4 5 6 7\n\
+        node 1 size: 0 MB\n";
+    let doc = document("x", text.as_bytes());
+    let facts = dumps::facts(&doc);
+    assert_eq!((facts.int("net.eth2.port_speed"), facts.text("net.eth2.state")), (Some(25_000), Some("up")));
+    assert_eq!((facts.int("fast_port.eth2.mtu"), facts.int("net.eth2.channels_max")), (Some(1500), Some(63)));
+    assert_eq!((facts.int("numa.1.cpus"), facts.int("numa.0.memory")), (Some(4), Some(1 << 30)));
+    let verdicts = judge(&doc);
+    let line = |rule: &str| {
+        let found = verdicts.iter().find(|v| v.judgement.rule == rule && !v.judgement.good);
+        found.unwrap_or_else(|| panic!("{rule}: {:?}", rules(&doc))).judgement.evidence[0].0
+    };
+    assert_eq!((line("tcp-no-sack"), line("memory-zone-reclaim"), line("nic-half-duplex")), (2, 4, 9));
+    assert_eq!((line("nic-mtu-small"), line("cpu-node-without-memory")), (8, 23));
+    let commands = document(
+        "x",
+        b"# ethtool -G eth2 rx 512\n# sysctl -w net.ipv4.tcp_sack=0\n# ip link set eth2 mtu 1500\n",
+    );
+    assert!(dumps::facts(&commands).is_empty());
+}
+
 #[test]
 fn the_same_in_other_forms() {
     for (name, text) in DUMPS {

@@ -49,7 +49,7 @@ fn findings(seen: Facts) -> Vec<Finding> {
     let catalogue = Catalogue::load().unwrap();
     let mut facts = assumed(&catalogue);
     facts.extend(seen);
-    advise(&catalogue, &facts, None)
+    advise(&catalogue, &facts, &[])
 }
 
 fn named(findings: &[Finding]) -> BTreeSet<String> {
@@ -90,6 +90,11 @@ fn facts_of_a_server() {
         (Some("802.3ad"), Some("layer2+3"))
     );
     assert_eq!(facts.int("slot.0000:81:00.ports_mbit"), Some(200_000));
+    // Outputs of programs are read as dumps are.
+    let ring = facts.get("net.ens1f0.ring_rx_max").unwrap();
+    assert_eq!((ring.value.as_int(), ring.origin.to_string()), (Some(8192), "ethtool -g ens1f0:3".into()));
+    assert_eq!((facts.int("net.ens1f0.channels"), facts.bool("net.ens1f0.pause_rx")), (Some(16), Some(true)));
+    assert_eq!((facts.int("block.nvme0n1.spare"), facts.int("clock.offset_us")), (Some(98), Some(250_000)));
     let status = facts.get("net.ens1f1.bond_state").unwrap();
     assert_eq!(status.origin.to_string(), "/proc/net/bonding/bond0:27");
 }
@@ -182,7 +187,7 @@ fn what_is_set_is_permanent_and_is_taken_back_whole() {
     let before = all_files(root);
     let found = wrong_findings(root);
     // Files of a tree keep what is written, so the scheduler's list of choices becomes the choice.
-    assert_eq!(apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap().len(), 4);
+    assert_eq!(apply::apply(root, &found.iter().collect::<Vec<_>>(), None).unwrap().len(), 4);
     assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "0");
     assert_eq!(read(root, "sys/block/nvme0n1/queue/scheduler"), "none");
     let sysctl = read(root, "etc/sysctl.d/90-ropewalk-advise.conf");
@@ -214,7 +219,7 @@ fn a_value_that_others_changed_since_is_left_to_them() {
     let root = wrong();
     let root = root.path();
     let found = wrong_findings(root);
-    apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap();
+    apply::apply(root, &found.iter().collect::<Vec<_>>(), None).unwrap();
     fs::write(root.join("proc/sys/vm/zone_reclaim_mode"), "3\n").unwrap();
     let outcomes = apply::revert(root, &[]).unwrap();
     let others: Vec<_> = outcomes.iter().filter(|o| o.what == "changed by others").map(|o| &o.fact).collect();
@@ -269,7 +274,7 @@ fn a_setting_that_cannot_be_made_takes_the_others_back() {
     let gone = advisor::Settable::of(&last.fact).unwrap().file;
     let before = all_files(root);
     fs::remove_file(root.join(&gone)).unwrap();
-    let error = apply::apply(root, &found.iter().collect::<Vec<_>>()).unwrap_err().to_string();
+    let error = apply::apply(root, &found.iter().collect::<Vec<_>>(), None).unwrap_err().to_string();
     assert!(error.contains(&gone), "{error}");
     let there = |files: Vec<(PathBuf, String)>| {
         files.into_iter().filter(|(path, _)| !path.ends_with(&gone)).collect::<Vec<_>>()
@@ -278,7 +283,62 @@ fn a_setting_that_cannot_be_made_takes_the_others_back() {
     // A value with a quote would end up in a file of rules.
     found.retain(|f| f.change.as_ref().is_some_and(|c| c.fact != last.fact));
     found[0].change.as_mut().unwrap().value = "1\"\nRUN+=\"/bin/sh".to_owned();
-    assert!(apply::apply(root, &[&found[0]]).unwrap_err().to_string().contains("no plain value"));
+    assert!(apply::apply(root, &[&found[0]], None).unwrap_err().to_string().contains("no plain value"));
+}
+
+#[test]
+fn a_value_that_cannot_be_taken_back_does_not_keep_the_others() {
+    let root = wrong();
+    let root = root.path();
+    let found = wrong_findings(root);
+    apply::apply(root, &found.iter().collect::<Vec<_>>(), None).unwrap();
+    // A directory in a file's place can be neither read nor written, also by root.
+    let stuck = root.join("proc/sys/net/ipv4/tcp_sack");
+    fs::remove_file(&stuck).unwrap();
+    fs::create_dir(&stuck).unwrap();
+    let outcomes = apply::revert(root, &[]).unwrap();
+    let failed: Vec<_> =
+        outcomes.iter().filter(|o| o.error.is_some()).map(|o| (&*o.fact, &*o.what)).collect();
+    assert_eq!((outcomes.len(), failed), (4, vec![("sysctl.net.ipv4.tcp_sack", "not taken back")]));
+    assert_eq!(read(root, "proc/sys/vm/zone_reclaim_mode"), "1");
+    // It is still ours, and is taken back once that can be done.
+    assert!(read(root, "etc/sysctl.d/90-ropewalk-advise.conf").contains("tcp_sack = 1"));
+    fs::remove_dir(&stuck).unwrap();
+    fs::write(&stuck, "1\n").unwrap();
+    assert_eq!(apply::revert(root, &[]).unwrap().len(), 1);
+    assert_eq!(read(root, "proc/sys/net/ipv4/tcp_sack"), "0");
+    assert!(!root.join("etc/sysctl.d/90-ropewalk-advise.conf").exists());
+}
+
+#[test]
+fn a_guarded_run_lasts_only_once_it_is_confirmed() {
+    let root = wrong();
+    let root = root.path();
+    let before = all_files(root);
+    let found = wrong_findings(root);
+    let found: Vec<&Finding> = found.iter().filter(|f| f.rule == "tcp-no-sack").collect();
+    let value = || read(root, "proc/sys/net/ipv4/tcp_sack");
+    let apply = |until: u64| apply::apply(root, &found, Some(until));
+    // In time: in force at once, permanent once it is confirmed.
+    apply(apply::now() + 1000).unwrap();
+    assert_eq!(value(), "1");
+    assert!(!root.join("etc/sysctl.d/90-ropewalk-advise.conf").exists());
+    assert!(apply::expire(root).unwrap().is_empty() && value() == "1");
+    let error = apply(apply::now() + 1000).unwrap_err().to_string();
+    assert!(error.contains("run 1 waits"), "{error}");
+    assert_eq!(apply::confirm(root).unwrap()[0].what, "kept");
+    assert!(read(root, "etc/sysctl.d/90-ropewalk-advise.conf").contains("tcp_sack = 1"));
+    assert!(apply::confirm(root).unwrap_err().to_string().contains("nothing waits"));
+    apply::revert(root, &[]).unwrap();
+    assert_eq!(all_files(root), before);
+    // Too late: whoever comes next takes it back.
+    apply(apply::now()).unwrap();
+    assert_eq!(value(), "1");
+    assert!(apply::confirm(root).is_err() && value() == "0");
+    // Taken back before anybody confirms.
+    apply(apply::now() + 1000).unwrap();
+    assert_eq!(apply::revert(root, &[]).unwrap()[0].what, "reverted");
+    assert_eq!(all_files(root), before);
 }
 
 #[test]

@@ -42,6 +42,10 @@ pub struct Answer {
     pub others: f64,
     /// What may or may not pass the filters: it was not kept apart. It is in no row.
     pub unfiltered: f64,
+    /// Seconds of the longest record that was put together for it: 1, 60 or 3600. Steps that are no multiple of it, and
+    /// begin elsewhere, show some of what belongs to their neighbours.
+    #[serde(default)]
+    pub resolution: u32,
 }
 
 impl AnswerRow {
@@ -78,6 +82,7 @@ impl Answer {
         for (most, recorded) in self.recorded.iter_mut().zip(other.recorded) {
             *most = recorded.max(*most);
         }
+        self.resolution = self.resolution.max(other.resolution);
         self.others += other.others;
         self.unfiltered += other.unfiltered;
     }
@@ -141,6 +146,7 @@ mod tests {
             rows: vec![(text("a"), row(4.0, &[(0, 1.0), (2, 3.0)])), (text("b"), row(1.0, &[(2, 1.0)]))],
             others: 0.0,
             unfiltered: 2.0,
+            resolution: 60,
         });
         assert_eq!(all.recorded, [1, 0, 1]);
         assert_eq!(all.rows[0], (text("a"), row(7.0, &[(0, 4.0), (2, 3.0)])));

@@ -1,16 +1,19 @@
-//! A query over the history of this process.
+//! A query over the history of a process: of this one, in memory and on disk, or of one that has ended.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use base::{
     PdiskId,
-    stats::{self, Amount, Gain, Key, Measure, Second, Set, Source},
+    stats::{self, Amount, Gain, Key, Measure, Second, Set},
 };
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::{
     answer::{Answer, AnswerRow, Value},
+    legend::Legend,
     query::{Comparison, Filter, Query, QueryError},
+    source::{Source, SourceError},
 };
 
 /// Steps of one answer, at most.
@@ -29,39 +32,58 @@ pub struct Question {
     pub you: String,
     /// The file system that it has mounted; 0: none.
     pub fs: u32,
-    /// From so many seconds ago ...
-    pub from_ago: u64,
-    /// ... up to so many.
-    pub to_ago: u64,
+    /// What ends after this, by the clock of the asked process, seconds since 1970 ...
+    pub after: u64,
+    /// ... and not after this.
+    pub to: u64,
     /// Seconds of one step; 0: all is one.
     pub step: u64,
+    /// The time begins at a multiple of so many seconds of the asked process's clock: the nearest.
+    #[serde(default)]
+    pub resolution: u64,
+    /// Not of the asked process, but of one that has ended and left its history beside it: its directory's name.
+    #[serde(default)]
+    pub ended: Option<String>,
 }
 
-/// What this process's history says.
-pub fn evaluate(question: &Question) -> Result<Answer, QueryError> {
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum EvaluateError {
+    /// The question is none.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The history on disk cannot be read.
+    #[error(transparent)]
+    Files(#[from] SourceError),
+}
+
+/// What a history says.
+pub fn evaluate(question: &Question, source: &Source<'_>) -> Result<Answer, EvaluateError> {
     let query = Query::parse(&question.query)?;
-    let now = stats::now();
-    let after = now.saturating_sub(question.from_ago);
-    let span = question.from_ago.saturating_sub(question.to_ago).max(1);
+    let span = question.to.saturating_sub(question.after).max(1);
+    let mut after = question.after;
+    if question.resolution > 1 {
+        after = after.saturating_add(question.resolution / 2) / question.resolution * question.resolution;
+    }
     let step = if question.step == 0 { span } else { question.step };
     let steps = span.div_ceil(step);
     if steps > BINS_MAX {
         let what = format!("{steps} steps are more than {BINS_MAX}: ask for longer ones");
-        return Err(QueryError { at: 1, what });
+        return Err(QueryError { at: 1, what }.into());
     }
     let mut found =
         Found { query: &query, question, rows: BTreeMap::new(), answer: Answer::default(), step: 0 };
     found.answer.recorded = vec![0; steps as usize];
-    let series = stats::registry().series();
-    for second in stats::seconds(after, after + span) {
+    let mut resolution = 1;
+    source.each(after, after.saturating_add(span), &mut |second, legend| {
         found.step = ((second.at - after - 1) / step) as usize;
-        found.answer.recorded[found.step] += 1;
-        found.second(&second, &series);
-    }
+        found.answer.recorded[found.step] += second.recorded;
+        found.second(second, legend);
+        resolution = resolution.max(second.span);
+    })?;
+    found.answer.resolution = resolution;
     Ok(found.finish())
 }
-
-type Series = HashMap<u32, (&'static str, BTreeMap<String, String>)>;
 
 /// A row that grows: its figures by step, and the latencies.
 #[derive(Default)]
@@ -103,46 +125,52 @@ fn passes(filter: &Filter, value: &Value) -> Option<bool> {
 
 /// The value of a dimension of an operation, latency aside. Of what was not kept apart only the operation is known, and
 /// what the whole process is.
-fn dimension_of(question: &Question, set: Set, key: &Key, known: bool, dimension: &str) -> Value {
-    let names = stats::names_of(set);
-    let text = |name: Option<&str>| Value::Text(name.unwrap_or("other").to_owned());
+fn dimension_of(
+    (question, legend): (&Question, &Legend),
+    set: Set,
+    key: &Key,
+    known: bool,
+    dimension: &str,
+) -> Value {
+    let text = |name: &str| Value::Text(name.to_owned());
     match dimension {
         "process" => Value::Text(question.you.clone()),
         "client" if set == Set::File => Value::Text(question.you.clone()),
-        "op" => text(names.map(|names| (names.op)(key.op))),
+        "op" => text(legend.op(set, key.op)),
         _ if !known => Value::Other,
         "client" => Value::Number(key.session),
         "file" if set == Set::File => Value::File(question.fs, key.inode),
         "file" => Value::File(key.fs, key.inode),
         "user" => Value::Number(key.user.into()),
         "pdisk" => Value::Text(PdiskId(key.pdisk).to_string()),
-        "class" => text(names.map(|names| (names.class)(key.class))),
+        "class" => text(legend.class(set, key.class)),
         "size" => Value::Number(key.size.into()),
         _ => Value::Other,
     }
 }
 
 impl Found<'_> {
-    fn second(&mut self, second: &Second, series: &Series) {
+    fn second(&mut self, second: &Second, legend: &Legend) {
         match self.query.statistic.source {
-            Source::Operations(set, measure) => {
+            stats::Source::Operations(set, measure) => {
                 for operations in second.operations.iter().filter(|operations| operations.set == set) {
-                    let question = self.question;
+                    let of = (self.question, legend);
                     for row in &operations.rows {
-                        let value = |dimension: &str| dimension_of(question, set, &row.key, true, dimension);
+                        let value = |dimension: &str| dimension_of(of, set, &row.key, true, dimension);
                         self.operations(measure, &row.amount, &value);
                     }
                     for (op, amount) in &operations.other {
                         let key = Key { op: *op, ..Key::default() };
-                        let value = |dimension: &str| dimension_of(question, set, &key, false, dimension);
+                        let value = |dimension: &str| dimension_of(of, set, &key, false, dimension);
                         self.operations(measure, amount, &value);
                     }
                 }
             }
-            Source::Family => {
+            stats::Source::Family => {
                 let family = self.query.statistic.family;
                 for (number, gain) in &second.series {
-                    let Some((_, labels)) = series.get(number).filter(|(name, _)| *name == family) else {
+                    let found = legend.series.get(number).filter(|(name, _)| *name == family);
+                    let Some((_, labels)) = found else {
                         continue;
                     };
                     let you = &self.question.you;
@@ -202,7 +230,7 @@ impl Found<'_> {
             let row = self.rows.entry(key).or_default();
             *row.points.entry(step).or_default() += amount.ops as f64;
             for (bucket, n) in &amount.latency {
-                *row.latency.entry(*bucket).or_default() += u64::from(*n);
+                *row.latency.entry(*bucket).or_default() += n;
             }
             return;
         }
@@ -211,10 +239,10 @@ impl Found<'_> {
                 "latency" => Value::Number((*bucket).into()),
                 other => value(other),
             };
-            if let Some(key) = self.row(f64::from(*n), &of) {
+            if let Some(key) = self.row(*n as f64, &of) {
                 let row = self.rows.entry(key).or_default();
-                *row.points.entry(step).or_default() += f64::from(*n);
-                *row.latency.entry(*bucket).or_default() += u64::from(*n);
+                *row.points.entry(step).or_default() += *n as f64;
+                *row.latency.entry(*bucket).or_default() += n;
             }
         }
     }
@@ -251,8 +279,13 @@ mod tests {
     use super::*;
 
     fn amount(ops: u64, bytes: u64, ms: u64) -> Amount {
-        let latency = vec![(latency_bucket(ms * 1_000_000) as u8, ops as u32)];
+        let latency = vec![(latency_bucket(ms * 1_000_000) as u8, ops)];
         Amount { ops, bytes, ns: 0, latency }
+    }
+
+    fn question(text: &str) -> Question {
+        let (query, you) = (text.to_owned(), "n1".to_owned());
+        Question { query, you, fs: 0, after: 99, to: 100, step: 0, resolution: 0, ended: None }
     }
 
     /// What a query finds in a second with 10 small fast operations and 2 large slow ones on two files, and 3 that were not
@@ -266,13 +299,13 @@ mod tests {
         let rows = vec![row(7, 13, amount(10, 40_960, 1)), row(8, 21, amount(2, 2 << 20, 50))];
         let other = vec![(5, amount(3, 3, 1))];
         let operations = vec![Operations { set: Set::Strip, rows, other }];
-        let second = Second { at: 100, elapsed_us: 1_000_000, operations, series: Vec::new() };
+        let second =
+            Second { at: 100, span: 1, recorded: 1, elapsed_us: 1_000_000, operations, series: Vec::new() };
         let query = Query::parse(text).unwrap();
-        let question =
-            Question { query: text.to_owned(), you: "n1".to_owned(), fs: 0, from_ago: 1, to_ago: 0, step: 0 };
+        let question = question(text);
         let answer = Answer { recorded: vec![1], ..Answer::default() };
         let mut found = Found { query: &query, question: &question, rows: BTreeMap::new(), answer, step: 0 };
-        found.second(&second, &Series::new());
+        found.second(&second, &Legend::default());
         found.finish()
     }
 

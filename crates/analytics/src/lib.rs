@@ -1,13 +1,27 @@
 //! Questions about statistics by second, as text ([`Query`]), what one process's history says to one ([`evaluate`]), and
-//! the answers of many processes put together ([`Answer::merge`]).
-//! A time travels as an age: "so many seconds ago" by the asked process's own clock. So clocks of hosts that differ shift
-//! nothing; what an answer is off by is the time that the question was under way.
+//! the answers of many processes put together ([`Answer::merge`]). A history is in memory, and on disk ([`Store`]).
+//! Who asks knows by how much the asked process's clock is off ([`Reply::Hello`]), and asks in its time. So clocks of hosts that
+//! differ shift nothing by more than half of the time that a message takes, or a second's fraction.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod evaluate;
+mod files;
+mod legend;
 mod query;
+mod recording;
+mod request;
+mod source;
 
 pub use answer::{Answer, AnswerRow, Value, quantile_ns};
-pub use evaluate::{BINS_MAX, Question, evaluate};
+pub use evaluate::{BINS_MAX, EvaluateError, Question, evaluate};
+pub use files::{
+    ended::{Ended, histories},
+    record::Origin,
+    tier::Tier,
+    writer::Store,
+};
 pub use query::{Comparison, Filter, Query, QueryError, Want, bucket};
+pub use recording::{Recorder, Recording, Section};
+pub use request::{Reply, Request, RequestError, answer, now_us, unhex};
+pub use source::Source;

@@ -11,9 +11,11 @@ pub mod ids;
 mod mutate;
 pub mod presence;
 pub mod proc_stat;
+pub mod start;
 pub mod stats;
 pub mod tunables;
 pub mod units;
+pub mod when;
 
 pub use buf::{AlignedBuf, BufPool};
 pub use cipher::CipherList;

@@ -8,6 +8,7 @@
 //! `refused` in every snapshot, and stops a debug build.
 
 mod cells;
+mod cost;
 mod histogram;
 mod history;
 mod operations;
@@ -18,10 +19,11 @@ mod table;
 use std::sync::LazyLock;
 
 pub use cells::{Counter, Gauge};
+pub use cost::{spend, thread_cpu};
 pub use histogram::{HistSnapshot, Histogram};
 pub use history::{
-    Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, keep, kept, memory_max as history_memory_max, now, seconds,
-    set_history_bytes,
+    Gain, Kept, ROWS_MAX, SECONDS_MAX, Second, first as first_second, keep, kept,
+    memory_max as history_memory_max, now, seconds, set_history_bytes,
 };
 pub use operations::{
     Amount, Key, LATENCY_BUCKETS, Names, Operations, Recorder, Row, Set, latency_bucket, latency_start,

@@ -6,17 +6,20 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use net::{Call, Endpoint, EndpointConfig, Lane, Role, Service};
+use net::{Call, CallError, Endpoint, EndpointConfig, Lane, Role, Service};
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame,
     mgr::{ClusterReport, MgrReply, MgrRequest},
 };
 
-use crate::cluster_dir::{Addrs, ClusterDir};
+use crate::cluster_dir::{Addrs, ClusterDir, host::host_name};
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a command calls itself, before the name of its machine.
+pub const COMMAND: &str = "a command";
 
 /// An endpoint that only connects, for one cluster. Clones share it.
 #[derive(Clone)]
@@ -28,7 +31,7 @@ pub struct Link {
 impl Link {
     /// A link to the processes of `dir`'s cluster. Nothing is connected yet.
     pub fn new(dir: &ClusterDir) -> Result<Link> {
-        Link::of(dir, "a command".to_owned())
+        Link::of(dir, format!("{COMMAND} on {}", host_name()))
     }
 
     /// The same of a process that people call so.
@@ -48,8 +51,12 @@ impl Link {
         let body = self
             .call(&self.manager, Service::Manager, frame::encode(request), PATIENCE)
             .await
-            .with_context(|| {
-                format!("ask the manager at {}; is the cluster up? (`ropewalk up` starts it)", self.manager)
+            .map_err(|error| {
+                let is_up = match error.downcast_ref() {
+                    Some(CallError::Refused(_)) => "",
+                    _ => "; is the cluster up? (`ropewalk up` starts it)",
+                };
+                error.context(format!("ask the manager at {}{is_up}", self.manager))
             })?;
         match frame::decode(&body).context("decode the manager's answer")? {
             MgrReply::Error(error) => Err(error).context("the manager refused"),

@@ -18,6 +18,11 @@ use std::process::ExitCode;
 use args::{Cli, Command};
 use clap::Parser;
 
+/// A request takes and gives back memory some twenty times, on threads that take turns: with the C library's allocator that was
+/// a tenth of its CPU (`bench/path.py`, docs/path.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_gpfsperf_options(args::with_helper_name(std::env::args_os())));
     logging::start(default_log_level(&cli.command));

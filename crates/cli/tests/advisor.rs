@@ -132,6 +132,86 @@ fn what_was_made_wrong_is_named_set_and_taken_back() {
     assert_eq!((named, right), (wanted, wanted));
 }
 
+/// A change that may cut the connection goes away by itself, also when whoever made it is gone; confirmed it stays.
+#[test]
+fn what_may_cut_the_connection_is_taken_back_unless_it_is_confirmed() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for (name, text) in [
+        (
+            "proc/net/bonding/bond0",
+            "Bonding Mode: IEEE 802.3ad Dynamic link aggregation\nSlave Interface: a\n\nSlave Interface: b\n",
+        ),
+        ("sys/class/net/bond0/bonding/mode", "802.3ad 4\n"),
+        ("sys/class/net/bond0/bonding/xmit_hash_policy", "layer2 0\n"),
+    ] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), text).unwrap();
+    }
+    let policy = || fs::read_to_string(at("sys/class/net/bond0/bonding/xmit_hash_policy")).unwrap();
+    let udev = at("etc/udev/rules.d/90-ropewalk-advise.rules");
+    let dir = root.path().to_str().unwrap();
+    let apply = |seconds: &str| {
+        let words = ["advise", "apply", "bond-hash-without-ports", "--yes", "--confirm-within", seconds];
+        ends(&[&words[..], &["--root", dir]].concat())
+    };
+    let (status, said, error) = apply("2");
+    assert!(status == Some(0) && said.contains("advise confirm"), "{said}{error}");
+    assert!(!udev.exists());
+    common::until("the guard takes it back", || policy().starts_with("layer2") && !policy().contains("3+4"));
+    assert!(ends(&["advise", "history", "--root", dir]).1.contains("undone"));
+    // Without being told it knows what may cut.
+    let (_, said, error) = ends(&["advise", "apply", "bond-hash-without-ports", "--yes", "--root", dir]);
+    assert!(said.contains("Taken back in 120 s"), "{said}{error}");
+    assert_eq!((policy().as_str(), udev.exists()), ("layer3+4", false));
+    let (status, said, error) = ends(&["advise", "confirm", "--root", dir]);
+    assert!(status == Some(0) && said.contains("kept"), "{said}{error}");
+    assert!(fs::read_to_string(&udev).unwrap().contains("layer3+4"));
+    let (status, _, error) = ends(&["advise", "confirm", "--root", dir]);
+    assert!(status == Some(1) && error.contains("nothing waits"), "{error}");
+    assert_eq!(ends(&["advise", "revert", "--root", dir]).0, Some(0));
+    assert!(policy().starts_with("layer2") && !udev.exists());
+}
+
+/// A setting is tried with a plan before and after it; in a tree it changes nothing but a file, so whatever is decided is of
+/// noise, and must be what the journal and the file say.
+#[test]
+fn a_rule_is_measured_and_kept_or_taken_back() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for (name, text) in [
+        ("sys/block/nvme0n1/queue/scheduler", "none [kyber]\n"),
+        (
+            "plan.toml",
+            "name = 'short'\ntitle = 'a small plan'\nstep = 'devices'\nsteps = [1]\nseconds = 0.5\nrepeats = 2\n[[series]]\n\
+             name = 'r'\nengine = 'fio'\nfigure = 'operations'\n\
+             set = { rw = 'randread', bs = '4k', ioengine = 'psync', direct = false }\n",
+        ),
+        ("device", &"x".repeat(4 << 20)),
+    ] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), text).unwrap();
+    }
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let (dir, plan, device, out) = (path(""), path("plan.toml"), path("device"), path("out"));
+    let words = ["advise", "measure", "nvme-scheduler", "--root", &dir, "--plan", &plan, "--device", &device];
+    let (status, said, error) = ends(&[&words[..], &["--out", &out]].concat());
+    assert_eq!(status, Some(0), "{said}{error}");
+    let (_, history, _) = ends(&["advise", "history", "--root", &dir]);
+    let scheduler = fs::read_to_string(at("sys/block/nvme0n1/queue/scheduler")).unwrap();
+    let kept = said.contains("nothing slower: kept");
+    assert_eq!(
+        (kept, !kept),
+        (history.contains("in force"), history.contains("reverted")),
+        "{said}{history}"
+    );
+    assert_eq!(scheduler, if kept { "none" } else { "kyber" }, "{said}");
+    assert!(said.contains("BEFORE") && at("out/before").is_dir() && at("out/after").is_dir(), "{said}");
+    // A rule that makes no setting here is not measured.
+    let (status, _, error) = ends(&["advise", "measure", "tcp-no-sack", "--root", &dir, "--plan", &plan]);
+    assert!(status == Some(1) && error.contains("makes no setting here"), "{error}");
+}
+
 fn ends(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(ROPEWALK).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -167,6 +247,13 @@ fn the_report_ends_by_its_worst_finding_and_fits_a_terminal() {
     assert!(text.contains("5. ") && !text.contains("6. ") && text.contains("1 more: --all"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     assert!(ends(&["advise", "--all", "--root", path]).1.contains("6. "));
+
+    // The page ends as the text does.
+    let page = root.path().join("report.html");
+    let (status, text, _) = ends(&["advise", "--root", path, "--html", page.to_str().unwrap()]);
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(status == Some(2) && text.contains("report.html") && html.contains("tcp-no-sack"), "{text}");
+    fs::remove_file(page).unwrap();
 
     let archive = root.path().join("host.tar");
     let packed = Command::new(ROPEWALK).args(["advise", "collect", "--root", path]).output().unwrap();

@@ -146,7 +146,7 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     behind_are(first, &["h4"]);
     go_on();
     // Whose token was made before gets in, until the end; and a certificate of the new one.
-    let late = &Machine { bed: &bed, host: 5, dir: base.path().join("late") };
+    let late = &Machine::at(&bed, base.path().join("late"), 5);
     late.ok(&["join", &old_token, "--name", "late"]);
     behind_are(late, &["h4"]);
     let old_token = first
@@ -171,10 +171,10 @@ fn the_authority_is_exchanged_and_nobody_who_works_notices() {
     });
 
     // The former secret, its certificates and tokens are worth nothing.
-    let thief = Machine { bed: &bed, host: 5, dir: before };
+    let thief = Machine::at(&bed, before, 5);
     let said = thief.refused(&["node", "list"]);
     assert!(said.contains("permission denied"), "{said}");
-    let stranger = Machine { bed: &bed, host: 5, dir: base.path().join("stranger") };
+    let stranger = Machine::at(&bed, base.path().join("stranger"), 5);
     let said = stranger.refused(&["join", &old_token, "--name", "stranger"]);
     assert!(said.contains("has been exchanged") && !stranger.dir.exists(), "{said}");
     go_on();

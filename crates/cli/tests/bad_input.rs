@@ -294,3 +294,31 @@ fn a_measurement_is_refused_beside_anothers_files_and_an_interrupted_one_leaves_
     assert_eq!(measuring.wait().unwrap().code(), Some(130));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
 }
+
+/// A token is in the list of processes for a moment, not for as long as joining takes.
+#[test]
+fn the_list_of_processes_shows_no_token() {
+    let root = tempfile::tempdir().unwrap();
+    // Nobody answers there.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let secret = "5e".repeat(32);
+    let token = format!(
+        "rw1.client.00000000000000aa.9999999999.{secret}.{}@{}",
+        "11".repeat(32),
+        silent.local_addr().unwrap()
+    );
+    let dir = root.path().join("joined");
+    let mut join = Command::new(common::ROPEWALK)
+        .args(["join", &token, "--dir", dir.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    let shown = format!("/proc/{}/cmdline", join.id());
+    common::until("the token is out of sight", || {
+        let words = fs::read_to_string(&shown).unwrap();
+        words.contains("join\0-\0") && !words.contains(&secret)
+    });
+    silent.accept().unwrap();
+    assert!(join.try_wait().unwrap().is_none(), "it goes on");
+    join.kill().unwrap();
+    join.wait().unwrap();
+}

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[allow(dead_code)] // the manager's own tests use more of it
+#[path = "../../manager/src/store/replicated/member.rs"]
+mod member;
 
 use std::{
     fs::{self, File},
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    io::Write as _,
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -16,61 +18,12 @@ use std::{
 };
 
 use common::{Cluster, ok, refused, until};
+use member::Member;
 
 /// Rounds of trouble.
 const ROUNDS: u32 = 3;
 /// Files that must be made between two troubles.
 const BETWEEN: u64 = 20;
-
-/// An etcd of one member; it ends with the test.
-struct Etcd {
-    process: Child,
-    address: String,
-    _dir: tempfile::TempDir,
-}
-
-impl Etcd {
-    fn start() -> Etcd {
-        let dir = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let (address, peer) = (free(), free());
-        let (client_url, peer_url) = (format!("http://{address}"), format!("http://{peer}"));
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "error", "--name", "m"])
-            .args(["--data-dir", dir.path().join("etcd").to_str().unwrap()])
-            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
-            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--initial-cluster", &format!("m={peer_url}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("etcd (package etcd-server) and setpriv");
-        let etcd = Etcd { process, address, _dir: dir };
-        until("etcd serves", || etcd.is_healthy());
-        etcd
-    }
-
-    fn is_healthy(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(&self.address) else { return false };
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mut answer = String::new();
-        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").is_ok()
-            && stream.read_to_string(&mut answer).is_ok()
-            && answer.contains("\"true\"")
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn make(mnt: &Path, n: u64) {
     let mut file = File::create_new(mnt.join(format!("new{n}"))).unwrap();
@@ -97,8 +50,7 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
-    use rustix::process::Signal;
-    let etcd = Etcd::start();
+    let etcd = Member::start(&[]);
     let place = format!("etcd://{}/rope", etcd.address);
     let options = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "64m"];
     let cluster = Cluster::up(&[&options[..], &["--store", &place]].concat());
@@ -126,10 +78,10 @@ fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
             cluster.kill(|process| process == "manager");
             cluster.start_server("manager");
             goes_on("files are made after the manager's kill");
-            etcd.signal(Signal::STOP);
+            etcd.signal("-STOP");
             // Beyond what a request waits, and the manager's lease at etcd: the state that is waited for.
             thread::sleep(Duration::from_secs(4));
-            etcd.signal(Signal::CONT);
+            etcd.signal("-CONT");
             goes_on("files are made after etcd's stop");
             println!("round {round}: {} files", made.load(SeqCst));
         }
@@ -203,7 +155,7 @@ fn standby_of(dir: &Path) -> std::path::PathBuf {
 
 #[test]
 fn a_standby_takes_over_while_files_are_made() {
-    let etcd = Etcd::start();
+    let etcd = Member::start(&[]);
     let place = format!("etcd://{}/rope", etcd.address);
     let options = ["--nodes", "1", "--pdisks", "1", "--code", "1way", "--pdisk-size", "64m"];
     let cluster = Cluster::up(&[&options[..], &["--store", &place]].concat());

@@ -61,6 +61,18 @@ fn machines_join_with_tokens_and_serve_together() {
     assert!(!fs::read_to_string(second.dir.join("cluster.toml")).unwrap().contains("secret"));
     let error = third.refused(&["join", &token, "--address", &bed.addr(2), "--name", "h3"]);
     assert!(error.contains("another machine") && !third.dir.exists(), "{error}");
+    // Two at once by one token: one of them gets in.
+    let token = first.token(&["--role", "client"]);
+    let both = ["one", "other"].map(|name| Machine::at(&bed, base.path().join(name), 5));
+    let let_in = std::thread::scope(|scope| {
+        let joining = both
+            .each_ref()
+            .map(|m| scope.spawn(|| m.run(&["join", &token, "--name", "spare"]).status.success()));
+        joining.map(|join| join.join().unwrap())
+    });
+    assert_eq!(let_in.iter().filter(|joined| **joined).count(), 1, "{let_in:?}");
+    assert_eq!(both.map(|machine| machine.dir.exists()), let_in);
+    first.ok(&["node", "revoke", "spare"]);
     // Two at once: each gets pdisks of its own.
     std::thread::scope(|scope| {
         let joining = [third, fourth].map(|machine| scope.spawn(|| machine.join(&first.token(&[]))));
@@ -101,7 +113,7 @@ fn machines_join_with_tokens_and_serve_together() {
     client.refused(&["node", "token"]);
 
     // An administrator's machine may; and it may mount.
-    let desk = &Machine { bed: &bed, host: 5, dir: base.path().join("desk") };
+    let desk = &Machine::at(&bed, base.path().join("desk"), 5);
     desk.ok(&["join", &first.token(&["--role", "admin"]), "--name", "desk"]);
     desk.ok(&["config", "set", "operationDeadline=5s"]);
 
@@ -136,12 +148,21 @@ fn machines_join_with_tokens_and_serve_together() {
         ("h3", "server", "member"),
         ("h4", "server", "member"),
         ("laptop", "client", "member"),
+        ("spare", "client", "revoked"),
     ];
     assert_eq!(members(), all.map(row));
     assert!(client.refused(&["node", "revoke", "desk"]).contains("may not"));
     assert!(desk.refused(&["node", "revoke", "nobody"]).contains("node members"));
     desk.ok(&["node", "revoke", "laptop"]);
     assert_eq!(members()[4], row(("laptop", "client", "revoked")));
+    // In effect at every process: nobody has a connection with its machine, on which no other process runs.
+    let its = format!("{}:", bed.addr(4));
+    until("no process is connected with it", || {
+        let all = first.json(&["net", "status"]);
+        let all = all.as_array().unwrap().iter().flat_map(|process| process["answer"].as_array().unwrap());
+        let mut remotes = all.flat_map(|peer| peer["connections"].as_array().unwrap()).map(|c| &c["remote"]);
+        !remotes.any(|remote| remote.as_str().unwrap().starts_with(&its))
+    });
     fs::write(mnt.join("after"), "after")
         .and_then(|()| fs::File::open(mnt.join("after"))?.sync_all())
         .unwrap_err();
@@ -150,7 +171,7 @@ fn machines_join_with_tokens_and_serve_together() {
         let error = client.refused(words);
         assert!(error.contains("revoked"), "{words:?}: {error}");
     }
-    let again = &Machine { bed: &bed, host: 5, dir: base.path().join("again") };
+    let again = &Machine::at(&bed, base.path().join("again"), 5);
     again.ok(&["join", &first.token(&["--role", "client"]), "--name", "laptop"]);
     for machine in [desk, again] {
         machine.ok(&mount);

@@ -153,6 +153,7 @@ fn the_labs_names_say_their_unit() {
     let here = place.path().to_str().unwrap();
     let mut names = Names::default();
     names.look(&["lab", "list"]);
+    names.look(&["lab", "workload", "list"]);
     names.look(&["lab", "array", "--nodes", "4", "--pdisks", "2", "--code", "4+2p"]);
     names.look(&["lab", "ceilings", "--dir", here, "--size", "16m"]);
     names.look(&["lab", "net-figures", "sizing"]);

@@ -1,6 +1,7 @@
 //! Story: six machines and two clients on hosts of their own, under a load of writers and verifiers that may not fail once. A machine
-//! comes, one is emptied and goes, one is killed and another takes its place, all are restarted one after the other as another
-//! build, and the manager's machine is off for a while.
+//! comes, one is emptied and goes, one is killed and another takes its place, one moves to another address meanwhile, all are upgraded one
+//! after the other to another version of the protocol, the manager's machine among them, and then the cluster is. (Versions:
+//! `upgrade.rs`.)
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 
 #[allow(dead_code)] // what is for crashes
@@ -23,6 +24,10 @@ use hosts::{Down, Machine, states, well};
 use load::{Load, same};
 use pairs::Pairs;
 
+/// Speaks version 9 of the protocol, knows level 1.
+const OLD: &str = "9,1";
+/// Speaks 9 and 10, knows levels 1 and 2.
+const NEW: &str = "10,2";
 /// Longest that a step may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -45,13 +50,14 @@ fn wait_settled(machine: &Machine<'_>) {
 #[test]
 fn machines_come_and_go_and_nobody_who_works_notices() {
     let seed = seed();
-    let bed = Bed::up("six", &["--hosts", "9"]);
+    let bed = Bed::up("six", &["--hosts", "9", "--join", "subnets", "--links", "2"]);
     let base = tempfile::Builder::new().prefix("ropewalk-six-").tempdir().unwrap();
     let machines: Vec<Machine<'_>> = (1..=9).map(|host| Machine::new(&bed, base.path(), host)).collect();
     let [first, second, third, fourth, fifth, sixth, replacement, writer, reader] = &machines[..] else {
         unreachable!()
     };
     let _down = Down(machines.iter().collect());
+    machines.iter().for_each(|machine| machine.install(OLD));
     let disk = first.dir.with_extension("disk");
     let place = ["--pdisk", disk.to_str().unwrap(), "--pdisk-size", "256m"];
     let addr = bed.addr(0);
@@ -88,8 +94,15 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     goes_on();
     wait_settled(first);
 
-    println!("one is emptied, and goes");
-    first.ok(&["node", "drain", "h2"]);
+    println!("one is emptied, while another moves to another address, and goes");
+    let moved = &bed.addrs(3)[1];
+    std::thread::scope(|scope| {
+        let draining = scope.spawn(|| first.ok(&["node", "drain", "h2"]));
+        fourth.ok(&["node", "set", "h4", "--address", moved]);
+        draining.join().unwrap();
+    });
+    let shown = reader.json(&["node", "show", "h4"]);
+    assert_eq!(shown["addresses"], serde_json::json!([format!("{moved}:7451")]), "{shown}");
     goes_on();
     second.ok(&["down"]);
     wait("it is out", || first.run(&["node", "remove", "h2"]).status.success());
@@ -112,14 +125,29 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     let error = third.refused(&["status"]);
     assert!(error.contains("revoked"), "{error}");
 
-    println!("each is restarted, as the next build would be");
-    for machine in [fourth, fifth, sixth, replacement, first] {
+    println!("each is upgraded, and between them a machine is shut out");
+    let guest = Machine::at(&bed, base.path().join("guest"), reader.host);
+    guest.install(OLD);
+    guest.ok(&["join", &first.token(&["--role", "client"]), "--name", "guest"]);
+    guest.ok(&["status"]);
+    for machine in [fourth, fifth, first, sixth, replacement] {
         machine.ok(&["down"]);
         goes_on_without(&load, &pairs, machine.host == first.host);
+        machine.install(NEW);
         machine.ok(&["up", "--detach"]);
         wait_settled(first);
         goes_on();
+        if machine.host == first.host {
+            first.ok(&["node", "revoke", "guest"]);
+            assert!(guest.refused(&["status"]).contains("revoked"));
+        }
     }
+    // Machines have it all, mounts not yet.
+    let said = first.refused(&["cluster", "finalize"]);
+    assert!(
+        said.contains("upgrade it") && !said.contains("h4 runs") && said.contains(b.to_str().unwrap()),
+        "{said}"
+    );
     let mut names: Vec<String> = states(reader).into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names, ["h1", "h4", "h5", "h6", "h7"]);
@@ -130,9 +158,20 @@ fn machines_come_and_go_and_nobody_who_works_notices() {
     let elsewhere: Vec<_> =
         models.into_iter().map(|(path, model)| (b.join(path.strip_prefix(&a).unwrap()), model)).collect();
     same(&elsewhere);
+    let umount = || {
+        [(writer, &a), (reader, &b)]
+            .map(|(machine, mnt)| drop(machine.ok(&["umount", mnt.to_str().unwrap()])))
+    };
+    umount();
+    first.ok(&["cluster", "finalize"]);
     for (machine, mnt) in [(writer, &a), (reader, &b)] {
-        machine.ok(&["umount", mnt.to_str().unwrap()]);
+        let said = machine.refused(&["mount", "fs1", mnt.to_str().unwrap()]);
+        assert!(said.contains("it is too old"), "{said}");
+        machine.install(NEW);
+        machine.ok(&["mount", "fs1", mnt.to_str().unwrap()]);
     }
+    same(&elsewhere);
+    umount();
     assert_eq!(first.ok(&["health"]), "healthy\n");
     first.ok(&["pool", "verify", "data"]);
 }

@@ -14,11 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::InodeNo;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wire::mgr::{Change, MgrError, MgrReply, MgrRequest, OpId, SLOTS};
 
-use crate::{caller, error::Errno, parts::Manager};
+use crate::{ahead::Log, caller, error::Errno, parts::Manager};
 
 /// Most changes in one message.
 pub(crate) const MANY_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub(crate) struct Calls {
     /// We end the session ourselves: that it is gone then is as it should be.
     leaving: AtomicBool,
     pub given_up: GivenUp,
+    /// What was made here ahead of the manager. All else that is said of inodes follows it.
+    pub ahead: Arc<Log>,
 }
 
 /// Changes without an answer that nobody waits for any more.
@@ -57,13 +60,18 @@ impl GivenUp {
         self.ended.notify_waiters();
     }
 
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
     /// Returns when there is none.
     pub async fn none(&self) {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            if self.count.load(SeqCst) == 0 {
+            if self.is_none() {
                 return;
             }
             ended.await;
@@ -97,7 +105,16 @@ impl Calls {
         let slots = Arc::new(Slots { permits, free: Mutex::new(free) });
         let (dead, leaving) = Default::default();
         let given_up = GivenUp::default();
-        Calls { manager, slots, patience, dead, died: Notify::new(), leaving, given_up }
+        Calls {
+            manager,
+            slots,
+            patience,
+            dead,
+            died: Notify::new(),
+            leaving,
+            given_up,
+            ahead: Arc::default(),
+        }
     }
 
     /// Whether the session was ended under us: nothing can be changed or trusted any more.
@@ -129,6 +146,7 @@ impl Calls {
     /// False if it had ended before.
     fn end(&self) -> bool {
         let first = !self.dead.swap(true, SeqCst);
+        self.lose_ahead();
         self.died.notify_waiters();
         first
     }
@@ -165,6 +183,11 @@ impl Calls {
         if self.dead() {
             return Err(Errno::EIO);
         }
+        // By the first it hears that others want to see what it has made; the others are about no inode.
+        use MgrRequest::{Reserve, StatFs, WaitRecalls};
+        if !matches!(request, WaitRecalls | Reserve { .. } | StatFs { .. }) {
+            self.told().await?;
+        }
         match self.alive(self.manager.call(request, Instant::now() + patience)).await? {
             Ok(MgrReply::Error(error)) => Err(self.errno(error)),
             Ok(reply) => Ok(reply),
@@ -183,6 +206,7 @@ impl Calls {
 
     /// The same; with `hold` the token of a file that is made comes with the answer, if it is to be had at once.
     pub async fn mutate_and_hold(&self, change: Change, hold: bool) -> Result<MgrReply, Errno> {
+        self.told().await?;
         let slot = self.slot().await?;
         let (op, by) = (slot.op, caller::of(&change));
         self.ask_until_answered(MgrRequest::Mutate { op, change, hold, by }).await
@@ -216,6 +240,56 @@ impl Calls {
 
     /// Several changes, at most [`MANY_MAX`], each with its own outcome; see [`Calls::mutate`].
     pub async fn mutate_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
+        self.told().await?;
+        self.send_many(changes).await
+    }
+
+    /// Returns when the manager knows all that was made here so far. `EIO` after the deadline, or if it is lost.
+    pub async fn told(&self) -> Result<(), Errno> {
+        self.within_patience(self.ahead.all_told()).await
+    }
+
+    /// The same of what made one inode.
+    pub async fn inode_told(&self, ino: InodeNo) -> Result<(), Errno> {
+        self.within_patience(self.ahead.inode_told(ino)).await
+    }
+
+    async fn within_patience(&self, told: impl Future<Output = Result<(), Errno>>) -> Result<(), Errno> {
+        self.alive(tokio::time::timeout(self.patience, told)).await?.unwrap_or_else(|_| {
+            tracing::error!("gave up waiting until the manager knows what was made here");
+            Err(Errno::EIO)
+        })
+    }
+
+    /// Tells what is next in the log. What the manager does not take is lost.
+    pub async fn tell_ahead(&self, changes: Vec<Change>) {
+        let count = changes.len();
+        let told = match self.send_many(changes).await {
+            Ok(outcomes) => outcomes.into_iter().collect::<Result<Vec<_>, _>>().map(drop),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(()) => self.ahead.advance(count),
+            // Nothing of it was carried out.
+            Err(Errno(libc::ETIMEDOUT)) => tokio::time::sleep(AGAIN).await,
+            Err(error) => {
+                tracing::error!(%error, "the manager did not take what was made here");
+                self.lose_ahead();
+            }
+        }
+    }
+
+    fn lose_ahead(&self) {
+        let count = self.ahead.close();
+        if count > 0 {
+            tracing::error!(
+                count,
+                "files and directories that were made here are lost: the manager was not told of them"
+            );
+        }
+    }
+
+    async fn send_many(&self, changes: Vec<Change>) -> Result<Vec<Result<MgrReply, Errno>>, Errno> {
         let count = changes.len();
         let mut slots = Vec::with_capacity(count);
         for _ in 0..count {
@@ -257,6 +331,12 @@ impl Calls {
                 Errno::EIO
             }
         }
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.ahead.close();
     }
 }
 

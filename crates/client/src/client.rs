@@ -26,7 +26,10 @@ use crate::{
         privileges::Privileges,
         set_attrs::SetAttrs,
     },
-    names::lookup::{Listing, check_name},
+    names::{
+        ahead,
+        lookup::{Listing, check_name},
+    },
     pages::{piece::Content, resize::Fallocate, streams::Access, usage::PoolUse},
     parts::{Blocks, Manager},
     sharing::kernel::KernelCache,
@@ -75,6 +78,9 @@ impl Client {
         let calls = Calls::new(manager, tunables.deadline);
         let core = Core::new(calls, blocks, session, tunables, buffers);
         core.runtime.spawn(background::run(Arc::downgrade(&core)));
+        if tunables.names_ahead {
+            core.runtime.spawn(ahead::tell(Arc::downgrade(&core), core.calls.ahead.clone()));
+        }
         Client { core }
     }
 
@@ -144,6 +150,9 @@ impl Client {
         let (core, name, target) = (self.core.clone(), name.to_vec(), target.to_vec());
         let change =
             Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now: now(), existing_ok };
+        if let Some(attr) = self.core.create_ahead(&change).await {
+            return Ok((attr, true));
+        }
         self.core.carry_out(async move { core.create_now(change).await }).await
     }
 
@@ -289,16 +298,22 @@ impl Client {
         self.core.write_under_token(&file, offset, data.into(), true, Privileges::Kept).await
     }
 
-    /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of.
+    /// close(2) of a descriptor: reports an error of writing behind that nobody has been told of, and that names made here
+    /// are lost.
     pub async fn flush(&self, handle: Handle) -> Result<(), Errno> {
         let file = self.core.file(handle)?;
         self.core.note_flush(file.inode.ino, handle);
+        if self.core.calls.ahead.is_lost() {
+            return Err(Errno::EIO);
+        }
         self.core.report_error(&file)
     }
 
     /// Everything written so far is durable when this returns; with `data_only` attributes only where the
     /// data needs them.
     pub async fn fsync(&self, ino: InodeNo, data_only: bool) -> Result<(), Errno> {
+        // Names in a directory, or the file's own with all that it stands in.
+        self.core.calls.told().await?;
         let Some(inode) = self.core.inode_known(ino) else { return Ok(()) };
         let work = self.core.make_durable(&inode, 0, u64::MAX, data_only);
         self.core.operation("fsync", Some(ino), work).await

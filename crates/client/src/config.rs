@@ -55,6 +55,8 @@ pub struct Tunables {
     pub record_window: u32,
     /// Runs of a file's record that are kept where nobody uses them: 2 MiB of a file.
     pub record_runs_max: u32,
+    /// Names may be made ahead of the manager (docs/names-ahead.md).
+    pub names_ahead: bool,
 }
 
 impl Default for Tunables {
@@ -82,6 +84,7 @@ impl Default for Tunables {
             reserve_bytes: 64 * MIB,
             record_window: 4096,
             record_runs_max: 1 << 16,
+            names_ahead: false,
         }
     }
 }

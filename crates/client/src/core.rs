@@ -11,7 +11,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use base::{BufPool, Grant, InodeNo, PoolId, SessionId, StripeId, Version};
+use base::{
+    BufPool, Grant, InodeNo, PoolId, SessionId, StripeId, Version,
+    start::{Work, start},
+};
 use parking_lot::{Mutex, RwLock};
 use wire::{credentials::Squash, map::FsEntry, mgr::Timestamp};
 
@@ -160,6 +163,12 @@ impl Core {
     /// Notes that an inode wants background work.
     pub fn note_unsettled(&self, inode: &Arc<Inode>) {
         self.unsettled.note(inode);
+    }
+
+    /// Begins work that somebody waits for on his own thread; what must wait goes on in the runtime.
+    pub fn begin(&self, work: Work) {
+        let runtime = self.runtime.clone();
+        start(work, move |work| drop(runtime.spawn(work)));
     }
 
     /// Waits until `ready` says so; it is asked again whenever something about the inode changed. `EIO`

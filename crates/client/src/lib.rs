@@ -13,6 +13,7 @@
 //! the pdisks stands above, as methods of `Core`. [`Manager`] and [`Blocks`] are what it all stands on.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod background;
 pub mod blocking;
 mod caller;

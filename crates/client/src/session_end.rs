@@ -10,7 +10,7 @@ impl Core {
     /// See [`crate::Client::sync_all`].
     pub async fn sync_all(self: &Arc<Core>) -> Result<(), Errno> {
         let inodes = self.unsettled.all();
-        let mut first = Ok(());
+        let mut first = self.calls.told().await;
         // All data first, so that the blocks of all files are in flight together.
         for batch in inodes.chunks(self.live().syncs_max as usize) {
             let stores: Vec<_> = batch

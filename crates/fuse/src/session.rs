@@ -5,15 +5,15 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use base::InodeNo;
+use base::{
+    InodeNo,
+    start::{Work, start},
+};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{runtime, sync::Semaphore};
 
@@ -177,14 +177,13 @@ impl<C: Calls> Session<C> {
         Some(reply)
     }
 
-    /// Polls once here; what is not finished goes on in the runtime.
-    fn start(&self, mut task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        let mut context = Context::from_waker(Waker::noop());
+    /// Begins here; what must wait goes on in the runtime.
+    fn start(&self, task: Work) {
+        let runtime = self.runtime.clone();
         // A panic is a fault of ours; the reply, dropped by it, answers EIO and the mount goes on.
-        match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context))) {
-            Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => drop(self.runtime.spawn(task)),
-            Err(_) => tracing::error!("a request handler panicked"),
+        let begun = AssertUnwindSafe(|| start(task, move |task| drop(runtime.spawn(task))));
+        if catch_unwind(begun).is_err() {
+            tracing::error!("a request handler panicked");
         }
     }
 

@@ -9,6 +9,17 @@ const TEXTS: &[(&str, &str)] = &[
     ("queue-scaling", include_str!("../plans/queue-scaling.toml")),
     ("node-scaling", include_str!("../plans/node-scaling.toml")),
     ("step-load", include_str!("../plans/step-load.toml")),
+    ("link-speed", include_str!("../plans/link-speed.toml")),
+    ("stream-write", include_str!("../plans/stream-write.toml")),
+    ("disk-read", include_str!("../plans/disk-read.toml")),
+];
+
+/// Plans of the mixed analytics workload: `ropewalk lab workload` runs them.
+const WORKLOADS: &[(&str, &str)] = &[
+    ("analytics-20", include_str!("../plans/analytics-20.toml")),
+    ("analytics-30", include_str!("../plans/analytics-30.toml")),
+    ("analytics-nodes", include_str!("../plans/analytics-nodes.toml")),
+    ("analytics-links", include_str!("../plans/analytics-links.toml")),
 ];
 
 /// Names of all.
@@ -18,7 +29,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// The text of one.
 pub fn text(name: &str) -> Option<&'static str> {
-    TEXTS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+    TEXTS.iter().chain(WORKLOADS).find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// The plans of the mixed analytics workload, in their full or short form.
+pub fn workloads(short: bool) -> Result<Vec<Plan>, PlanError> {
+    WORKLOADS.iter().map(|(name, text)| Plan::parse(name, text, short)).collect()
 }
 
 /// All plans in their full or short form.
@@ -28,6 +44,8 @@ pub fn all(short: bool) -> Result<Vec<Plan>, PlanError> {
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::EngineKind;
+
     #[test]
     fn every_plan_is_whole_in_both_forms() {
         for short in [false, true] {
@@ -35,6 +53,11 @@ mod tests {
             for (plan, name) in plans.iter().zip(super::names()) {
                 assert_eq!(plan.name, name);
                 assert!(!plan.title.is_empty() && !plan.source.is_empty(), "{name}");
+            }
+            let workloads = super::workloads(short).unwrap_or_else(|e| panic!("{e}"));
+            for (plan, (name, _)) in workloads.iter().zip(super::WORKLOADS) {
+                assert_eq!(plan.name, *name);
+                assert!(plan.series.iter().all(|series| series.engine == EngineKind::Analytics));
             }
         }
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     observe::Usage,
     plan::{Figure, Params, Step},
+    workload::{Job, Outcome},
 };
 
 /// Why a cell is measured.
@@ -93,6 +94,9 @@ pub struct Figures {
     /// Second by second, where the load changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Second>,
+    /// The jobs of a workload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<Job>,
     /// Why the store had one submission queue only, whatever was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_queue: Option<String>,
@@ -102,6 +106,18 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Why the cell failed although there are figures: jobs of a workload that did not give what was expected.
+    pub fn wrong(&self) -> Option<String> {
+        let bad = || self.jobs.iter().filter(|job| job.outcome != Outcome::Right);
+        let first = bad().next()?;
+        let why = match &first.outcome {
+            Outcome::Wrong(why) => format!("wrong: {why}"),
+            Outcome::Failed(why) => format!("failed: {why}"),
+            Outcome::Right => String::new(),
+        };
+        Some(format!("{} of {} jobs are not right; {}: {why}", bad().count(), self.jobs.len(), first.name()))
+    }
+
     /// The counted figure.
     pub fn value(&self, figure: Figure) -> f64 {
         match figure {

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::{
+    expect::NOISE_ASSUMED,
+    observe::median,
     plan::{Figure, Step},
     report::{Report, SeriesReport},
+    workload::{TestSummary, by_test},
 };
 
 /// A difference counts from this many times the noise of the two runs together.
@@ -84,11 +87,28 @@ fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
             let best = points.map(|p| p.measured).fold(0.0, f64::max);
             return vec![((plan, name, asked.steps.most().unwrap_or(1)), (figure, best, noise))];
         }
-        points
-            .map(|p| ((plan.clone(), name.clone(), p.step), (figure, p.measured, noise)))
-            .collect::<Vec<_>>()
+        let mut all: Vec<_> =
+            points.map(|p| ((plan.clone(), name.clone(), p.step), (figure, p.measured, noise))).collect();
+        all.extend(tests(&plan, series));
+        all
     };
     all.flat_map(of).collect()
+}
+
+/// The tests of a workload, each by the jobs of it that one after the other would end in a second. The jobs of a test are equal, so
+/// their spread is its noise.
+fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, (Figure, f64, f64))> {
+    let mut all = Vec::new();
+    for record in &series.records {
+        for (test, jobs) in record.figures.iter().flat_map(|figures| by_test(&figures.jobs)) {
+            let times: Vec<f64> = jobs.iter().map(|job| job.used.real_s).collect();
+            let rate = 1.0 / median(&times).max(f64::MIN_POSITIVE);
+            let noise = TestSummary::spread(&jobs).unwrap_or(NOISE_ASSUMED).max(series.analysis.noise);
+            let key = (plan.to_owned(), format!("{}: {test}", series.series.name), record.cell.step);
+            all.push((key, (Figure::Operations, rate, noise)));
+        }
+    }
+    all
 }
 
 /// Holds `after` against `before`.

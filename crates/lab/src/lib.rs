@@ -33,3 +33,4 @@ pub mod standin;
 pub mod targets;
 pub mod testbed;
 pub mod verdict;
+pub mod workload;

@@ -20,7 +20,7 @@ use crate::{
     agent::Crew,
     calibrate,
     cell::{Cell, Figures, Record},
-    engine::{Context, EngineError, EngineKind},
+    engine::{self, Context, EngineError, EngineKind},
     environment::Environment,
     observe::{LoadGroups, Observer, Usage},
     plan::{Plan, Series, Step},
@@ -101,10 +101,14 @@ pub fn prepare(
     let dir = std::path::absolute(dir)
         .map_err(|source| RunError::Io { what: "find this directory".into(), source })?;
     let planned = plan_all(plans, named, &dir)?;
-    let mut programs = BTreeSet::new();
-    for series in planned.iter().flat_map(|planned| &planned.plan.series) {
+    let (mut programs, mut packages) = (BTreeSet::new(), BTreeMap::new());
+    let all =
+        planned.iter().flat_map(|planned| planned.plan.series.iter().map(move |series| (planned, series)));
+    for (planned, series) in all {
         series.engine.present()?;
-        programs.extend(series.engine.program().map(|(program, _)| program));
+        engine::ready(series, &planned.targets)?;
+        programs.extend(engine::programs(series));
+        packages.extend(engine::packages(series, &planned.targets));
     }
     // Every one must answer before anything is changed.
     let agents = match named.agents.addrs.is_empty() {
@@ -118,6 +122,7 @@ pub fn prepare(
     room(&planned, &dir, parent)?;
     let mut environment = Environment { tunables, ..Environment::read() };
     programs.iter().for_each(|program| environment.add_program(program));
+    environment.programs.extend(packages);
     let machine = calibrate::machine();
     let run = Run { format: FORMAT, started_ms: now_ms(), environment, agents, machine, plans: planned };
     Ok(Results::create(&dir, run)?)
@@ -339,7 +344,10 @@ impl Bench<'_> {
             }
         };
         let (figures, error) = match outcome {
-            Ok(figures) => (Some(figures), None),
+            Ok(figures) => {
+                let why = figures.wrong();
+                (Some(figures), why)
+            }
             Err(EngineError::Stopped) => return Ok(None),
             Err(error) => (None, Some(error.to_string())),
         };

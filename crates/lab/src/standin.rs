@@ -14,7 +14,7 @@ use base::{AlignedBuf, ByteSize};
 use thiserror::Error;
 
 use crate::{
-    engine::EngineKind,
+    engine::{EngineKind, workload_bytes},
     plan::{Params, Plan, Series, Step},
     targets::{Device, Pair, Side, Targets, disk_name},
     testbed::{self, BitRate, Join, Spec, Testbed, TestbedError},
@@ -259,7 +259,7 @@ impl ClusterSpec {
         let speed = number("speed");
         let most = plan.steps.most().unwrap_or(1);
         let mounts = match series.engine {
-            EngineKind::Perf if plan.step == Step::Nodes => most,
+            EngineKind::Perf | EngineKind::Analytics if plan.step == Step::Nodes => most,
             EngineKind::Perf => 1,
             EngineKind::Writers if speed.is_some() => {
                 most.div_ceil(number("per_client").unwrap_or(10) as u32)
@@ -269,7 +269,10 @@ impl ClusterSpec {
         let speed_mbit = speed.filter(|_| rustix::process::geteuid().is_root());
         let size =
             |key: &str| series.set.get(key).and_then(|v| v.parse::<ByteSize>().ok()).map_or(0, |s| s.0);
-        let written = (size("amount") + size("file")) * u64::from(most);
+        let mut written = (size("amount") + size("file")) * u64::from(most);
+        if series.engine == EngineKind::Analytics {
+            written += workload_bytes(&series.set) * u64::from(most);
+        }
         // Two of three strips are data.
         let pdisk_gib = 1 + (written / 2).div_ceil(1 << 30);
         Some(ClusterSpec { speed_mbit, mounts: mounts.clamp(1, MOUNTS_MAX), pdisk_gib })

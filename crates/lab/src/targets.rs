@@ -65,6 +65,18 @@ pub struct Targets {
     pub links: Vec<String>,
     /// Agents that take part.
     pub agents: Agents,
+    /// What the mixed analytics workload works with.
+    #[serde(default)]
+    pub workload: Workload,
+}
+
+/// What the mixed analytics workload works with beside directories.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Workload {
+    /// The environment of its engines; without one only the distribution's take part.
+    pub env: Option<PathBuf>,
+    /// A file with what each test must give: read, or written once that is computed.
+    pub values: Option<PathBuf>,
 }
 
 /// Other nodes that take part, each as one client node.

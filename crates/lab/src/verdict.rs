@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{observe::CpuUse, plan::Step};
 pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
-use findings::{bundle, filled, full_cpus, full_thread, no_limit, one_queue, shared, slow_parts};
+use findings::{
+    bundle, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, shared, slow_parts,
+};
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
 pub const SLOW: f64 = 0.667;
@@ -97,12 +99,27 @@ fn rate(bytes: f64) -> String {
 pub fn judge(e: &Evidence) -> Verdict {
     let full = e.full();
     let scales = e.knee.is_none() && e.efficiency >= full;
+    // One client node alone gives what one alone gives, whatever is full.
+    let single = scales && e.step <= 1 && e.of == Step::Nodes;
     let mut evidence = facts(e);
     let finding = [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
         .into_iter()
         .flatten()
-        .find(|finding| !scales || finding.0 == Limit::SlowDevice || finding.0 == Limit::HashPolicy)
-        .or_else(|| if scales { Some(no_limit(e, full)) } else { full_thread(e, full) })
+        .find(|finding| {
+            !scales
+                || single && finding.0 == Limit::Cpu
+                || finding.0 == Limit::SlowDevice
+                || finding.0 == Limit::HashPolicy
+        })
+        .or_else(|| {
+            if single {
+                Some(no_other_node(e))
+            } else if scales {
+                Some(no_limit(e, full))
+            } else {
+                full_thread(e, full)
+            }
+        })
         .or_else(|| shared(e, full));
     let (limit, names, text) = finding.unwrap_or_else(|| {
         let text = format!(

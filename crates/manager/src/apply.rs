@@ -30,6 +30,10 @@ const QUEUE_MAX: usize = 1024;
 /// Most jobs of one commit.
 const BATCH_MAX: usize = 512;
 
+/// Bytes of changes after which a commit is closed, and what is left goes into the next one: it stays a few requests of etcd's.
+/// An operation is never divided, with the reply that is kept of it.
+const BATCH_BYTES: usize = 1 << 20;
+
 /// Outcome of one mutation.
 pub type Outcome = Result<MgrReply, MgrError>;
 
@@ -230,21 +234,26 @@ impl Batches {
         while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 && self.one(&mut jobs) {}
     }
 
-    /// One commit; false if it was the last.
+    /// Commits them, all at once unless they are large; false if they were the last.
     fn one(&self, jobs: &mut Vec<Job>) -> bool {
         let stop = jobs.iter().any(|job| matches!(job, Job::Stop));
-        // What a panic leaves half done is dropped with the batch; nothing is read of it again.
-        let commit = AssertUnwindSafe(|| commit_batch(&*self.store, &self.shared, jobs.drain(..)));
-        let error = match catch_unwind(commit) {
-            Ok(Ok(answers)) => {
-                answers.into_iter().for_each(Answer::send);
+        let mut jobs = jobs.drain(..).peekable();
+        let error = loop {
+            if jobs.peek().is_none() {
                 return !stop;
             }
-            Ok(Err(error)) => error,
-            Err(panic) => StoreError::Engine {
-                action: "go on with the",
-                reason: format!("its writer panicked: {}", panic_text(&*panic)),
-            },
+            // What a panic leaves half done is dropped with the batch; nothing is read of it again.
+            let commit = AssertUnwindSafe(|| commit_batch(&*self.store, &self.shared, &mut jobs));
+            match catch_unwind(commit) {
+                Ok(Ok(answers)) => answers.into_iter().for_each(Answer::send),
+                Ok(Err(error)) => break error,
+                Err(panic) => {
+                    break StoreError::Engine {
+                        action: "go on with the",
+                        reason: format!("its writer panicked: {}", panic_text(&*panic)),
+                    };
+                }
+            }
         };
         fail(&self.failing, error);
         false // dropping the jobs and the queue tells everyone who waits
@@ -254,14 +263,20 @@ impl Batches {
 fn commit_batch(
     store: &dyn Store,
     shared: &Shared,
-    jobs: impl Iterator<Item = Job>,
+    jobs: &mut impl Iterator<Item = Job>,
 ) -> Result<Vec<Answer>, StoreError> {
     let snapshot = shared.snapshot.read().clone();
     let contexts = shared.contexts.read().clone();
-    let context = |fs| contexts.iter().find(|context| context.fs == fs).copied();
+    let full = store.is_full();
+    let context = |fs| {
+        let context = contexts.iter().find(|context| context.fs == fs).copied();
+        context.map(|context| FsContext { full, ..context })
+    };
     let mut txn = Txn::new(&*snapshot);
     let mut answers = Vec::new();
-    for job in jobs {
+    while txn.bytes() < BATCH_BYTES
+        && let Some(job) = jobs.next()
+    {
         answers.push(match job {
             Job::Mutate { session, who, changes, openers, under_way, answer } => {
                 let mut outcomes = Vec::with_capacity(changes.len());

@@ -157,6 +157,7 @@ impl State {
             b'g' => is::<keys::RackRecord>(key, value)?,
             b's' => is::<SessionRecord>(key, value)?,
             b'r' => is::<ReplyRecord>(key, value)?,
+            b'N' => is::<keys::NumbersRecord>(key, value)?,
             b'u' => is::<EndingRecord>(key, value)?,
             b'k' => is::<ConfigRecord>(key, value)?,
             b'f' => drop(self.counts.insert(place(key).0, open_record(key, value)?)),

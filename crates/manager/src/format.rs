@@ -235,7 +235,7 @@ fn build(dir: &Path, fill: impl FnOnce(&RedbStore) -> Result<(), ManagerError>) 
 
 /// The file systems of a map, as the namespace wants them.
 pub fn contexts(map: &ClusterMap, hash: DirHash) -> Vec<FsContext> {
-    map.filesystems.iter().map(|fs| FsContext { fs: fs.id, hash }).collect()
+    map.filesystems.iter().map(|fs| FsContext { fs: fs.id, hash, full: false }).collect()
 }
 
 /// The time, for new inodes.

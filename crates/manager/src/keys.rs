@@ -326,6 +326,21 @@ pub fn reply_prefix(session: SessionId) -> Vec<u8> {
     Key::new(b'r').u64(session.0).done()
 }
 
+/// `N SESSION`: the inode numbers that a session may still use for what it makes ahead of the manager. Each is used once, in
+/// rising order; a new grant takes the place of the last.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct NumbersRecord {
+    /// The lowest that was not used.
+    pub next: InodeNo,
+    /// Above the last.
+    pub end: InodeNo,
+}
+record!(NumbersRecord, "numbers", 1);
+/// `N SESSION`
+pub fn numbers_key(session: SessionId) -> Vec<u8> {
+    Key::new(b'N').u64(session.0).done()
+}
+
 /// `u FS`: how the last sessions of a file system ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EndingRecord {

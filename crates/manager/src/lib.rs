@@ -40,6 +40,9 @@ mod owned;
 mod paths;
 mod reaper;
 mod removal;
+#[cfg(test)]
+#[path = "../../../fuzz/samples.rs"]
+mod samples;
 mod scrub;
 mod serve;
 mod statistics;

@@ -48,6 +48,7 @@ impl Manager {
                     let map = map.borrow_and_update();
                     told.set_epoch(map.epoch);
                     told.shut_out(&map.revoked);
+                    told.set_names(map.names());
                 }
                 if map.changed().await.is_err() {
                     return;

@@ -32,6 +32,7 @@ use crate::{
 mod beginning;
 mod damage;
 mod ended;
+mod every_request;
 mod full;
 mod restart;
 mod roles;

@@ -19,6 +19,7 @@ use trust::Identity;
 use crate::{
     config::{EndpointConfig, Transfer},
     connections::socket::Protection,
+    names::Names,
     stats::CallTimes,
 };
 
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     pub tampered: AtomicU64,
     /// Members whose certificates are worth nothing any more, by rising number.
     shut_out: RwLock<Vec<MemberId>>,
+    /// What people call the others.
+    pub names: Names,
     conns_max: AtomicU8,
     conns_auto: AtomicBool,
     /// `Transfer::Fetch` is in force.
@@ -111,6 +114,7 @@ impl Core {
             refused: AtomicU64::new(0),
             tampered: AtomicU64::new(0),
             shut_out: RwLock::default(),
+            names: Names::default(),
             conns_max: AtomicU8::new(config.conns_max),
             conns_auto: AtomicBool::new(config.conns_auto),
             fetch: AtomicBool::new(config.transfer == Transfer::Fetch),

@@ -204,6 +204,12 @@ impl Endpoint {
         }
     }
 
+    /// What people call the others from now on, in logs and listings: each with its node, if it is one, its name, and where it
+    /// listens.
+    pub fn set_names(&self, all: impl Iterator<Item = (Option<NodeId>, String, Vec<SocketAddr>)>) {
+        self.core().names.set(all);
+    }
+
     /// Payload bytes of requests under way, at most.
     pub fn inbound_bytes_max(&self) -> usize {
         self.core().config.inbound_bytes_max

@@ -20,6 +20,7 @@ mod core;
 mod endpoint;
 mod error;
 mod links;
+mod names;
 mod peer;
 mod sight;
 pub mod sizing;

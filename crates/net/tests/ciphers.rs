@@ -94,6 +94,7 @@ async fn nobody_is_talked_into_less() {
                     build: wire::version::Build::own(),
                     addresses: vec![],
                     clear,
+                    name: String::new(),
                 };
                 let _ = tls.send(&mut stream, &step(FrameKind::Welcome, &welcome)).await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;

@@ -178,6 +178,7 @@ async fn nobody_is_more_than_his_certificate_says() {
                 build: Default::default(),
                 addresses: vec![],
                 clear: false,
+                name: String::new(),
             };
             let _ = tls.send(&mut stream, &step(FrameKind::Welcome, &lie)).await;
             let _ = stream.read_to_end(&mut Vec::new()).await;

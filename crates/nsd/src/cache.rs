@@ -9,9 +9,16 @@
 //! is read for the second time: what is read once costs no copy (the bytes must leave the pdisk's I/O memory,
 //! which is small) and pushes out nothing. Nor does what is read over and over but does not fit ([`State::is_again`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::LazyLock,
+};
 
-use base::{PdiskId, StripId, units::UNIT};
+use base::{
+    PdiskId, StripId,
+    stats::{Counter, counter},
+    units::UNIT,
+};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -52,6 +59,9 @@ struct Entry {
     cost: u64,
     used: u64,
 }
+
+static HIT_BYTES: LazyLock<Counter> = LazyLock::new(|| counter("nsd_cache_bytes", &[("how", "hit")]));
+static MISS_BYTES: LazyLock<Counter> = LazyLock::new(|| counter("nsd_cache_bytes", &[("how", "miss")]));
 
 #[derive(Default)]
 struct State {
@@ -123,6 +133,7 @@ impl Cache {
         order.insert(*time, (pdisk, read.strip));
         let payload = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
         *hits += payload.len() as u64;
+        HIT_BYTES.add(payload.len() as u64);
         // As the pdisk has it now: adopting changes nothing of it but what is said beside the version.
         Some((StripRead { info: info.clone(), ranges, crcs }, payload))
     }
@@ -134,6 +145,7 @@ impl Cache {
         {
             let mut state = self.0.lock();
             state.misses += payload.len() as u64;
+            MISS_BYTES.add(payload.len() as u64);
             if payload.is_empty()
                 || payload.len() as u64 > state.bytes_max / 4
                 || !state.is_again((key, offset))

@@ -38,6 +38,7 @@ mod complete;
 use base::{StripIndex, Version};
 use complete::Fit;
 use stripe::{Geometry, StripeTarget};
+use thiserror::Error;
 use wire::{
     map::PdiskState,
     owned::Owner,
@@ -86,17 +87,22 @@ pub enum Verdict {
 }
 
 /// Why a strip cannot be judged yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Why {
     /// A version is on its way that is not here.
+    #[error("a version is on its way that is not here")]
     Prepared,
     /// This version is here, prepared, and may be complete.
+    #[error("version {0} is here, prepared, and may be complete")]
     Held(Version),
     /// No parity on an `ok` pdisk, and not every other strip can be asked.
+    #[error("not every other strip can be asked, and there is no parity that is up to date")]
     NoReference,
     /// Only here, and not every other pdisk can say that it should not be.
+    #[error("it is only here, and not every other pdisk can say that it should not be")]
     PerhapsDeleted,
     /// Newer than the others: they were asked too early.
+    #[error("the others were asked too early")]
     Newer,
 }
 

@@ -40,7 +40,7 @@ pub enum Settled {
 #[derive(Clone, Debug, Error)]
 pub enum Unsettled {
     /// It cannot be judged yet.
-    #[error("cannot be judged yet: {0:?}")]
+    #[error("cannot be judged yet: {0}")]
     Judge(Why),
     /// Another strip's server does not answer.
     #[error("{0} does not answer: {1}")]

@@ -430,7 +430,7 @@ fn finish(
         let (rsn, outcome) = match no_room.iter().find(|(of, _)| *of == tag) {
             // The units are new: nothing refers to what is in them.
             Some((_, e)) => {
-                tracing::warn!(pdisk = %store.files.label.pdisk, error = %e, "no room for a write: refused");
+                tracing::warn!(dir = %store.files.dir.display(), error = %e, "no room for a write: refused");
                 (0, give_up(&mut state, places, Err(StripRefusal::NoSpace)))
             }
             None => second_step(store, &mut state, &item, places),

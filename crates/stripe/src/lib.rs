@@ -19,6 +19,7 @@ mod read;
 pub mod resolve;
 mod session;
 mod shared;
+mod statistics;
 mod target;
 mod transport;
 mod view;

@@ -38,6 +38,8 @@ pub enum AdminRequest {
         /// A question of the part `analytics`, as JSON.
         question: String,
     },
+    /// What its machine shows: which machine that is, and the advisor's facts.
+    Host,
 }
 
 /// The answer.

@@ -66,6 +66,8 @@ pub struct Introduction {
     /// The sender wants what follows in the clear, and this is the connection as it sees it: its own address and the one it
     /// connected to. Between two that see the same there is no relay that could change what they say.
     pub clear: Option<Seen>,
+    /// What people call it, for logs and listings; nothing is decided by it.
+    pub name: String,
 }
 
 /// A connection as one end sees it.
@@ -106,6 +108,8 @@ pub enum Welcome {
         addresses: Vec<String>,
         /// What follows is in the clear: both want it, and both see the same connection.
         clear: bool,
+        /// What people call it.
+        name: String,
     },
     /// Go away: the reason is for a person.
     Refused {

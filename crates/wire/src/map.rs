@@ -1,6 +1,8 @@
 //! The cluster map: who is in the cluster, which pdisks count, how pools are laid out, whose sessions
 //! may write. One writer (the manager), versioned by its epoch; everyone else holds a copy.
 
+use std::net::SocketAddr;
+
 use base::{
     ClusterId, Epoch, FsId, GroupId, Incarnation, InodeNo, MemberId, NodeId, PdiskId, PoolId, SessionId,
     StripIndex,
@@ -338,6 +340,11 @@ impl ClusterMap {
             PdiskState::Ok if pdisk.leaving => "draining",
             state => state.name(),
         }
+    }
+    /// What nodes are called, and where they listen.
+    pub fn names(&self) -> impl Iterator<Item = (Option<NodeId>, String, Vec<SocketAddr>)> {
+        let addrs = |node: &NodeEntry| node.addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        self.nodes.iter().map(move |node| (Some(node.id), node.name.clone(), addrs(node)))
     }
     /// The epoch of a group's last change: requests made under an older map are refused.
     pub fn group_changed(&self, pool: PoolId, group: GroupId) -> Epoch {

@@ -784,6 +784,13 @@ pub enum MgrReply {
     Authorities(Box<AuthorityReport>),
     /// See [`MgrRequest::Paths`]: below the file system's root, in the order of the request; empty: it has no name any more.
     Paths(Vec<Vec<u8>>),
+    /// See [`Change::Numbers`]: so many from the first one on.
+    Numbers {
+        /// The first.
+        first: InodeNo,
+        /// How many.
+        count: u32,
+    },
 }
 
 /// Why the manager did not do it.

@@ -6,12 +6,14 @@
 mod decode;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
+#[path = "../../../fuzz/samples.rs"]
+mod samples;
 #[path = "../../../fuzz/watching.rs"]
 mod watching;
 
 use decode::decode_all;
-use mutate::{Random, mutated};
-use serde::de::DeserializeOwned;
+use mutate::mutated;
+use samples::samples;
 use wire::{
     admin::{AdminReply, AdminRequest},
     hello::{Introduction, NetRequest, Role, Welcome},
@@ -19,35 +21,6 @@ use wire::{
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
 };
-
-/// Bytes that decode as a message, of every variant, found by trying: a new variant needs no line here.
-fn samples<T: DeserializeOwned>(variants: usize) -> Vec<Vec<u8>> {
-    let (mut random, mut found) = (Random(1), Vec::new());
-    for variant in 0..=u8::MAX {
-        let before = found.len();
-        for attempt in 0..30_000 {
-            // Mostly small numbers: lengths, bools, variants.
-            let kinds = 2 + attempt % 7;
-            let mut bytes = vec![variant];
-            bytes.extend((0..400).map(|_| match random.below(kinds) {
-                0 => random.next() as u8 & 0x7f,
-                1 => 1 + random.below(3) as u8,
-                _ => 0,
-            }));
-            if let Ok((_, rest)) = postcard::take_from_bytes::<T>(&bytes) {
-                found.push(bytes[..bytes.len() - rest.len()].to_vec());
-            }
-            if found.len() == before + 6 {
-                break;
-            }
-        }
-        if found.len() == before {
-            assert!(usize::from(variant) >= variants, "no sample of variant {variant}");
-            break;
-        }
-    }
-    found
-}
 
 /// Which roles may ask what of the manager: the table in docs/security.md is made of the code.
 /// After a change: `ROPEWALK_UPDATE_DOCS=1 cargo test -p ropewalk-wire --test messages`.
@@ -89,7 +62,7 @@ fn changed_messages_are_refused_or_mean_something() {
         samples::<MgrReply>(33),
         samples::<NsdRequest>(NsdRequest::NAMES.len()),
         samples::<NsdReply>(5),
-        samples::<AdminRequest>(7),
+        samples::<AdminRequest>(8),
         samples::<AdminReply>(2),
         samples::<NetRequest>(1),
         samples::<Welcome>(2),

@@ -2,17 +2,18 @@
 //! A row says what a finding means; who decides gives the evidence. Every row holds an input that triggers it and one that
 //! does not, and a test tries both.
 
-use std::sync::LazyLock;
+use std::{borrow::Cow, collections::BTreeSet, sync::LazyLock};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bridge,
     checks::CHECKS,
     split::Document,
     text::number,
     view::{Hit, Judgement, Report, View},
 };
-use crate::catalogue::Severity;
+use crate::{catalogue::Catalogue, rank, rule::Severity};
 
 /// One rule.
 #[derive(Debug, Deserialize)]
@@ -76,11 +77,11 @@ pub struct Verdict {
     /// How much it matters; only where it is not in order.
     pub severity: Severity,
     /// What is wrong, in a few words.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// Why it matters.
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
     /// What to do.
-    pub advice: &'static str,
+    pub advice: Cow<'static, str>,
     /// Document and item.
     pub source: &'static str,
     /// The run book of the change.
@@ -96,6 +97,7 @@ pub fn judge(doc: &Document) -> Vec<Verdict> {
     }
     CHECKS.iter().for_each(|check| check(&view, &mut report));
     let mut verdicts: Vec<Verdict> = report.judgements.into_iter().filter_map(of_row).collect();
+    of_linux(doc, &mut verdicts);
     verdicts.sort_by_key(|v| {
         (v.judgement.good, std::cmp::Reverse(v.severity), v.judgement.evidence.first().map_or(0, |e| e.0))
     });
@@ -107,12 +109,71 @@ fn of_row(judgement: Judgement) -> Option<Verdict> {
     Some(Verdict {
         judgement,
         severity: row.severity,
-        title: &row.title,
-        why: &row.why,
-        advice: &row.advice,
+        title: Cow::Borrowed(&row.title),
+        why: Cow::Borrowed(&row.why),
+        advice: Cow::Borrowed(&row.advice),
         source: &row.source,
         run_book: row.run_book.as_deref(),
     })
+}
+
+/// The rules for hosts; a file that does not load is a mistake of this build, which a test finds.
+static HOST_RULES: LazyLock<Option<Catalogue>> = LazyLock::new(|| Catalogue::load().ok());
+
+/// Rules for hosts that say what a rule for dumps says as well: this one saw more of the dump.
+const SAID: [(&str, &str); 14] = [
+    ("bond-hash-inert", "bond-policy-inert"),
+    ("bond-hash-without-ports", "bond-policy-without-ports"),
+    ("bond-round-robin", "dump-bond-round-robin"),
+    ("bond-no-monitor", "dump-bond-no-monitor"),
+    ("bond-members-speed", "bond-members-differ"),
+    ("bond-aggregators-differ", "dump-bond-aggregators-differ"),
+    ("bond-member-down", "dump-bond-member-down"),
+    ("pcie-link-narrow", "pcie-narrow"),
+    ("pcie-link-slow", "pcie-slow"),
+    ("cpu-numa-scattered", "numa-fragmented"),
+    ("cpu-numa-scattered", "numa-two-topologies"),
+    ("memory-swappiness", "sysctl-swappiness"),
+    ("nic-ring-half", "ring-small"),
+    ("cpu-numa-many-nodes", "numa-fragmented"),
+];
+
+/// What the rules for hosts say of what Linux printed. Those about Ropewalk's own settings do not: a dump shows none.
+fn of_linux(doc: &Document, verdicts: &mut Vec<Verdict>) {
+    let Some(catalogue) = HOST_RULES.as_ref() else { return };
+    let seen = bridge::facts(doc);
+    if seen.is_empty() {
+        return;
+    }
+    let said: BTreeSet<&str> = verdicts.iter().map(|verdict| verdict.judgement.rule).collect();
+    let mut facts = rank::assumed(catalogue);
+    facts.extend(seen);
+    for finding in rank::advise(catalogue, &facts, &[]) {
+        let Some(rule) = catalogue.rule(&finding.rule) else { continue };
+        let repeats = SAID.iter().any(|(host, dump)| *host == rule.id && said.contains(dump));
+        if repeats || ["ropewalk", "fuse"].contains(&rule.subject) {
+            continue;
+        }
+        let of_dump = finding.evidence.iter().filter_map(|evidence| {
+            let line = facts.get(&evidence.fact)?.origin.line?;
+            Some((line, format!("{} = {}", evidence.fact, evidence.value)))
+        });
+        let mut evidence: Vec<(u32, String)> = of_dump.collect();
+        evidence.sort();
+        let mut what = finding.title.clone();
+        if let Some(command) = &finding.command {
+            what = format!("{what}: {command}");
+        }
+        verdicts.push(Verdict {
+            judgement: Judgement { rule: &rule.id, good: false, what, evidence },
+            severity: finding.severity,
+            title: Cow::Owned(finding.title),
+            why: Cow::Owned(finding.why),
+            advice: Cow::Owned(finding.advice),
+            source: &rule.source,
+            run_book: None,
+        });
+    }
 }
 
 /// A row that one value decides.

@@ -4,6 +4,7 @@
 
 mod aix_devices;
 mod aix_tables;
+mod bridge;
 mod checks;
 mod import;
 mod judge;
@@ -24,6 +25,7 @@ mod switch;
 mod text;
 mod view;
 
+pub use bridge::facts;
 pub use import::{Imported, Outcome, has_scale_settings, import_scale};
 pub use judge::{ROWS, Row, Verdict, judge};
 pub use listing::{Entry, Fate, Listing};

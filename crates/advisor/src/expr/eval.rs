@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::{Expr, Function, Operator};
+use super::ast::{Expr, Function, Operator};
 use crate::facts::{Facts, LIST_MAX, Path, Value};
 
 /// Facts noted as read; more are not noted.

@@ -1,6 +1,6 @@
 //! From text to expression, by descent. Bounded: texts of 4 KiB, 256 words, 48 levels.
 
-use super::{Expr, ExprError, Function, Operator};
+use super::ast::{Expr, ExprError, Function, Operator};
 use crate::facts::Value;
 
 const TEXT_BYTES_MAX: usize = 4096;

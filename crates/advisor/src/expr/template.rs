@@ -3,7 +3,11 @@
 
 use base::units::human_size;
 
-use super::{Expr, ExprError, Scope, parse};
+use super::{
+    ast::{Expr, ExprError},
+    eval::Scope,
+    parse::parse,
+};
 use crate::facts::Value;
 
 /// A text with values.

@@ -1,6 +1,6 @@
 //! Block devices, NVMe controllers, arrays of `md`, mounted file systems.
 
-use super::{Reader, chosen, count, flag, word};
+use super::reader::{Reader, chosen, count, flag, word};
 use crate::facts::{Origin, Path, Value};
 
 /// What a queue's directory says, as it is.

@@ -1,6 +1,6 @@
 //! Counters since boot: TCP, UDP, sockets, softirqs, the virtual memory.
 
-use super::{Reader, count};
+use super::reader::{Reader, count};
 use crate::facts::Value;
 
 const VMSTAT: &[&str] = &[

@@ -1,6 +1,6 @@
 //! CPUs and their placement: governor, SMT, NUMA nodes, isolation, frequency limits, time stolen by a hypervisor.
 
-use super::{Reader, count, cpu_list, flag, meminfo, word};
+use super::reader::{Reader, count, cpu_list, flag, meminfo, word};
 use crate::facts::{Path, Value};
 
 const CPU: &str = "sys/devices/system/cpu";

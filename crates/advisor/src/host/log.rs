@@ -1,6 +1,6 @@
 //! Lines of the kernel's log that matter: how many of each kind, and the last of them.
 
-use super::{Reader, tree::LOG_FILE};
+use super::{reader::Reader, tree::LOG_FILE};
 
 /// Kinds of lines, each with words of which one must stand in the line.
 const KINDS: &[(&str, &[&str])] = &[

@@ -1,6 +1,6 @@
 //! Memory: totals, transparent huge pages, swap, KSM, errors that were corrected, pressure.
 
-use super::{Reader, chosen, count, meminfo};
+use super::reader::{Reader, chosen, count, meminfo};
 use crate::facts::{Path, Value};
 
 pub(super) fn read(r: &mut Reader<'_>) {

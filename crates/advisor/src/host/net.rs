@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Reader, count, cpu_list, flag, pcie, word};
+use super::{
+    pcie,
+    reader::{Reader, count, cpu_list, flag, word},
+};
 use crate::facts::{Origin, Path, Value};
 
 const NET: &str = "sys/class/net";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Reader, count, word};
+use super::reader::{Reader, count, flag, word};
 use crate::facts::{Path, Value};
 
 const DEVICES: &str = "sys/bus/pci/devices";
@@ -32,7 +32,7 @@ pub(super) fn read(r: &mut Reader<'_>) {
         }
         r.file(path.join("numa_node"), &format!("{dir}/numa_node"), count);
         r.file(path.join("power"), &format!("{dir}/power/control"), word);
-        r.file(path.join("aspm_l1"), &format!("{dir}/link/l1_aspm"), super::flag);
+        r.file(path.join("aspm_l1"), &format!("{dir}/link/l1_aspm"), flag);
         if let Some(driver) = r.tree.link(&format!("{dir}/driver")) {
             r.put(path.join("driver"), driver, &format!("{dir}/driver"));
         }
@@ -74,7 +74,7 @@ fn int(r: &Reader<'_>, path: &Path, name: &str) -> Option<i64> {
 }
 
 /// `8.0 GT/s PCIe` in million transfers a second.
-fn transfers(text: &str) -> Option<u32> {
+pub(crate) fn transfers(text: &str) -> Option<u32> {
     let (number, _) = text.split_once(" GT/s")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let (whole, tenths): (u32, u32) = (whole.parse().ok()?, tenths.get(..1)?.parse().ok()?);

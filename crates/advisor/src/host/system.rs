@@ -1,6 +1,6 @@
 //! The system: kernel, command line, maker, hypervisor, sysctls, module parameters, clock, daemons, limits, cgroup.
 
-use super::{Reader, chosen, count, flag, word, words};
+use super::reader::{Reader, chosen, count, flag, word, words};
 use crate::facts::{Origin, Path, Value};
 
 /// The sysctls that rules look at.
@@ -152,6 +152,7 @@ const DAEMONS: &[&str] = &[
 
 pub(super) fn read(r: &mut Reader<'_>) {
     r.file("host.kernel", "proc/sys/kernel/osrelease", |t| Some(Value::from(t)));
+    r.file("host.name", "proc/sys/kernel/hostname", word);
     r.file("host.arch", "proc/sys/kernel/arch", word);
     r.file("host.os", "etc/os-release", |t| {
         let name = t.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="))?;

@@ -10,6 +10,8 @@ use std::{
     path::PathBuf,
 };
 
+use super::program;
+
 /// Longer files are cut.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Further directory entries are not looked at.
@@ -18,6 +20,8 @@ pub const ENTRIES_MAX: usize = 4096;
 const LOG_BYTES_MAX: usize = 4 << 20;
 /// Where an archive keeps how full file systems are, and the kernel's log.
 const FILL_DIR: &str = "ropewalk/statvfs";
+/// Where it keeps what programs printed.
+const COMMAND_DIR: &str = "ropewalk/command";
 pub(super) const LOG_FILE: &str = "var/log/dmesg";
 
 /// One entry of an archive.
@@ -153,6 +157,16 @@ impl Tree {
         let name = target.rsplit('/').next()?.to_owned();
         self.note(path, || Entry::Link(name.clone()));
         Some(name)
+    }
+    /// What a program prints here; of a copy or an archive what it printed there.
+    pub fn command(&self, words: &[&str]) -> Option<String> {
+        let file = format!("{COMMAND_DIR}/{}", words.join("_").replace('/', "\\"));
+        if !self.is_live() {
+            return self.text(&file);
+        }
+        let text = program::output(words)?;
+        self.note(&file, || Entry::File(without_secrets(&text)));
+        Some(text)
     }
     /// Bytes, free bytes, inodes and free inodes of the file system mounted here. Only for file systems on local
     /// devices: others may not answer.

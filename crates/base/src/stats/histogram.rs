@@ -121,7 +121,7 @@ impl Histogram {
         let cells = &*self.0;
         for &(bucket, n) in &amount.latency {
             let index = (usize::from(bucket) * FINE).min(BUCKETS - FINE);
-            cells.buckets[index + FINE / 2].fetch_add(u64::from(n), Relaxed);
+            cells.buckets[index + FINE / 2].fetch_add(n, Relaxed);
             cells.min_ns.fetch_min(bucket_start(index), Relaxed);
             cells.max_ns.fetch_max(bucket_start(index + FINE) - 1, Relaxed);
         }

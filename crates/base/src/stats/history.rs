@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Gauge, gauge,
+    Gauge, cost, gauge,
     operations::{self, Amount, LATENCY_BUCKETS, Operations, Recorder},
     registry,
     table::{self, Measure},
@@ -29,7 +29,7 @@ pub const ROWS_MAX: usize = 512;
 pub enum Gain {
     /// A counter's gain.
     Counter(u64),
-    /// A gauge's value at the end; 0 is left out.
+    /// A gauge's value at the end; 0 is left out. Of several seconds the sum of their values.
     Gauge(i64),
     /// A histogram's new events.
     Histogram(Amount),
@@ -40,6 +40,10 @@ pub enum Gain {
 pub struct Second {
     /// Its end, seconds since 1970.
     pub at: u64,
+    /// Seconds up to its end that it is about: 1, or 60 or 3600 that were put together.
+    pub span: u32,
+    /// As many of them were recorded.
+    pub recorded: u32,
     /// Time since the end of the one before, microseconds.
     pub elapsed_us: u64,
     /// Operations by set.
@@ -100,6 +104,11 @@ pub fn memory_max() -> u64 {
     (HISTORY.lock().kept.bytes_max + recorders) as u64
 }
 
+/// The end of the oldest second that is kept.
+pub fn first() -> Option<u64> {
+    HISTORY.lock().seconds.front().map(|(at, _)| *at)
+}
+
 /// What is kept now.
 pub fn kept() -> Kept {
     HISTORY.lock().kept
@@ -157,7 +166,7 @@ impl Closing {
     }
 
     fn close(&mut self, at: u64) {
-        let begun = Instant::now();
+        let (begun, cpu) = (Instant::now(), cost::thread_cpu());
         let elapsed = begun - std::mem::replace(&mut self.last, begun);
         let mut recording = Duration::ZERO;
         let mut all = Vec::new();
@@ -170,14 +179,15 @@ impl Closing {
             }
         }
         let elapsed_us = elapsed.as_micros() as u64;
-        let second = Second { at, elapsed_us, operations: all, series: registry().gains() };
+        let second =
+            Second { at, span: 1, recorded: 1, elapsed_us, operations: all, series: registry().gains() };
         if let Ok(bytes) = postcard::to_stdvec(&second) {
             HISTORY.lock().push(at, bytes.into());
         }
         let kept = kept();
         self.bytes.set(kept.bytes as i64);
         self.seconds.set(kept.seconds as i64);
-        let spent = recording + begun.elapsed();
+        let spent = recording + (cost::thread_cpu() - cpu) + cost::take_spent();
         self.cost.set((spent.as_secs_f64() / elapsed.as_secs_f64().max(1e-3) * 1e6) as i64);
     }
 }
@@ -225,7 +235,7 @@ impl Last {
                     let n = now - std::mem::replace(&mut before[bucket], now);
                     if n > 0 {
                         amount.ops += n;
-                        amount.latency.push((bucket as u8, u32::try_from(n).unwrap_or(u32::MAX)));
+                        amount.latency.push((bucket as u8, n));
                     }
                 }
                 Some(Gain::Histogram(amount))
@@ -288,6 +298,8 @@ mod tests {
             Operations { set: operations::Set::File, rows: vec![row], other: vec![(16, amount.clone())] };
         let second = Second {
             at: 1_700_000_000,
+            span: 1,
+            recorded: 1,
             elapsed_us: 1_000_100,
             operations: vec![of],
             series: vec![(4, Gain::Gauge(-2)), (5, Gain::Histogram(amount))],

@@ -13,13 +13,16 @@ use std::{
         LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::histogram::{BUCKETS, bucket_of, bucket_start};
+use super::{
+    cost,
+    histogram::{BUCKETS, bucket_of, bucket_start},
+};
 
 /// Buckets of latency that a second keeps: halves of powers of two nanoseconds.
 pub const LATENCY_BUCKETS: usize = BUCKETS / FINE;
@@ -94,7 +97,31 @@ pub struct Amount {
     /// Their latencies together, nanoseconds.
     pub ns: u64,
     /// (bucket, operations) by rising bucket, only buckets with operations.
-    pub latency: Vec<(u8, u32)>,
+    pub latency: Vec<(u8, u64)>,
+}
+
+impl Amount {
+    /// Adds what was counted elsewhere of the same.
+    pub fn merge(&mut self, other: &Amount) {
+        self.ops += other.ops;
+        self.bytes += other.bytes;
+        self.ns = self.ns.saturating_add(other.ns);
+        for (bucket, n) in &other.latency {
+            match self.latency.binary_search_by_key(bucket, |l| l.0) {
+                Ok(at) => self.latency[at].1 += n,
+                Err(at) => self.latency.insert(at, (*bucket, *n)),
+            }
+        }
+    }
+
+    /// What decides who is kept apart: operations, and 128 KiB each.
+    pub fn weight(&self) -> u64 {
+        weight(self.ops, self.bytes)
+    }
+}
+
+fn weight(ops: u64, bytes: u64) -> u64 {
+    ops + bytes / BYTES_OF_WEIGHT
 }
 
 #[derive(Clone)]
@@ -123,12 +150,12 @@ impl Cells {
     }
 
     fn weight(&self) -> u64 {
-        self.ops + self.bytes / BYTES_OF_WEIGHT
+        weight(self.ops, self.bytes)
     }
 
     fn amount(&self) -> Amount {
         let filled = self.latency.iter().enumerate().filter(|(_, n)| **n > 0);
-        let latency = filled.map(|(bucket, n)| (bucket as u8, *n)).collect();
+        let latency = filled.map(|(bucket, n)| (bucket as u8, u64::from(*n))).collect();
         Amount { ops: self.ops, bytes: self.bytes, ns: self.ns, latency }
     }
 }
@@ -305,11 +332,11 @@ impl Recorder {
         let key = Key { size: size_octave(bytes), ..*key };
         let mut table = self.shards[shard_of_thread() % self.shards.len()].0.lock();
         table.recorded += 1;
-        let timed = table.recorded.is_multiple_of(TIMED_ONE_IN).then(Instant::now);
+        let timed = table.recorded.is_multiple_of(TIMED_ONE_IN).then(cost::thread_cpu);
         let hash = self.seed.hash_one(key);
         table.add(&key, hash, bytes, ns);
         if let Some(begun) = timed {
-            table.timed += begun.elapsed();
+            table.timed += cost::since(begun);
         }
     }
 
@@ -387,7 +414,7 @@ mod tests {
     fn total(operations: &Operations) -> (u64, u64) {
         let all = operations.rows.iter().map(|row| &row.amount).chain(operations.other.iter().map(|o| &o.1));
         all.fold((0, 0), |(ops, bytes), a| {
-            assert_eq!(a.latency.iter().map(|l| u64::from(l.1)).sum::<u64>(), a.ops);
+            assert_eq!(a.latency.iter().map(|l| l.1).sum::<u64>(), a.ops);
             (ops + a.ops, bytes + a.bytes)
         })
     }

@@ -396,6 +396,11 @@ tunables! {
     analytics_history = "analyticsHistory": ByteSize {
         default: ByteSize(32 * MIB), range: sizes(MIB, GIB), unit: "bytes", scope: Cluster, change: Live
     }
+    /// Disk that each process takes for its history, in `analytics/` of the cluster's directory: a quarter for seconds, five
+    /// eighths for minutes, the rest for hours. Those that ended keep as much together. 0: none is written.
+    analytics_disk = "analyticsDisk": ByteSize {
+        default: ByteSize(512 * MIB), range: sizes(0, TIB), unit: "bytes", scope: Cluster, change: Live
+    }
 }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::dumps::ImportScale;
+use super::{common::Dir, dumps::ImportScale};
 
 pub const ADVISE: &str = "\
 Examples:
@@ -15,6 +15,9 @@ Examples:
   ropewalk advise revert                         everything as it was before
   ropewalk advise /tmp/dumps                     outputs of commands there: lsattr, no, mmdiag, ethtool, numactl ...
   mmdiag --config | ropewalk advise import-scale -       Scale's settings as tunables
+  ropewalk advise --cluster                      all machines of a cluster, and the odd one out
+  ropewalk advise --probe n2                     also the size of packets on the way to n2
+  ropewalk advise --html host.html               one page of it, to be sent or printed
   ropewalk advise collect > host.tar             what it reads, to be read elsewhere: ropewalk advise host.tar
 
 Exit status of a report: 0 nothing or notes; 1 a warning; 2 something critical; 3 the machine could not be read. The
@@ -32,6 +35,17 @@ pub struct Advise {
     /// For scripts
     #[arg(long)]
     pub json: bool,
+    /// Write the report into this file instead, as one page that needs nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "json", value_hint = ValueHint::FilePath)]
+    pub html: Option<PathBuf>,
+    /// Also try how large a packet may be on the way to this host, by echoes; can be given several times
+    #[arg(long, value_name = "HOST", conflicts_with = "cluster")]
+    pub probe: Vec<String>,
+    /// All machines of a cluster, asked over its own network: what each is told, and which is the odd one out
+    #[arg(long, conflicts_with_all = ["from", "root"])]
+    pub cluster: bool,
+    #[command(flatten)]
+    pub dir: Dir,
 }
 
 /// Which machine, and what is known about it.
@@ -106,6 +120,10 @@ pub enum AdviseCommand {
         /// Do it
         #[arg(long)]
         yes: bool,
+        /// Take it back after so many seconds unless `advise confirm` comes before; 0 for never. Without it: 120, if a
+        /// change may cut the connection to this machine
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]
+        confirm_within: Option<u64>,
         /// Work on this tree instead of /
         #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
         root: PathBuf,
@@ -114,6 +132,35 @@ pub enum AdviseCommand {
         /// For scripts
         #[arg(long)]
         json: bool,
+    },
+    /// Run the lab's plan for a rule, make its settings, run the plan again; keep them if that is faster, else take them back
+    #[command(
+        after_help = "Example:\n  ropewalk advise measure block-read-ahead-large --device /dev/sdb --short"
+    )]
+    Measure {
+        #[command(flatten)]
+        args: MeasureArgs,
+        #[command(flatten)]
+        context: Context,
+    },
+    /// Keep what `apply` has set until it is confirmed
+    #[command(after_help = "Example:\n  ropewalk advise confirm")]
+    Confirm {
+        /// Of this tree instead of /
+        #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+        root: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Waits for a confirmation, and takes back what got none: `apply` starts it
+    #[command(hide = true)]
+    Guard {
+        #[arg(long)]
+        root: PathBuf,
+        /// Seconds since 1970
+        #[arg(long)]
+        until: u64,
     },
     /// Take settings back, unless somebody has changed them since
     #[command(after_help = "Example:\n  ropewalk advise revert nvme-scheduler")]
@@ -137,4 +184,35 @@ pub enum AdviseCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What is measured, and on what.
+#[derive(Args)]
+pub struct MeasureArgs {
+    /// Whose settings
+    pub rule: String,
+    /// Another plan than the rule's: built in (`ropewalk lab list`) or a file
+    #[arg(long, value_hint = ValueHint::FilePath)]
+    pub plan: Option<String>,
+    /// The short form of the plan
+    #[arg(long)]
+    pub short: bool,
+    /// Where the results of both runs go
+    #[arg(long, default_value = "ropewalk-measure", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// A block device or file to read; may be given several times
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// A block device, file or directory that may be written; what is on a device is lost
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// Addresses of a client's and a server's port, CLIENT=SERVER
+    #[arg(long)]
+    pub pair: Vec<String>,
+    /// A link that connections should spread over
+    #[arg(long)]
+    pub link: Vec<String>,
+    /// Work on this tree instead of /
+    #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
+    pub root: PathBuf,
 }

@@ -1,6 +1,6 @@
 //! `ropewalk analytics` and `ropewalk top`.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use base::tunables::parse_duration;
 use clap::{Args, Subcommand};
@@ -13,13 +13,14 @@ Examples:
   ropewalk analytics query 'file.ops[client=/mnt/rope][latency]' --from -5m
   ropewalk analytics query 'strip.ops[latency>=10ms][pdisk][op]' --from -10m --json
   ropewalk analytics query 'file.ops[op]' --from -30s --step 1s     a line a second
+  ropewalk analytics query 'file.ops[op]' --from 2026-11-25T10:00 --to 2026-11-26T10:00 --step 1h
 
 A query is a statistic (`ropewalk analytics statistics`), then groups: [DIMENSION=VALUE|VALUE] filters (also != and, of size and
 latency, >= and <), [DIMENSION] breaks down. Sizes are counted by powers of two, latencies by halves of them.";
 
 #[derive(Subcommand)]
 pub enum Analytics {
-    /// Who did what to which file with what latency, now or up to an hour ago
+    /// Who did what to which file with what latency, now or at any time that is kept
     #[command(after_help = QUERY_EXAMPLES)]
     Query(AnalyticsQuery),
     /// What a query finds, step by step, as a file for other programs
@@ -34,7 +35,18 @@ pub enum Analytics {
         #[arg(long)]
         json: bool,
     },
-    /// How many seconds each process has kept, in how much memory, and what that costs
+    /// What every process has kept of a time, into a file: for another machine, or for later
+    #[command(after_help = "Examples:
+  ropewalk analytics record --from -10m --out slow.rwhist
+  ropewalk analytics record --from 2026-11-25T10:00 --to 2026-11-25T10:20 --out slow.rwhist
+  ropewalk analytics query 'file.ops[client]' --recording slow.rwhist --from -20m")]
+    Record(AnalyticsRecord),
+    /// A recording, as `top` would have shown it
+    #[command(after_help = "Examples:
+  ropewalk analytics replay slow.rwhist
+  ropewalk analytics replay slow.rwhist --speed 10 --view files")]
+    Replay(AnalyticsReplay),
+    /// How many seconds each process has kept, in how much memory and disk, since when, and what that costs
     #[command(after_help = "Example:\n  ropewalk analytics history --dir /data/rope")]
     History(Listing),
     /// The same as a page for a browser: live charts, heat maps, drill-down, the network and the pdisks; it only looks
@@ -100,6 +112,36 @@ pub struct WorksheetName {
     pub name: String,
 }
 
+/// A point in time, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So many seconds ago.
+    Ago(u64),
+    /// Seconds since 1970.
+    At(u64),
+}
+
+impl When {
+    /// Seconds ago; none if it is yet to come.
+    pub fn ago(self, now: u64) -> Option<u64> {
+        match self {
+            When::Ago(seconds) => Some(seconds),
+            When::At(at) => now.checked_sub(at),
+        }
+    }
+}
+
+/// Of when.
+#[derive(Args, Clone, Copy)]
+pub struct Time {
+    /// From so long ago, or from this time on: 2026-11-25T10:00, UTC if there is no +02:00 behind it
+    #[arg(long, default_value = "-1m", value_parser = when, allow_hyphen_values = true)]
+    pub from: When,
+    /// Up to so long ago, or to this time
+    #[arg(long, default_value = "now", value_parser = when, allow_hyphen_values = true)]
+    pub to: When,
+}
+
 /// What is asked, and of when.
 #[derive(Args)]
 pub struct Asked {
@@ -107,12 +149,11 @@ pub struct Asked {
     pub dir: Dir,
     /// What is asked
     pub query: String,
-    /// From so long ago
-    #[arg(long, default_value = "-1m", value_parser = ago, allow_hyphen_values = true)]
-    pub from: Duration,
-    /// Up to so long ago
-    #[arg(long, default_value = "now", value_parser = ago, allow_hyphen_values = true)]
-    pub to: Duration,
+    #[command(flatten)]
+    pub time: Time,
+    /// Of a recording instead of a cluster
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub recording: Option<PathBuf>,
     /// A figure for each step of so long, 1 s at least
     #[arg(long, value_parser = span)]
     pub step: Option<Duration>,
@@ -148,15 +189,52 @@ pub struct AnalyticsExport {
     pub format: ExportFormat,
     /// Where it goes; `-` is standard output
     #[arg(long, value_hint = clap::ValueHint::FilePath)]
-    pub out: std::path::PathBuf,
+    pub out: PathBuf,
 }
 
-/// `-5m`, `5m` and `now`.
-fn ago(text: &str) -> Result<Duration, String> {
-    match text {
-        "now" => Ok(Duration::ZERO),
-        text => span(text.strip_prefix('-').unwrap_or(text)),
+/// `-5m`, `5m`, `now` and `2026-11-25T10:00`.
+fn when(text: &str) -> Result<When, String> {
+    if text == "now" {
+        return Ok(When::Ago(0));
     }
+    if let Some(at) = base::when::parse(text) {
+        return Ok(When::At(at));
+    }
+    let ago = text.strip_prefix('-').unwrap_or(text);
+    // Minutes are one letter here; days and weeks nobody else needs.
+    let days = |letter, days: u64| {
+        let count: u64 = ago.strip_suffix(letter)?.parse().ok()?;
+        count.checked_mul(days * 86_400)
+    };
+    if let Some(seconds) = days('d', 1).or_else(|| days('w', 7)) {
+        return Ok(When::Ago(seconds));
+    }
+    span(ago)
+        .map(|ago| When::Ago(ago.as_secs()))
+        .map_err(|error| format!("{error}; or write a time of day as 2026-11-25T10:00"))
+}
+
+#[derive(Args)]
+pub struct AnalyticsRecord {
+    #[command(flatten)]
+    pub dir: Dir,
+    #[command(flatten)]
+    pub time: Time,
+    /// The file that is made
+    #[arg(long, value_hint = clap::ValueHint::FilePath)]
+    pub out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct AnalyticsReplay {
+    /// The recording
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Seconds of it that pass in one
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
+    #[command(flatten)]
+    pub look: Look,
 }
 
 /// As elsewhere, and `m` for minutes, which nothing else could mean here.
@@ -171,6 +249,13 @@ fn span(text: &str) -> Result<Duration, String> {
 pub struct Top {
     #[command(flatten)]
     pub dir: Dir,
+    #[command(flatten)]
+    pub look: Look,
+}
+
+/// What `top` shows, and how.
+#[derive(Args)]
+pub struct Look {
     /// What is shown first
     #[arg(long, value_enum, default_value_t = TopView::Clients)]
     pub view: TopView,

@@ -193,6 +193,36 @@ pub enum Manager {
                       ropewalk manager migrate --dir /data/rope --to-file"
     )]
     Migrate(Box<Migrate>),
+    /// Keep a copy of the manager's store in a directory on another disk, with every commit; the cluster is down meanwhile
+    #[command(
+        after_help = "Examples:\n  ropewalk manager mirror --dir /data/rope /disk2/rope\n  ropewalk manager mirror --dir /data/rope --off"
+    )]
+    Mirror(ManagerMirror),
+    /// Make such a copy the manager's store, when that is lost; refused if the copy is behind
+    #[command(after_help = "Example:\n  ropewalk manager promote --dir /data/rope --from-mirror /disk2/rope")]
+    Promote(Promote),
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["copy", "off"])))]
+pub struct ManagerMirror {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The directory, which holds nothing else
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub copy: Option<PathBuf>,
+    /// Keep none any more
+    #[arg(long)]
+    pub off: bool,
+}
+
+#[derive(Args)]
+pub struct Promote {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// The copy's directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub from_mirror: PathBuf,
 }
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 use base::ByteSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::testbed::Testbed;
+use super::{testbed::Testbed, workload::Workload};
 
 #[derive(Subcommand)]
 pub enum Lab {
@@ -42,6 +42,9 @@ something stands in: files in the results directory, links and a small cluster i
     /// Hold two runs against each other; fails if something became slower by more than the noise
     #[command(after_help = "Example:\n  ropewalk lab compare before after && echo no regression")]
     Compare(CompareArgs),
+    /// The mixed analytics workload: jobs on real engines, every result checked
+    #[command(subcommand)]
+    Workload(Workload),
     /// Take part in runs that another node leads, where there is no cluster (`serve` takes part by itself); whoever
     /// reaches the port can make load with what is named here
     #[command(after_help = "Examples:

@@ -15,6 +15,7 @@ mod perf;
 mod processes;
 mod store;
 mod testbed;
+mod workload;
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ use clap::{Parser, Subcommand, ValueHint};
 
 pub use self::{
     advise::*, analytics::*, cluster::*, common::*, dumps::*, join::*, lab::*, mount_helper::*, net::*,
-    nodes::*, pdisks::*, perf::*, processes::*, store::*, testbed::*,
+    nodes::*, pdisks::*, perf::*, processes::*, store::*, testbed::*, workload::*,
 };
 
 /// A parallel file system, a lab that measures it, an advisor that says what to tune.

@@ -116,6 +116,19 @@ pub struct Mount {
     /// Serve Prometheus metrics over HTTP on this address: figures, to whoever can reach it
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
+    /// When a new file's or directory's name is durable
+    #[arg(long, value_enum, default_value_t = Names::Durable)]
+    pub names: Names,
+}
+
+/// When a name that was made is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Names {
+    /// When the call returns
+    #[default]
+    Durable,
+    /// With fsync, or within a second: faster where a mount is alone and fills directories that it made
+    Ahead,
 }
 
 #[derive(Args)]

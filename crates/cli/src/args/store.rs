@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use base::ByteSize;
 use clap::{Args, ValueHint};
 use manager::store::Place;
 
@@ -26,4 +27,7 @@ pub struct StoreArgs {
     /// TLS: its key, PEM
     #[arg(long, value_name = "FILE", requires = "etcd_cert", value_hint = ValueHint::FilePath)]
     pub etcd_key: Option<PathBuf>,
+    /// What etcd has as --quota-backend-bytes, unless it is its default, 2g, or etcd is 3.6 or later, which says so itself
+    #[arg(long, value_name = "SIZE", requires = "store")]
+    pub etcd_quota: Option<ByteSize>,
 }

@@ -147,6 +147,7 @@ mod tests {
             block_size: None,
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: true,
+            mirror: None,
             etcd: None,
             mount: None,
             nodes: Vec::new(),

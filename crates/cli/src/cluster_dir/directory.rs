@@ -59,6 +59,9 @@ pub struct ClusterFile {
     /// Where `up` mounts fs1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<PathBuf>,
+    /// Where a copy of the manager's store is kept: a directory on another disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<PathBuf>,
     /// Where the manager's journal is, if not in a file: only on the machine that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdFile>,
@@ -313,9 +316,24 @@ impl ClusterDir {
         self.path.join("log").join(format!("{name}.log"))
     }
 
+    /// Where the processes of this machine keep their histories.
+    pub fn histories(&self) -> PathBuf {
+        self.path.join("analytics")
+    }
+
     /// The manager's data.
     pub fn manager_dir(&self) -> PathBuf {
         self.path.join("manager")
+    }
+
+    /// The copy of the manager's store, if there is one. What says whether it counts stands beside `cluster.toml`.
+    pub fn mirror(&self) -> Option<manager::store::Mirror> {
+        self.file.mirror.clone().map(|dir| self.mirror_in(dir))
+    }
+
+    /// The same in a directory.
+    pub fn mirror_in(&self, dir: PathBuf) -> manager::store::Mirror {
+        manager::store::Mirror { dir, witness: self.path.join("mirror") }
     }
 
     /// The server processes of this machine with their addresses, the manager first.
@@ -391,6 +409,7 @@ mod tests {
             block_size: Some(ByteSize(1 << 20)),
             manager: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
             manager_here: false,
+            mirror: None,
             etcd: None,
             mount: Some("/mnt/c".into()),
             nodes: vec![NodeFile {

@@ -29,6 +29,9 @@ pub struct EtcdFile {
     pub cert: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// Bytes that etcd's database may have, if other than etcd's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
 }
 
 impl EtcdFile {
@@ -53,6 +56,7 @@ impl EtcdFile {
             ca: there(&args.etcd_ca)?,
             cert: there(&args.etcd_cert)?,
             key: there(&args.etcd_key)?,
+            quota: args.etcd_quota.map(|quota| quota.0),
         }))
     }
 
@@ -63,6 +67,7 @@ impl EtcdFile {
             user: self.user.clone().zip(self.password.clone()),
             ca: self.ca.clone(),
             client: self.cert.clone().zip(self.key.clone()),
+            quota: self.quota,
             ..place
         })
     }

@@ -8,6 +8,7 @@ use base::{CipherList, NodeId, PdiskId};
 
 use super::{
     ClusterDir, ClusterFile, DEFAULT_DIR, EtcdFile, NodeFile, PdiskFile,
+    host::host_name,
     make::{self, Plan},
 };
 use crate::args::Init;
@@ -61,16 +62,10 @@ fn plan(dir: &Path, args: &Init) -> Result<Plan> {
         block_size: None,
         manager,
         manager_here: true,
+        mirror: None,
         etcd: EtcdFile::asked(&args.journal)?,
         mount: None,
         nodes: vec![node],
     };
     Ok(Plan { pool: None, file, rack: args.rack.clone(), log_dir: None, listeners })
-}
-
-/// What this machine is called: the first part of its name.
-pub fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let first: String = name.split('.').next().unwrap_or_default().chars().take(63).collect();
-    if first.is_empty() { "node".to_owned() } else { first }
 }

@@ -149,6 +149,7 @@ fn plan(dir: &Path, args: &Up) -> Result<Plan> {
         block_size: Some(block_size),
         manager: addr(0)?.into(),
         manager_here: true,
+        mirror: None,
         etcd: EtcdFile::asked(&args.journal)?,
         mount,
         nodes: (0..nodes).map(node).collect::<Result<_>>()?,

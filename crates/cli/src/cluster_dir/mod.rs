@@ -7,6 +7,7 @@ pub mod cipher;
 mod claim;
 mod directory;
 mod etcd;
+pub mod host;
 pub mod init;
 pub mod keys;
 pub mod make;

@@ -93,10 +93,20 @@ impl Census {
 
     /// What each answers, in their order; none where one does not. All are asked at once.
     pub async fn ask(&self, link: &Link, request: &AdminRequest) -> Vec<Option<Value>> {
+        self.ask_within(link, request, ASK_PATIENCE).await
+    }
+
+    /// As [`Census::ask`], for what takes longer to answer.
+    pub async fn ask_within(
+        &self,
+        link: &Link,
+        request: &AdminRequest,
+        patience: Duration,
+    ) -> Vec<Option<Value>> {
         let mut asked = JoinSet::new();
         for (at, process) in self.processes.iter().enumerate() {
             let (link, request, addrs) = (link.clone(), request.clone(), parsed(&process.addresses));
-            asked.spawn(async move { (at, json(&link, &addrs, &request).await) });
+            asked.spawn(async move { (at, json(&link, &addrs, &request, patience).await) });
         }
         let mut answers = vec![None; self.processes.len()];
         while let Some(Ok((at, answer))) = asked.join_next().await {
@@ -112,11 +122,16 @@ pub fn parsed(addresses: &[String]) -> Vec<SocketAddr> {
 }
 
 /// What one process answers.
-async fn json(link: &Link, addrs: &[SocketAddr], request: &AdminRequest) -> Option<Value> {
+async fn json(
+    link: &Link,
+    addrs: &[SocketAddr],
+    request: &AdminRequest,
+    patience: Duration,
+) -> Option<Value> {
     if addrs.is_empty() {
         return None;
     }
-    match link.admin(addrs, request, ASK_PATIENCE).await {
+    match link.admin(addrs, request, patience).await {
         Ok(AdminReply::Json(text)) => serde_json::from_str(&text).ok(),
         Ok(AdminReply::Done) | Err(_) => None,
     }
@@ -124,7 +139,7 @@ async fn json(link: &Link, addrs: &[SocketAddr], request: &AdminRequest) -> Opti
 
 /// What the server of a node says of itself.
 pub async fn node_status(link: &Link, node: &NodeEntry) -> Option<Value> {
-    json(link, &parsed(&node.addrs), &AdminRequest::Status).await
+    json(link, &parsed(&node.addrs), &AdminRequest::Status, ASK_PATIENCE).await
 }
 
 /// One process and what it answered.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use base::events::Event;
+use base::{events::Event, when::time_of_day};
 use serde::{Deserialize, Serialize};
 use wire::{
     admin::AdminRequest,
@@ -44,16 +44,15 @@ pub fn events(args: &Events) -> Result<()> {
             return output::json(&rows);
         }
         for row in rows {
-            output::line(format!("{:>6} {} {}", row.number, utc(row.at_us / 1_000_000), row.text));
+            output::line(format!(
+                "{:>6} {} {}",
+                row.number,
+                time_of_day(row.at_us.max(0) as u64 / 1_000_000),
+                row.text
+            ));
         }
         Ok(())
     })
-}
-
-/// A time of day for people, UTC.
-fn utc(seconds: i64) -> String {
-    let of_day = seconds.rem_euclid(86_400);
-    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
 /// An event with the process it happened in.

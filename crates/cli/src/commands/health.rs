@@ -134,8 +134,17 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
                     && local.is_none_or(|local| local.ip() != remote.ip())
             })
     };
-    let connections = || list(peers).iter().flat_map(|peer| list(&peer["connections"])).filter(away);
-    let first = text(&connections().next()?["remote"]);
+    let all = list(peers).iter();
+    let connections = || {
+        all.clone()
+            .flat_map(|peer| list(&peer["connections"]).iter().map(move |c| (peer, c)))
+            .filter(|(_, c)| away(c))
+    };
+    let (peer, first) = connections().next()?;
+    let name = text(&peer["name"]);
+    let name =
+        name.rsplit_once(" at ").or_else(|| name.rsplit_once(" process ")).map_or(&*name, |(name, _)| name);
+    let first = format!("{name} at {}", text(&first["remote"]));
     Some(format!(
         "{process}: {} connections with other machines, one with {first}, are neither encrypted nor protected from changes \
          (cipherList EMPTY); unless nobody else reaches that network: ropewalk config set cipherList=AUTHONLY, or DEFAULT",
@@ -151,6 +160,9 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
     let asked = census.processes.iter().zip(&answers);
     let in_the_clear: Vec<String> =
         asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
+    let own = census.ask(link, &AdminRequest::Status).await;
+    let store: Vec<String> =
+        own.iter().flatten().flat_map(|status| list(&status["store_remarks"])).map(text).collect();
     let exchange = authority::Stand::ask(link).await?.remark();
     let report = census.report?;
     let map = &report.map;
@@ -159,6 +171,7 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
     remarks.extend(members.iter().filter_map(|member| members::overdue(member, now)));
     remarks.extend(exchange);
     remarks.extend(in_the_clear);
+    remarks.extend(store);
     for damage in &report.store_damage {
         remarks.push(format!(
             "the manager's store is damaged: {damage}; take a dump now (`ropewalk manager dump`, --damaged if need be), and \
@@ -166,7 +179,14 @@ pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
         ));
     }
     for node in map.nodes.iter().filter(|n| n.session.is_none()) {
+        let mut its = members.iter().filter(|member| member.node == Some(node.id)).peekable();
+        let is_shut_out = its.peek().is_some() && its.all(|member| member.revoked);
         remarks.push(match dir.file.node(node.id) {
+            None if is_shut_out => format!(
+                "node {} does not serve, its machine was shut out: that joins again with a new token (`ropewalk node token`), or \
+                 take the node out: `ropewalk pdisk fail` each of its pdisks, then `ropewalk node remove {}`",
+                node.name, node.name
+            ),
             Some(here) => {
                 format!("node {} does not serve; start it: ropewalk serve --name {}", node.name, here.name)
             }

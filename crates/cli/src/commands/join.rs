@@ -1,9 +1,11 @@
 //! `ropewalk init`, `ropewalk node token` and `ropewalk join`: a cluster of several machines.
 
 use std::{
-    fs,
-    io::{self, Read},
+    env, fs,
+    io::{self, Read, Write},
+    os::unix::process::CommandExt,
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
@@ -21,7 +23,7 @@ use wire::{
 
 use crate::{
     args::{Init, Join, NodeToken, SquashKind},
-    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, init, keys, make},
+    cluster_dir::{Addrs, ClusterDir, ClusterFile, DEFAULT_DIR, NodeFile, access, host, init, keys, make},
     commands::{members::SquashRow, pdisks, up},
     interrupt,
     link::{self, Link},
@@ -33,6 +35,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often each manager is asked.
 const TRIES: usize = 3;
+/// The token comes on standard input.
+const STDIN: &str = "-";
 /// Longest token that is read.
 const TOKEN_LEN_MAX: u64 = 4096;
 
@@ -103,7 +107,13 @@ pub fn token(args: &NodeToken) -> Result<()> {
             now,
             limits: Limits { squash, ..limits(&link, args).await? },
         };
-        link.manager(&invite).await
+        let sent = link.manager(&invite).await;
+        sent.with_context(|| match &args.subtree {
+            Some(path) => {
+                format!("--subtree {path}, which is to be a directory of {}", args.filesystems.join(", "))
+            }
+            None => "no token".to_owned(),
+        })
     })?;
     if args.json {
         return output::json(&Printed {
@@ -157,14 +167,22 @@ fn squash(args: &NodeToken) -> Result<Squash> {
 /// `ropewalk join`.
 pub fn join(args: &Join) -> Result<()> {
     let token = Token::parse(&text_of(&args.token)?)?;
+    if args.token != STDIN {
+        let error = hide(&args.token);
+        tracing::debug!("the token stays in the list of processes: {error}");
+    }
     let path = args.dir.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
     if let Some(dir) = ClusterDir::open_if_made(&path)?.filter(|dir| !dir.file.manager_here) {
         return join_again(dir, &token, args);
     }
     let addrs = server_addresses(&token, args)?;
+    // What would fail after the token has been used.
+    for place in &args.pdisk {
+        make::pdisk_size(place, args.pdisk_size, 1)?;
+    }
     interrupt::catch()?;
     let claim = ClusterDir::claim(&path)?;
-    let name = args.name.clone().unwrap_or_else(init::host_name);
+    let name = args.name.clone().unwrap_or_else(host::host_name);
     let joined = ask(&token, &name, addrs.as_ref(), args.rack.as_deref()).and_then(|(key, joined)| {
         keep(&claim.path, &token, &name, addrs, &key, &joined)?;
         Ok(joined)
@@ -191,17 +209,25 @@ pub fn join(args: &Join) -> Result<()> {
         ));
         return Ok(());
     }
+    let start = format!("`ropewalk up --dir {} --detach` starts it", dir.path.display());
     for place in &args.pdisk {
+        if interrupt::asked() {
+            let left = format!("the machine has joined, without a pdisk in {}: {start}", place.display());
+            return Err(interrupt::Interrupted(left).into());
+        }
         let made = pdisks::add_before_start(&mut dir, &name, place, args.pdisk_size);
         let made = made.with_context(|| {
             format!(
-                "the machine has joined, and has no pdisk in {}: `ropewalk up --dir {} --detach` starts it, `ropewalk \
-                 pdisk add` tries again",
+                "the machine has joined, and has no pdisk in {}: {start}, `ropewalk pdisk add` tries again",
                 place.display(),
-                dir.path.display()
             )
         })?;
         output::line(format!("{made} is in {}", place.display()));
+    }
+    if interrupt::asked() {
+        return Err(
+            interrupt::Interrupted(format!("the machine has joined, and does not serve: {start}")).into()
+        );
     }
     up::start(&dir, args.no_service)?;
     output::line(format!("node {name} serves at {}", dir.file.nodes[0].addr));
@@ -234,7 +260,7 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     }
     interrupt::catch()?;
     let name =
-        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(init::host_name);
+        args.name.clone().or_else(|| Some(node.as_ref()?.name.clone())).unwrap_or_else(host::host_name);
     let addrs = node.as_ref().map(|node| &node.addr);
     let (key, joined) = ask(token, &name, addrs, args.rack.as_deref())?;
     if joined.cluster != dir.file.cluster_id()? {
@@ -242,8 +268,9 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     }
     if joined.node != node.as_ref().map(|node| node.id) {
         bail!(
-            "the manager has let this machine in as another node than before: {name} is new there (`ropewalk node remove {name}`). \
-             Join again by the name that the node has by now (--name)"
+            "the manager has let this machine in as another node than before, since the one that it was is called otherwise by now, \
+             or has been removed: first `ropewalk node remove {name}` there. Called otherwise: join again by that name (--name). \
+             Removed: move {place} and the directories of its pdisks away, and join as a new machine"
         );
     }
     keys::save(&dir.path, &key, &joined.signed)?;
@@ -256,9 +283,26 @@ fn join_again(mut dir: ClusterDir, token: &Token, args: &Join) -> Result<()> {
     Ok(())
 }
 
+/// Becomes the same command with the token on standard input: the list of processes shows it for no longer than this takes.
+/// Comes back only if that fails.
+fn hide(token: &str) -> io::Error {
+    let begin = || -> io::Result<Command> {
+        let (read, mut write) = io::pipe()?;
+        write.write_all(token.as_bytes())?; // it is short: the pipe holds it
+        let mut words = env::args_os().map(|word| if word == token { STDIN.into() } else { word });
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(words.next().unwrap_or_default()).args(words).stdin(read);
+        Ok(command)
+    };
+    match begin() {
+        Ok(mut command) => command.exec(),
+        Err(error) => error,
+    }
+}
+
 /// `-`: from standard input, where no list of processes shows it.
 fn text_of(token: &str) -> Result<String> {
-    if token != "-" {
+    if token != STDIN {
         return Ok(token.to_owned());
     }
     let mut text = String::new();
@@ -345,6 +389,7 @@ fn keep(
         cipher_list: joined.cipher_list,
         manager: Addrs::new(token.managers.clone()).context("the token's managers")?,
         manager_here: false,
+        mirror: None,
         etcd: None,
         mount: None,
         nodes: joined.node.zip(addrs).map(node).into_iter().collect(),

@@ -14,8 +14,8 @@ use base::tunables::Mark;
 use lab::{
     agent::{Agent, Offer},
     builtin,
-    compare::{Change, compare},
-    plan::{Plan, PlanTargets},
+    compare::{Change, Comparison, compare},
+    plan::{Plan, PlanTargets, Step},
     report::{self, Report},
     results::{self, Results},
     run::{self, Outline, Progress},
@@ -103,12 +103,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return outline(plans, &targets);
     }
     clusters.extend(targets.dirs.iter().filter_map(|dir| mounts::of_file(dir)?.1));
-    let out = args.out.clone().unwrap_or_else(|| {
-        let ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
-        let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
-        PathBuf::from(format!("ropewalk-lab-{date}"))
-    });
+    let out = args.out.clone().unwrap_or_else(new_directory);
     let mut results = run::prepare(plans, &targets, changed_tunables(&clusters)?, &out)?;
     let ended = execute(&mut results);
     // Also of a run that was stopped: its cells were seen.
@@ -145,6 +140,13 @@ fn seen(cluster: &ClusterDir, out: &Path) {
 /// What a run's worksheet shows.
 const CHARTS: [&str; 4] =
     ["file.bytes[op]", "file.ops[latency]", "pdisk.ops[latency]", "net.sent_bytes[process]"];
+
+/// The results directory where none is named: the date, here.
+pub(super) fn new_directory() -> PathBuf {
+    let ms = SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_millis() as u64).unwrap_or_default();
+    let date: String = report::date(ms).chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
+    PathBuf::from(format!("ropewalk-lab-{date}"))
+}
 
 /// What a run would measure.
 fn outline(plans: Vec<Plan>, targets: &Targets) -> Result<()> {
@@ -185,7 +187,7 @@ fn nodes_of(cluster: &ClusterDir, writable: Vec<String>) -> Result<Agents> {
 }
 
 /// Tunables of the clusters under test that differ from their defaults.
-fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
+pub(super) fn changed_tunables(clusters: &[ClusterDir]) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for cluster in clusters {
         let tunables = link::run(async { tunables::read(&Link::new(cluster)?).await })
@@ -204,7 +206,8 @@ pub fn resume(args: &Resume) -> Result<()> {
     execute(&mut results)
 }
 
-fn execute(results: &mut Results) -> Result<()> {
+/// Runs what is not yet measured, with its progress, and writes the report; fails if something failed.
+pub(super) fn execute(results: &mut Results) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {
         if stop_signal().await.is_ok() {
@@ -241,6 +244,11 @@ fn execute(results: &mut Results) -> Result<()> {
     let report = read(&dir)?;
     let page = dir.join("report.html");
     fs::write(&page, report::html(&report)).with_context(|| format!("write {}", page.display()))?;
+    for (name, text) in report::logs(&report) {
+        let path = dir.join("logs").join(name);
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| fs::write(&path, text)).with_context(|| format!("write {}", path.display()))?;
+    }
     summary(&report);
     output::line(format!("report: {}", page.display()));
     if ended.failed > 0 {
@@ -280,6 +288,14 @@ fn summary(report: &Report) {
         })
     });
     output::table(&["PLAN", "SERIES", "BEST", "EFFICIENCY", "LIMIT"], rows.collect());
+    for series in report.plans.iter().flat_map(|plan| &plan.series) {
+        for jobs in &series.jobs {
+            output::line(format!("{}, {}:", series.series.name, Step::Nodes.count(jobs.step)));
+            report::sentences(jobs).iter().for_each(|line| output::line(format!("  {line}")));
+            let (bad, starved) = (&jobs.summary.bad, &jobs.summary.starved);
+            bad.iter().chain(starved).take(20).for_each(|line| output::line(format!("  {line}")));
+        }
+    }
 }
 
 fn read(dir: &Path) -> Result<Report> {
@@ -309,37 +325,46 @@ pub fn report(args: &ReportArgs) -> Result<()> {
 
 /// `ropewalk lab compare`; fails if something became slower.
 pub fn compare_runs(args: &CompareArgs) -> Result<()> {
-    let (before, after) = (read(&args.before)?, read(&args.after)?);
-    let comparison = compare(&before, &after);
+    let comparison = comparison(&args.before, &args.after)?;
     if args.json {
         output::json(&comparison)?;
     } else {
-        let row = |point: &lab::compare::Compared| {
-            let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
-            let by = match (point.before, point.after) {
-                (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
-                _ => String::new(),
-            };
-            vec![
-                point.plan.clone(),
-                point.series.clone(),
-                point.step.to_string(),
-                value(point.before),
-                value(point.after),
-                by,
-                format!("{:.0} %", point.threshold * 100.0),
-                format!("{:?}", point.change).to_lowercase(),
-            ]
-        };
-        let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
-        output::table(&header, comparison.points.iter().map(row).collect());
-        comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
+        print_comparison(&comparison);
     }
     if comparison.regressed() {
         let slower = comparison.points.iter().filter(|p| matches!(p.change, Change::Slower | Change::Gone));
         bail!("{} of {} points became slower or are gone", slower.count(), comparison.points.len());
     }
     Ok(())
+}
+
+/// Two directories of results, held against each other.
+pub fn comparison(before: &Path, after: &Path) -> Result<Comparison> {
+    Ok(compare(&read(before)?, &read(after)?))
+}
+
+/// Each point in a line.
+pub fn print_comparison(comparison: &Comparison) {
+    let row = |point: &lab::compare::Compared| {
+        let value = |value: Option<f64>| value.map_or("-".into(), |v| report::show(point.figure, v));
+        let by = match (point.before, point.after) {
+            (Some(a), Some(b)) if a > 0.0 => format!("{:+.1} %", (b / a - 1.0) * 100.0),
+            _ => String::new(),
+        };
+        vec![
+            point.plan.clone(),
+            point.series.clone(),
+            point.step.to_string(),
+            value(point.before),
+            value(point.after),
+            by,
+            format!("{:.0} %", point.threshold * 100.0),
+            format!("{:?}", point.change).to_lowercase(),
+        ]
+    };
+    let header = ["PLAN", "SERIES", "STEP", "BEFORE", "AFTER", "BY", "NOISE", "CHANGE"];
+    output::table(&header, comparison.points.iter().map(row).collect());
+    comparison.differences.iter().for_each(|line| output::line(format!("not the same: {line}")));
 }
 
 /// `ropewalk lab agent`.

@@ -24,8 +24,8 @@ struct MemberRow {
     /// 16 hexadecimal digits.
     member: String,
     role: String,
-    /// Number of its node, if it is a server.
-    node: Option<u32>,
+    /// Its node, if it is a server: what that is called now; null once it is removed.
+    node: Option<String>,
     /// Seconds since 1970.
     joined_s: u64,
     /// When its certificate ends, seconds since 1970.
@@ -77,7 +77,7 @@ fn row(member: &MemberInfo, map: &ClusterMap, now: u64) -> MemberRow {
         name: member.name.clone(),
         member: number(member),
         role: format!("{:?}", member.role).to_lowercase(),
-        node: member.node.map(|node| node.0),
+        node: member.node.and_then(|node| Some(map.node(node)?.name.clone())),
         joined_s: member.joined,
         certified_until_s: member.until,
         state: match member.revoked {
@@ -168,7 +168,7 @@ pub fn list(listing: &Listing) -> Result<()> {
             output::begin_of(&row.name, 24),
             row.member.clone(),
             row.role.clone(),
-            row.node.map_or("-".to_owned(), |node| node.to_string()),
+            row.node.as_deref().map_or_else(|| "-".to_owned(), |node| output::begin_of(node, 24)),
             row.state.to_owned(),
             format!("{} ago", span(row.joined_s, now)),
             format!("for {}", span(now, row.certified_until_s)),
@@ -183,11 +183,15 @@ pub fn list(listing: &Listing) -> Result<()> {
 /// `ropewalk node revoke`.
 pub fn revoke(args: &MemberName) -> Result<()> {
     let dir = args.dir.open()?;
-    let name = link::run(async {
+    let (name, node) = link::run(async {
         let link = Link::new(&dir)?;
         let members = members(&link).await?;
+        let mut node = None;
         let (id, name) = match find(&members, &args.member) {
-            Ok(member) => (member.id, format!("{} ({})", member.name, number(member))),
+            Ok(member) => {
+                node = member.node;
+                (member.id, format!("{} ({})", member.name, number(member)))
+            }
             // One that joined after the dump that the manager's store was restored from is not in the list.
             Err(error) => {
                 let digits = Some(&args.member).filter(|text| text.len() == 16);
@@ -196,9 +200,16 @@ pub fn revoke(args: &MemberName) -> Result<()> {
             }
         };
         link.manager(&MgrRequest::Revoke { member: id }).await?;
-        Ok(name)
+        let map = link.cluster().await?.map;
+        Ok((name, node.and_then(|node| Some(map.node(node)?.name.clone()))))
     })?;
     output::line(format!("{name} is shut out; to come back it joins with a new token"));
+    if let Some(node) = node {
+        output::line(format!(
+            "what node {node} holds counts as lost until then: `ropewalk health`. If it does not come back: `ropewalk pdisk fail` \
+             each of its pdisks, then `ropewalk node remove {node}`"
+        ));
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use manager::{format::store_path, store};
 use super::manager::{CACHE_BYTES, stopped};
 use crate::{
     args::Migrate,
-    cluster_dir::{ClusterDir, EtcdFile, init::host_name},
+    cluster_dir::{ClusterDir, EtcdFile, host::host_name},
     output,
 };
 
@@ -18,6 +18,12 @@ pub fn migrate(args: &Migrate) -> Result<()> {
     let path = store_path(&dir.manager_dir());
     let who = format!("`manager migrate` on {}", host_name());
     let etcd = EtcdFile::asked(&args.journal)?;
+    if let (Some(copy), Some(_)) = (&dir.file.mirror, &etcd) {
+        bail!(
+            "a copy of the store is kept in {}, which would not go there: end it first (`ropewalk manager mirror --off`)",
+            copy.display()
+        );
+    }
     let told = match (&dir.file.etcd, &etcd) {
         (None, Some(to)) => {
             let place = to.place()?;

@@ -1,7 +1,6 @@
 //! What the commands do, a file for a group of them; what they are asked by is in `args`.
 
 mod advise;
-mod advise_dumps;
 mod analytics;
 mod ask;
 mod authority;
@@ -19,6 +18,7 @@ mod locks;
 mod manager;
 mod members;
 mod migrate;
+mod mirror;
 mod mount;
 mod mount_helper;
 mod net_figures;
@@ -41,6 +41,7 @@ mod up;
 mod verify;
 mod versions;
 mod waiters;
+mod workload;
 
 pub use self::advise::Status;
 
@@ -105,6 +106,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Manager(args::Manager::Check(listing)) => manager::check(listing),
         Command::Manager(args::Manager::AcceptLoss(args)) => manager::accept_loss(args),
         Command::Manager(args::Manager::Migrate(args)) => migrate::migrate(args),
+        Command::Manager(args::Manager::Mirror(args)) => mirror::mirror(args),
+        Command::Manager(args::Manager::Promote(args)) => mirror::promote(args),
         Command::Clients(args::Clients::List(listing)) => clients::clients(listing),
         Command::Clients(args::Clients::Detach { dir, session }) => clients::detach(dir, *session),
         Command::Tokens(args) => clients::tokens(&args.listing, args.waiting),
@@ -123,6 +126,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Top(args) => top::top(args),
         Command::Analytics(args::Analytics::Query(args)) => analytics::query(args),
         Command::Analytics(args::Analytics::Export(args)) => analytics::export(args),
+        Command::Analytics(args::Analytics::Record(args)) => analytics::record(args),
+        Command::Analytics(args::Analytics::Replay(args)) => top::replay(args),
         Command::Analytics(args::Analytics::Statistics { json }) => analytics::statistics(*json),
         Command::Analytics(args::Analytics::History(listing)) => analytics::history(listing),
         Command::Analytics(args::Analytics::Serve(args)) => analytics::serve(args),
@@ -141,6 +146,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab::array(args),
         Command::Lab(args::Lab::NetFigures(args)) => net_figures::figures(args),
+        Command::Lab(args::Lab::Workload(command)) => workload::workload(command),
         Command::Lab(args::Lab::Testbed(command)) => testbed::run(command),
         Command::Netperf(command) => netperf::run(command),
         Command::Advise(args) => advise::advise(args),

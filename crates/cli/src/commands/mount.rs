@@ -68,6 +68,7 @@ pub struct Way {
     /// None: what the environment says, or the default.
     transport: Option<fuse::Transport>,
     metrics: Option<SocketAddr>,
+    names: args::Names,
 }
 
 impl Way {
@@ -79,6 +80,7 @@ impl Way {
             no_atime: args.no_atime,
             transport: Some(args.fuse_transport),
             metrics: args.metrics,
+            names: args.names,
         }
     }
 
@@ -93,6 +95,9 @@ impl Way {
         }
         if let Some(metrics) = self.metrics {
             words.extend(["--metrics".into(), metrics.to_string()]);
+        }
+        if self.names == args::Names::Ahead {
+            words.extend(["--names".into(), "ahead".into()]);
         }
         words
     }

@@ -18,8 +18,7 @@ use crate::{
 };
 
 /// What there is to say, as messages have it.
-const KNOWN: &str =
-    "ro, rw, noexec, noatime, dir=DIRECTORY, fuse_transport=auto|classic|uring, metrics=ADDRESS";
+const KNOWN: &str = "ro, rw, noexec, noatime, dir=DIRECTORY, fuse_transport=auto|classic|uring, metrics=ADDRESS, names=durable|ahead";
 
 /// What is for mount(8), systemd and the administrator, and what holds of each mount anyway.
 const PASSED_OVER: [&str; 20] = [
@@ -85,6 +84,7 @@ fn asked(args: &MountHelper) -> Result<args::Mount> {
         no_atime: false,
         fuse_transport: fuse::Transport::default(),
         metrics: None,
+        names: args::Names::default(),
     };
     for option in args.options.iter().map(|option| option.trim()) {
         let (name, value) =
@@ -102,6 +102,8 @@ fn asked(args: &MountHelper) -> Result<args::Mount> {
                 asked.fuse_transport = how.parse().map_err(anyhow::Error::msg).with_context(wrong)?;
             }
             ("metrics", Some(addr)) => asked.metrics = Some(addr.parse().with_context(wrong)?),
+            ("names", Some("durable")) => asked.names = args::Names::Durable,
+            ("names", Some("ahead")) => asked.names = args::Names::Ahead,
             ("suid" | "dev", None) => {
                 bail!(
                     "option {option:?}: set-user-id programs and devices do not work on a mount; leave it out"
@@ -143,13 +145,15 @@ mod tests {
         let plain = read("rw,_netdev,nofail,noauto,user,x-systemd.automount,comment=mine,nosuid").unwrap();
         assert!(!plain.read_only && !plain.no_exec);
         assert_eq!(plain.dir.dir.as_deref(), Some(Path::new(DEFAULT_DIR)));
-        let all =
-            read("ro,noexec,noatime,dir=/data/rope,fuse_transport=classic,metrics=127.0.0.1:9410").unwrap();
+        let all = read(
+            "ro,noexec,noatime,dir=/data/rope,fuse_transport=classic,metrics=127.0.0.1:9410,names=ahead",
+        )
+        .unwrap();
         assert!(all.read_only && all.no_exec && all.no_atime);
         assert_eq!(all.dir.dir.as_deref(), Some(Path::new("/data/rope")));
         assert_eq!(
             Way::of(&all).words().join(" "),
-            "--read-only --no-exec --no-atime --fuse-transport classic --metrics 127.0.0.1:9410"
+            "--read-only --no-exec --no-atime --fuse-transport classic --metrics 127.0.0.1:9410 --names ahead"
         );
         assert!(!read("ro,rw").unwrap().read_only && read("rw,ro").unwrap().read_only);
     }

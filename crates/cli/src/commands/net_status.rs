@@ -1,7 +1,7 @@
 //! `ropewalk net status`: who is connected to whom, a line a peer; each connection with `--details`.
 //!
-//! A process knows a peer that connected to it by a number only. It is named here by its other end: the process that says
-//! it has the same connection, seen from its side. Commands come and go and are left out.
+//! A peer is named here by its other end: the process that says it has the same connection, seen from its side; one that does
+//! not answer is called what it has said itself. Commands come and go and are left out.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,7 @@ use wire::admin::AdminRequest;
 use crate::{
     args::NetStatus,
     commands::ask::{Answer, Asked, ask_all, list, size, text},
+    link::COMMAND,
     output::{self, end_of},
 };
 
@@ -103,7 +104,11 @@ fn shown(answers: &[Answer], peer: &Value) -> bool {
     let answers_itself = || answers.iter().any(|a| a.answer.is_some() && peer["name"] == a.process);
     match list(&peer["addrs"]).is_empty() {
         false => true,
-        true => peer["role"] != "admin" && !list(&peer["connections"]).is_empty() && !answers_itself(),
+        true => {
+            !text(&peer["name"]).starts_with(COMMAND)
+                && !list(&peer["connections"]).is_empty()
+                && !answers_itself()
+        }
     }
 }
 
@@ -121,7 +126,7 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
     };
     vec![
         end_of(process, NAME_MAX),
-        end_of(&text(&peer["name"]), NAME_MAX),
+        end_of(text(&peer["name"]).split(" process ").next().unwrap_or_default(), NAME_MAX),
         count,
         protections.join(", "),
         human_size(sum("sent_bytes")),
@@ -208,8 +213,8 @@ mod tests {
                 "m:1",
                 json!([
                     { "name": "node1 process 7", "role": "server", "addrs": [], "connections": ends("m:1", "n:9") },
-                    { "name": "node0 process 8", "role": "admin", "addrs": [], "connections": ends("m:1", "c:3") },
-                    { "name": "node0 process 9", "role": "client", "addrs": [], "connections": ends("m:1", "c:4") },
+                    { "name": "a command on m process 8", "role": "admin", "addrs": [], "connections": ends("m:1", "c:3") },
+                    { "name": "a client on c process 9", "role": "client", "addrs": [], "connections": ends("m:1", "c:4") },
                     { "name": "node0 process 10", "role": "client", "addrs": [], "connections": [] },
                 ]),
             ),
@@ -225,8 +230,8 @@ mod tests {
         };
         let of_manager = [
             ("n1", false),
-            ("node0 process 8", false),
-            ("node0 process 9", true),
+            ("a command on m process 8", false),
+            ("a client on c process 9", true),
             ("node0 process 10", false),
         ];
         assert_eq!(names(&all[0]), of_manager.map(|(name, shown)| (name.to_owned(), shown)));

@@ -94,16 +94,25 @@ fn process_row(dir: &ClusterDir, process: Process, status: Option<serde_json::Va
     ProcessRow { address: process.address(), name: process.name, role: process.role, pid, status }
 }
 
+/// For a sentence.
+fn called(process: &ProcessRow) -> String {
+    match process.role {
+        "manager" => "the manager".to_owned(),
+        "nsd" => format!("the server of node {}", process.name),
+        _ => format!("mount {}", process.name),
+    }
+}
+
 /// What the processes' own words give cause to say.
 fn process_remarks(processes: &[ProcessRow]) -> Vec<String> {
     let mut remarks: Vec<String> = Vec::new();
     for p in processes {
         let Some(status) = &p.status else {
-            remarks.push(format!("{} {} does not answer at {}", p.role, p.name, p.address));
+            remarks.push(format!("{} does not answer at {}", called(p), p.address));
             continue;
         };
         if let Some(lost) = status["log_lost_lines"].as_u64().filter(|&lost| lost > 0) {
-            remarks.push(format!("{} {} could not write {lost} lines of its log", p.role, p.name));
+            remarks.push(format!("{} could not write {lost} lines of its log", called(p)));
         }
     }
     remarks

@@ -80,8 +80,8 @@ fn rows(answers: &[Answer], names: &HashMap<String, String>) -> Vec<Vec<String>>
     rows.into_iter().map(|r| r.1).collect()
 }
 
-/// The name that the cluster has for a peer: a process calls those it connected to `NODE at ADDRESS`, the others
-/// `NODE process NUMBER`.
+/// The name that the cluster has for a peer: a process calls those it connected to `NAME at ADDRESS`, the others
+/// `NAME process NUMBER`, where the name of one that it does not know is `node3`.
 fn peer_name(peer: &str, of_address: &HashMap<&str, &str>, names: &HashMap<String, String>) -> String {
     let named = |node: &str| names.get(node).map_or(node, String::as_str).to_owned();
     match (peer.split_once(" at "), peer.split_once(" process ")) {
@@ -90,7 +90,7 @@ fn peer_name(peer: &str, of_address: &HashMap<&str, &str>, names: &HashMap<Strin
             Some(name) => (*name).to_owned(),
             None => peer_name(node, of_address, names),
         },
-        (None, Some((node, number))) => format!("{} {}", named(node), end_of(number, 6)),
+        (None, Some((name, _))) => named(name),
         (None, None) => named(peer),
     }
 }
@@ -112,7 +112,7 @@ mod tests {
             "waiters": [
                 { "peer": "node3 at 127.0.0.1:31999", "service": "Manager", "class": "metadata",
                   "inode": 12345678, "state": "connection", "age_s": 0.25, "left_s": 59.75 },
-                { "peer": "node0 process 0123456789abcdef", "service": "Callback", "class": "prefetch",
+                { "peer": "a mount on c process 0123456789abcdef", "service": "Callback", "class": "prefetch",
                   "inode": 0, "state": "abandoned", "age_s": 300.0, "left_s": 0.0 },
             ],
             "serving": [{ "peer": "node2 process 00000000000000ff at 10.0.0.2:50000", "service": "Nsd", "class": "write",
@@ -135,9 +135,9 @@ mod tests {
         let names = [("node2".to_owned(), "n2".to_owned())].into();
         let rows = rows(&answers, &names);
         assert_eq!(rows.len(), 6);
-        assert_eq!(rows[0][2..4], ["node0 …bcdef", "callback prefetch: abandoned"]);
+        assert_eq!(rows[0][2..4], ["a mount on c", "callback prefetch: abandoned"]);
         assert!(rows.iter().any(|r| r[2] == "n3"), "{rows:?}");
-        assert!(rows.iter().any(|r| r[2] == "n2 …000ff"), "{rows:?}");
+        assert!(rows.iter().any(|r| r[2] == "n2"), "{rows:?}");
         let table = output::table_text(&HEAD, rows);
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }

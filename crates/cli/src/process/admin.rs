@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use anyhow::Context;
 use base::{
     stats,
     tunables::{Choice, Tunables},
@@ -13,7 +12,7 @@ use wire::{
     frame,
 };
 
-use super::{control, host, pdisks::Queues};
+use super::{control, history::History, host, pdisks::Queues};
 use crate::logging;
 
 /// What of a process is known only once it runs.
@@ -23,12 +22,16 @@ pub struct Running {
     pub queues: OnceLock<Queues>,
     /// The server.
     pub nsd: OnceLock<nsd::Server>,
+    /// The manager.
+    pub manager: OnceLock<manager::Manager>,
     /// The client.
     pub client: OnceLock<client::Client>,
     /// Its mount.
     pub mount: OnceLock<Weak<fuse::Mount<client::Client>>>,
     /// The most memory that the kernel's requests take.
     pub requests_memory: OnceLock<u64>,
+    /// What it counted, on disk.
+    pub history: History,
 }
 
 impl Running {
@@ -37,6 +40,7 @@ impl Running {
         logging::set_level(tunables.log_level().word());
         stats::set_recording(tunables.analytics());
         stats::set_history_bytes(usize::try_from(tunables.analytics_history().0).unwrap_or(usize::MAX));
+        self.history.set_bytes(tunables.analytics_disk().0);
         if let Some(client) = self.client.get() {
             client.retune(tunables);
         }
@@ -98,28 +102,17 @@ pub fn cache_bytes(tunables: &Tunables) -> u64 {
     tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
 }
 
-/// What its seconds say to a question.
-fn answer(question: &str) -> anyhow::Result<String> {
-    let question: analytics::Question = serde_json::from_str(question).context("read the question")?;
-    Ok(serde_json::to_string(&analytics::evaluate(&question)?)?)
+/// Which machine and network name space this process is on, and what that shows.
+fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let facts = advisor::host_facts(&advisor::Tree::below("/"));
+    serde_json::json!({ "machine": format!("{}/{}", boot.trim(), net.display()), "facts": facts }).to_string()
 }
 
-/// What it keeps of its seconds, and what that takes.
-fn history() -> serde_json::Value {
-    let kept = stats::kept();
-    let cost = stats::gauge("analytics_cost_millionths", &[]).get();
-    serde_json::json!({
-        "kept": kept.seconds,
-        "max": stats::SECONDS_MAX,
-        "used_bytes": kept.bytes,
-        "max_bytes": kept.bytes_max,
-        "cost_percent": cost as f64 / 1e4,
-    })
-}
-
-/// Whether it does more than look.
+/// Whether it does more than look, or tells more than of this process.
 fn is_for_admins(request: &AdminRequest) -> bool {
-    matches!(request, AdminRequest::Shutdown | AdminRequest::Prove { repair: true, .. })
+    matches!(request, AdminRequest::Shutdown | AdminRequest::Host | AdminRequest::Prove { repair: true, .. })
 }
 
 /// Answers what every process answers.
@@ -151,10 +144,11 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "version": env!("CARGO_PKG_VERSION"),
                             "statistics": stats::registry().snapshot(),
                             "memory": running.memory(),
+                            "store_remarks": running.manager.get().map(manager::Manager::store_remarks),
                             "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
-                            "history": history(),
+                            "history": running.history.status(),
                             "host": host::told(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
@@ -193,13 +187,18 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         }
                     }
                     Ok(AdminRequest::Analytics { question }) => {
-                        // Reads up to an hour of seconds: beside the tasks that serve.
-                        match tokio::task::spawn_blocking(move || answer(&question)).await {
+                        // Reads many seconds, and files: beside the tasks that serve.
+                        match tokio::task::spawn_blocking(move || running.history.answer(&question)).await {
                             Ok(Ok(json)) => Response::ok(frame::encode(&AdminReply::Json(json))),
-                            Ok(Err(error)) => Response::error(Status::BadRequest, format!("{error:#}")),
+                            Ok(Err(error)) => Response::error(Status::BadRequest, error),
                             Err(error) => Response::error(Status::Internal, error),
                         }
                     }
+                    // Reads thousands of small files, and runs programs.
+                    Ok(AdminRequest::Host) => match tokio::task::spawn_blocking(host).await {
+                        Ok(json) => Response::ok(frame::encode(&AdminReply::Json(json))),
+                        Err(error) => Response::error(Status::Internal, error),
+                    },
                     Ok(AdminRequest::Shutdown) => {
                         control::terminate(std::process::id());
                         Response::ok(frame::encode(&AdminReply::Done))

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use net::Role;
 
 use super::{admin, endpoint, joining::Door, presence::Presence, resolver, shut_out, stop::Stop, tunables};
-use crate::cluster_dir::{ClusterDir, EtcdFile, init::host_name};
+use crate::cluster_dir::{ClusterDir, EtcdFile, host::host_name};
 
 /// How long a manager waits for the store of one that was killed.
 const STORE_WAIT: Duration = Duration::from_secs(5);
@@ -30,7 +30,12 @@ async fn open_manager(dir: &ClusterDir, standby: bool) -> Result<manager::Manage
             "--standby: the manager's journal is a file, which nobody else can follow (`ropewalk manager migrate` takes it into etcd)"
         );
     }
-    let options = manager::Options { loses_unflushed: seed, journal, ..manager::Options::default() };
+    let options = manager::Options {
+        loses_unflushed: seed,
+        journal,
+        mirror: dir.mirror(),
+        ..manager::Options::default()
+    };
     let until = Instant::now() + STORE_WAIT;
     loop {
         let (path, options) = (dir.manager_dir(), options.clone());
@@ -85,6 +90,8 @@ pub async fn run(dir: &ClusterDir, presence: Presence, mut stop: Stop, standby: 
     tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let endpoint = listen(dir, standby).await?;
     let told = admin::serve_admin(&endpoint, "manager", "manager");
+    let _ = told.manager.set(manager.clone()); // it was just made
+    told.history.keep(dir, "manager", ("manager", "manager"), None);
     let running = manager.serve(&endpoint)?;
     let door = Arc::new(Door::new(dir, running.manager()));
     tokio::spawn(tell_authorities(running.manager().clone(), endpoint.clone()));

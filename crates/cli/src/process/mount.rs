@@ -43,7 +43,8 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         let own = endpoint::start_client_endpoint(dir)?;
         let running = admin::serve_admin(&own, "client", &mountpoint.display().to_string());
         tunables::follow(&own, dir, Arc::clone(&running));
-        let config = endpoint::client_config(dir, fs_name, mountpoint.display().to_string(), &own);
+        let mut config = endpoint::client_config(dir, fs_name, mountpoint.display().to_string(), &own);
+        config.tunables.names_ahead = args.names == args::Names::Ahead;
         // A session that has begun ends like that of a mount that is killed.
         let Some(client) = stop.before(endpoint::mount_client(dir, &own, config)).await else {
             told_early();
@@ -51,6 +52,9 @@ pub fn run(dir: &ClusterDir, mountpoint: &Path, args: &args::Mount) -> Result<()
         };
         let client = client?;
         let _ = running.client.set(client.clone()); // once
+        let session = client.session();
+        let called = mountpoint.display().to_string();
+        running.history.keep(dir, &name, (&called, "client"), Some((session.fs.id.0, session.session.0)));
         let options = fuse::MountOptions {
             read_only: args.read_only || client.session().read_only,
             squash: client.session().squash,

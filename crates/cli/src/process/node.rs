@@ -71,6 +71,7 @@ pub async fn run(dir: &ClusterDir, node: &NodeFile, presence: Presence, mut stop
     let endpoint = endpoint::start_endpoint(dir, Role::Server, node.id, &node.addr)?;
     let called = map.node(node.id).map_or(&node.name, |entry| &entry.name);
     let running = admin::serve_admin(&endpoint, "nsd", called);
+    running.history.keep(dir, &node.name, (called, "nsd"), None);
     let _ = running.queues.set(queues); // once
     tunables::follow(&endpoint, dir, Arc::clone(&running));
     let agent = lab_agent(dir);

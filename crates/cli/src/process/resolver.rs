@@ -8,7 +8,10 @@ use manager::Manager;
 use net::Endpoint;
 use wire::map::FsEntry;
 
-use super::endpoint::{client_config, start_client_endpoint};
+use super::{
+    admin,
+    endpoint::{client_config, start_client_endpoint},
+};
 use crate::cluster_dir::ClusterDir;
 
 /// How often it is looked for such file systems. One that was there twice is resolved: who mounts again at once
@@ -17,12 +20,17 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Bounds the waits: a mount that comes meanwhile waits for the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What its sessions are called where a mount has its mount point.
+const NAME: &str = "(resolves what a mount left)";
+
 /// How often it is looked whether all is resolved.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs until it is dropped.
 pub async fn run(dir: &ClusterDir, manager: &Manager) -> Result<()> {
     let endpoint = start_client_endpoint(dir)?;
+    // While it has a session it is asked as other mounts are.
+    admin::serve_admin(&endpoint, "client", NAME);
     let mut seen = Vec::new();
     loop {
         tokio::time::sleep(LOOK).await;
@@ -37,7 +45,7 @@ pub async fn run(dir: &ClusterDir, manager: &Manager) -> Result<()> {
 }
 
 async fn resolve(dir: &ClusterDir, endpoint: &Endpoint, manager: &Manager, fs: &FsEntry) -> Result<()> {
-    let mut config = client_config(dir, &fs.name, "(resolves what a mount left)".to_owned(), endpoint);
+    let mut config = client_config(dir, &fs.name, NAME.to_owned(), endpoint);
     config.tunables.deadline = PATIENCE;
     if manager.map().borrow().clients.iter().all(|client| client.fs != fs.id) {
         return Ok(client::resolve_unmounted(endpoint, config).await?);

@@ -7,6 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::Mutex,
 };
 
 use serde_json::Value;
@@ -19,18 +20,31 @@ pub struct Machine<'a> {
     /// Its number, from 1.
     pub host: usize,
     pub dir: PathBuf,
+    /// The build that it runs takes itself for these versions (`ROPEWALK_TEST_VERSIONS`), where they are set.
+    versions: Mutex<Option<&'static str>>,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(bed: &'a Bed, base: &Path, host: usize) -> Machine<'a> {
-        Machine { bed, host, dir: base.join(format!("h{host}")) }
+        Machine::at(bed, base.join(format!("h{host}")), host)
+    }
+
+    pub fn at(bed: &'a Bed, dir: PathBuf, host: usize) -> Machine<'a> {
+        Machine { bed, host, dir, versions: Mutex::default() }
+    }
+
+    /// Another version of the program is installed: what begins from now on is of it.
+    pub fn install(&self, versions: &'static str) {
+        *self.versions.lock().unwrap() = Some(versions);
     }
 
     pub fn run(&self, words: &[&str]) -> Output {
         let dir = self.dir.to_str().unwrap();
         // The network of the host alone: what is mounted is seen here as well.
         let net = format!("--net=/run/netns/{}", self.bed.netns(self.host));
-        Command::new("nsenter").args([&net, ROPEWALK]).args(words).args(["--dir", dir]).output().unwrap()
+        let versions = self.versions.lock().unwrap().map(|versions| ("ROPEWALK_TEST_VERSIONS", versions));
+        let mut command = Command::new("nsenter");
+        command.args([&net, ROPEWALK]).args(words).args(["--dir", dir]).envs(versions).output().unwrap()
     }
 
     pub fn ok(&self, words: &[&str]) -> String {

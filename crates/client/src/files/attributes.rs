@@ -191,6 +191,9 @@ impl Core {
             self.note_unsettled(&inode);
             return Ok(attr);
         }
+        if let Some(attr) = self.set_ahead(&inode, &change) {
+            return Ok(attr);
+        }
         let core = self.clone();
         self.carry_out(async move { core.set_at_manager(&inode, change).await }).await
     }

@@ -10,8 +10,8 @@
 //! While *all* names of a directory are kept (it was empty when the token came, or was listed to its end), any other
 //! name leads nowhere.
 //!
-//! Next: making names under a token for writing, ahead of the manager. They would be `Name`s that lead somewhere
-//! without its knowing yet, to be told before the token is given back.
+//! Names made ahead of the manager ([`super::ahead`]) are not kept here: they are made while everything is held, and told
+//! before that is given up.
 
 use std::sync::Arc;
 

@@ -53,7 +53,7 @@ impl Core {
     }
 
     /// Nothing of what was made here and is held can be on the pdisks that is not known here.
-    fn made(self: &Arc<Core>, attr: Attr) -> Attr {
+    pub(super) fn made(self: &Arc<Core>, attr: Attr) -> Attr {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
         state.born_here = state.token.mode() == TokenMode::Write;

@@ -1,6 +1,7 @@
 //! Names: what is known of directories, and changes of names.
 
 mod absent;
+pub(crate) mod ahead;
 pub(crate) mod cache;
 pub(crate) mod changing;
 pub(crate) mod directory;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{BlockIndex, OpClass, units::UNIT};
+use base::{BlockIndex, OpClass, start::Work, units::UNIT};
 use bytes::Bytes;
 use stripe::BlockMeta;
 use tokio::sync::OwnedSemaphorePermit;
@@ -119,7 +119,7 @@ impl Core {
     }
 
     /// Begins loading what is absent of units `from..to` of a block that is on the pdisks; returns what
-    /// to wait for.
+    /// to wait for. As a task of its own.
     pub fn start_load(
         self: &Arc<Core>,
         inode: &Arc<Inode>,
@@ -128,18 +128,32 @@ impl Core {
         units: UnitRange,
         class: OpClass,
     ) -> Vec<Arc<LoadWait>> {
+        let (waits, load) = self.prepare_load(inode, state, block, units, class);
+        if let Some(load) = load {
+            self.runtime.spawn(load);
+        }
+        waits
+    }
+
+    /// What to wait for, and the load of what is absent and not yet on its way: to be begun when the file is no longer locked.
+    pub fn prepare_load(
+        self: &Arc<Core>,
+        inode: &Arc<Inode>,
+        state: &mut Locked<'_>,
+        block: u64,
+        units: UnitRange,
+        class: OpClass,
+    ) -> (Vec<Arc<LoadWait>>, Option<Work>) {
         state.edit(block, |b| {
             let (mut waits, gaps) = b.loading(units.start, units.end);
-            if !gaps.is_empty() {
-                let (id, wait) = b.begin_load(gaps.clone());
-                waits.push(wait.clone());
-                let (core, inode) = (self.clone(), inode.clone());
-                let starts = b.flush_starts;
-                self.runtime.spawn(async move {
-                    core.load(inode, block, id, gaps, class, wait, starts).await;
-                });
+            if gaps.is_empty() {
+                return (waits, None);
             }
-            waits
+            let (id, wait) = b.begin_load(gaps.clone());
+            waits.push(wait.clone());
+            let (core, inode, starts) = (self.clone(), inode.clone(), b.flush_starts);
+            let load = async move { core.load(inode, block, id, gaps, class, wait, starts).await };
+            (waits, Some(Box::pin(load) as Work))
         })
     }
 

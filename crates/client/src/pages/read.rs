@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{OpClass, units::UNIT};
+use base::{OpClass, start::Work, units::UNIT};
 use bytes::Bytes;
 
 use crate::{
@@ -44,10 +44,10 @@ fn parts(offset: u64, end: u64, block_size: u64) -> Vec<Part> {
 
 enum Got {
     Bytes(Vec<Bytes>),
-    /// `coming`: all of it was on its way already.
+    /// `load` is to be begun when the file is no longer locked; without one all of it was on its way already.
     Wait {
         waits: Vec<Arc<LoadWait>>,
-        coming: bool,
+        load: Option<Work>,
     },
 }
 
@@ -84,16 +84,21 @@ impl Core {
         let mut state = inode.lock();
         let end = offset.saturating_add(len.min(READ_MAX) as u64).min(state.attr.size);
         let parts = parts(offset, end, state.block_size());
-        let mut out = Vec::with_capacity(parts.len());
+        let (mut out, mut loads) = (Vec::with_capacity(parts.len()), Vec::new());
         for part in &parts {
             let (bytes, count) = match self.part(inode, &mut state, *part) {
                 Got::Bytes(bytes) => (bytes, &self.pool.counts().hit),
-                Got::Wait { coming: true, .. } => (Vec::new(), &self.pool.counts().coming),
-                Got::Wait { .. } => (Vec::new(), &self.pool.counts().miss),
+                Got::Wait { load: None, .. } => (Vec::new(), &self.pool.counts().coming),
+                Got::Wait { load: Some(load), .. } => {
+                    loads.push(load);
+                    (Vec::new(), &self.pool.counts().miss)
+                }
             };
             count.add(u64::from(part.to - part.from));
             out.push(bytes);
         }
+        drop(state);
+        loads.into_iter().for_each(|load| self.begin(load));
         Begun { parts, out }
     }
 
@@ -120,7 +125,10 @@ impl Core {
                 }
                 match got {
                     Got::Bytes(got) => out[number] = got,
-                    Got::Wait { waits, .. } => self.wait_loads(waits).await?,
+                    Got::Wait { waits, load } => {
+                        load.into_iter().for_each(|load| self.begin(load));
+                        self.wait_loads(waits).await?;
+                    }
                 }
                 tries += 1;
                 if tries > TRIES_MAX {
@@ -146,9 +154,8 @@ impl Core {
             return Got::Bytes(bytes);
         }
         let units = part.from / UNIT as u32..part.to.div_ceil(UNIT as u32);
-        let coming = state.edit(part.block, |b| b.loading(units.start, units.end).1.is_empty());
-        let waits = self.start_load(inode, state, part.block, units, OpClass::Read);
-        Got::Wait { waits, coming }
+        let (waits, load) = self.prepare_load(inode, state, part.block, units, OpClass::Read);
+        Got::Wait { waits, load }
     }
 
     /// Bytes that are all in memory, without any wait.

@@ -7,7 +7,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use base::{OpClass, units::UNIT};
+use base::{OpClass, start::Work, units::UNIT};
 use bytes::Bytes;
 use stripe::{BlockMeta, WriteStripe};
 use tokio::sync::OwnedSemaphorePermit;
@@ -102,6 +102,7 @@ impl Core {
         let mut commit = false;
         let mut failed = None;
         let mut kept = VecDeque::new();
+        let mut begun: Vec<Work> = Vec::new();
         while kept.len() < window {
             let Some(target) = targets.pop_front() else { break };
             let Some(block) = state.block(target.block) else { continue };
@@ -116,10 +117,16 @@ impl Core {
                 } else {
                     let ticket = state.edit(target.block, |b| b.begin_flush());
                     let (core, inode, block) = (self.clone(), inode.clone(), target.block);
-                    self.runtime.spawn(async move { core.store_block(inode, block, ticket).await });
+                    begun.push(Box::pin(async move { core.store_block(inode, block, ticket).await }));
                 }
             }
             kept.push_back(target);
+        }
+        drop(state);
+        match <[Work; 1]>::try_from(begun) {
+            // Who waits for one block sends it himself.
+            Ok([one]) => self.begin(one),
+            Err(several) => several.into_iter().for_each(|work| drop(self.runtime.spawn(work))),
         }
         kept.append(targets);
         *targets = kept;
@@ -289,6 +296,8 @@ impl Core {
                 dirty = vec![Range { offset: 0, len: end }];
             }
         }
+        // Nothing is on pdisks of an inode that the manager does not know.
+        self.calls.inode_told(inode.ino).await?;
         let dirty_end = dirty.last().map_or(0, |r| r.end());
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),

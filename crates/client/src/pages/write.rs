@@ -391,6 +391,7 @@ impl Core {
         to: u64,
         data_only: bool,
     ) -> Result<(), Errno> {
+        self.calls.inode_told(inode.ino).await?;
         for _ in 0..DURABLE_TRIES {
             self.wait_settled(inode).await?;
             let (first, end) = {

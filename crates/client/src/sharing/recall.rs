@@ -111,6 +111,11 @@ impl Core {
     /// goes.
     pub(crate) async fn share(self: &Arc<Core>) {
         self.sharing.set_split();
+        // Nothing is made ahead from now on, and nobody may look before they are told. Asked again, or ended, if that fails.
+        if let Err(error) = self.calls.told().await {
+            tracing::warn!(%error, "what was made here cannot be told");
+            return;
+        }
         self.sharing.note_claim();
         self.kernel.tell(|kernel| kernel.set_shared(true)).await;
         let mut tokens = Vec::new();

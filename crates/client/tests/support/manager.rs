@@ -11,7 +11,7 @@ use std::{
 
 use base::{BlockIndex, FsId, InodeNo, PoolId, StripeId, Version};
 use client::{BoxFuture, CallError, Manager};
-use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId};
+use wire::mgr::{Attr, Change, DirEntry, Extent, FileKind, MgrError, MgrReply, MgrRequest, OpId, Timestamp};
 
 use super::{FakeBlocks, Rng};
 
@@ -31,6 +31,10 @@ struct State {
     next: u64,
     replies: BTreeMap<(u64, u16), (u64, MgrReply)>,
     pub reserved: u64,
+    /// Inode numbers granted and not used.
+    numbers: std::ops::Range<u64>,
+    /// Names made ahead, in the order in which they were told.
+    told: Vec<Vec<u8>>,
 }
 
 pub struct FakeManager {
@@ -161,6 +165,16 @@ impl FakeManager {
         Some((node.attr.size, node.attr.inline, node.blocks.keys().copied().collect()))
     }
 
+    /// Attributes of an inode.
+    pub fn attr_of(&self, ino: InodeNo) -> Attr {
+        self.state.lock().unwrap().nodes[&ino].attr.clone()
+    }
+
+    /// Names that were made ahead, in the order in which they were told.
+    pub fn told(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().told.clone()
+    }
+
     /// A file of this size with these blocks, as if it had been written.
     pub fn make(&self, name: &[u8], size: u64, blocks: impl Iterator<Item = u64>) -> InodeNo {
         let mut state = self.state.lock().unwrap();
@@ -257,24 +271,21 @@ impl FakeManager {
                 }
                 let ino = InodeNo(state.next);
                 state.next += 1;
-                let attr = Attr {
-                    ino,
-                    kind,
-                    mode,
-                    uid,
-                    gid,
-                    nlink: 1,
-                    mtime: now,
-                    ctime: now,
-                    pool: PoolId(1),
-                    block_size: self.block_size,
-                    inline: true,
-                    plain: true,
-                    ..Attr::default()
-                };
-                state.names.insert(name, ino);
-                state.nodes.insert(ino, Node { attr: attr.clone(), ..Node::default() });
-                MgrReply::Created { attr: Box::new(attr), new: true }
+                self.add(state, ino, name, (kind, mode, uid, gid, now))
+            }
+            Change::Numbers { count } => {
+                let first = InodeNo(state.next);
+                state.next += u64::from(count);
+                state.numbers = first.0..state.next;
+                MgrReply::Numbers { first, count }
+            }
+            Change::CreateAs { ino, parent, name, kind, mode, uid, gid, now, .. } => {
+                assert!(state.numbers.contains(&ino.0), "{ino} was not granted, or one above it was used");
+                assert!(state.nodes.contains_key(&parent), "{ino} has no directory");
+                assert!(!state.names.contains_key(&name), "{ino} is made twice");
+                state.numbers.start = ino.0 + 1;
+                state.told.push(name.clone());
+                self.add(state, ino, name, (kind, mode, uid, gid, now))
             }
             Change::Link { ino, name, now, .. } => {
                 let Some(node) = state.nodes.get_mut(&ino) else { return errno(2) };
@@ -350,6 +361,34 @@ impl FakeManager {
             }
             other => panic!("not asked in these tests: {other:?}"),
         }
+    }
+
+    fn add(
+        &self,
+        state: &mut State,
+        ino: InodeNo,
+        name: Vec<u8>,
+        (kind, mode, uid, gid, now): (FileKind, u16, u32, u32, Timestamp),
+    ) -> MgrReply {
+        let directory = kind == FileKind::Directory;
+        let attr = Attr {
+            ino,
+            kind,
+            mode,
+            uid,
+            gid,
+            nlink: if directory { 2 } else { 1 },
+            mtime: now,
+            ctime: now,
+            pool: PoolId(1),
+            block_size: self.block_size,
+            inline: !directory,
+            plain: true,
+            ..Attr::default()
+        };
+        state.names.insert(name, ino);
+        state.nodes.insert(ino, Node { attr: attr.clone(), ..Node::default() });
+        MgrReply::Created { attr: Box::new(attr), new: true }
     }
 
     fn attr(&self, node: &mut Node) -> MgrReply {

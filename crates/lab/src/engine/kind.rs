@@ -20,6 +20,8 @@ pub enum EngineKind {
     Pdisk,
     /// Threads of our own that write synchronously, one more each second.
     Writers,
+    /// The mixed analytics workload: jobs on real engines.
+    Analytics,
 }
 
 impl EngineKind {
@@ -36,6 +38,7 @@ impl EngineKind {
             EngineKind::Perf => params::PERF,
             EngineKind::Pdisk => params::PDISK,
             EngineKind::Writers => params::WRITERS,
+            EngineKind::Analytics => params::ANALYTICS,
         }
     }
 
@@ -44,6 +47,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => Some(("fio", "fio")),
             EngineKind::Iperf3 => Some(("iperf3", "iperf3")),
+            EngineKind::Analytics => Some(("python3", "python3")),
             EngineKind::Netperf | EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Engines: the programs that make the load. Each takes the parameters of a cell, says which it knows, and
 //! gives figures. An engine that is not installed is named with its package.
 
+mod analytics;
 mod context;
 mod fio;
 mod iperf3;
@@ -12,9 +13,15 @@ mod perf;
 pub(crate) mod process;
 mod writers;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
-use crate::cell::{Cell, Figures};
+use crate::{
+    cell::{Cell, Figures},
+    plan::Series,
+    targets::Targets,
+    workload::setup,
+};
+pub use analytics::bytes as workload_bytes;
 pub use context::{Context, EngineError, Led};
 pub use kind::EngineKind;
 pub use writers::{LEVEL_GAIN, level, patience, per_client, quantile, together};
@@ -35,7 +42,7 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::writes(params),
             EngineKind::Iperf3 | EngineKind::Netperf => false,
-            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => true,
+            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers | EngineKind::Analytics => true,
         }
     }
 
@@ -44,6 +51,7 @@ impl EngineKind {
         match self {
             EngineKind::Perf => perf::prepare(cell, context),
             EngineKind::Writers => writers::prepare(cell, context),
+            EngineKind::Analytics => analytics::prepare(cell, context),
             _ => Ok(()),
         }
     }
@@ -66,8 +74,32 @@ impl EngineKind {
             EngineKind::Perf => perf::run(cell, context),
             EngineKind::Pdisk => pdisk::run(cell, context),
             EngineKind::Writers => writers::run(cell, context),
+            EngineKind::Analytics => analytics::run(cell, context),
         }
     }
+}
+
+/// Whether what a series needs beside its program is there.
+pub fn ready(series: &Series, targets: &Targets) -> Result<(), EngineError> {
+    match series.engine {
+        EngineKind::Analytics => analytics::ready(&series.set, targets),
+        _ => Ok(()),
+    }
+}
+
+/// The programs of a series, for their versions.
+pub fn programs(series: &Series) -> Vec<&'static str> {
+    match series.engine {
+        EngineKind::Analytics => analytics::programs(&series.set),
+        engine => engine.program().map(|(program, _)| program).into_iter().collect(),
+    }
+}
+
+/// Packages beside the distribution's that a series works with, and their versions.
+pub fn packages(series: &Series, targets: &Targets) -> BTreeMap<String, String> {
+    let with = series.engine == EngineKind::Analytics && targets.workload.env.is_some();
+    let all = if with { setup::packages() } else { Vec::new() };
+    all.into_iter().map(|package| (package.name, package.version)).collect()
 }
 
 /// A program on the search path.

@@ -2,6 +2,8 @@
 
 use base::ByteSize;
 
+use crate::workload::catalogue;
+
 /// What a value may be.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
@@ -11,6 +13,10 @@ pub(super) enum Kind {
     Number(u64, u64),
     /// true or false.
     Bool,
+    /// A number with a fraction, from and to.
+    Real(f64, f64),
+    /// Names of engines of the workload, joined by commas.
+    Engines,
     /// One of these words.
     Word(&'static [&'static str]),
 }
@@ -92,6 +98,22 @@ pub(super) const WRITERS: Known = &[
     ("speed", Kind::Number(1, 1_000_000)),
 ];
 
+/// The mixed analytics workload. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.
+pub(super) const ANALYTICS: Known = &[
+    ("tests", Kind::Word(&["20", "30"])),
+    ("scale", Kind::Real(0.0, 100.0)),
+    ("seed", Kind::Number(0, u64::MAX)),
+    ("rounds", Kind::Number(1, 1000)),
+    ("share", Kind::Number(1, 16)),
+    ("concurrency", Kind::Number(1, 1024)),
+    ("engines", Kind::Engines),
+    ("dirs", Kind::Word(&["1", "3"])),
+    ("cpus", Kind::Number(1, 1024)),
+    ("memory", Kind::Size(64 << 20, 1 << 50)),
+    ("cpu_factor", Kind::Real(0.01, 10.0)),
+    ("speed", Kind::Number(1, 1_000_000)),
+];
+
 /// Whether the parameter is known and the value allowed.
 pub fn check(known: Known, key: &str, value: &str) -> Result<(), String> {
     let Some((_, kind)) = known.iter().find(|(name, _)| *name == key) else {
@@ -109,6 +131,17 @@ pub fn check(known: Known, key: &str, value: &str) -> Result<(), String> {
         Kind::Number(from, to) => match value.parse::<u64>() {
             Ok(number) if (from..=to).contains(&number) => Ok(()),
             _ => Err(format!("{value:?} is not a whole number from {from} to {to}")),
+        },
+        Kind::Real(from, to) => match value.parse::<f64>() {
+            Ok(number) if (from..=to).contains(&number) => Ok(()),
+            _ => Err(format!("{value:?} is not a number from {from} to {to}")),
+        },
+        Kind::Engines => match value.split(',').find(|name| catalogue::engine(name).is_none()) {
+            None => Ok(()),
+            Some(name) => {
+                let names: Vec<&str> = catalogue::ENGINES.iter().map(|engine| engine.name).collect();
+                Err(format!("there is no engine {name:?}; there are {}", names.join(", ")))
+            }
         },
         Kind::Bool => match value {
             "true" | "false" => Ok(()),

@@ -4,12 +4,14 @@ use serde::Serialize;
 
 use super::numbers::show;
 use crate::{
+    calibrate::Machine,
     cell::Record,
     engine,
     expect::{self, Analysis},
     plan::{Figure, Series},
     results::{PlannedRun, Run},
     verdict::{self, Verdict},
+    workload::{self, Summary},
 };
 
 /// A run, held against what its parts promise.
@@ -43,8 +45,40 @@ pub struct SeriesReport {
     pub verdict: Option<Verdict>,
     /// Payload against the counters of links and disks, a second witness.
     pub cross_check: Vec<String>,
+    /// The jobs of the workload, for each of its points.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobsReport>,
     /// The records of its points, in their order; a record with seconds in it stands for several points.
     pub records: Vec<Record>,
+}
+
+/// All jobs of the workload at one step.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct JobsReport {
+    /// Client nodes.
+    pub step: u32,
+    /// CPUs of the machine that the run may use.
+    pub cpus: u32,
+    /// Part of them that was busy.
+    pub busy: f64,
+    /// What the jobs say together.
+    pub summary: Summary,
+}
+
+/// The jobs of a series' points.
+fn jobs(records: &[Record], machine: &Machine) -> Vec<JobsReport> {
+    let of = |record: &Record| {
+        let jobs = &record.figures.as_ref().filter(|figures| !figures.jobs.is_empty())?.jobs;
+        let factor = record.cell.params.get("cpu_factor").and_then(|value| value.parse().ok()).unwrap_or(1.0);
+        let busy = record.usage.busy_cpus() / f64::from(machine.cpus.max(1));
+        Some(JobsReport {
+            step: record.cell.step,
+            cpus: machine.cpus,
+            busy,
+            summary: workload::summarise(jobs, factor),
+        })
+    };
+    records.iter().filter_map(of).collect()
 }
 
 /// Works a run out. `records` are as [`crate::results::read`] gives them.
@@ -86,9 +120,10 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
         let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
         let cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
-        let records = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
+        let records: Vec<Record> = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
+        let jobs = jobs(&records, &run.machine);
         let verdict = evidence.as_ref().map(verdict::judge);
-        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, records });
+        series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, jobs, records });
     }
     PlanReport { planned: planned.clone(), series, missing }
 }

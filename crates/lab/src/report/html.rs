@@ -7,6 +7,7 @@ use super::{
     build::{PlanReport, Report, SeriesReport},
     chart::line_chart,
     heat::heat_map,
+    jobs,
     numbers::{percent, show},
     table::table,
     words::{date, escape, limit_name},
@@ -17,7 +18,8 @@ use crate::{
     verdict::{Confidence, Limit, Verdict},
 };
 
-const STYLE: &str = include_str!("style.css");
+/// The look of every page of ours: light, dark, print.
+pub const STYLE: &str = include_str!("style.css");
 
 /// The page.
 pub fn html(report: &Report) -> String {
@@ -93,7 +95,7 @@ fn plan(page: &mut String, report: &PlanReport) {
     }
     page.push_str("</div>\n");
     if !report.missing.is_empty() {
-        page.push_str("<div class=\"missing\"><h3>Not measured</h3><ul>\n");
+        page.push_str("<div class=\"missing\"><h3>Not measured, or not right</h3><ul>\n");
         for line in report.missing.iter().take(50) {
             let _ = writeln!(page, "<li>{}</li>", escape(line));
         }
@@ -125,7 +127,11 @@ fn lasts(plan: &Plan) -> String {
     if plan.step == Step::Writers {
         return format!("One more writer each {} s", plan.seconds);
     }
-    match plan.series.iter().all(|series| series.engine == EngineKind::Perf) {
+    let all = |engine| plan.series.iter().all(|series| series.engine == engine);
+    if all(EngineKind::Analytics) {
+        return format!("Each cell lasts until all jobs have ended; a job may take {} s", plan.seconds);
+    }
+    match all(EngineKind::Perf) {
         true => "Each cell lasts until all clients have moved their amount".into(),
         false => format!("Each cell lasts {} s", plan.seconds),
     }
@@ -152,6 +158,7 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     }
     page.push_str("</div></div>\n");
     page.push_str(&table(plan, report));
+    page.push_str(&jobs::html(report));
     bounds(page, report);
     if !report.cross_check.is_empty() {
         let _ =

@@ -60,6 +60,7 @@ pub fn markdown(report: &Report) -> String {
                     point.incremental.map_or(String::new(), percent)
                 );
             }
+            text.push_str(&super::jobs::markdown(series));
         }
         for one in &plan.planned.plan.reference {
             let value = one.value.map_or(String::new(), |value| format!("{}, ", short(value).trim_end()));
@@ -73,7 +74,7 @@ pub fn markdown(report: &Report) -> String {
             );
         }
         for line in &plan.missing {
-            let _ = writeln!(text, "\nNot measured: {line}");
+            let _ = writeln!(text, "\nNot measured, or not right: {line}");
         }
     }
     text

@@ -4,16 +4,20 @@
 mod build;
 mod chart;
 mod csv;
+mod fullstimer;
 mod heat;
 mod html;
+mod jobs;
 mod markdown;
 mod numbers;
 mod table;
 mod words;
 
-pub use build::{PlanReport, Report, SeriesReport, build};
+pub use build::{JobsReport, PlanReport, Report, SeriesReport, build};
 pub use csv::csv;
-pub use html::html;
+pub use fullstimer::logs;
+pub use html::{STYLE, html};
+pub use jobs::sentences;
 pub use markdown::markdown;
 pub use numbers::{show, unit};
-pub use words::date;
+pub use words::{date, escape};

@@ -7,19 +7,10 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Milliseconds since 1970 as a date and time, UTC (the days-to-civil algorithm of Howard Hinnant).
+/// Milliseconds since 1970 as a date and time, UTC.
 pub fn date(ms: u64) -> String {
-    let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+    let text = base::when::date_time(ms / 1000);
+    format!("{} UTC", &text[..text.len() - ":00Z".len()])
 }
 
 /// A limit in a word or two.

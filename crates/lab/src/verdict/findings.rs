@@ -171,6 +171,16 @@ pub(super) fn shared(e: &Evidence, full: f64) -> Option<Finding> {
     Some((Limit::Link, vec![link.name], text))
 }
 
+/// One client node that has nothing to be held against.
+pub(super) fn no_other_node(e: &Evidence) -> Finding {
+    let text = format!(
+        "not known: {} alone, and its CPUs are not full; what else is the limit shows beside more of them, or in a second run with \
+         another part changed (`lab compare`)",
+        describe(e)
+    );
+    (Limit::NotKnown, Vec::new(), text)
+}
+
 pub(super) fn no_limit(e: &Evidence, full: f64) -> Finding {
     let (layer, height) = &e.bound;
     if layer != e.of.layer() && *height * full <= 1.0 {

@@ -90,17 +90,9 @@ impl Cluster {
     }
 
     /// The node of this name whose machine was shut out: it joins again as the same node, and its pdisks stay.
-    fn node_left(&self, name: &str) -> Result<Option<NodeId>, MgrError> {
-        let Some(there) = self.map.nodes.iter().find(|node| node.name == name) else { return Ok(None) };
-        let its = self.members.iter().filter(|(_, record)| record.node == Some(there.id));
-        let its: Vec<bool> = its.map(|(&id, _)| self.is_revoked(id)).collect();
-        match its.is_empty() || its.contains(&false) {
-            true => Ok(None),
-            false if there.session.is_some() => {
-                no(format!("the lease of {name} has not run out yet; try again in a moment"))
-            }
-            false => Ok(Some(there.id)),
-        }
+    fn node_left(&self, name: &str) -> Option<NodeId> {
+        let there = self.map.nodes.iter().find(|node| node.name == name)?;
+        self.is_left(there.id).then_some(there.id)
     }
 
     /// A machine joins; what it is, and its node. All that is wrong with a token sounds the same, but for who has its secret.
@@ -127,12 +119,17 @@ impl Cluster {
             check_rack(&asked.rack)?;
         }
         let node = match invitation.role {
-            Role::Server => Some(match self.node_left(&asked.name)? {
+            Role::Server => Some(match self.node_left(&asked.name) {
                 Some(node) => {
                     self.set_node(node, None, Some(&asked.addrs), None, step)?;
                     node
                 }
-                None => self.add_node(asked.name.clone(), &asked.addrs, step)?,
+                None => {
+                    let node = self.add_node(asked.name.clone(), &asked.addrs, step)?;
+                    // Whose answer was lost has joined twice; the certificate that it does not have is nobody's.
+                    self.revoke_node(node, step);
+                    node
+                }
             }),
             _ => None,
         };
@@ -141,8 +138,10 @@ impl Cluster {
             self.put_rack(node, &asked.rack, step);
         }
         step.notes.push(format!(
-            "a machine has joined as {:?} with token {:016x}: {:?}",
-            invitation.role, asked.token, asked.name
+            "machine {} has joined as {} (member {:016x})",
+            asked.name.escape_debug(),
+            format!("{:?}", invitation.role).to_lowercase(),
+            asked.token
         ));
         let member = MemberRecord {
             name: asked.name.clone(),

@@ -1,7 +1,9 @@
 //! Machines that have joined: until when their certificates hold, and which are worth nothing any more.
 //!
-//! Invariant: who is revoked stays so, and has no session, but for a server's, whose lease runs out: nobody speaks to it. The
-//! map tells every process who that is.
+//! Invariant: who is revoked stays so, and has no session. The map tells every process who that is, and in the same version that
+//! its pdisks do not count: who has that version asks them nothing, and who has an older one may still be answered by them, as
+//! by a pdisk that was given up as silent. The server itself has a lease until that runs out, and can do nothing with it that
+//! counts: to come back it is another process, with another session.
 
 use base::{MemberId, NodeId};
 use wire::{
@@ -106,7 +108,7 @@ impl Cluster {
         }
         let Err(at) = self.map.revoked.binary_search(&id) else { return Ok(()) };
         let name = self.members.get(&id).map_or("unknown", |record| &record.name);
-        step.notes.push(format!("the certificate of {name:?} (member {:016x}) is revoked", id.0));
+        step.notes.push(format!("the certificate of machine {name} (member {:016x}) is revoked", id.0));
         self.map.revoked.insert(at, id);
         self.bump();
         let its = self.map.clients.iter().filter(|client| client.member == id);
@@ -116,7 +118,17 @@ impl Cluster {
         for open in self.opens.extract_if(.., |open| open.member == id) {
             step.refuse(open.ticket, MgrError::NoSession);
         }
+        if let Some(node) = self.members.get(&id).and_then(|record| record.node).filter(|&n| self.is_left(n))
+        {
+            self.end_server(node, "is shut out", step);
+        }
         Ok(())
+    }
+
+    /// Whether a node's machine has joined and was shut out, and no other has come in its place.
+    pub(super) fn is_left(&self, node: NodeId) -> bool {
+        let mut its = self.members.iter().filter(|(_, record)| record.node == Some(node)).peekable();
+        its.peek().is_some() && its.all(|(&id, _)| self.is_revoked(id))
     }
 
     /// The machine of a node is a member no longer.
@@ -245,6 +257,67 @@ mod tests {
         };
         let all = [server, laptop, MemberId(0)].map(|member| own(&mut stage, member));
         assert_eq!(all, [Some([1; 32]), Some([2; 32]), None]);
+    }
+
+    /// What a server that is shut out holds does not count from that version of the map on; it comes back as another process.
+    #[test]
+    fn a_server_that_is_shut_out_is_gone_at_once() {
+        let mut stage = Stage::running(4, "2+2p");
+        let machine = joined(&mut stage, 5, Role::Server);
+        let begin = MgrRequest::RegisterServer {
+            node: NodeId(5),
+            process: Default::default(),
+            addrs: vec!["192.0.2.5:10".into()],
+            pdisks: vec![],
+        };
+        let reply = stage.ask(NOBODY, begin.clone());
+        let MgrReply::Registered { session, .. } = reply else { panic!("{reply:?}") };
+        let add = MgrRequest::PdiskAdd {
+            pdisk: base::PdiskId(9),
+            name: "m5p1".into(),
+            node: NodeId(5),
+            capacity: 1 << 30,
+            pools: vec![],
+        };
+        assert_eq!(stage.ask(NOBODY, add), MgrReply::Done);
+        assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: machine }), MgrReply::Done);
+        let map = stage.cluster.map();
+        assert_eq!(map.node(NodeId(5)).map(|node| node.session), Some(None));
+        assert_ne!(map.pdisk(base::PdiskId(9)).map(|pdisk| pdisk.state), Some(wire::map::PdiskState::Ok));
+        let renew = MgrRequest::Renew { epoch: map.epoch, pdisks: vec![] };
+        assert_eq!(stage.ask(session, renew), MgrReply::Error(MgrError::NoSession));
+        stage.asker = machine;
+        assert_eq!(stage.ask(NOBODY, begin), MgrReply::Error(MgrError::NoSession));
+        stage.asker = MemberId(0);
+        // Another machine in its place, by its name: the same node.
+        let hash = [6; 32];
+        let (limits, role) = (Limits::default(), Role::Server);
+        let invite = MgrRequest::Invite { token: 6, hash, role, expires: NOW + 60, now: NOW, limits };
+        assert_eq!(stage.ask(NOBODY, invite), MgrReply::Done);
+        let (name, addrs) = ("m5".into(), vec!["192.0.2.6:10".into()]);
+        let asked =
+            Admission { token: 6, hash, name, addrs, now: NOW, until: NOW + 900, ..Admission::default() };
+        let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
+        assert!(matches!(reply, MgrReply::Admitted { node: Some(NodeId(5)), .. }), "{reply:?}");
+        // Whoever of the former ones is shut out once more takes nothing from it.
+        assert!(!stage.cluster.is_left(NodeId(5)));
+    }
+
+    /// The answer was lost: the machine joins with another token, and the certificate that it has not got is worth nothing.
+    #[test]
+    fn who_joins_twice_is_one_member() {
+        let mut stage = Stage::running(4, "2+2p");
+        joined(&mut stage, 5, Role::Server);
+        let hash = [6; 32];
+        let (limits, role) = (Limits::default(), Role::Server);
+        let invite = MgrRequest::Invite { token: 6, hash, role, expires: NOW + 60, now: NOW, limits };
+        assert_eq!(stage.ask(NOBODY, invite), MgrReply::Done);
+        let (name, addrs) = ("m5".into(), vec!["192.0.2.5:10".into()]);
+        let asked =
+            Admission { token: 6, hash, name, addrs, now: NOW, until: NOW + 900, ..Admission::default() };
+        let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
+        assert!(matches!(reply, MgrReply::Admitted { node: Some(NodeId(5)), .. }), "{reply:?}");
+        assert_eq!(revoked(&mut stage), [true, false]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use base::NodeId;
 use wire::{
-    map::{NodeEntry, NodeRack},
+    map::{NodeEntry, NodeRack, PdiskEntry},
     mgr::{MgrError, NODE_ADDRS_MAX, NODE_NAME_MAX},
 };
 
@@ -144,7 +144,10 @@ impl Cluster {
         let Some(entry) = self.map.node(id) else { return no(format!("{id} is not in the cluster")) };
         let name = entry.name.clone();
         let pdisks = self.pdisks_on(id);
-        if !pdisks.is_empty() {
+        let is_empty =
+            |pdisk: &PdiskEntry| !pdisk.nodes.contains(&id) || self.map.pdisk_word(pdisk.id) == "replace";
+        let only_serves = self.servers.contains_key(&id) && self.map.pdisks.iter().all(is_empty);
+        if !pdisks.is_empty() && !only_serves {
             return no(format!(
                 "{name} has pdisks: {}; empty them (`ropewalk node drain {name}`, or `pdisk fail` each if they are gone), \
                  and stop the node: then they go with it",

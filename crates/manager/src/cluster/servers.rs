@@ -1,7 +1,7 @@
 //! Servers: registration, leases, acknowledgement of map versions.
 //!
-//! A server's session is in the map while its lease runs. Whoever lapses is taken out first and must
-//! register again; nothing it says under the old session counts.
+//! A server's session is in the map while its lease runs, unless it is shut out (`members.rs`). Whoever lapses is taken out
+//! first and must register again; nothing it says under the old session counts.
 //!
 //! Each map version is to be in force at all of them within a lease: at a server, that requests are admitted under it, which
 //! takes no I/O; at each of its pdisks, that nothing admitted before is under way. A server that renews and does not follow
@@ -50,17 +50,21 @@ impl Cluster {
         let lapsed: Vec<(NodeId, &str)> =
             self.servers.iter().filter_map(|(&id, server)| Some((id, why(server)?))).collect();
         for (id, why) in lapsed {
-            self.servers.remove(&id);
-            self.bump();
-            if let Some(node) = self.map.nodes.iter_mut().find(|node| node.id == id) {
-                node.session = None;
-                step.notes.push(format!("server {} ({id}) {why}", node.name));
-            }
-            self.disks
-                .values_mut()
-                .filter(|disk| disk.server == Some(id))
-                .for_each(|disk| disk.server = None);
+            self.end_server(id, why, step);
         }
+    }
+
+    /// A server is there no more.
+    pub(super) fn end_server(&mut self, id: NodeId, why: &str, step: &mut Step) {
+        if self.servers.remove(&id).is_none() {
+            return;
+        }
+        self.bump();
+        if let Some(node) = self.map.nodes.iter_mut().find(|node| node.id == id) {
+            node.session = None;
+            step.notes.push(format!("server {} ({id}) {why}", node.name));
+        }
+        self.disks.values_mut().filter(|disk| disk.server == Some(id)).for_each(|disk| disk.server = None);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]

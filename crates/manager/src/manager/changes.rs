@@ -97,7 +97,7 @@ impl Manager {
 /// tokens of its own.
 fn kept(change: &Change) -> Vec<InodeNo> {
     let mut inos = match change {
-        Change::Create { parent, .. } => vec![*parent],
+        Change::Create { parent, .. } | Change::CreateAs { parent, .. } => vec![*parent],
         Change::Link { ino, parent, .. } => vec![*ino, *parent],
         Change::Unlink { parent, expect, .. } => vec![*parent, expect.unwrap_or_default()],
         Change::Rename { parent, new_parent, expect, .. } => {
@@ -107,7 +107,10 @@ fn kept(change: &Change) -> Vec<InodeNo> {
         Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. } | Change::RemoveXattr { ino, .. } => {
             vec![*ino]
         }
-        Change::CommitWrite { .. } | Change::Deallocate { .. } | Change::Forget { .. } => Vec::new(),
+        Change::CommitWrite { .. }
+        | Change::Deallocate { .. }
+        | Change::Forget { .. }
+        | Change::Numbers { .. } => Vec::new(),
     };
     inos.retain(|ino| ino.0 > 0);
     inos

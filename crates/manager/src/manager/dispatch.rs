@@ -202,6 +202,12 @@ impl Manager {
         Ok(record.unwrap_or_default().inodes)
     }
 
+    /// What an admin should see to of the store, for people.
+    pub fn store_remarks(&self) -> Vec<String> {
+        let remarks = self.inner.store.upgrade().map(|store| store.remarks()).unwrap_or_default();
+        remarks.into_iter().map(|remark| remark.text).collect()
+    }
+
     async fn cluster_report(&self, caller: Caller) -> Result<MgrReply, MgrError> {
         let reply = self.ask(caller, MgrRequest::Cluster).await?;
         let MgrReply::Cluster(mut report) = reply else { return Ok(reply) };
@@ -216,7 +222,8 @@ impl Manager {
         let queue = keys::read::<keys::DeleteQueueRecord>(&*self.snapshot(), &keys::delete_queue_key());
         let queue = queue.map_err(read_refusal)?;
         report.deletes_pending = queue.unwrap_or_default().blocks;
-        report.store = self.inner.place.clone();
+        report.store =
+            self.inner.store.upgrade().map_or_else(|| self.inner.place.clone(), |store| store.describe());
         report.store_damage = scrub::damage(&self.inner);
         Ok(MgrReply::Cluster(report))
     }

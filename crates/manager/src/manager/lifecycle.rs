@@ -28,7 +28,7 @@ use crate::{
     keys::{self, EndingRecord},
     namespace::DirHash,
     scrub,
-    store::{JournaledStore, Place, ReplicatedStore, Snapshot, Store, StoreError},
+    store::{JournaledStore, Mirror, MirroredStore, Place, ReplicatedStore, Snapshot, Store, StoreError},
 };
 
 /// Events waiting for the cluster's task; who has more waits.
@@ -45,6 +45,8 @@ pub struct Options {
     pub loses_unflushed: Option<u64>,
     /// The journal is in etcd, and not in a file beside the table.
     pub journal: Option<Replicated>,
+    /// A copy of a store that has its journal beside it.
+    pub mirror: Option<Mirror>,
 }
 
 /// A journal in etcd.
@@ -60,7 +62,7 @@ pub struct Replicated {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 256 << 20, loses_unflushed: None, journal: None }
+        Options { cache_bytes: 256 << 20, loses_unflushed: None, journal: None, mirror: None }
     }
 }
 
@@ -96,11 +98,13 @@ impl Manager {
             return Err(ManagerError::NotFormatted { path: dir.to_owned() });
         }
         let cache = options.cache_bytes;
-        let store: Arc<dyn Store> = match &options.journal {
-            Some(Replicated { place, who, standby }) => {
+        let loses = options.loses_unflushed;
+        let store: Arc<dyn Store> = match (&options.journal, &options.mirror) {
+            (Some(Replicated { place, who, standby }), _) => {
                 Arc::new(ReplicatedStore::open(&path, cache, place, who, *standby)?)
             }
-            None => Arc::new(JournaledStore::open_as(&path, cache, options.loses_unflushed)?),
+            (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, mirror, loses)?),
+            (None, None) => Arc::new(JournaledStore::open_as(&path, cache, loses)?),
         };
         Manager::on_store(store, dir)
     }

@@ -15,6 +15,11 @@ pub fn apply(txn: &mut Txn<'_>, fs: FsContext, actor: Actor<'_>, mut change: Cha
             let new = names::NewInode { kind, mode, uid, gid, rdev, target, now };
             ns.create(parent, &name, new, existing_ok)
         }
+        Change::CreateAs { ino, parent, name, kind, mode, uid, gid, rdev, target, now } => {
+            let new = names::NewInode { kind, mode, uid, gid, rdev, target, now };
+            ns.create_as(ino, parent, &name, new)
+        }
+        Change::Numbers { count } => ns.grant_numbers(count),
         Change::Link { ino, parent, name, now } => ns.link(ino, parent, &name, now),
         Change::Unlink { parent, name, directory, open, highest, expect, now } => {
             ns.expect_names(&[(parent, &name, expect)])?;

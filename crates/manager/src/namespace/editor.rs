@@ -16,6 +16,8 @@ pub struct FsContext {
     pub fs: FsId,
     /// Hash of directory entries.
     pub hash: DirHash,
+    /// The store's last room is kept for removing: ENOSPC for new names.
+    pub full: bool,
 }
 
 /// Who changes something.

@@ -8,14 +8,16 @@ use std::ops::ControlFlow;
 use base::{BlockIndex, FsId, InodeNo, PoolId, Version};
 use libc::{EFBIG, EINVAL, EISDIR, ENOENT};
 use wire::{
-    mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, Timestamp, without_privileges},
+    mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, NUMBERS_MAX, Timestamp, without_privileges},
     strip::DeleteStrips,
 };
 
 use super::{Editor, Op, errno};
 use crate::{
     delete_queue,
-    keys::{self, BYTES_VERSION, DeleteRecord, FsRecord, Inode, body_key, inode_key},
+    keys::{
+        self, BYTES_VERSION, DeleteRecord, FsRecord, Inode, NumbersRecord, body_key, inode_key, numbers_key,
+    },
     store::{Read, open_bytes, prefix_end, seal_bytes},
 };
 
@@ -144,6 +146,36 @@ impl Editor<'_, '_> {
             ino = record.last_ino;
         })?;
         Ok(ino)
+    }
+
+    /// Grants inode numbers to the session, above all that were ever given: the record that says so is as durable as the answer.
+    pub(super) fn grant_numbers(&mut self, count: u32) -> Op<MgrReply> {
+        if !(1..=NUMBERS_MAX).contains(&count) {
+            return errno(EINVAL);
+        }
+        // What is made ahead is not refused later: there is room for those whose numbers were granted before.
+        if self.fs.full {
+            return errno(ENOSPC);
+        }
+        let mut first = InodeNo(0);
+        self.count(|record| {
+            first = InodeNo(record.last_ino.0 + 1);
+            record.last_ino.0 += u64::from(count);
+        })?;
+        let numbers = NumbersRecord { next: first, end: InodeNo(first.0 + u64::from(count)) };
+        keys::write(self.txn, numbers_key(self.actor.session), &numbers);
+        Ok(MgrReply::Numbers { first, count })
+    }
+
+    /// A number that was granted is used: it, and those below it, never are again.
+    pub(super) fn use_number(&mut self, ino: InodeNo) -> Op<()> {
+        let key = numbers_key(self.actor.session);
+        let numbers = keys::read::<NumbersRecord>(self.txn, &key)?.unwrap_or_default();
+        if !(numbers.next..numbers.end).contains(&ino) {
+            return errno(EINVAL);
+        }
+        keys::write(self.txn, key, &NumbersRecord { next: InodeNo(ino.0 + 1), ..numbers });
+        self.count(|record| record.inodes += 1)
     }
 
     pub(super) fn set_attr(&mut self, ino: InodeNo, new: NewAttr, highest: Version) -> Op<MgrReply> {

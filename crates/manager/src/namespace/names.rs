@@ -1,7 +1,7 @@
 //! Names: create, link, unlink.
 
 use base::{InodeNo, Version};
-use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
+use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM, ESTALE};
 use wire::mgr::{FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp};
 
 use super::{
@@ -55,7 +55,7 @@ impl Editor<'_, '_> {
         existing_ok: bool,
     ) -> Op<MgrReply> {
         check_name(name)?;
-        let mut dir = self.linked_dir(parent)?;
+        let dir = self.linked_dir(parent)?;
         if is_dot(name) {
             return errno(if existing_ok { EISDIR } else { EEXIST });
         }
@@ -69,6 +69,46 @@ impl Editor<'_, '_> {
                 _ => errno(EEXIST),
             };
         }
+        if self.fs.full {
+            return errno(ENOSPC);
+        }
+        let ino = self.new_ino()?;
+        self.make(ino, parent, name, new, dir)
+    }
+
+    /// See [`wire::mgr::Change::CreateAs`].
+    pub(super) fn create_as(
+        &mut self,
+        ino: InodeNo,
+        parent: InodeNo,
+        name: &[u8],
+        new: NewInode,
+    ) -> Op<MgrReply> {
+        check_name(name)?;
+        let dir = self.linked_dir(parent)?;
+        if is_dot(name) {
+            return errno(EEXIST);
+        }
+        if let Some((_, entry)) = dir::find(self.txn, &self.fs, parent, name)? {
+            if entry.ino != ino {
+                return errno(EEXIST);
+            }
+            let inode = self.get(ino)?;
+            return Ok(MgrReply::Created { attr: Box::new(inode::attr(ino, &inode)), new: true });
+        }
+        self.use_number(ino)?;
+        self.make(ino, parent, name, new, dir)
+    }
+
+    /// Makes an inode and its name, which does not exist.
+    fn make(
+        &mut self,
+        ino: InodeNo,
+        parent: InodeNo,
+        name: &[u8],
+        new: NewInode,
+        mut dir: Inode,
+    ) -> Op<MgrReply> {
         if new.kind == FileKind::Symlink {
             match new.target.len() {
                 0 => return errno(ENOENT),
@@ -81,7 +121,6 @@ impl Editor<'_, '_> {
         if is_dir && dir.nlink >= NLINK_MAX {
             return errno(EMLINK);
         }
-        let ino = self.new_ino()?;
         let mut inode = Inode {
             kind: new.kind,
             mode: if new.kind == FileKind::Symlink { 0o777 } else { new.mode & 0o7777 },
@@ -140,6 +179,7 @@ impl Editor<'_, '_> {
             FileKind::Directory => return errno(EPERM),
             _ if inode.nlink == 0 => return errno(ENOENT),
             _ if inode.nlink >= NLINK_MAX => return errno(EMLINK),
+            _ if self.fs.full => return errno(ENOSPC),
             kind => self.insert_entry(parent, name, ino, kind)?,
         }
         inode.nlink += 1;

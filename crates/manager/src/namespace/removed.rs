@@ -18,7 +18,7 @@ pub fn empty_removed(txn: &mut Txn<'_>, hash: DirHash, limit: usize) -> Op<bool>
     let inodes = first(txn, &Key::new(b'i').u32(fs.0).done(), limit)?;
     if !inodes.is_empty() {
         let actor = Actor { session: SessionId(0), who: &Who::Root, grant: Grant(0), openers: &[] };
-        let mut editor = Editor { txn, fs: FsContext { fs, hash }, actor };
+        let mut editor = Editor { txn, fs: FsContext { fs, hash, full: false }, actor };
         for key in inodes {
             let (ino, value) = (InodeNo(last_u64(&key)), editor.txn.get(&key)?.unwrap_or_default());
             match open_record::<Inode>(&key, &value) {

@@ -70,6 +70,8 @@ impl Editor<'_, '_> {
                 }
                 Ok(())
             }
+            // What a squashed machine's programs may do is asked before it is done.
+            Change::CreateAs { .. } | Change::Numbers { .. } => errno(EPERM),
             Change::Link { parent, .. } => self.may_name(*parent, &[]),
             Change::Unlink { parent, name, .. } => self.may_name(*parent, &[name]),
             Change::Rename { parent, name, new_parent, new_name, .. } => {

@@ -77,9 +77,10 @@ fn mutate_inner(
     Ok(reply.outcome)
 }
 
-/// Removes a session's record and its replies. Its orphans stay for [`collect_orphans`].
+/// Removes a session's record, its replies and its inode numbers. Its orphans stay for [`collect_orphans`].
 pub fn end_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), StoreError> {
     txn.delete(keys::session_key(session));
+    txn.delete(keys::numbers_key(session));
     let prefix = keys::reply_prefix(session);
     let mut replies = Vec::new();
     txn.scan(&prefix, &prefix_end(&prefix), &mut |key, _| {

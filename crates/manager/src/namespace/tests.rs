@@ -31,7 +31,7 @@ impl Stage {
     /// With a hash of so many bits.
     pub fn new(hash_bits: u32) -> Stage {
         let hash = DirHash::narrow([1, 2], hash_bits);
-        let fs = FsContext { fs: FS, hash };
+        let fs = FsContext { fs: FS, hash, full: false };
         let mut stage = Stage { map: BTreeMap::new(), fs, session: SessionId(0), seq: 0 };
         stage.txn(|txn| {
             let (root, counts) = new_root(PoolId(1), BLOCK as u32, NOW);
@@ -410,4 +410,64 @@ fn listing_of_20_000_entries_under_change() {
 #[ignore = "takes long: run with --ignored"]
 fn listing_of_1_000_000_entries_under_change() {
     listing_under_change(1_000_000);
+}
+
+fn made_as(ino: u64, parent: InodeNo, name: &[u8], kind: FileKind) -> Change {
+    let (ino, name, target, now) = (InodeNo(ino), name.to_vec(), Vec::new(), NOW);
+    Change::CreateAs { ino, parent, name, kind, mode: 0o755, uid: 1, gid: 2, rdev: 0, target, now }
+}
+
+/// A session uses each number that it was granted once, whatever happens in between; and nobody else does.
+#[test]
+fn numbers_that_were_granted_are_used_once() {
+    let mut stage = Stage::new(56);
+    let refused = |outcome| assert_eq!(outcome, Err(MgrError::Errno(EINVAL)));
+    refused(stage.change(made_as(2, InodeNo::ROOT, b"none granted", FileKind::File)));
+    for count in [0, wire::mgr::NUMBERS_MAX + 1] {
+        refused(stage.change(Change::Numbers { count }));
+    }
+    let granted = stage.change(Change::Numbers { count: 4 });
+    assert_eq!(granted, Ok(MgrReply::Numbers { first: InodeNo(2), count: 4 }));
+    let made = stage.change(made_as(3, InodeNo::ROOT, b"d", FileKind::Directory)).unwrap();
+    let MgrReply::Created { attr, new: true } = &made else { panic!("{made:?}") };
+    assert_eq!((attr.ino, stage.attr(InodeNo(3)).as_ref()), (InodeNo(3), Some(&**attr)));
+    // Said again, under a number of its own too, it is what was made.
+    let again = OpId { slot: 0, seq: stage.seq };
+    assert_eq!(stage.repeat(again, made_as(3, InodeNo::ROOT, b"d", FileKind::Directory)), Ok(made.clone()));
+    assert_eq!(stage.change(made_as(3, InodeNo::ROOT, b"d", FileKind::Directory)), Ok(made));
+    let other = stage.change(made_as(4, InodeNo::ROOT, b"d", FileKind::File));
+    assert_eq!(other, Err(MgrError::Errno(EEXIST)));
+    // Neither it nor what is below, also when it is gone.
+    refused(stage.change(made_as(2, InodeNo(3), b"f", FileKind::File)));
+    refused(stage.change(made_as(3, InodeNo(3), b"f", FileKind::File)));
+    refused(stage.change(made_as(6, InodeNo(3), b"f", FileKind::File)));
+    assert!(stage.change(made_as(4, InodeNo(3), b"f", FileKind::File)).is_ok());
+    let unlink = Change::Unlink {
+        parent: InodeNo(3),
+        name: b"f".to_vec(),
+        directory: false,
+        open: false,
+        highest: Version::default(),
+        expect: None,
+        now: NOW,
+    };
+    stage.change(unlink).unwrap();
+    refused(stage.change(made_as(4, InodeNo(3), b"f", FileKind::File)));
+    // Numbers that the manager gives by itself are others.
+    let (parent, name, kind, target) = (InodeNo::ROOT, b"own".to_vec(), FileKind::File, Vec::new());
+    let (mode, uid, gid, rdev, now, existing_ok) = (0o644, 0, 0, 0, NOW, false);
+    let own = Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now, existing_ok };
+    let Ok(MgrReply::Created { attr, .. }) = stage.change(own) else { panic!() };
+    assert_eq!(attr.ino, InodeNo(6));
+    // Another session has none of them, and the next grant ends the first.
+    let (first, seq) = (stage.session, stage.seq);
+    stage.begin_session(6);
+    refused(stage.change(made_as(5, InodeNo(3), b"f", FileKind::File)));
+    (stage.session, stage.seq) = (first, seq);
+    let granted = stage.change(Change::Numbers { count: 1 });
+    assert_eq!(granted, Ok(MgrReply::Numbers { first: InodeNo(7), count: 1 }));
+    refused(stage.change(made_as(5, InodeNo(3), b"f", FileKind::File)));
+    assert!(stage.change(made_as(7, InodeNo(3), b"f", FileKind::File)).is_ok());
+    stage.txn(|txn| end_session(txn, first)).unwrap();
+    assert!(!stage.map.contains_key(&keys::numbers_key(first)));
 }

@@ -1,8 +1,9 @@
 //! The files of a store: their names beside the table's, and why one is refused.
 
 use std::{
-    fs::{File, OpenOptions},
-    io,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -40,4 +41,23 @@ pub(super) fn needed(path: &Path) -> io::Result<File> {
         }
         _ => error,
     })
+}
+
+/// A number that nobody else has, not 0.
+pub(super) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+/// Puts a small file in place of another, durably: whatever ends this, the one or the other is there.
+pub(super) fn write_durably(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    out.write_all(text.as_bytes())?;
+    out.sync_all()?;
+    fs::rename(&new, path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -21,6 +21,15 @@ pub trait Read {
 /// A consistent view of what was committed when it was taken.
 pub type Snapshot = Arc<dyn Read + Send + Sync>;
 
+/// Something of a store that an admin should see to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remark {
+    /// What is not as it should be; the same as long as that lasts.
+    pub what: &'static str,
+    /// The same in full, as it is now, with the remedy.
+    pub text: String,
+}
+
 /// A store.
 pub trait Store: Send + Sync + 'static {
     /// The state of the last commit.
@@ -45,6 +54,14 @@ pub trait Store: Send + Sync + 'static {
     /// Looks whether it can still commit. An error: it cannot, and the manager stops.
     fn tend(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+    /// Whether what is left of its room is kept for removing: no new names are made.
+    fn is_full(&self) -> bool {
+        false
+    }
+    /// What an admin should see to.
+    fn remarks(&self) -> Vec<Remark> {
+        Vec::new()
     }
     /// The manager stops: nothing waits any more for what is not there.
     fn end_waits(&self) {}

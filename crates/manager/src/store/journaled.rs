@@ -42,6 +42,8 @@ const RECENT_MAX: usize = if cfg!(test) { 24 } else { 1024 };
 pub struct JournaledStore {
     table: RedbStore,
     state: Mutex<State>,
+    /// The journal's last record when it was opened, with its number, if the table did not have it.
+    tail: Mutex<Option<(u64, Changes)>>,
 }
 
 struct State {
@@ -93,7 +95,11 @@ impl JournaledStore {
         let (journal, mark) = (journal_path(path), mark_path(path));
         match table.mark().map_err(damaged)? {
             None => Err(refused(path, &invalid("does not say which journal belongs to it"))),
-            Some(Mark { journal: 0, .. }) => JournaledStore::begin(table, path, loses),
+            Some(of) if of.journal == 0 => JournaledStore::begin(table, of.applied, path, loses),
+            Some(Mark { etcd: Some(_), .. }) => {
+                let text = "has its journal in etcd: `ropewalk manager migrate`, given again as it was begun, says where";
+                Err(refused(path, &io::Error::other(text)))
+            }
             Some(of) => {
                 let acked = needed(&mark).and_then(|file| Ok((mark::read(&file)?, medium(file, loses)?)));
                 let (acked, mark_file) = acked.map_err(|error| refused(&mark, &error))?;
@@ -116,25 +122,32 @@ impl JournaledStore {
         }
     }
 
-    /// The first journal and mark of a table.
-    fn begin(table: RedbStore, path: &Path, loses: Option<u64>) -> Result<JournaledStore, StoreError> {
+    /// The first journal and mark of a table, or those after one that it has taken whole, up to a number.
+    fn begin(
+        table: RedbStore,
+        applied: u64,
+        path: &Path,
+        loses: Option<u64>,
+    ) -> Result<JournaledStore, StoreError> {
         let (journal, mark) = (journal_path(path), mark_path(path));
         let acked = match File::open(&mark) {
             Ok(file) => mark::read(&file).map_err(|error| refused(&mark, &error))?,
             Err(_) => None,
         };
-        if let Some(acked) = acked.filter(|acked| acked.number > 0) {
+        if let Some(acked) = acked.filter(|acked| acked.number > applied) {
             let text = format!(
-                "is as it was made, and {} says that {} commits followed",
+                "is as it was {}, and {} says that {} commits followed",
+                if applied == 0 { "made" } else { "when its last journal ended" },
                 mark.display(),
-                acked.number
+                acked.number - applied
             );
             return Err(refused(path, &invalid(text)));
         }
         let anew = |path: &Path, bytes| {
             anew(path, bytes).and_then(|file| medium(file, loses)).map_err(|error| refused(path, &error))
         };
-        let store = JournaledStore::start(table, anew(&journal, JOURNAL_BYTES)?, anew(&mark, mark::BYTES)?);
+        let (journal_file, mark_file) = (anew(&journal, JOURNAL_BYTES)?, anew(&mark, mark::BYTES)?);
+        let store = JournaledStore::start(table, applied, journal_file, mark_file);
         let store = store.map_err(|error| refused(&journal, &error))?;
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
@@ -151,7 +164,9 @@ impl JournaledStore {
     ) -> Result<JournaledStore, StoreError> {
         let failed = |error: io::Error| refused(Path::new("journal"), &error);
         match table.mark()?.ok_or_else(|| failed(invalid("no mark")))? {
-            Mark { journal: 0, .. } => JournaledStore::start(table, journal, mark).map_err(failed)?.marked(),
+            Mark { journal: 0, applied, .. } => {
+                JournaledStore::start(table, applied, journal, mark).map_err(failed)?.marked()
+            }
             of => {
                 let acked = mark::read(&*mark).map_err(failed)?.filter(|acked| acked.journal == of.journal);
                 let acked = acked.ok_or_else(|| failed(invalid("no acknowledged commit")))?;
@@ -163,20 +178,21 @@ impl JournaledStore {
     /// With a new journal, of which the table does not know yet.
     fn start(
         table: RedbStore,
+        applied: u64,
         journal: Box<dyn Medium>,
         mark: Box<dyn Medium>,
     ) -> io::Result<JournaledStore> {
         let mut id = [0; 8];
         io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut id)?;
         // 0 is that of no journal.
-        let journal = Journal::create(journal, u64::from_le_bytes(id).max(1), 0)?;
+        let journal = Journal::create(journal, u64::from_le_bytes(id).max(1), applied)?;
         let mark = MarkFile::create(mark, journal.acked())?;
         Ok(JournaledStore::with(table, journal, mark))
     }
 
     fn with(table: RedbStore, journal: Journal, mark: MarkFile) -> JournaledStore {
         let state = State { journal, mark, recent: Recent::default(), base: None };
-        JournaledStore { table, state: Mutex::new(state) }
+        JournaledStore { table, state: Mutex::new(state), tail: Mutex::default() }
     }
 
     /// Writes the new journal's identity into the table: from now on the table is nothing without it.
@@ -202,10 +218,40 @@ impl JournaledStore {
         let store = JournaledStore::with(table, journal, mark);
         {
             let state = &mut *store.state();
+            *store.tail.lock() = changes.last().map(|changes| (state.journal.last(), changes.clone()));
             changes.into_iter().for_each(|changes| state.recent.push(changes));
             store.settle(state, state.journal.last(), true).map_err(io::Error::other)?;
         }
         Ok(store)
+    }
+
+    /// Gives a table that is a copy of another store's, up to a number, the journal and mark to go on with beside that one's.
+    pub(super) fn continue_as(table: RedbStore, path: &Path, id: u64, last: u64) -> Result<(), StoreError> {
+        table.commit_marked(&Changes::new(), Mark { journal: id, applied: last, etcd: None }, true)?;
+        let (journal, mark) = (journal_path(path), mark_path(path));
+        let file = anew(&journal, JOURNAL_BYTES).and_then(|file| Journal::create(Box::new(file), id, last));
+        let acked = file.map_err(|error| refused(&journal, &error))?.acked();
+        let file = anew(&mark, mark::BYTES).and_then(|file| MarkFile::create(Box::new(file), acked));
+        file.map(drop).map_err(|error| refused(&mark, &error))
+    }
+
+    /// Which journal it has, and the number of the last commit.
+    pub(super) fn position(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.journal.id(), state.journal.last())
+    }
+
+    /// A snapshot, and the number of the last commit in it.
+    pub(super) fn snapshot_at(&self) -> Result<(Snapshot, u64), StoreError> {
+        let state = self.state();
+        // None only after a failed commit.
+        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
+        Ok((state.recent.above(base), state.journal.last()))
+    }
+
+    /// See [`JournaledStore::tail`]; once.
+    pub(super) fn take_tail(&self) -> Option<(u64, Changes)> {
+        self.tail.lock().take()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -216,7 +262,7 @@ impl JournaledStore {
     /// The table takes what is held in memory, which is everything up to the number `applied`. Durably: the journal
     /// begins anew.
     fn settle(&self, state: &mut State, applied: u64, durable: bool) -> Result<(), StoreError> {
-        let mark = Mark { journal: state.journal.id(), applied, crc: 0 };
+        let mark = Mark { journal: state.journal.id(), applied, etcd: None };
         // Before the commit, so that the pages it replaces can be used again.
         state.base = None;
         self.table.commit_marked(&state.recent.merged(), mark, durable)?;
@@ -248,10 +294,7 @@ impl Drop for JournaledStore {
 
 impl Store for JournaledStore {
     fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let state = self.state();
-        // None only after a failed commit.
-        let base = state.base.clone().map_or_else(|| self.table.snapshot(), Ok)?;
-        Ok(state.recent.above(base))
+        Ok(self.snapshot_at()?.0)
     }
 
     fn commit(&self, changes: &Changes) -> Result<(), StoreError> {

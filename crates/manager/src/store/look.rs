@@ -51,10 +51,13 @@ impl Look {
             }
         };
         let Some(of) = of.filter(|of| of.journal != 0) else {
-            if !former && (of.is_none() || acked.is_some_and(|acked| acked.number > 0)) {
+            if !former
+                && (of.is_none() || acked.is_some_and(|acked| acked.number > of.unwrap_or_default().applied))
+            {
                 let error = invalid("is older than its journal, or does not know it");
                 look.problems.push(named(path, error));
             }
+            look.last = of.unwrap_or_default().applied;
             return Ok(look);
         };
         look.last = of.applied;
@@ -63,7 +66,7 @@ impl Look {
             let error = invalid("does not say which commit of this store was acknowledged last");
             look.problems.push(named(&mark_file, error));
         }
-        if of.crc != 0 {
+        if of.etcd.is_some() {
             // Its journal is in etcd, and not looked at.
             let ahead = known.map_or(0, |acked| acked.number.saturating_sub(of.applied));
             if ahead > 0 {

@@ -20,6 +20,7 @@ mod mark;
 mod medium;
 #[cfg(test)]
 pub(crate) mod memory;
+mod mirror;
 mod recent;
 mod record;
 mod redb;
@@ -34,9 +35,10 @@ pub use self::{
     dump::{Damaged, dump, restore},
     error::StoreError,
     files::{journal_path, mark_path},
-    interface::{Changes, Read, Snapshot, Store, Visit, prefix_end},
+    interface::{Changes, Read, Remark, Snapshot, Store, Visit, prefix_end},
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
+    mirror::{Mirror, MirroredStore},
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     replicated::{BadPlace, Place, ReplicatedStore, to_etcd, to_file},

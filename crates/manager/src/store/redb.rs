@@ -25,8 +25,8 @@ use super::{
 };
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("ropewalk");
-/// Under 0 the journal's identity, 0 before it has one; under 1 the number of the last change that the table holds; under 2
-/// the CRC in its record, if the journal is in etcd.
+/// Under 0 the journal's identity, 0 before it has one; under 1 the number of the last change that the table holds; under 2,
+/// if the journal is in etcd, the CRC in its record, 0 before there is one.
 const MARK: TableDefinition<'static, u8, u64> = TableDefinition::new("journal");
 
 /// Keys on one side of another that surely reach beyond its page: one takes at least 8 bytes of the 4096.
@@ -41,8 +41,8 @@ pub struct Mark {
     pub journal: u64,
     /// Number of the last change applied.
     pub applied: u64,
-    /// The CRC in its record; 0 if there is none, or it is not kept.
-    pub crc: u32,
+    /// The journal is in etcd: the CRC in its record, 0 if there is none.
+    pub etcd: Option<u32>,
 }
 
 /// Reads the file's blocks round the engine.
@@ -138,8 +138,8 @@ impl RedbStore {
         };
         let get = |key: u8| table.get(key).map(|value| value.map(|value| value.value()));
         let (journal, applied) = (get(0).map_err(|e| failed(&e))?, get(1).map_err(|e| failed(&e))?);
-        let crc = get(2).map_err(|e| failed(&e))?.unwrap_or_default() as u32;
-        Ok(journal.zip(applied).map(|(journal, applied)| Mark { journal, applied, crc }))
+        let etcd = get(2).map_err(|e| failed(&e))?.map(|crc| crc as u32);
+        Ok(journal.zip(applied).map(|(journal, applied)| Mark { journal, applied, etcd }))
     }
 
     /// Commits `changes` with their mark; `durable`: they and all before them survive a power cut when this returns.
@@ -199,9 +199,9 @@ impl RedbStore {
             let mut table = write.open_table(MARK).map_err(|e| failed(&e))?;
             table.insert(0, mark.journal).map_err(|e| failed(&e))?;
             table.insert(1, mark.applied).map_err(|e| failed(&e))?;
-            match mark.crc {
-                0 => drop(table.remove(2).map_err(|e| failed(&e))?),
-                crc => drop(table.insert(2, u64::from(crc)).map_err(|e| failed(&e))?),
+            match mark.etcd {
+                None => drop(table.remove(2).map_err(|e| failed(&e))?),
+                Some(crc) => drop(table.insert(2, u64::from(crc)).map_err(|e| failed(&e))?),
             }
         }
         Ok(write)

@@ -13,12 +13,14 @@ pub struct Txn<'a> {
     base: &'a dyn Read,
     batch: Changes,
     op: Changes,
+    /// Of keys and values that joined the batch.
+    bytes: usize,
 }
 
 impl<'a> Txn<'a> {
     /// No changes yet.
     pub fn new(base: &'a dyn Read) -> Txn<'a> {
-        Txn { base, batch: Changes::new(), op: Changes::new() }
+        Txn { base, batch: Changes::new(), op: Changes::new(), bytes: 0 }
     }
     /// Sets a key, in the running operation.
     pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
@@ -30,6 +32,8 @@ impl<'a> Txn<'a> {
     }
     /// The running operation succeeded: it joins the batch.
     pub fn keep(&mut self) {
+        let len = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
+        self.bytes += self.op.iter().map(len).sum::<usize>();
         self.batch.append(&mut self.op);
     }
     /// The running operation failed: it never was.
@@ -39,6 +43,10 @@ impl<'a> Txn<'a> {
     /// Whether nothing is to be committed.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
+    }
+    /// Bytes that joined the batch, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
     /// The batch.
     pub fn into_changes(self) -> Changes {

@@ -89,6 +89,7 @@ fn records() -> Records {
     for (slot, outcome) in [(1, Ok(MgrReply::Done)), (2, Err(MgrError::NoSession))] {
         put(&mut all, keys::reply_key(session, slot), ReplyRecord { seq: 8, outcome });
     }
+    put(&mut all, keys::numbers_key(session), keys::NumbersRecord { next: ino, end: InodeNo(ino.0 + 9) });
     put(&mut all, keys::ending_key(fs), EndingRecord { unresolved: true, fence: None });
     put(&mut all, keys::config_key("leaseDuration"), ConfigRecord { value: "10s".into() });
     put(&mut all, keys::fs_key(fs), FsRecord { last_ino: ino, inodes: 2 });

@@ -120,6 +120,6 @@ impl PeerId {
 
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {} process {:016x} at {}", self.role, self.node, self.process, self.addr)
+        write!(f, "{} at {}", self.group.name(), self.addr)
     }
 }

@@ -194,7 +194,8 @@ impl Conn {
     }
 
     pub(crate) fn peer_name(&self) -> String {
-        format!("{} process {:016x} at {}", self.peer.node, self.peer.process, self.remote)
+        let called = self.core.names.of(self.peer.node, &self.peer.name);
+        format!("{called} process {:016x} at {}", self.peer.process, self.remote)
     }
 
     /// Queues a frame and sends as much as the socket takes. With `later` the writer task sends it,

@@ -39,14 +39,14 @@ const BESIDE: [(Duration, usize); 5] = [
 /// Why a connection could not be made.
 #[derive(Debug, Error)]
 pub(crate) enum DialError {
-    #[error("connect to {addr}: {source}")]
-    Connect { addr: SocketAddr, source: std::io::Error },
-    #[error("connect to {addr}: no answer within {limit:?}")]
-    Timeout { addr: SocketAddr, limit: Duration },
-    #[error("handshake with {addr}: {source}")]
-    Handshake { addr: SocketAddr, source: HandshakeError },
-    #[error("{addr} refuses this node: {reason}")]
-    Refused { addr: SocketAddr, reason: String },
+    #[error("connect to {at}: {source}")]
+    Connect { at: String, source: std::io::Error },
+    #[error("connect to {at}: no answer within {limit:?}")]
+    Timeout { at: String, limit: Duration },
+    #[error("handshake with {at}: {source}")]
+    Handshake { at: String, source: HandshakeError },
+    #[error("{at} refuses this process: {reason}")]
+    Refused { at: String, reason: String },
     /// It was to be made together with one that failed.
     #[error("{text}")]
     Beside { text: String },
@@ -75,10 +75,21 @@ pub(crate) async fn attempt(
 ) {
     let result = race(&group, lane, addr, limit(&group, again)).await;
     if let Err(error) = &result {
-        tracing::info!("{error}");
+        tell(&group, rail, error);
     }
     let result = result.map(|(socket, accepted)| Dialed { socket, accepted });
     ended(&services, &group, lane, rail, result);
+}
+
+/// Logs why an attempt failed: a refusal, which needs a person, as a warning, and again only when it is another one.
+pub(crate) fn tell(group: &Group, rail: usize, error: &DialError) {
+    let text = error.to_string();
+    let known = || group.lock_plan().rails().get(rail).is_some_and(|rail| rail.error.as_ref() == Some(&text));
+    match error {
+        DialError::Refused { .. } if known() => tracing::debug!("{text}"),
+        DialError::Refused { .. } => tracing::warn!("{text}"),
+        _ => tracing::info!("{text}"),
+    }
 }
 
 /// Connects from whatever port. Where several ways lead to the peer and one is dead, an attempt on it hangs
@@ -90,6 +101,7 @@ pub(crate) async fn race(
     limit: Duration,
 ) -> Result<(Socket, Accepted), DialError> {
     let began = Instant::now();
+    let timeout = || DialError::Timeout { at: group.core.names.at(addr), limit };
     let mut attempts = JoinSet::new();
     let (mut beside, mut begin) = (BESIDE.into_iter(), 1);
     loop {
@@ -117,8 +129,8 @@ pub(crate) async fn race(
             (Ok(Some(made)), _) => return Ok(made),
             // All have ended: it is refused, or gone.
             (Ok(None), Some(error)) => return Err(error),
-            (Ok(None), None) => return Err(DialError::Timeout { addr, limit }),
-            (Err(_), _) if began.elapsed() >= limit => return Err(DialError::Timeout { addr, limit }),
+            (Ok(None), None) => return Err(timeout()),
+            (Err(_), _) if began.elapsed() >= limit => return Err(timeout()),
             (Err(_), _) => {}
         }
     }
@@ -135,19 +147,17 @@ pub(crate) async fn connect(
     let core = &group.core;
     let began = Instant::now();
     let connected = tokio::time::timeout(limit, socket::connect(addr, from)).await;
-    let failed = |source| DialError::Connect { addr, source };
-    let stream = connected.map_err(|_| DialError::Timeout { addr, limit })?.map_err(failed)?;
+    let at = || core.names.at(addr);
+    let failed = |source| DialError::Connect { at: at(), source };
+    let stream = connected.map_err(|_| DialError::Timeout { at: at(), limit })?.map_err(failed)?;
     socket::configure(&stream, core.config.heartbeat_timeout).map_err(failed)?;
     let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
     handshake::connect(core, stream, lane, left).await.map_err(|source| match source {
-        HandshakeError::Refused(reason) => {
-            tracing::warn!(peer = %addr, "the peer refuses this node: {reason}");
-            DialError::Refused { addr, reason }
-        }
+        HandshakeError::Refused(reason) => DialError::Refused { at: at(), reason },
         HandshakeError::OtherVersion | HandshakeError::NoCommonVersion(_) => {
             let reason = source.to_string();
             refused::note(core, addr, &source);
-            DialError::Refused { addr, reason }
+            DialError::Refused { at: at(), reason }
         }
         source => {
             if matches!(
@@ -156,7 +166,7 @@ pub(crate) async fn connect(
             ) {
                 refused::note(core, addr, &source);
             }
-            DialError::Handshake { addr, source }
+            DialError::Handshake { at: at(), source }
         }
     })
 }
@@ -181,7 +191,7 @@ pub(crate) fn ended(
         accepted.addresses.iter().filter(passable).for_each(|&a| plan.add_rail(a));
         start::run(services, group, socket, Some(rail), &accepted).map_err(|source| {
             let addr = plan.rails().get(rail).map_or(group.addrs[0], |r| r.addr);
-            DialError::Connect { addr, source }
+            DialError::Connect { at: group.core.names.at(addr), source }
         })
     });
     if let Err(error) = started {

@@ -148,10 +148,11 @@ impl Group {
     /// For messages.
     pub(crate) fn name(&self) -> String {
         let identity = self.lock().identity.clone();
+        let called = |i: &Identity| self.core.names.of(i.node, &i.name);
         match (identity, self.addrs.first()) {
-            (Some(i), Some(addr)) => format!("{} at {addr}", i.node),
-            (Some(i), None) => format!("{} process {:016x}", i.node, i.process),
-            (None, Some(addr)) => addr.to_string(),
+            (Some(i), Some(addr)) => format!("{} at {addr}", called(&i)),
+            (Some(i), None) => format!("{} process {:016x}", called(&i), i.process),
+            (None, Some(&addr)) => self.core.names.at(addr),
             (None, None) => "unknown peer".to_owned(),
         }
     }

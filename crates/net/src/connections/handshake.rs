@@ -31,6 +31,7 @@ use crate::{
     },
     core::Core,
     links::choose::Path,
+    names,
 };
 
 /// Longest body of a message of the handshake.
@@ -40,8 +41,8 @@ const REASON_READ: Duration = Duration::from_secs(1);
 /// Most addresses taken from a peer.
 const ADDRESSES_MAX: usize = 64;
 
-const REVOKED: &str =
-    "its certificate has been revoked; a machine that is to be a member again joins with a new token";
+const REVOKED: &str = "its machine's certificate has been revoked; to be a member again the machine joins with a new token (`ropewalk node token`, \
+     `ropewalk join`)";
 
 /// Who the handshake has proven to be at the other end.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub(crate) struct Identity {
     pub node: NodeId,
     pub process: u64,
     pub role: Role,
+    /// What it says that people call it.
+    pub name: Arc<str>,
     /// As which member it has proven that: no two processes are one that are different ones.
     pub member: MemberId,
     /// By what it has proven that.
@@ -105,6 +108,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         capabilities: if bears(list, Protection::AuthOnly) { AUTHONLY } else { 0 },
         build: config.build,
         clear: bears(list, Protection::Empty).then_some(seen),
+        name: parting::own_name(core),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
     let welcome = match receive(&socket).await? {
@@ -123,6 +127,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             build,
             addresses,
             clear,
+            name,
         } => {
             is_its(core, &shown.member, role, node).map_err(HandshakeError::Refusing)?;
             let protection = match (clear, capabilities & AUTHONLY) {
@@ -136,8 +141,8 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
             }
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let session = SessionId(0);
-            let (member, shown) = (shown.member.id, Arc::new(shown));
-            let peer = Identity { node, process, role, member, shown, session, build };
+            let (member, shown, name) = (shown.member.id, Arc::new(shown), names::shown(&name).into());
+            let peer = Identity { node, process, role, name, member, shown, session, build };
             let accepted = Accepted {
                 peer,
                 lane,
@@ -274,14 +279,18 @@ async fn welcome(
             build: config.build,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
             clear: protection == Protection::Empty,
+            name: parting::own_name(core),
         },
         Err(reason) => Welcome::Refused { reason: reason.clone() },
     };
     send(socket, FrameKind::Welcome, &welcome).await?;
-    verdict.map_err(HandshakeError::Refusing)?;
-    let Introduction { node, process, role, session, lane, conns_max, window, build, .. } = introduction;
-    let (member, shown) = (shown.member.id, Arc::new(shown));
-    let peer = Identity { node, process, role, member, shown, session, build };
+    let Introduction { node, process, role, session, lane, conns_max, window, build, name, .. } =
+        introduction;
+    let name = names::shown(&name);
+    verdict
+        .map_err(|reason| HandshakeError::Refusing(format!("{}: {reason}", core.names.of(node, &name))))?;
+    let (member, shown, name) = (shown.member.id, Arc::new(shown), name.into());
+    let peer = Identity { node, process, role, name, member, shown, session, build };
     let accepted = Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None, choice, own };
     Ok((accepted, protection))
 }

@@ -10,10 +10,8 @@ use wire::version::Span;
 use crate::{
     connections::{handshake_error::HandshakeError, socket::Socket},
     core::Core,
+    names,
 };
-
-/// Longest name.
-const NAME_MAX: usize = u8::MAX as usize;
 
 /// What one side says.
 struct Said {
@@ -41,8 +39,7 @@ pub(crate) fn own_name(core: &Core) -> String {
 }
 
 async fn exchange(socket: &Socket, speaks: Span, name: &str) -> Result<Said, HandshakeError> {
-    let mut name = name.to_owned();
-    name.truncate(name.floor_char_boundary(NAME_MAX));
+    let name = names::shown(name);
     let numbers = [speaks.least.to_le_bytes(), speaks.greatest.to_le_bytes()].concat();
     socket.write_all(&[&numbers[..], &[name.len() as u8], name.as_bytes()].concat()).await?;
     let mut head = [0; 5];
@@ -50,7 +47,7 @@ async fn exchange(socket: &Socket, speaks: Span, name: &str) -> Result<Said, Han
     let [a, b, c, d, len] = head;
     let mut name = vec![0; len.into()];
     socket.read_exact(&mut name).await?;
-    let name = String::from_utf8_lossy(&name).replace(char::is_control, " ");
+    let name = names::shown(&String::from_utf8_lossy(&name));
     let speaks = Span { least: u16::from_le_bytes([a, b]), greatest: u16::from_le_bytes([c, d]) };
     Ok(Said { speaks, name })
 }

@@ -70,7 +70,7 @@ pub(crate) async fn run(
     let (socket, accepted) = match first {
         Ok(made) => made,
         Err(error) => {
-            tracing::info!("{error}");
+            dial::tell(&group, rail, &error);
             let text = error.to_string();
             let ended = |error| dial::ended(&services, &group, Lane::Bulk, rail, Err(error));
             (1..n).for_each(|_| ended(DialError::Beside { text: text.clone() }));
@@ -276,7 +276,7 @@ impl Task {
         let out = at_both(seen(|p| &p.out), seen(|p| &p.out_at_peer));
         let back = at_both(seen(|p| &p.back), seen(|p| &p.back_from_peer));
         let why = self.reason(&out, &back, choice.enough);
-        tracing::info!(peer = %self.addr, tried = self.tried.len(), "{why}");
+        tracing::info!(peer = %self.group.core.names.at(self.addr), tried = self.tried.len(), "{why}");
         self.report(self.tried.len(), [out.len(), back.len()], why);
         let group = Arc::clone(&self.group);
         let keep = choice.keep;
@@ -291,7 +291,8 @@ impl Task {
         }
         let mut failed = self.failed.take();
         for _ in handed..n {
-            let limit = DialError::Timeout { addr: self.addr, limit: PLACE_FOR };
+            let at = self.group.core.names.at(self.addr);
+            let limit = DialError::Timeout { at, limit: PLACE_FOR };
             self.ended(Err(failed.take().unwrap_or(limit)));
         }
     }

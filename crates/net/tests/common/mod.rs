@@ -152,6 +152,7 @@ pub fn introduction(lane: Lane, process: u64) -> Introduction {
         capabilities: 0,
         build: Build::own(),
         clear: None,
+        name: String::new(),
     }
 }
 
@@ -325,6 +326,7 @@ pub async fn greet(stream: &mut TcpStream, process: u64) -> std::io::Result<Intr
         build: Build::own(),
         addresses: vec![],
         clear: true,
+        name: String::new(),
     };
     tls.send(stream, &step(FrameKind::Welcome, &welcome)).await?;
     wire::frame::decode(&body).map_err(std::io::Error::other)

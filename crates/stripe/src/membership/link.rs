@@ -87,5 +87,7 @@ impl ManagerLink for NetManager {
         self.endpoint.set_session(session);
         self.endpoint.set_epoch(map.epoch);
         self.endpoint.shut_out(&map.revoked);
+        let manager = (None, "the manager".to_owned(), self.addrs.clone());
+        self.endpoint.set_names(map.names().chain([manager]));
     }
 }

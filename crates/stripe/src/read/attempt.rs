@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use base::{AlignedBuf, Epoch, OpClass, StripIndex, StripSet, StripeId};
 use bytes::Bytes;
-use tokio::task::JoinSet;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use wire::{
     nsd::NsdRefusal,
     strip::{Range, ReadStrip, ReadVersion, StripRefusal, VersionInfo},
@@ -14,7 +14,14 @@ use super::{
     plan::{ReadPlan, Step},
     strip::{read_one, suspect},
 };
-use crate::{ClusterView, Fault, compute::compute, pieces::Pieces, shared::Shared, view::PoolView};
+use crate::{
+    ClusterView, Fault,
+    compute::compute,
+    pieces::Pieces,
+    shared::Shared,
+    statistics::{DECODED_READS, HEDGED_STRIPS},
+    view::PoolView,
+};
 
 /// Decoded strips: index and bytes at strip offsets.
 pub type Decoded = Vec<(usize, Vec<(u32, Bytes)>)>;
@@ -44,7 +51,8 @@ type Answer = (usize, Result<(VersionInfo, Vec<(u32, Bytes)>), Fault>);
 
 impl ReadAttempt<'_> {
     pub async fn run(&mut self) -> Attempt {
-        let mut tasks: JoinSet<Answer> = JoinSet::new();
+        // Of this task, not tasks of their own: each of those would be one more to be woken.
+        let mut asked = FuturesUnordered::new();
         // Rebuild and scrub wait: what they do on top would be in the way of others.
         let hedged = !matches!(self.class, OpClass::Rebuild | OpClass::Scrub);
         let bound = if hedged { self.shared.latency.bound() } else { self.shared.config.attempt };
@@ -55,12 +63,13 @@ impl ReadAttempt<'_> {
                     for (index, ranges) in asks {
                         let i = usize::from(index.0);
                         late_at[i].get_or_insert(Instant::now() + bound);
-                        self.spawn(&mut tasks, i, ranges);
+                        asked.extend(self.ask(i, ranges));
                     }
                     continue;
                 }
                 Step::Done => return Attempt::Done(self.plan.clone(), Vec::new()),
                 Step::Decode { lost, sources } => {
+                    DECODED_READS.inc();
                     let decoded = self.decode(lost, sources).await;
                     return Attempt::Done(self.plan.clone(), decoded);
                 }
@@ -72,18 +81,15 @@ impl ReadAttempt<'_> {
                 at.filter(|_| self.plan.strips[i].flying > 0 && !self.plan.strips[i].late)
             };
             let next_late = late_at.iter().enumerate().filter_map(due).min().unwrap_or(self.until);
-            // Dropping `tasks` at a return gives up what is still under way.
-            match tokio::time::timeout_at(next_late.into(), tasks.join_next()).await {
-                Ok(Some(Ok((i, answer)))) => {
+            // Dropping `asked` at a return gives up what is still under way.
+            match tokio::time::timeout_at(next_late.into(), asked.next()).await {
+                Ok(Some((i, answer))) => {
                     if let Some(again) = self.answer(i, answer) {
                         return again;
                     }
                 }
-                Ok(_) if tasks.is_empty() => {
-                    // Nothing is under way and the plan waits: a task was lost.
-                    return Attempt::Again(Epoch(0), Vec::new());
-                }
-                Ok(_) => {}
+                // Nothing is under way and the plan waits: its strip is on no pdisk.
+                Ok(None) => return Attempt::Again(Epoch(0), Vec::new()),
                 Err(_) => {
                     let now = Instant::now();
                     if now >= self.until {
@@ -91,7 +97,7 @@ impl ReadAttempt<'_> {
                     }
                     for (i, at) in late_at.iter().enumerate() {
                         if at.is_some_and(|at| at <= now) {
-                            self.plan.mark_late(i);
+                            HEDGED_STRIPS.add(u64::from(self.plan.mark_late(i)));
                         }
                     }
                 }
@@ -99,15 +105,16 @@ impl ReadAttempt<'_> {
         }
     }
 
-    fn spawn(&self, tasks: &mut JoinSet<Answer>, i: usize, ranges: Vec<Range>) {
+    /// Asks strip `i` for `ranges`; `None`: no pdisk is to have it.
+    fn ask(&self, i: usize, ranges: Vec<Range>) -> Option<impl Future<Output = Answer> + Send + use<>> {
         let members = self.view.members(self.pool.id, self.pool.group_of(self.stripe));
-        let Some(&pdisk) = members.get(i) else { return };
+        let &pdisk = members.get(i)?;
         let (shared, view) = (Arc::clone(self.shared), Arc::clone(self.view));
         let strip = self.stripe.strip(StripIndex(i as u8));
         let version = self.plan.strips[i].version;
         let class = self.class;
         let deadline = self.until.min(Instant::now() + shared.config.attempt);
-        tasks.spawn(async move {
+        Some(async move {
             let sent = Instant::now();
             let read = ReadStrip { strip, version, ranges };
             let result = read_one(&shared, &view, pdisk, read, class, deadline).await;
@@ -118,7 +125,7 @@ impl ReadAttempt<'_> {
                 suspect(&shared, &view, pdisk, strip);
             }
             (i, result)
-        });
+        })
     }
 
     /// Takes an answer in; `Some` ends the attempt.

@@ -143,6 +143,7 @@ impl StripeIo {
             match attempt.run().await {
                 Attempt::Done(plan, decoded) => return Ok((plan, decoded)),
                 Attempt::Again(epoch, disagree) => {
+                    crate::statistics::READ_RETRIES.inc();
                     number += 1;
                     if Instant::now() >= until {
                         let faults = faults_of(members, disagree);

@@ -156,10 +156,12 @@ impl ReadPlan {
         }
     }
 
-    /// What is under way longer than the bound is late.
-    pub fn mark_late(&mut self, index: usize) {
+    /// What is under way longer than the bound is late; whether it was not before.
+    pub fn mark_late(&mut self, index: usize) -> bool {
         let strip = &mut self.strips[index];
-        strip.late |= strip.flying > 0;
+        let newly = strip.flying > 0 && !strip.late;
+        strip.late |= newly;
+        newly
     }
 
     /// What arrived of a strip, as content.

@@ -49,7 +49,8 @@ pub(crate) async fn read_one(
 
 /// Tells the server that bytes from this strip do not match; nobody waits for the answer.
 pub(super) fn suspect(shared: &Arc<Shared>, view: &Arc<ClusterView>, pdisk: PdiskId, strip: StripId) {
-    tracing::warn!(%strip, %pdisk, "CRC mismatch: the strip is decoded from the others and reported");
+    let called = view.map.pdisk_called(pdisk);
+    tracing::warn!(%strip, pdisk = called, "CRC mismatch: the strip is decoded from the others and reported");
     let (shared, view) = (Arc::clone(shared), Arc::clone(view));
     let deadline = Instant::now() + shared.config.attempt;
     tokio::spawn(async move {
@@ -57,7 +58,7 @@ pub(super) fn suspect(shared: &Arc<Shared>, view: &Arc<ClusterView>, pdisk: Pdis
         let inode = strip.stripe.inode;
         let told = shared.call(&view, pdisk, request, Vec::new(), OpClass::Scrub, inode, deadline).await;
         if let Err(fault) = told {
-            tracing::warn!(%strip, %pdisk, %fault, "cannot report a CRC mismatch");
+            tracing::warn!(%strip, pdisk = called, %fault, "cannot report a CRC mismatch");
         }
     });
 }

@@ -4,6 +4,7 @@ mod block;
 mod learn;
 mod plan;
 mod refused;
+mod under_way;
 mod whole;
 mod writer;
 

@@ -29,6 +29,7 @@ impl Writer<'_> {
         let pause = self.io.shared.config.retry_pause;
         let Some(strip) = &mut self.strips[i] else { return Ok(()) };
         strip.retries += 1;
+        crate::statistics::WRITE_RETRIES.inc();
         let retries = strip.retries;
         let refusal = match &fault {
             Fault::Refused(NsdRefusal::StaleEpoch { current }) => {
@@ -115,7 +116,8 @@ impl Writer<'_> {
         let (io, pool, stripe) = (self.io.clone(), Arc::clone(&self.pool), self.stripe);
         let (dirty, pieces, info) = (self.plan.dirty.clone(), self.pieces.clone(), strip.write.info.clone());
         let index = usize::from(self.index(i).0);
-        self.tasks.spawn(async move {
+        // It reads and computes.
+        self.tasks.ask(usize::MAX, async move {
             let whole = whole_strip(io, pool, stripe, index, info, dirty, pieces, previous);
             Event::Whole(i, whole.await)
         });

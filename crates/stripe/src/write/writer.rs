@@ -15,14 +15,17 @@ use std::{
 
 use base::{Epoch, Incarnation, OpClass, PdiskId, StripIndex, StripSet, StripeId, Version};
 use bytes::Bytes;
-use tokio::{task::JoinSet, time::MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use wire::{
     map::{PdiskState, StripMove},
     nsd::{NsdReply, NsdRequest},
     strip::PrepareStrip,
 };
 
-use super::plan::{StripWrite, WritePlan};
+use super::{
+    plan::{StripWrite, WritePlan},
+    under_way::UnderWay,
+};
 use crate::{
     ClusterView, Fault, StripFault, StripFaults, StripeError, StripeIo, adopt::Written, meta::BlockMeta,
     pieces::Pieces, shared::Shared, view::PoolView,
@@ -90,7 +93,7 @@ pub struct Writer<'a> {
     moves: Vec<StripMove>,
     /// What the prepares adopt, by strip.
     adopts: Vec<Option<Version>>,
-    pub tasks: JoinSet<Event>,
+    pub tasks: UnderWay<Event>,
     /// An attempt ended without an answer: it may still be carried out.
     pub unknown: bool,
     progress: Instant,
@@ -136,7 +139,7 @@ impl<'a> Writer<'a> {
             strips,
             moves: Vec::new(),
             adopts,
-            tasks: JoinSet::new(),
+            tasks: UnderWay::new(),
             unknown: false,
             progress: Instant::now(),
         }
@@ -161,7 +164,7 @@ impl<'a> Writer<'a> {
             // Each branch only waits: what arrives stays until the next turn.
             tokio::select! {
                 biased;
-                Some(done) = self.tasks.join_next() => {
+                Some(done) = self.tasks.next() => {
                     if let Ok(event) = done {
                         self.event(&view, event)?;
                     }
@@ -174,7 +177,7 @@ impl<'a> Writer<'a> {
 
     /// Waits for the answers of what was sent: then nothing of this write is under way.
     pub async fn drain(&mut self) {
-        while let Some(done) = self.tasks.join_next().await {
+        while let Some(done) = self.tasks.next().await {
             let unknown = |fault: &Fault| matches!(fault, Fault::Timeout | Fault::Unreachable(_));
             self.unknown |= match done {
                 Ok(Event::Prepared(_, _, _, Err(fault))) => unknown(&fault),
@@ -258,7 +261,8 @@ impl<'a> Writer<'a> {
             let id = self.stripe.strip(indices[i]);
             let (write, adopt, discard) = (Arc::clone(&strip.write), strip.adopt, strip.discard.take());
             let (pool, group) = (self.pool.id, self.pool.group_of(self.stripe));
-            self.tasks.spawn(async move {
+            let bytes = write.payload.iter().map(Bytes::len).sum();
+            self.tasks.ask(bytes, async move {
                 let prepare = PrepareStrip {
                     strip: id,
                     pool,

@@ -154,7 +154,11 @@ impl MgrRequest {
 impl Change {
     fn inodes(&self) -> Vec<InodeNo> {
         match self {
-            Change::Create { parent, .. } | Change::Unlink { parent, .. } => vec![*parent],
+            Change::Create { parent, .. }
+            | Change::CreateAs { parent, .. }
+            | Change::Unlink { parent, .. } => {
+                vec![*parent]
+            }
             Change::Link { ino, parent, .. } => vec![*ino, *parent],
             Change::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
             Change::SetAttr { ino, .. }
@@ -163,7 +167,7 @@ impl Change {
             | Change::SetXattr { ino, .. }
             | Change::RemoveXattr { ino, .. } => vec![*ino],
             // An open inode without a name is the session's own.
-            Change::Forget { .. } => Vec::new(),
+            Change::Forget { .. } | Change::Numbers { .. } => Vec::new(),
         }
     }
 }

@@ -20,6 +20,8 @@ pub const XATTR_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 pub const XATTR_VALUE_LEN_MAX: usize = 64 << 10;
 /// Most bytes of a file kept inside its inode.
 pub const INLINE_LEN_MAX: usize = 16 << 10;
+/// Inode numbers granted at once, at most.
+pub const NUMBERS_MAX: u32 = 1 << 16;
 /// Largest file size, bytes (off_t).
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
@@ -288,5 +290,36 @@ pub enum Change {
         ino: InodeNo,
         /// Above every version the client has written so far.
         highest: Version,
+    },
+    /// A new inode under a name that does not exist, with a number of the caller's own ([`Change::Numbers`]): what a session made
+    /// before it told the manager. Refused (EINVAL) if the number was not granted, or one as high was used. If the name leads
+    /// to that inode already, it is answered as made.
+    CreateAs {
+        /// Its number: above all that this session used before.
+        ino: InodeNo,
+        /// Directory.
+        parent: InodeNo,
+        /// Name.
+        name: Vec<u8>,
+        /// What.
+        kind: FileKind,
+        /// Permission bits, umask applied.
+        mode: u16,
+        /// Owner.
+        uid: u32,
+        /// Group (the setgid rule of directories is applied by the manager).
+        gid: u32,
+        /// Device number.
+        rdev: u32,
+        /// Symlinks: the target.
+        target: Vec<u8>,
+        /// When.
+        now: Timestamp,
+    },
+    /// Inode numbers for [`Change::CreateAs`], answered by [`super::MgrReply::Numbers`]. They take the place of those
+    /// that were granted before: what was not used of these never will be.
+    Numbers {
+        /// How many: 1 to [`NUMBERS_MAX`].
+        count: u32,
     },
 }

@@ -2,25 +2,25 @@
 //! Names in it (mounts, nodes, paths) become the numbers under which they were recorded, and back. A process that does
 //! not answer is named; what it had recorded is missing from the sums.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{path::Path, sync::Arc, time::Instant};
 
-use analytics::{Answer, AnswerRow, Query, Question, Want};
+use analytics::{Answer, AnswerRow, Query, Question, Recording, Request, Want};
 use anyhow::{Context, Result, anyhow, bail};
-use base::stats::{Measure, STATISTICS, Set, Source};
+use base::{
+    stats::{Measure, STATISTICS, Set, Source},
+    when::date_time,
+};
 use tokio::task::JoinSet;
-use wire::admin::{AdminReply, AdminRequest};
 
-use super::names::Names;
+use super::{
+    members::{self, Member},
+    names::Names,
+};
 use crate::{
+    args::{Time, When},
     cluster_dir::ClusterDir,
-    commands::ask::{Census, parsed},
     link::Link,
 };
-
-/// How long a process may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for one that did not answer the last time.
-const SILENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which time is asked about, seconds.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +33,29 @@ pub struct Span {
     pub step: u64,
 }
 
-/// Who can be asked.
-struct Member {
-    name: String,
-    role: &'static str,
-    addrs: Vec<SocketAddr>,
-    /// What it has mounted.
-    fs: u32,
-    /// It did not answer the last time.
-    silent: bool,
+impl Span {
+    /// What a command line means.
+    pub fn of(time: &Time, now: u64, step: u64) -> Result<Span> {
+        let ago = |option: &str, when: When| {
+            when.ago(now).with_context(|| format!("{option} is yet to come: it is {}", date_time(now)))
+        };
+        let (from, to) = (ago("--from", time.from)?, ago("--to", time.to)?);
+        if from <= to {
+            bail!(
+                "--from {} is not before --to {}: give the earlier time as --from, as in --from -5m --to now",
+                date_time(now.saturating_sub(from)),
+                date_time(now.saturating_sub(to))
+            );
+        }
+        Ok(Span { from_ago: from, to_ago: to, step })
+    }
+
+    /// The same from a whole unit on, in steps of whole units.
+    fn widened(self, now: u64, unit: u64) -> Span {
+        let begin = now.saturating_sub(self.from_ago) / unit * unit;
+        let end = now.saturating_sub(self.to_ago).div_ceil(unit) * unit;
+        Span { from_ago: now - begin, to_ago: now.saturating_sub(end), step: self.step.div_ceil(unit) * unit }
+    }
 }
 
 /// What a query found.
@@ -85,78 +99,108 @@ impl Found {
     }
 }
 
-/// The processes of a cluster, to be asked again and again.
+/// Histories, to be asked again and again.
 pub struct Watch {
-    link: Link,
+    link: Option<Link>,
     members: Vec<Member>,
     names: Names,
+    /// The present of a recording.
+    clock: Option<Clock>,
+}
+
+/// The time in a recording as it passes.
+struct Clock {
+    begun: Instant,
+    span: (u64, u64),
+    /// Seconds of it in a second; 0: it stands at the end.
+    speed: f64,
 }
 
 impl Watch {
     /// Finds out who there is.
     pub async fn begin(dir: &ClusterDir) -> Result<Watch> {
         let link = Link::new(dir)?;
-        let mut watch = Watch { link, members: Vec::new(), names: Names::default() };
-        watch.look(dir).await?;
-        Ok(watch)
+        let (members, names) = members::of_cluster(dir, &link).await?;
+        Ok(Watch { link: Some(link), members, names, clock: None })
     }
 
-    /// Its end of the network.
-    pub fn link(&self) -> Link {
+    /// Of a recording instead. `speed`: how many of its seconds pass in one, from its beginning; 0: its end is the present.
+    pub fn replay(file: &Path, speed: f64) -> Result<Watch> {
+        let recording = Recording::read(file).with_context(|| format!("read {}", file.display()))?;
+        let names = recording.names.as_deref().map(Names::recorded).transpose();
+        let names = names.with_context(|| format!("names in {}", file.display()))?.unwrap_or_default();
+        let clock = Clock { begun: Instant::now(), span: recording.span, speed };
+        let members = members::of_recording(&Arc::new(recording));
+        Ok(Watch { link: None, members, names, clock: Some(clock) })
+    }
+
+    /// Its end of the network; a recording has none.
+    pub fn link(&self) -> Option<Link> {
         self.link.clone()
     }
 
     /// Finds out once more.
     pub async fn look(&mut self, dir: &ClusterDir) -> Result<()> {
-        let census = Census::take(dir, &self.link).await;
-        let report = census.report.context("the manager knows who there is, and what they are called")?;
-        self.names = Names::of(&report);
-        let mut clients = report.clients.iter();
-        let silent: Vec<String> = self.members.drain(..).filter(|m| m.silent).map(|m| m.name).collect();
-        self.members = census
-            .processes
-            .into_iter()
-            .map(|process| {
-                // Clients stand in the order of the report.
-                let client = (process.role == "client").then(|| clients.next()).flatten();
-                let name = client.map_or(process.name, |c| self.names.session(c.session.0));
-                Member {
-                    silent: silent.contains(&name),
-                    name,
-                    role: process.role,
-                    addrs: parsed(&process.addresses),
-                    fs: client.map_or(0, |c| c.fs.0),
-                }
-            })
-            .collect();
+        if let Some(link) = &self.link {
+            (self.members, self.names) = members::of_cluster(dir, link).await?;
+        }
         Ok(())
     }
 
-    /// Asks a query; at most `rows_max` rows are kept apart.
+    /// The present, seconds since 1970.
+    pub fn now(&self) -> u64 {
+        let Some(clock) = &self.clock else { return base::stats::now() };
+        let (begin, end) = clock.span;
+        match clock.speed > 0.0 {
+            true => (begin + (clock.begun.elapsed().as_secs_f64() * clock.speed) as u64).min(end),
+            false => end,
+        }
+    }
+
+    /// Those whose histories can be looked at.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// What everyone and these files are called, to be recorded.
+    pub async fn names_of(&mut self, files: &[analytics::Value]) -> Result<String> {
+        self.names.learn(self.link.as_ref(), files.iter()).await;
+        self.names.text()
+    }
+
+    /// Asks a query; at most `rows_max` rows are kept apart. Where minutes or hours are all that is left of the time, it is
+    /// widened to whole ones, and so are the steps.
     pub async fn ask(&mut self, text: &str, span: Span, rows_max: usize) -> Result<Found> {
         let query = Query::parse(text)?;
+        let (now, mut span) = (self.now(), span);
         let mut numbered = query.clone();
-        self.number(&mut numbered, span).await?;
-        let (answer, processes) = self.put(&numbered, span).await?;
-        for (name, recorded) in &processes {
-            let asked = self.members.iter_mut().find(|member| member.name == *name);
-            asked.into_iter().for_each(|member| member.silent = recorded.is_none());
+        self.number(&mut numbered, now, span).await?;
+        let (mut answer, mut processes) = self.put(&numbered, now, span, 1).await?;
+        let unit = u64::from(answer.resolution);
+        if unit > 1 {
+            span = span.widened(now, unit);
+            (answer, processes) = self.put(&numbered, now, span, unit).await?;
         }
-        let mut answer = answer;
         let (total, coverage) = (answer.total() + answer.unfiltered, answer.coverage());
         answer.shorten(rows_max);
         let rows = std::mem::take(&mut answer.rows);
-        self.names.learn(&self.link, rows.iter().flat_map(|(key, _)| key)).await;
+        self.names.learn(self.link.as_ref(), rows.iter().flat_map(|(key, _)| key)).await;
         let shown = |(key, row): (Vec<analytics::Value>, AnswerRow)| {
             let values = query.breakdowns.iter().zip(&key);
             (values.map(|(dimension, value)| self.names.show(dimension, value)).collect(), row)
         };
         let rows = rows.into_iter().map(shown).collect();
-        Ok(Found { query, span, now: base::stats::now(), rows, answer, processes, total, coverage })
+        Ok(Found { query, span, now, rows, answer, processes, total, coverage })
     }
 
     /// Puts a query without names to all who may know.
-    async fn put(&self, query: &Query, span: Span) -> Result<(Answer, Vec<(String, Option<u32>)>)> {
+    async fn put(
+        &self,
+        query: &Query,
+        now: u64,
+        span: Span,
+        resolution: u64,
+    ) -> Result<(Answer, Vec<(String, Option<u32>)>)> {
         let role = match query.statistic.source {
             Source::Operations(Set::File, _) => Some("client"),
             Source::Operations(Set::Strip, _) => Some("nsd"),
@@ -164,38 +208,51 @@ impl Watch {
             Source::Family => None,
         };
         let mut asked = JoinSet::new();
-        let able = self.members.iter().filter(|m| role.is_none_or(|role| m.role == role));
+        let able = self.members.iter().filter(|m| role.is_none_or(|role| m.origin.role == role));
         let able: Vec<&Member> = able.collect();
         for (at, member) in able.iter().enumerate() {
             let question = Question {
                 query: query.to_string(),
-                you: member.name.clone(),
-                fs: member.fs,
-                from_ago: span.from_ago,
-                to_ago: span.to_ago,
+                you: member.origin.name.clone(),
+                fs: member.origin.fs,
+                after: now.saturating_sub(span.from_ago),
+                to: now.saturating_sub(span.to_ago),
                 step: span.step,
+                resolution,
+                ended: None,
             };
-            let request = AdminRequest::Analytics { question: serde_json::to_string(&question)? };
-            let (link, addrs) = (self.link.clone(), member.addrs.clone());
-            let patience = if member.silent { SILENT_PATIENCE } else { PATIENCE };
-            asked.spawn(async move { (at, one(&link, &addrs, &request, patience).await) });
+            let member = Member::clone(member);
+            asked.spawn(async move {
+                let reply = member.ask(Request::Query(question)).await;
+                (at, reply.and_then(members::answer))
+            });
         }
-        let mut processes: Vec<(String, Option<u32>)> = able.iter().map(|m| (m.name.clone(), None)).collect();
+        let mut recorded: Vec<Option<u32>> = vec![None; able.len()];
         let mut all = Answer::default();
         while let Some(Ok((at, answer))) = asked.join_next().await {
             match answer {
                 Ok(answer) => {
-                    processes[at].1 = Some(answer.recorded.iter().sum());
+                    recorded[at] = Some(answer.recorded.iter().sum());
                     all.merge(answer);
                 }
-                Err(error) => tracing::debug!("{}: {error:#}", processes[at].0),
+                Err(error) => tracing::debug!("{}: {error:#}", able[at].origin.name),
+            }
+        }
+        // One that does not answer, and has left its history, is as good as one that does.
+        let mut processes: Vec<(String, Option<u32>)> = Vec::new();
+        for (member, recorded) in able.iter().zip(recorded) {
+            let name = &member.origin.name;
+            match processes.iter_mut().find(|process| process.0 == *name) {
+                Some(process) => process.1 = process.1.max(recorded),
+                None if member.ended && recorded.unwrap_or(0) == 0 => {}
+                None => processes.push((name.clone(), recorded)),
             }
         }
         Ok((all, processes))
     }
 
     /// Puts numbers in the place of names.
-    async fn number(&mut self, query: &mut Query, span: Span) -> Result<()> {
+    async fn number(&mut self, query: &mut Query, now: u64, span: Span) -> Result<()> {
         let statistic = query.statistic;
         for at in 0..query.filters.len() {
             let of_mounts = matches!(statistic.source, Source::Operations(Set::File, _));
@@ -206,7 +263,7 @@ impl Watch {
                     "client" if !of_mounts => self.names.sessions_of(&want.text)?,
                     "client" | "process" => vec![self.member(dimension, &want.text, of_mounts)?],
                     "peer" => vec![self.names.peer_of(&want.text)],
-                    "file" => self.files_of(query, &want.text, span).await?,
+                    "file" => self.files_of(query, &want.text, now, span).await?,
                     _ => vec![want.text.clone()],
                 };
                 let bucket = want.bucket;
@@ -218,20 +275,15 @@ impl Watch {
     }
 
     fn member(&self, dimension: &str, name: &str, of_mounts: bool) -> Result<String> {
-        let able: Vec<&str> = self
-            .members
-            .iter()
-            .filter(|member| !of_mounts || member.role == "client")
-            .map(|member| member.name.as_str())
-            .collect();
-        match able.contains(&name) {
+        let able = members::called(&self.members, of_mounts.then_some("client"));
+        match able.iter().any(|able| able == name) {
             true => Ok(name.to_owned()),
             false => Err(anyhow!("there is no {dimension} {name:?}; possible: {}", able.join(", "))),
         }
     }
 
     /// The files of a path: of those that were used in the time asked about.
-    async fn files_of(&mut self, query: &Query, path: &str, span: Span) -> Result<Vec<String>> {
+    async fn files_of(&mut self, query: &Query, path: &str, now: u64, span: Span) -> Result<Vec<String>> {
         let number = |text: &str| text.parse::<u64>().is_ok();
         // As files without a name are shown.
         let bare = path.strip_prefix("removed (").and_then(|rest| rest.strip_suffix(')')).unwrap_or(path);
@@ -246,8 +298,8 @@ impl Watch {
         };
         let statistic = statistic.unwrap_or(query.statistic);
         let all = Query { statistic, filters: Vec::new(), breakdowns: vec!["file"] };
-        let (answer, _) = self.put(&all, Span { step: 0, ..span }).await?;
-        self.names.learn(&self.link, answer.rows.iter().flat_map(|(key, _)| key)).await;
+        let (answer, _) = self.put(&all, now, Span { step: 0, ..span }, 1).await?;
+        self.names.learn(self.link.as_ref(), answer.rows.iter().flat_map(|(key, _)| key)).await;
         let found = answer.rows.iter().filter_map(|(key, _)| match key.first() {
             Some(value @ analytics::Value::File(fs, inode)) if self.names.show("file", value) == path => {
                 Some(format!("{fs}:{inode}"))
@@ -264,17 +316,5 @@ impl Watch {
             );
         }
         Ok(found)
-    }
-}
-
-async fn one(
-    link: &Link,
-    addrs: &[SocketAddr],
-    request: &AdminRequest,
-    patience: Duration,
-) -> Result<Answer> {
-    match link.admin(addrs, request, patience).await? {
-        AdminReply::Json(text) => Ok(serde_json::from_str(&text)?),
-        AdminReply::Done => bail!("unexpected answer"),
     }
 }

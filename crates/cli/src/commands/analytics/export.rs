@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path};
 
 use anyhow::{Context, Result};
 
-use super::{Found, show};
+use super::{ask::Found, show};
 use crate::{
     args::{AnalyticsExport, ExportFormat},
     output,

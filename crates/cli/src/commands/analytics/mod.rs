@@ -2,9 +2,12 @@
 
 mod ask;
 mod export;
+mod figures;
+mod members;
 mod names;
 mod page;
 mod params;
+mod record;
 mod show;
 mod statistics;
 pub mod worksheets;
@@ -15,8 +18,9 @@ use anyhow::{Result, bail};
 
 pub use self::{
     ask::{Found, Span, Watch},
+    figures::{latency, rate},
     page::{password, serve},
-    show::{latency, rate},
+    record::record,
     statistics::{history, statistics},
     worksheets::worksheet,
 };
@@ -46,19 +50,19 @@ pub fn export(args: &AnalyticsExport) -> Result<()> {
 }
 
 fn find(asked: &Asked, step: Option<Duration>) -> Result<Found> {
-    let (from, to) = (asked.from.as_secs(), asked.to.as_secs());
-    if from <= to {
-        bail!(
-            "--from {from} seconds ago is not before --to {to} seconds ago: give --from the greater number, as in --from -5m"
-        );
-    }
     if step.is_some_and(|step| step < SECOND) {
         bail!("--step: what happened is recorded by the second: give 1s or more");
     }
-    let span = Span { from_ago: from, to_ago: to, step: step.map_or(0, |step| step.as_secs()) };
+    let step = step.map_or(0, |step| step.as_secs());
+    if let Some(file) = &asked.recording {
+        let watch = Watch::replay(file, 0.0)?;
+        return link::run(put(watch, asked, step));
+    }
     let dir = asked.dir.open()?;
-    link::run(async {
-        let mut watch = Watch::begin(&dir).await?;
-        watch.ask(&asked.query, span, asked.rows).await
-    })
+    link::run(async { put(Watch::begin(&dir).await?, asked, step).await })
+}
+
+async fn put(mut watch: Watch, asked: &Asked, step: u64) -> Result<Found> {
+    let span = Span::of(&asked.time, watch.now(), step)?;
+    watch.ask(&asked.query, span, asked.rows).await
 }

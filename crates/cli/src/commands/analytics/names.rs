@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use analytics::Value;
 use anyhow::{Result, bail};
 use base::{ByteSize, FsId, InodeNo};
+use serde::{Deserialize, Serialize};
 use wire::mgr::{ClientReport, ClusterReport, MgrReply, MgrRequest, PATHS_MAX};
 
-use super::show;
+use super::figures;
 use crate::link::Link;
 
 /// Paths kept, at most; then all are asked for anew.
@@ -22,6 +23,15 @@ pub struct Names {
     filesystems: HashMap<u32, String>,
     /// A path below its file system's root; empty: it has no name any more.
     paths: HashMap<(u32, u64), String>,
+}
+
+/// The same in a recording.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    sessions: Vec<(u64, String)>,
+    nodes: Vec<(String, String)>,
+    filesystems: Vec<(u32, String)>,
+    paths: Vec<(u32, u64, String)>,
 }
 
 impl Names {
@@ -51,6 +61,34 @@ impl Names {
             filesystems: report.map.filesystems.iter().map(|fs| (fs.id.0, fs.name.clone())).collect(),
             paths: HashMap::new(),
         }
+    }
+
+    /// As they were recorded.
+    pub fn recorded(text: &str) -> Result<Names> {
+        let stored: Stored = serde_json::from_str(text)?;
+        let paths = stored.paths.into_iter().map(|(fs, inode, path)| ((fs, inode), path));
+        Ok(Names {
+            sessions: stored.sessions.into_iter().collect(),
+            nodes: stored.nodes,
+            filesystems: stored.filesystems.into_iter().collect(),
+            paths: paths.collect(),
+        })
+    }
+
+    /// To be recorded.
+    pub fn text(&self) -> Result<String> {
+        let paths = self.paths.iter().map(|(&(fs, inode), path)| (fs, inode, path.clone()));
+        Ok(serde_json::to_string(&Stored {
+            sessions: self.sessions.clone().into_iter().collect(),
+            nodes: self.nodes.clone(),
+            filesystems: self.filesystems.clone().into_iter().collect(),
+            paths: paths.collect(),
+        })?)
+    }
+
+    /// A session that has ended, and what it was called.
+    pub fn had_session(&mut self, session: u64, name: &str) {
+        self.sessions.entry(session).or_insert_with(|| name.to_owned());
     }
 
     /// What a session is called.
@@ -85,7 +123,9 @@ impl Names {
     }
 
     /// Asks for the paths of files that are not known yet. What cannot be had stays a number.
-    pub async fn learn<'a>(&mut self, link: &Link, values: impl Iterator<Item = &'a Value>) {
+    pub async fn learn<'a>(&mut self, link: Option<&Link>, values: impl Iterator<Item = &'a Value>) {
+        // A recording brings its own.
+        let Some(link) = link else { return };
         if self.paths.len() > PATHS_KEPT_MAX {
             self.paths.clear();
         }
@@ -134,7 +174,7 @@ impl Names {
             ("size", Value::Number(0)) => "none".to_owned(),
             ("size", Value::Number(octave)) => ByteSize(1 << (octave - 1).min(63)).to_string(),
             ("latency", Value::Number(bucket)) => {
-                show::latency(base::stats::latency_start(usize::try_from(*bucket).unwrap_or(usize::MAX)))
+                figures::latency(base::stats::latency_start(usize::try_from(*bucket).unwrap_or(usize::MAX)))
             }
             ("peer", Value::Text(label)) => {
                 let node = self.nodes.iter().find(|(known, _)| known == label);

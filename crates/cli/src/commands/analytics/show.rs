@@ -3,63 +3,22 @@
 use std::collections::BTreeMap;
 
 use analytics::{AnswerRow, quantile_ns};
-use base::stats::Kind;
+use base::{
+    stats::Kind,
+    when::{date_time, time_of_day},
+};
 use serde_json::{Value, json};
 
-use super::Found;
+use super::{
+    ask::Found,
+    figures::{amount, latency, rate},
+};
 use crate::output::{self, end_of};
 
 /// Columns of a value.
 const VALUE_MAX: usize = 40;
 /// Rows that a table over time has columns for.
 const COLUMNS_MAX: usize = 4;
-
-/// Nanoseconds for people, never shorter than they are: what is shown of a bucket's beginning lies in the bucket.
-pub fn latency(ns: u64) -> String {
-    let (unit, name) = match ns {
-        0..1_000 => return format!("{ns}ns"),
-        1_000..1_000_000 => (1_000, "us"),
-        1_000_000..1_000_000_000 => (1_000_000, "ms"),
-        _ => (1_000_000_000, "s"),
-    };
-    let whole = ns / unit;
-    let decimals = match whole {
-        0..10 => 2,
-        10..100 => 1,
-        _ => 0,
-    };
-    let scale = 10u64.pow(decimals);
-    let up = (u128::from(ns) * u128::from(scale)).div_ceil(u128::from(unit)) as f64 / scale as f64;
-    format!("{up:.*}{name}", decimals as usize)
-}
-
-/// A figure of that unit for people.
-fn amount(unit: &str, value: f64) -> String {
-    figure(unit, value, value.fract() == 0.0)
-}
-
-/// The same; `whole`: without decimals, if it is small.
-fn figure(unit: &str, value: f64, whole: bool) -> String {
-    let (scale, name) = match value.abs() {
-        v if v >= 1e12 => (1e12, " T"),
-        v if v >= 1e9 => (1e9, " G"),
-        v if v >= 1e6 => (1e6, " M"),
-        v if v >= 1e4 => (1e3, " k"),
-        _ => (1.0, ""),
-    };
-    let decimals = match value.abs() {
-        _ if whole && scale == 1.0 => 0,
-        v if v > 0.0 && v < 1.0 => 2,
-        _ => 1,
-    };
-    let figure = format!("{:.decimals$}{name}", value / scale);
-    if unit == "bytes" { format!("{figure}{}B", if name.is_empty() { " " } else { "" }) } else { figure }
-}
-
-/// A figure a second, for people.
-pub fn rate(unit: &str, value: f64) -> String {
-    format!("{}/s", figure(unit, value, false))
-}
 
 /// What a row is a second, over the time that was recorded.
 fn per_second(found: &Found, row: &AnswerRow) -> f64 {
@@ -74,6 +33,14 @@ pub fn text(found: &Found) -> String {
     let asked = found.span.from_ago - found.span.to_ago;
     if u64::from(recorded) < asked {
         text += &format!("\nRecorded: {recorded} of the {asked} seconds asked for.");
+    }
+    let unit = match found.answer.resolution {
+        60 => "minute",
+        3600 => "hour",
+        _ => "",
+    };
+    if !unit.is_empty() {
+        text += &format!("\nKept by the {unit} so long ago: the time begins with a whole one.");
     }
     if found.coverage < 1.0 {
         text += &format!(
@@ -131,6 +98,8 @@ pub fn steps(found: &Found, row: &AnswerRow) -> Vec<Option<f64>> {
 fn by_time(found: &Found) -> String {
     let unit = found.query.statistic.unit;
     let begun = found.now - found.span.from_ago;
+    let of_one_day = begun / 86_400 == found.now / 86_400;
+    let when = |at| if of_one_day { time_of_day(at) } else { date_time(at) };
     let shown = &found.rows[..found.rows.len().min(COLUMNS_MAX)];
     let name = |values: &Vec<String>| if values.is_empty() { unit.to_uppercase() } else { values.join(" ") };
     let mut head = vec!["BEFORE".to_owned()];
@@ -138,7 +107,7 @@ fn by_time(found: &Found) -> String {
     let columns: Vec<Vec<Option<f64>>> = shown.iter().map(|(_, row)| steps(found, row)).collect();
     let row = |step: usize| {
         let end = begun + (step as u64 + 1) * found.span.step;
-        let mut cells = vec![utc(end)];
+        let mut cells = vec![when(end)];
         let cell = |column: &Vec<Option<f64>>| column[step].map_or("-".to_owned(), |v| amount(unit, v));
         cells.extend(columns.iter().map(cell));
         cells
@@ -150,12 +119,6 @@ fn by_time(found: &Found) -> String {
         text += &format!("\n{more} more values; --json has all");
     }
     text
-}
-
-/// A time of day, UTC.
-fn utc(seconds: u64) -> String {
-    let of_day = seconds % 86_400;
-    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
 /// The same for scripts.
@@ -181,29 +144,11 @@ pub fn json(found: &Found) -> Value {
         "unit": statistic.unit,
         "from_at_us": (found.now - found.span.from_ago) * 1_000_000,
         "to_at_us": (found.now - found.span.to_ago) * 1_000_000,
+        "resolution_s": found.answer.resolution.max(1),
         "step_s": (found.span.step > 0).then_some(found.span.step),
         "total": found.total,
         "told_apart_percent": found.coverage * 100.0,
         "processes": found.processes.iter().map(process).collect::<Vec<_>>(),
         "rows": found.rows.iter().map(row).collect::<Vec<_>>(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_for_people() {
-        assert_eq!(
-            [900, 1_500, 99_949, 786_432, 1_048_576].map(latency),
-            ["900ns", "1.50us", "100.0us", "787us", "1.05ms"]
-        );
-        assert_eq!(latency(3 << 30), "3.23s");
-        assert_eq!(amount("operations", 1234.0), "1234");
-        assert_eq!(amount("operations", 12_345.0), "12.3 k");
-        assert_eq!(amount("bytes", 3.0 * 1024.0), "3072 B");
-        assert_eq!(rate("bytes", 2.5e9), "2.5 GB/s");
-        assert_eq!(rate("operations", 0.25), "0.25/s");
-    }
 }

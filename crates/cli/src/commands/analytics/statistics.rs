@@ -1,7 +1,7 @@
 //! `ropewalk analytics statistics` and `history`: what can be asked, and what is kept to be asked about.
 
 use anyhow::Result;
-use base::stats::STATISTICS;
+use base::{stats::STATISTICS, when::date_time};
 use serde_json::{Value, json};
 use wire::admin::AdminRequest;
 
@@ -46,13 +46,16 @@ pub fn history(listing: &Listing) -> Result<()> {
             return vec![answer.process.clone(), "does not answer".to_owned()];
         };
         let cost = history["cost_percent"].as_f64().unwrap_or(0.0);
+        let begins = history["from_at_us"].as_u64().map(|us| date_time(us / 1_000_000));
         vec![
             answer.process.clone(),
             format!("{} of {}", history["kept"], history["max"]),
             format!("{} of {}", size(&history["used_bytes"]), size(&history["max_bytes"])),
+            format!("{} of {}", size(&history["disk_bytes"]), size(&history["disk_max_bytes"])),
+            begins.unwrap_or_else(|| "-".to_owned()),
             format!("{cost:.2} %"),
         ]
     });
-    output::table(&["PROCESS", "SECONDS", "MEMORY", "OF A CPU"], rows.collect());
+    output::table(&["PROCESS", "SECONDS", "MEMORY", "DISK", "ON DISK SINCE", "OF A CPU"], rows.collect());
     all
 }

@@ -11,7 +11,13 @@ use tokio::sync::{mpsc, watch};
 
 use self::view::{Line, View};
 use super::analytics::{Span, Watch};
-use crate::{args::Top, cluster_dir::ClusterDir, link, output, process::stop::Stop, terminal::Screen};
+use crate::{
+    args::{AnalyticsReplay, Look, Top},
+    cluster_dir::ClusterDir,
+    link, output,
+    process::stop::Stop,
+    terminal::Screen,
+};
 
 /// Lines that are told apart.
 const ROWS_MAX: usize = 200;
@@ -24,30 +30,45 @@ const LOOK_EVERY: u64 = 10;
 
 /// `ropewalk top`.
 pub fn top(args: &Top) -> Result<()> {
+    let dir = args.dir.open()?;
+    link::run(async {
+        let watch = Watch::begin(&dir).await?;
+        show(watch, Some(dir), &args.look).await
+    })
+}
+
+/// `ropewalk analytics replay`.
+pub fn replay(args: &AnalyticsReplay) -> Result<()> {
+    if !(args.speed > 0.0 && args.speed <= 3600.0) {
+        bail!("--speed: more than 0, at most 3600");
+    }
+    // Printed once it is about the end.
+    let once = args.look.once || args.look.json;
+    let watch = Watch::replay(&args.file, if once { 0.0 } else { args.speed })?;
+    link::run(show(watch, None, &args.look))
+}
+
+async fn show(mut watch: Watch, dir: Option<ClusterDir>, args: &Look) -> Result<()> {
     let over = args.over.as_secs();
     if !(1..=3600).contains(&over) {
         bail!("--over: 1s to 1h can be looked at");
     }
-    let dir = args.dir.open()?;
     let view = View::new(args.view);
-    link::run(async {
-        let mut watch = Watch::begin(&dir).await?;
-        if !args.once && !args.json {
-            return live(dir, watch, view, over).await;
+    if !args.once && !args.json {
+        return live(dir, watch, view, over).await;
+    }
+    let (lines, silent) = look(&mut watch, &view, over).await?;
+    if args.json {
+        output::json(&view.json(&lines, over, &silent))?;
+    } else {
+        for line in draw::plain(&view, &lines, over, PRINTED_COLUMNS) {
+            output::line(line);
         }
-        let (lines, silent) = look(&mut watch, &view, over).await?;
-        if args.json {
-            output::json(&view.json(&lines, over, &silent))?;
-        } else {
-            for line in draw::plain(&view, &lines, over, PRINTED_COLUMNS) {
-                output::line(line);
-            }
-        }
-        match silent.is_empty() {
-            true => Ok(()),
-            false => bail!("not in the figures, since they do not answer: {}", silent.join(", ")),
-        }
-    })
+    }
+    match silent.is_empty() {
+        true => Ok(()),
+        false => bail!("not in the figures, since they do not answer: {}", silent.join(", ")),
+    }
 }
 
 /// What a view shows now, and who did not answer.
@@ -67,7 +88,7 @@ type Told = (View, Result<(Vec<Line>, Vec<String>)>);
 
 /// Asks for what is wanted, every second and whenever something else is wanted, as long as somebody listens.
 async fn ask(
-    dir: ClusterDir,
+    dir: Option<ClusterDir>,
     mut watch: Watch,
     mut wanted: watch::Receiver<View>,
     told: mpsc::Sender<Told>,
@@ -76,8 +97,8 @@ async fn ask(
     for asked in 1u64.. {
         let view = wanted.borrow_and_update().clone();
         let found = async {
-            if asked.is_multiple_of(LOOK_EVERY) {
-                watch.look(&dir).await?;
+            if let Some(dir) = dir.as_ref().filter(|_| asked.is_multiple_of(LOOK_EVERY)) {
+                watch.look(dir).await?;
             }
             look(&mut watch, &view, over).await
         };
@@ -93,7 +114,7 @@ async fn ask(
     }
 }
 
-async fn live(dir: ClusterDir, watch: Watch, mut view: View, over: u64) -> Result<()> {
+async fn live(dir: Option<ClusterDir>, watch: Watch, mut view: View, over: u64) -> Result<()> {
     let mut stop = Stop::listen()?;
     let screen = Screen::take()?;
     let mut keys = screen.keys()?;

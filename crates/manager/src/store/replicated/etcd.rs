@@ -27,6 +27,7 @@ use super::{
     holder::{Ask, Entry, Heard, Revision, Start},
     part::PART_BYTES,
     place::Place,
+    upkeep::{self, Upkeep},
 };
 
 /// How long a member has for an answer.
@@ -89,6 +90,7 @@ struct Shared {
     /// It was made.
     won: Notify,
     confirmed: Confirmed,
+    upkeep: Upkeep,
     /// Why the last request failed.
     failure: Mutex<String>,
 }
@@ -107,6 +109,7 @@ impl Etcd {
             held: Mutex::default(),
             won: Notify::new(),
             confirmed: Confirmed::default(),
+            upkeep: Upkeep::default(),
             failure: Mutex::default(),
             place: place.clone(),
         });
@@ -127,6 +130,19 @@ impl Etcd {
         let trimmed = self.wait(async move { shared.trim(leader, below).await });
         if trimmed.is_none() {
             tracing::debug!("records in etcd are removed later: {}", self.failure());
+        }
+    }
+
+    /// How full etcd is.
+    pub fn upkeep(&self) -> &Upkeep {
+        &self.shared.upkeep
+    }
+
+    /// Looks after etcd's database, if it is time. May take as long as defragmentations do.
+    pub fn look_after(&self) {
+        if self.shared.upkeep.due() {
+            let shared = self.shared.clone();
+            self.wait(async move { shared.look_after().await });
         }
     }
 
@@ -211,6 +227,19 @@ fn entry(kv: &KeyValue) -> Option<Entry> {
     Some(Entry { number, created: kv.create_revision(), bytes: kv.value().to_vec() })
 }
 
+/// What the start's text says. Journal 0 is nobody's: it is another's, or of a newer version.
+fn read_start(text: &str, created: Revision) -> Start {
+    let mut words = text.split(' ');
+    let kind = words.next();
+    let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+    let (journal, base, ended) = (number(), number(), number());
+    match (kind, journal, base, ended) {
+        (Some("1"), Some(journal), Some(base), None) => Start { journal, base, ended: None, created },
+        (Some("2"), Some(journal), Some(base), ended @ Some(_)) => Start { journal, base, ended, created },
+        _ => Start { journal: 0, base: 0, ended: None, created },
+    }
+}
+
 fn created(key: String, revision: Revision) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, revision)
 }
@@ -254,7 +283,12 @@ impl Shared {
         let exchange = async { work(self.client(turn).await?).await };
         let failure = match tokio::time::timeout(REQUEST_DEADLINE, exchange).await {
             Ok(Ok(answer)) => return Some(answer),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => {
+                if upkeep::is_full(&error) {
+                    self.upkeep.refused();
+                }
+                upkeep::explain(&error, self.place.tls)
+            }
             Err(_) => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
         };
         let member = &self.place.endpoints[turn % self.clients.len()];
@@ -266,6 +300,16 @@ impl Shared {
     /// Whoever fails at the same time moves it once.
     fn next_member(&self, turn: usize) {
         let _ = self.turn.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Asks each member for itself.
+    async fn look_after(&self) -> Option<()> {
+        let mut clients = Vec::new();
+        for index in 0..self.clients.len() {
+            let connected = tokio::time::timeout(REQUEST_DEADLINE, self.client(index)).await;
+            clients.extend(connected.ok().and_then(Result::ok));
+        }
+        self.upkeep.look(clients, self.place.quota).await
     }
 
     /// Renews the lease. That this was done counts only if the leader's key is there afterwards: then nobody else can have it
@@ -301,6 +345,18 @@ impl Shared {
                 let key = self.key("start");
                 let guards = [created(self.key("leader"), leader), created(key.clone(), 0)];
                 let put = [TxnOp::put(key, format!("1 {journal:016x} {base:016x}"), None)];
+                self.txn(Txn::new().when(guards).and_then(put)).await?;
+                Some(Heard::Done)
+            }
+            Ask::End { leader, journal, base, last, before } => {
+                let known = if last == base { self.key("start") } else { self.record(last) };
+                let guards = [
+                    created(self.key("leader"), leader),
+                    created(known, before),
+                    created(self.record(last + 1), 0),
+                ];
+                let text = format!("2 {journal:016x} {base:016x} {last:016x}");
+                let put = [TxnOp::put(self.key("start"), text, None)];
                 self.txn(Txn::new().when(guards).and_then(put)).await?;
                 Some(Heard::Done)
             }
@@ -346,16 +402,8 @@ impl Shared {
         ];
         let answer = self.txn(Txn::new().and_then(gets)).await?;
         let [leader, start, first, records] = got(&answer).try_into().ok()?;
-        let start = start.first().map(|kv| {
-            let text = String::from_utf8_lossy(kv.value());
-            let numbers = text.strip_prefix("1 ").and_then(|rest| rest.split_once(' '));
-            let numbers = numbers.and_then(|(journal, base)| {
-                Some((u64::from_str_radix(journal, 16).ok()?, u64::from_str_radix(base, 16).ok()?))
-            });
-            // Journal 0 is nobody's.
-            let (journal, base) = numbers.unwrap_or_default();
-            Start { journal, base, created: kv.create_revision() }
-        });
+        let start =
+            start.first().map(|kv| read_start(&String::from_utf8_lossy(kv.value()), kv.create_revision()));
         Some(Heard::Records {
             leader: leader.first().map(KeyValue::create_revision),
             start,

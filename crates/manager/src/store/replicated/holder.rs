@@ -32,6 +32,8 @@ pub struct Start {
     pub journal: u64,
     /// Its records begin behind this number.
     pub base: u64,
+    /// It has ended with this number: a table has taken all, and goes on elsewhere.
+    pub ended: Option<u64>,
     /// Create revision of the key.
     pub created: Revision,
 }
@@ -54,6 +56,19 @@ pub enum Ask {
         journal: u64,
         /// Number behind which records begin.
         base: u64,
+    },
+    /// Writes into the start that the journal has ended, under the leader's key, if the last record is the one that is known.
+    End {
+        /// The leader's key.
+        leader: Revision,
+        /// Its identity.
+        journal: u64,
+        /// Number behind which records began.
+        base: u64,
+        /// Number of the last record.
+        last: u64,
+        /// Its create revision, or the start's if there is none.
+        before: Revision,
     },
     /// The leader's key, the start, and records from a number on.
     Read {
@@ -90,7 +105,7 @@ pub enum Heard {
         /// The same for people.
         who: String,
     },
-    /// To `Depose` and `Begin`: it was done, or there was nothing to do.
+    /// To `Depose`, `Begin` and `End`: it was done, or there was nothing to do.
     Done,
     /// To `Read`.
     Records {
@@ -154,6 +169,13 @@ pub enum Stop {
          if no cluster needs it"
     )]
     Foreign,
+    /// It was ended.
+    #[error(
+        "the journal in etcd ended with record {0}, when the store's journal went into a file beside its table (`ropewalk manager \
+         migrate --to-file`): what follows stands only there. On that machine the same command again finishes what was not told; a \
+         manager on another one is of no use any more"
+    )]
+    Ended(u64),
     /// There is nothing.
     #[error(
         "the place in etcd is empty, and this store has a journal there: etcd was made anew, or it is another one"
@@ -211,6 +233,7 @@ enum Doing {
     Beginning,
     Reading,
     Appending,
+    Ending,
 }
 
 /// What a manager knows of its journal when it opens it.
@@ -247,6 +270,9 @@ pub struct Holder {
     pending: Option<Arc<[u8]>>,
     /// Records were read to the end once; from then on only its own follow.
     whole: bool,
+    /// It is to end; where it began.
+    ends: bool,
+    base: u64,
     found: Vec<Entry>,
     /// Taken out, by tests only.
     without: Option<Rule>,
@@ -266,6 +292,8 @@ impl Holder {
             first: false,
             pending: None,
             whole: false,
+            ends: false,
+            base: 0,
             found: Vec::new(),
             without: None,
         }
@@ -312,6 +340,13 @@ impl Holder {
     /// Begins to look whether it still leads; if not, it tries to lead again.
     pub fn look(&mut self) -> Ask {
         assert!(self.doing == Doing::Idle && self.whole, "a look while {:?}", self.doing);
+        self.read()
+    }
+
+    /// Begins to end the journal. Done: nobody goes on with it, and `last()` is its last record.
+    pub fn end(&mut self) -> Ask {
+        assert!(self.doing == Doing::Idle && self.whole, "an end while {:?}", self.doing);
+        self.ends = true;
         self.read()
     }
 
@@ -377,7 +412,7 @@ impl Holder {
                 Next::Again(Ask::Read { from: self.last }, Waits::Led(who))
             }
             (Doing::Deposing, _) => Next::Ask(self.win()),
-            (Doing::Beginning, _) => Next::Ask(self.read()),
+            (Doing::Beginning | Doing::Ending, _) => Next::Ask(self.read()),
             (Doing::Following, Heard::Records { leader, start, first, records, more }) => {
                 // What another has put stays there, whoever leads next. The start may be about to be made.
                 if start.is_some()
@@ -467,6 +502,11 @@ impl Holder {
         if start.journal != self.origin.journal {
             return Some(self.stop(Stop::Foreign));
         }
+        if let Some(last) = start.ended {
+            let done = self.ends && last == self.last;
+            return Some(if done { self.done() } else { self.stop(Stop::Ended(last)) });
+        }
+        self.base = start.base;
         let mut records = records.into_iter().peekable();
         // The last one known must be there, and be the same.
         let (known, first) = match records.next_if(|entry| entry.number == self.last) {
@@ -505,6 +545,14 @@ impl Holder {
 
     /// It leads, and knows all records.
     fn go_on(&mut self) -> Next {
-        if self.pending.is_some() { Next::Ask(self.put()) } else { self.done() }
+        match (self.ends, self.before) {
+            (true, Some(before)) => {
+                self.doing = Doing::Ending;
+                let (journal, base, last) = (self.origin.journal, self.base, self.last);
+                Next::Ask(Ask::End { leader: self.leader, journal, base, last, before })
+            }
+            _ if self.pending.is_some() => Next::Ask(self.put()),
+            _ => self.done(),
+        }
     }
 }

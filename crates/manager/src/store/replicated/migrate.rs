@@ -1,65 +1,154 @@
-//! A store's journal goes from a file into etcd, or back. The table stays where it is: it takes all of the one journal, and
-//! begins the other. Whatever ends it half way, it is begun again by the same command.
+//! A store's journal goes from a file into etcd, or back. The table stays where it is: it takes all of the one journal, then
+//! lets it go, then begins the other.
+//!
+//! Each step leaves a state that the same command goes on from, and that a manager either opens whole or refuses by name:
+//! a table that has let go has all that was acknowledged, and says up to which number. etcd's journal is ended there, durably,
+//! before the table lets it go: no manager elsewhere goes on with it.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use super::{
     super::{
-        Changes, JournaledStore, RedbStore, StoreError,
-        files::{journal_path, mark_path, refused},
+        Changes, JournaledStore, Look, RedbStore, StoreError,
+        files::{invalid, journal_path, mark_path, refused},
         redb::Mark,
     },
     etcd::{Claim, Etcd},
-    holder::{Ask, Heard},
+    holder::Start,
     place::Place,
-    store::ReplicatedStore,
+    store::{ReplicatedStore, start_of},
 };
+
+/// Called after each step; tests end there.
+type Reached<'a> = &'a mut dyn FnMut(Step) -> Result<(), StoreError>;
+
+/// Steps, in the order of each way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The table has all of the journal.
+    Taken,
+    /// etcd's journal has ended.
+    Ended,
+    /// The table belongs to no journal.
+    LetGo,
+    /// The mark is gone.
+    Unmarked,
+    /// The files are.
+    Gone,
+    /// It is in etcd.
+    There,
+}
+
+fn failed(reason: String) -> StoreError {
+    StoreError::Engine { action: "find a place for the journal of the", reason }
+}
+
+fn start_at(place: &Place, who: &str) -> Result<Option<Start>, StoreError> {
+    let claim = Claim { member: 0, life: 0, who: who.to_owned() };
+    let etcd = Etcd::new(place, claim).map_err(failed)?;
+    start_of(&etcd, Duration::ZERO)
+}
+
+fn mark_of(path: &Path, cache_bytes: usize) -> Result<Mark, StoreError> {
+    Ok(RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default())
+}
 
 /// Into etcd. Refused, and nothing is changed, if etcd does not answer or has a journal at that place.
 pub fn to_etcd(path: &Path, cache_bytes: usize, place: &Place, who: &str) -> Result<(), StoreError> {
-    let failed =
-        |reason: String| StoreError::Engine { action: "find a place for the journal of the", reason };
-    let claim = Claim { member: 0, life: 0, who: who.to_owned() };
-    let etcd = Etcd::new(place, claim).map_err(failed)?;
-    let there = match etcd.ask(&Ask::Read { from: 0 }) {
-        Heard::Records { start, .. } => start.map(|start| start.journal),
-        _ => return Err(failed(etcd.failure())),
-    };
-    let own = RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default().journal;
-    match there {
-        Some(journal) if journal != own => {
-            return Err(failed(format!("{place} has one already; name another place")));
-        }
+    into_etcd(path, cache_bytes, place, who, &mut |_| Ok(()))
+}
+
+pub(super) fn into_etcd(
+    path: &Path,
+    cache_bytes: usize,
+    place: &Place,
+    who: &str,
+    reached: Reached<'_>,
+) -> Result<(), StoreError> {
+    let of = mark_of(path, cache_bytes)?;
+    match (start_at(place, who)?, of.etcd) {
         // An earlier attempt got as far.
-        Some(_) => {}
-        None => {
-            if journal_path(path).exists() {
+        (Some(Start { journal, ended: None, .. }), Some(_)) if journal == of.journal => {}
+        (Some(Start { ended: Some(_), .. }), _) => {
+            return Err(failed(format!(
+                "{place} held one that was taken into a file; name another place, or, once no manager that followed it is left: etcdctl \
+                 del --prefix {}/",
+                place.prefix
+            )));
+        }
+        (Some(_), _) => return Err(failed(format!("{place} has one already; name another place"))),
+        // It has let its file go, and begins there.
+        (None, Some(_)) => {}
+        (None, None) => {
+            if of.journal != 0 {
                 // The table takes all that the file has.
                 drop(JournaledStore::open(path, cache_bytes)?);
+                reached(Step::Taken)?;
+            } else if let Some(problem) = Look::open(path, cache_bytes)?.problems.first() {
+                return Err(refused(path, &invalid(problem)));
             }
-            unbind(path, cache_bytes)?;
+            let_go(path, cache_bytes, reached)?;
         }
     }
-    ReplicatedStore::open(path, cache_bytes, place, who, false).map(drop)
+    ReplicatedStore::open(path, cache_bytes, place, who, false).map(drop)?;
+    reached(Step::There)
 }
 
-/// Back into a file, which the next start makes.
+/// Back into a file, which the next start makes. Refused, and nothing is changed, if etcd does not answer.
 pub fn to_file(path: &Path, cache_bytes: usize, place: &Place, who: &str) -> Result<(), StoreError> {
-    let own = RedbStore::open(path, cache_bytes)?.mark()?.unwrap_or_default().journal;
-    if own != 0 {
-        // The table takes all that etcd has.
-        drop(ReplicatedStore::open(path, cache_bytes, place, who, false)?);
-    }
-    unbind(path, cache_bytes)
+    into_file(path, cache_bytes, place, who, &mut |_| Ok(()))
 }
 
-/// The table holds everything: it is one that never had a journal. In this order it is refused, or whole, or a new one's.
-fn unbind(path: &Path, cache_bytes: usize) -> Result<(), StoreError> {
-    RedbStore::open(path, cache_bytes)?.commit_marked(&Changes::new(), Mark::default(), true)?;
-    for file in [mark_path(path), journal_path(path)] {
+pub(super) fn into_file(
+    path: &Path,
+    cache_bytes: usize,
+    place: &Place,
+    who: &str,
+    reached: Reached<'_>,
+) -> Result<(), StoreError> {
+    let of = mark_of(path, cache_bytes)?;
+    match (start_at(place, who)?, of.etcd) {
+        (Some(Start { journal, ended: Some(last), .. }), Some(_)) if journal == of.journal => {
+            // An earlier attempt got as far, with the table that has all.
+            if of.applied != last {
+                return Err(failed(format!(
+                    "{place} ended with record {last}, and this table has those up to {}: it is not the one that went on",
+                    of.applied
+                )));
+            }
+        }
+        (_, Some(_)) => {
+            let store = ReplicatedStore::open(path, cache_bytes, place, who, false)?;
+            reached(Step::Taken)?;
+            store.end()?;
+            drop(store);
+            reached(Step::Ended)?;
+        }
+        // It has let it go.
+        (None | Some(Start { ended: Some(_), .. }), None) => {}
+        (Some(_), None) => {
+            return Err(failed(format!(
+                "{place} holds the journal of another store, with which a manager may go on; if none is to: etcdctl del --prefix {}/",
+                place.prefix
+            )));
+        }
+    }
+    match of {
+        Mark { journal, etcd: None, .. } if journal != 0 => Ok(()), // a file's
+        _ => let_go(path, cache_bytes, reached),
+    }
+}
+
+/// The table holds everything: it is one without a journal, which says up to which number it has been acknowledged.
+fn let_go(path: &Path, cache_bytes: usize, reached: Reached<'_>) -> Result<(), StoreError> {
+    let applied = mark_of(path, cache_bytes)?.applied;
+    let none = Mark { journal: 0, applied, etcd: None };
+    RedbStore::open(path, cache_bytes)?.commit_marked(&Changes::new(), none, true)?;
+    reached(Step::LetGo)?;
+    for (file, step) in [(mark_path(path), Step::Unmarked), (journal_path(path), Step::Gone)] {
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&file, &error)),
-            _ => {}
+            _ => reached(step)?,
         }
     }
     Ok(())

@@ -13,8 +13,12 @@
 //!
 //! [`holder`] decides, without I/O; [`etcd`] asks; [`store`] keeps the table and joins both.
 
+#[cfg(test)]
+mod access_tests;
 mod etcd;
 mod holder;
+#[cfg(test)]
+mod member;
 mod migrate;
 mod part;
 mod place;
@@ -23,6 +27,7 @@ mod sim;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use self::{
     migrate::{to_etcd, to_file},

@@ -24,6 +24,8 @@ pub struct Place {
     pub ca: Option<PathBuf>,
     /// PEM files of the certificate and the key by which etcd knows this client.
     pub client: Option<(PathBuf, PathBuf)>,
+    /// Bytes that etcd's database may have, if it does not say so itself (3.6 does) and has another quota than by default.
+    pub quota: Option<u64>,
 }
 
 /// A text that is no place.
@@ -63,7 +65,8 @@ impl FromStr for Place {
         let endpoints: Option<Vec<String>> = hosts.split(',').map(endpoint).collect();
         match endpoints {
             Some(endpoints) if endpoints.len() <= ENDPOINTS_MAX => {
-                Ok(Place { endpoints, prefix: prefix.to_owned(), tls, user: None, ca: None, client: None })
+                let prefix = prefix.to_owned();
+                Ok(Place { endpoints, prefix, tls, user: None, ca: None, client: None, quota: None })
             }
             Some(_) => Err(bad("it names more than 16 members")),
             None => Err(bad("a member is HOST or HOST:PORT")),

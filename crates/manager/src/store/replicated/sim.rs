@@ -34,6 +34,8 @@ enum Without {
     BothGuards,
     /// Of a put: that the record before is the one known.
     BeforeGuard,
+    /// Of an end: that the leader's key is its sender's, and the last record the one known.
+    EndGuards,
     /// The first record of who leads.
     Claim,
     /// What a table already has is not done again.
@@ -93,7 +95,22 @@ impl Fake {
             Ask::Begin { leader, journal, base } => {
                 if self.leads(*leader) && self.start.is_none() {
                     self.revision += 1;
-                    self.start = Some(Start { journal: *journal, base: *base, created: self.revision });
+                    self.start =
+                        Some(Start { journal: *journal, base: *base, ended: None, created: self.revision });
+                }
+                Heard::Done
+            }
+            Ask::End { leader, last, before, .. } => {
+                let known = match self.start {
+                    Some(start) if start.base == *last => Some(start.created),
+                    _ => self.records.get(last).map(|(created, _)| *created),
+                };
+                let holds =
+                    self.leads(*leader) && known == Some(*before) && !self.records.contains_key(&(last + 1));
+                if let Some(start) = &mut self.start
+                    && (holds || self.without == Without::EndGuards)
+                {
+                    start.ended = Some(*last);
                 }
                 Heard::Done
             }
@@ -183,6 +200,7 @@ struct Manager {
     op: Option<u64>,
     opened: bool,
     serves: bool,
+    ends: bool,
 }
 
 impl Manager {
@@ -208,6 +226,7 @@ struct Seen {
     stops: u64,
     ghosts: u64,
     trimmed: u64,
+    ended: u64,
 }
 
 struct World {
@@ -237,7 +256,7 @@ impl World {
             without,
             revision: 1,
             leader: None,
-            start: begun.then_some(Start { journal: JOURNAL, base: 0, created: 1 }),
+            start: begun.then_some(Start { journal: JOURNAL, base: 0, ended: None, created: 1 }),
             records: BTreeMap::new(),
             ever: BTreeMap::new(),
         };
@@ -288,6 +307,7 @@ impl World {
             op: None,
             opened: false,
             serves: false,
+            ends: false,
         });
     }
 
@@ -335,6 +355,10 @@ impl World {
             Next::Stop(why) => {
                 self.seen.stops += 1;
                 self.managers[at] = None;
+                let later = |last: u64| self.etcd.ever.range(last + 1..).next().is_some();
+                if matches!(why, Stop::Ended(last) if later(last) && !self.rolled_back) {
+                    return Err(format!("ended too early: {why}"));
+                }
                 if matches!(why, Stop::Behind { .. }) {
                     // A newer copy of the table is brought.
                     let newest = self.durable.iter().max_by_key(|table| table.applied).cloned();
@@ -365,6 +389,13 @@ impl World {
     /// A part was put, or a look ended.
     fn committed(&mut self, at: usize) -> Result<(), String> {
         let manager = self.managers[at].as_mut().unwrap();
+        if manager.ends {
+            let ops = manager.now.ops.clone();
+            self.managers[at] = None;
+            self.compare(&ops)?;
+            self.seen.ended += 1;
+        }
+        let Some(manager) = self.managers[at].as_mut() else { return Ok(()) };
         let Some(op) = manager.op else { return Ok(()) };
         if !manager.parts.is_empty() {
             let part = manager.parts.remove(0);
@@ -389,6 +420,9 @@ impl World {
 
     fn compare(&self, table: &[u64]) -> Result<(), String> {
         let journal = self.etcd.ops()?;
+        if self.seen.ended > 0 && !self.rolled_back {
+            return Err("a manager goes on after the journal has ended".into());
+        }
         if journal != table {
             return Err(format!("acknowledged from a table that is not the journal: {table:?}, {journal:?}"));
         }
@@ -439,7 +473,9 @@ impl World {
                 60..76 => self.ask(at),
                 76..80 => {
                     if let Some(manager) = self.managers[at].as_mut().filter(|m| m.opened && m.idle()) {
-                        manager.asks = Some(manager.holder.look());
+                        manager.ends = manager.serves && self.random.percent(4);
+                        let holder = &mut manager.holder;
+                        manager.asks = Some(if manager.ends { holder.end() } else { holder.look() });
                     }
                 }
                 80..84 => self.settle(at),
@@ -492,7 +528,9 @@ fn nothing_acknowledged_is_lost_or_done_twice() {
         all.stops += seen.stops;
         all.ghosts += seen.ghosts;
         all.trimmed += seen.trimmed;
+        all.ended += seen.ended;
     }
+    assert!(all.ended > 100, "{all:?}");
     let enough = [all.acked, all.takeovers, all.regained, all.stops, all.ghosts, all.trimmed];
     assert!(enough.iter().all(|count| *count > 1000), "{all:?}");
 }
@@ -510,6 +548,7 @@ fn of_the_leaders_guard_and_the_numbers_one_suffices_and_without_both_a_loss_is_
 fn with_a_rule_taken_out_a_loss_is_found() {
     for without in [
         Without::BeforeGuard,
+        Without::EndGuards,
         Without::Claim,
         Without::StoredReplies,
         Without::Holder(Rule::SilenceIsNoSuccess),

@@ -8,9 +8,8 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -20,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::{
     super::{
-        Changes, Confirmed, RedbStore, Snapshot, Store, StoreError, blocks,
-        files::{invalid, journal_path, mark_path, refused},
+        Changes, Confirmed, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
+        files::{invalid, journal_path, mark_path, random, refused, write_durably},
         journaled::anew,
         look,
         mark::{self, Acked, MarkFile},
@@ -29,7 +28,7 @@ use super::{
         redb::Mark,
     },
     etcd::{Claim, Etcd, LEASE_SECONDS},
-    holder::{Ask, Entry, Holder, Next, Origin, Waits},
+    holder::{Ask, Entry, Heard, Holder, Next, Origin, Start, Stop, Waits},
     part::{self, Assembly},
     place::Place,
 };
@@ -83,12 +82,6 @@ fn failed(action: &'static str, reason: impl ToString) -> StoreError {
     StoreError::Engine { action, reason: reason.to_string() }
 }
 
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes).max(1))
-}
-
 /// Which manager this directory is: a number of its own, made once.
 fn member(path: &Path) -> Result<u64, StoreError> {
     let file = path.with_extension("member");
@@ -99,18 +92,27 @@ fn member(path: &Path) -> Result<u64, StoreError> {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let number = random()?;
-                let new = path.with_extension("member.new");
-                let mut options = OpenOptions::new();
-                let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-                writeln!(out, "{number:016x}")?;
-                out.sync_all()?;
-                fs::rename(&new, &file)?;
+                write_durably(&file, &format!("{number:016x}\n"))?;
                 Ok(number)
             }
             Err(error) => Err(error),
         }
     })();
     made.map_err(|error| refused(&file, &error))
+}
+
+/// The start at a place, which is asked for so long.
+pub fn start_of(etcd: &Etcd, silence: Duration) -> Result<Option<Start>, StoreError> {
+    let begin = Instant::now();
+    loop {
+        match etcd.ask(&Ask::Read { from: 0 }) {
+            Heard::Records { start, .. } => return Ok(start),
+            _ if begin.elapsed() >= silence => {
+                return Err(failed("find a place for the journal of the", etcd.failure()));
+            }
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
 }
 
 /// Asks until what was begun is done. What is read on the way goes to `found`.
@@ -137,7 +139,12 @@ fn run(
             Next::Again(again, waits) => (again, waits),
         };
         let (why, over) = match waits {
-            Waits::Silent => (etcd.failure(), answered.elapsed() > patience.silence),
+            Waits::Silent => {
+                if etcd.upkeep().is_full() {
+                    etcd.look_after();
+                }
+                (etcd.failure(), answered.elapsed() > patience.silence)
+            }
             Waits::Led(who) => {
                 answered = Instant::now();
                 if leads.is_empty() {
@@ -182,10 +189,23 @@ impl ReplicatedStore {
         if blocks::kind_of(path).map_err(|error| refused(path, &error))? == blocks::Kind::Former {
             look::renew(path, cache_bytes)?;
         }
+        let life = random().map_err(|error| refused(path, &error))?;
+        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
+        let member = claim.member;
+        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
         let table = RedbStore::open(path, cache_bytes)?;
         let mut of = table.mark()?.unwrap_or_default();
         if of.journal == 0 {
+            match start_of(&etcd, SILENCE_MAX_OPENING)? {
+                None => {}
+                Some(Start { ended: Some(last), .. }) => {
+                    return Err(failed("go on with the", Stop::Ended(last)));
+                }
+                Some(_) => return Err(failed("go on with the", Stop::Foreign)),
+            }
+            // Before it stands in etcd: it is known again, whatever ends this here.
             of.journal = random().map_err(|error| refused(path, &error))?;
+            of.etcd = Some(0);
             table.commit_marked(&Changes::new(), of, true)?;
         }
         let mark = mark_path(path);
@@ -198,14 +218,11 @@ impl ReplicatedStore {
         let origin = Origin {
             journal: of.journal,
             applied: of.applied,
-            crc: Some(of.crc).filter(|crc| *crc != 0),
+            crc: of.etcd.filter(|crc| *crc != 0),
             acked: acked.map_or(of.applied, |acked| acked.number),
             new: acked.is_none(),
         };
-        let life = random().map_err(|error| refused(path, &error))?;
-        let claim = Claim { member: member(path)?, life, who: who.to_owned() };
-        let mut holder = Holder::new(origin, claim.member, life);
-        let etcd = Etcd::new(place, claim).map_err(|reason| failed("reach the journal of the", reason))?;
+        let mut holder = Holder::new(origin, member, life);
         let ending = AtomicBool::new(false);
 
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
@@ -220,7 +237,7 @@ impl ReplicatedStore {
                 let whole = assembly.push(of.journal, number, &bytes);
                 if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
                     recent.push(changes);
-                    last = Mark { applied: number, crc: part::stored_crc(&bytes), ..last };
+                    last = Mark { applied: number, etcd: Some(part::stored_crc(&bytes)), ..last };
                 }
                 bytes_read += bytes.len();
             }
@@ -269,6 +286,13 @@ impl ReplicatedStore {
         Ok(())
     }
 
+    /// Ends the journal: the table has taken all, and nobody goes on with what is in etcd.
+    pub fn end(&self) -> Result<(), StoreError> {
+        let state = &mut *self.state.lock();
+        self.settle(state, true)?;
+        self.hold(state, Holder::end)
+    }
+
     /// Has the holder do what `begin` begins, to its end. After a failure nothing is done any more.
     fn hold(&self, state: &mut State, begin: impl FnOnce(&mut Holder) -> Ask) -> Result<(), StoreError> {
         if let Some(error) = &state.failed {
@@ -311,7 +335,7 @@ impl Store for ReplicatedStore {
             crc = part::stored_crc(&record);
             self.hold(state, |holder| holder.append(record))?;
         }
-        state.last = Mark { journal, applied: state.holder.last(), crc };
+        state.last = Mark { journal, applied: state.holder.last(), etcd: Some(crc) };
         let acked = Acked { journal, number: state.last.applied, crc };
         state.mark.set(acked).map_err(|error| failed("write the mark of the", error))?;
         state.recent.push(changes.clone());
@@ -336,8 +360,19 @@ impl Store for ReplicatedStore {
 
     fn tend(&self) -> Result<(), StoreError> {
         // Whoever commits finds out as well.
-        let Some(mut state) = self.state.try_lock() else { return Ok(()) };
-        self.hold(&mut state, Holder::look)
+        if let Some(mut state) = self.state.try_lock() {
+            self.hold(&mut state, Holder::look)?;
+        }
+        self.etcd.look_after();
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.etcd.upkeep().is_full()
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        self.etcd.upkeep().remark().into_iter().collect()
     }
 
     fn end_waits(&self) {

@@ -2,66 +2,30 @@
 
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use etcd_client::{Client, GetOptions};
 
 use super::{
-    super::{Changes, JournaledStore, Look, Read, RedbStore, Store, journal_path, mark_path, memory},
+    super::{
+        Changes, JournaledStore, Look, Read, RedbStore, Store, StoreError, journal_path, mark_path, memory,
+        redb::Mark,
+    },
     Place, ReplicatedStore,
-    migrate::{to_etcd, to_file},
+    member::Member,
+    migrate::{Step, into_etcd, into_file, to_etcd, to_file},
     part::PART_BYTES,
 };
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An etcd of one member on this machine; it ends with its test.
-struct Member {
-    process: Child,
-    address: String,
-    dir: tempfile::TempDir,
-}
-
 impl Member {
-    fn start() -> Member {
-        let dir = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (client, peer) = (free(), free());
-        let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "error", "--name", "m"])
-            .args(["--data-dir", dir.path().join("etcd").to_str().unwrap()])
-            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
-            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--initial-cluster", &format!("m={peer_url}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("etcd (package etcd-server) and setpriv");
-        let member = Member { process, address: client.to_string(), dir };
-        let until = Instant::now() + Duration::from_secs(60);
-        while !member.answers() {
-            assert!(Instant::now() < until, "etcd does not start");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        member
-    }
-
     fn with<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { work(Client::connect([&self.address], None).await.unwrap()).await })
-    }
-
-    fn answers(&self) -> bool {
-        self.with(async |mut client| {
-            let got = tokio::time::timeout(Duration::from_secs(2), client.get("x", None)).await;
-            got.is_ok_and(|got| got.is_ok())
-        })
     }
 
     fn place(&self, prefix: &str) -> Place {
@@ -79,20 +43,12 @@ impl Member {
         })
     }
 
+    fn put(&self, key: &str, value: &str) {
+        self.with(async |mut client| drop(client.put(key, value, None).await.unwrap()));
+    }
+
     fn delete(&self, key: &str) {
         self.with(async |mut client| drop(client.delete(key, None).await.unwrap()));
-    }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -151,7 +107,7 @@ fn commit(store: &ReplicatedStore, model: &mut Map, numbers: std::ops::Range<u32
 
 #[test]
 fn what_was_committed_is_there_after_a_crash_an_orderly_end_and_trimming() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let store = open(&path, &place).unwrap();
@@ -186,7 +142,7 @@ fn what_was_committed_is_there_after_a_crash_an_orderly_end_and_trimming() {
 
 #[test]
 fn another_manager_takes_over_and_one_that_lost_its_key_goes_on_if_nobody_did() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let store = open(&path, &place).unwrap();
@@ -219,7 +175,7 @@ fn another_manager_takes_over_and_one_that_lost_its_key_goes_on_if_nobody_did() 
 
 #[test]
 fn an_etcd_that_does_not_answer_is_waited_for() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let store = open(&path, &place).unwrap();
@@ -250,7 +206,7 @@ fn an_etcd_that_does_not_answer_is_waited_for() {
 
 #[test]
 fn a_place_that_is_not_the_tables_is_refused() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let refused = |path: &Path, place: &Place, why: &str| {
         let error = open(path, place).err().unwrap_or_default();
@@ -276,7 +232,7 @@ fn a_place_that_is_not_the_tables_is_refused() {
 
 #[test]
 fn a_store_goes_into_etcd_and_back_with_all_it_has() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let in_file = |model: &mut Map, numbers: std::ops::Range<u32>| {
@@ -310,16 +266,182 @@ fn a_store_goes_into_etcd_and_back_with_all_it_has() {
         (0..2).for_each(|_| to_file(&path, 1 << 20, &place, "a test").unwrap());
         in_file(&mut model, 300..350);
         assert!(open(&path, &place).is_err(), "its journal is a file");
-        etcd.with(async |mut client| {
-            let all = etcd_client::DeleteOptions::new().with_prefix();
-            client.delete("rope/", Some(all)).await.unwrap();
-        });
+        let error = to_etcd(&path, 1 << 20, &place, "a test").unwrap_err().to_string();
+        assert!(error.contains("taken into a file"), "{error}");
+        clear(&etcd, "rope/");
     }
+}
+
+fn clear(etcd: &Member, prefix: &str) {
+    let all = etcd_client::DeleteOptions::new().with_prefix();
+    etcd.with(async |mut client| drop(client.delete(prefix, Some(all)).await.unwrap()));
+}
+
+/// The store's files as a crash leaves them, if each is there, in place of others.
+fn copied(from: &Path, to: &Path) {
+    for extension in ["redb", "journal", "mark", "member"] {
+        let (from, to) = (from.with_extension(extension), to.with_extension(extension));
+        let _ = std::fs::remove_file(&to); // it may not be there
+        if from.exists() {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+/// Whatever step a crash comes after, the same command goes on, and whoever starts meanwhile has all or is refused by name.
+#[test]
+fn a_migration_that_ends_at_any_step_is_finished_by_the_same_command() {
+    let etcd = Member::start(&[]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let crash = etcd.dir.path().join("crash.redb");
+    let mut model = Map::new();
+    let store = JournaledStore::open(&path, 1 << 20).unwrap();
+    for n in 0..50u32 {
+        let changes: Changes = [(n.to_be_bytes().to_vec(), Some(vec![1; 9]))].into();
+        store.commit(&changes).unwrap();
+        memory::apply(&mut model, changes);
+    }
+    drop(store);
+    let in_file = |path: &Path, model: &Map| {
+        let store = JournaledStore::open(path, 1 << 20).map_err(|error| error.to_string())?;
+        assert!(all(&store) == *model);
+        Ok::<(), String>(())
+    };
+    // Ends after a step; the files are as they were then.
+    let ends_at = |at: Step| {
+        let crash = crash.clone();
+        let from = path.clone();
+        move |step: Step| {
+            if step != at {
+                return Ok(());
+            }
+            copied(&from, &crash);
+            Err(StoreError::Damaged { reason: "the end".into() })
+        }
+    };
+    use Step::{Ended, Gone, LetGo, Taken, There, Unmarked};
+    for (round, at) in [Taken, LetGo, Unmarked, Gone, Gone, There].into_iter().enumerate() {
+        let before = etcd.dir.path().join("before.redb");
+        copied(&path, &before);
+        let error = into_etcd(&path, 1 << 20, &place, "a test", &mut ends_at(at)).unwrap_err().to_string();
+        assert!(error.contains("the end"), "{at:?}: {error}");
+        // cluster.toml names the file yet: it is served whole, or refused by name.
+        copied(&crash, &path);
+        match in_file(&path, &model) {
+            Ok(()) => assert!(at != There, "{at:?}"),
+            Err(error) => {
+                assert!(at == There && error.contains("has its journal in etcd"), "{at:?}: {error}")
+            }
+        }
+        // Another attempt ends at the same step, the next one does not.
+        copied(&crash, &path);
+        into_etcd(&path, 1 << 20, &place, "a test", &mut ends_at(at)).unwrap_err();
+        copied(&crash, &path);
+        if at == Gone {
+            // The table knows its new journal, and etcd does not yet; then it does, and nothing was claimed.
+            let of = RedbStore::open(&path, 1 << 20).unwrap().mark().unwrap().unwrap();
+            let of = Mark { journal: 0x77, etcd: Some(0), ..of };
+            RedbStore::open(&path, 1 << 20).unwrap().commit_marked(&Changes::new(), of, true).unwrap();
+            if round == 4 {
+                etcd.put("rope/start", &format!("1 {:016x} {:016x}", 0x77, of.applied));
+            }
+        }
+        to_etcd(&path, 1 << 20, &place, "a test").unwrap();
+        assert!(all(&open(&path, &place).unwrap()) == model, "{at:?}");
+        if at != There {
+            clear(&etcd, "rope/");
+            copied(&before, &path);
+        }
+    }
+    // And back, with a standby that is behind.
+    let store = open(&path, &place).unwrap();
+    let standby = etcd.dir.path().join("standby.redb");
+    crashed(&path, &standby, false);
+    commit(&store, &mut model, 100..130);
+    drop(store);
+    for at in [Taken, Ended, LetGo, Unmarked, Gone] {
+        into_file(&path, 1 << 20, &place, "a test", &mut ends_at(at)).unwrap_err();
+        copied(&crash, &path);
+        let served = open(&path, &place).map(|store| assert!(all(&store) == model));
+        let error = if at == Taken { String::new() } else { "the journal in etcd ended with record".into() };
+        assert!(served.err().unwrap_or_default().contains(&error), "{at:?}");
+        if at != Taken {
+            let error = open(&standby, &place).err().unwrap();
+            assert!(error.contains("migrate --to-file"), "{error}");
+            copied(&crash, &path);
+            let behind = etcd.dir.path().join("behind.redb");
+            copied(&standby, &behind);
+            let error = to_file(&behind, 1 << 20, &place, "a test").unwrap_err().to_string();
+            assert!(error.contains("it is not the one that went on"), "{error}");
+        }
+        copied(&crash, &path);
+    }
+    to_file(&path, 1 << 20, &place, "a test").unwrap();
+    in_file(&path, &model).unwrap();
+}
+
+/// Somebody else fills etcd: it is said before, new names are refused, and when etcd takes nothing more the manager waits, gives
+/// back what history left there, and goes on.
+#[test]
+fn an_etcd_that_fills_up_is_said_to_and_has_room_again_when_others_let_go() {
+    const QUOTA: u64 = 4 << 20;
+    let etcd = Member::start(&["--quota-backend-bytes", &QUOTA.to_string()]);
+    let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
+    let place = Place { quota: Some(QUOTA), ..place };
+    let mut model = Map::new();
+    let store = open(&path, &place).unwrap();
+    commit(&store, &mut model, 0..100);
+    store.tend().unwrap();
+    assert!(store.remarks().is_empty() && !store.is_full());
+    let tended = |what: &str, holds: &dyn Fn() -> bool| {
+        wait_for(what, || {
+            store.tend().unwrap();
+            holds()
+        });
+    };
+    let put = |n: usize| {
+        etcd.with(async move |mut client| {
+            client.put(format!("other/{n}"), vec![7; 64 << 10], None).await.is_ok()
+        })
+    };
+    let mut others = 0;
+    while store.remarks().is_empty() {
+        assert!((others..others + 5).all(&put), "it is said before etcd refuses");
+        others += 5;
+        let looked = Instant::now();
+        while looked.elapsed() < Duration::from_millis(300) {
+            store.tend().unwrap();
+        }
+    }
+    let text = store.remarks().remove(0).text;
+    assert!(text.contains("--quota-backend-bytes") && text.contains("quota of 4"), "{text}");
+    // Full: etcd itself says so, and raises its alarm, also when what could be given back was.
+    let next = std::cell::Cell::new(others);
+    tended("no new names are made", &|| {
+        while put(next.get()) {
+            next.set(next.get() + 1);
+        }
+        store.is_full()
+    });
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| {
+            commit(&store, &mut model, 100..140);
+            model
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!committing.is_finished(), "etcd takes nothing");
+        clear(&etcd, "other/");
+        let model = committing.join().unwrap();
+        assert!(all(&store) == model);
+    });
+    tended("there is room", &|| !store.is_full() && store.remarks().is_empty());
+    drop(store);
+    open(&path, &place).unwrap();
 }
 
 #[test]
 fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
-    let etcd = Member::start();
+    let etcd = Member::start(&[]);
     let (place, path) = (etcd.place("rope"), new_table(etcd.dir.path(), "store"));
     let mut model = Map::new();
     let store = open(&path, &place).unwrap();

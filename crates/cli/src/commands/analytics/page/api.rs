@@ -16,6 +16,7 @@ use wire::mgr::{MgrReply, MgrRequest};
 use super::{
     super::{
         ask::{Found, Span},
+        figures,
         params::Params,
         show, worksheets,
     },
@@ -105,7 +106,7 @@ pub fn found(found: &Found) -> Value {
 /// Where a bucket begins, as a query takes it.
 fn begins(axis: &str, bucket: u64) -> String {
     match axis {
-        "latency" => show::latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
+        "latency" => figures::latency(stats::latency_start(usize::try_from(bucket).unwrap_or(usize::MAX))),
         _ if bucket == 0 => "none".to_owned(),
         _ => base::ByteSize(1 << (bucket - 1).min(63)).to_string(),
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -87,6 +87,6 @@ impl Asking {
 
     /// The end of the network, for questions of another kind.
     pub async fn link(&self) -> Result<Link> {
-        self.turn(async |watch| Ok(watch.link())).await
+        self.turn(async |watch| watch.link().context("a recording has no network")).await
     }
 }

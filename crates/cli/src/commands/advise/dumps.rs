@@ -17,7 +17,11 @@ use advisor::{
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{args::ImportScale, output};
+use super::html::{self, Item, Section};
+use crate::{
+    args::{Advise, ImportScale},
+    output,
+};
 
 /// Further files of a directory are not read.
 const FILES_MAX: usize = 4096;
@@ -38,7 +42,8 @@ struct Judged {
 /// `ropewalk advise FILE...`.
 ///
 /// Gives the severity of the worst finding.
-pub fn advise(inputs: &[PathBuf], all: bool, json: bool) -> Result<Option<Severity>> {
+pub fn advise(args: &Advise) -> Result<Option<Severity>> {
+    let inputs = &args.machine.from;
     if let Some(host) = inputs.iter().find(|path| is_host(path)) {
         bail!("{} is of a whole machine: advise on it alone, and on dumps apart from it", host.display());
     }
@@ -49,7 +54,12 @@ pub fn advise(inputs: &[PathBuf], all: bool, json: bool) -> Result<Option<Severi
         let books = run_books(&doc, &verdicts);
         judged.push(Judged { doc, verdicts, books });
     }
-    if json {
+    if let Some(file) = &args.html {
+        let sections: Vec<Section> = judged.iter().map(|j| section(j, args.all)).collect();
+        html::write(file, "dumps", &sections)?;
+        return Ok(worst(&judged));
+    }
+    if args.json {
         let inputs: Vec<_> = judged
             .iter()
             .map(|j| serde_json::json!({ "document": j.doc, "verdicts": j.verdicts, "run_books": j.books }))
@@ -61,9 +71,42 @@ pub fn advise(inputs: &[PathBuf], all: bool, json: bool) -> Result<Option<Severi
         if at > 0 {
             output::line("");
         }
-        print(input, all);
+        print(input, args.all);
     }
     Ok(worst(&judged))
+}
+
+/// An input for the page.
+fn section(input: &Judged, all: bool) -> Section {
+    let (good, bad): (Vec<&Verdict>, Vec<&Verdict>) = input.verdicts.iter().partition(|v| v.judgement.good);
+    let mut items: Vec<Item> = Vec::new();
+    for verdict in bad {
+        let seen = format!("{}{}", verdict.judgement.what, lines_of(verdict, all));
+        if let Some(item) = items.iter_mut().find(|item| item.rule == verdict.judgement.rule) {
+            item.seen.push(seen);
+            continue;
+        }
+        let book = verdict.run_book.map(|name| format!(" Run book: {name}.")).unwrap_or_default();
+        items.push(Item {
+            severity: verdict.severity,
+            title: verdict.title.to_string(),
+            rule: verdict.judgement.rule.to_owned(),
+            seen: vec![seen],
+            says: vec![
+                ("why", verdict.why.to_string()),
+                ("do", format!("{}{book}", verdict.advice)),
+                ("source", verdict.source.to_owned()),
+            ],
+        });
+    }
+    let good = good.iter().map(|v| format!("{}{}", v.judgement.what, lines_of(v, all))).collect();
+    let steps = |book: &RunBook| {
+        let disrupts = std::iter::once(format!("disrupts: {}", book.disrupts));
+        let steps = book.steps.iter().map(|step| format!("{}: {}", step.what, step.command));
+        (book.name.to_owned(), disrupts.chain(steps).collect())
+    };
+    let books = input.books.iter().map(steps).collect();
+    Section { name: input.doc.name.clone(), items, good, books }
 }
 
 fn worst(judged: &[Judged]) -> Option<Severity> {

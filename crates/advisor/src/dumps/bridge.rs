@@ -1,0 +1,224 @@
+//! What a dump of Linux says, as the facts that a live host has: one rule serves both. Only what commands printed and files
+//! hold counts, no sentence of an article and no command that would set something. A value that is none becomes no fact.
+
+use std::collections::BTreeMap;
+
+use super::split::Document;
+use crate::{
+    facts::{Facts, Origin, Path, Value},
+    host::pcie,
+};
+
+/// The facts of the machine that a dump is of.
+pub fn facts(doc: &Document) -> Facts {
+    let mut facts = Facts::new();
+    let listings = doc.listings.iter().filter(|l| ["Linux", "Power"].contains(&l.system));
+    for entry in listings.flat_map(|listing| &listing.entries) {
+        let origin = Origin::at(&doc.name, entry.line as usize);
+        let words: Vec<&str> = entry.path.split('/').collect();
+        for (path, value) in of(&words, &entry.value) {
+            facts.insert(path, value, origin.clone());
+        }
+    }
+    members(doc, &mut facts);
+    whole(&mut facts);
+    facts
+}
+
+/// The facts that one value gives.
+fn of(words: &[&str], value: &str) -> Vec<(Path, Value)> {
+    let fact = |path: Path, value: Option<Value>| value.map(|value| (path, value)).into_iter().collect();
+    let number = || value.trim().parse::<u64>().ok().map(Value::from);
+    let text = || (!value.is_empty()).then(|| Value::from(value));
+    match *words {
+        // sysctl's own way to write a point inside a name is a `/`, which the path has as `-` by now.
+        ["linux", "sysctl", key] => {
+            fact(Path::from(format!("sysctl.{key}")), Some(Value::parse_words(value)))
+        }
+        ["linux", "memory", key] => {
+            let key = match key {
+                "MemTotal" => "total",
+                "MemAvailable" => "available",
+                "SwapTotal" => "swap",
+                "SwapFree" => "swap_free",
+                "HugePages_Total" => "hugepages",
+                "HugePages_Free" => "hugepages_free",
+                "HardwareCorrupted" => "hardware_corrupted",
+                _ => return Vec::new(),
+            };
+            let bytes = || match value.split_once(' ') {
+                Some((number, "kB")) => number.trim().parse::<u64>().ok()?.checked_mul(1024),
+                _ => value.parse().ok(),
+            };
+            fact(Path::of(&["memory", key]), bytes().map(Value::from))
+        }
+        ["linux", "ethtool", interface, table, key] => ethtool(interface, table, key, value),
+        ["linux", "interface", interface, "mtu"] => fact(Path::of(&["net", interface, "mtu"]), number()),
+        ["linux", "interface", interface, "state"] => {
+            fact(Path::of(&["net", interface, "state"]), Some(Value::from(value.to_lowercase())))
+        }
+        ["linux", "interface", interface, "master"] => fact(Path::of(&["net", interface, "master"]), text()),
+        ["linux", "ifcfg", interface, "MTU"] => fact(Path::of(&["net", interface, "mtu"]), number()),
+        ["linux", "bond", bond, option] => {
+            let name = match option {
+                "mode" => "mode",
+                "xmit_hash_policy" => "hash",
+                "miimon" => "miimon",
+                "lacp_rate" => "lacp_rate",
+                "partner-mac-address" => "partner",
+                _ => return Vec::new(),
+            };
+            fact(Path::of(&["bond", bond, name]), (!value.is_empty()).then(|| Value::parse(value)))
+        }
+        ["linux", "member", member, key] => {
+            let (name, value) = match key {
+                "mii-status" => ("bond_state", text()),
+                "aggregator-id" => ("aggregator", number()),
+                "link-failure-count" => ("link_failures", number()),
+                "speed" => ("port_speed", mbit(value)),
+                _ => return Vec::new(),
+            };
+            fact(Path::of(&["net", member, name]), value)
+        }
+        ["numa", "node", node, "cpus"] => {
+            let cpus = value.split_whitespace().filter(|cpu| cpu.parse::<u32>().is_ok()).count();
+            fact(Path::of(&["numa", node, "cpus"]), Some(Value::from(cpus)))
+        }
+        ["numa", "node", node, key @ ("size" | "free")] => {
+            let bytes = value
+                .trim()
+                .strip_suffix(" MB")
+                .and_then(|n| n.trim().parse::<u64>().ok()?.checked_mul(1 << 20));
+            let name = if key == "size" { "memory" } else { "free" };
+            fact(Path::of(&["numa", node, name]), bytes.map(Value::from))
+        }
+        ["pci", address, key] => {
+            let path = Path::of(&["pcie", address]);
+            let width = || value.trim_start_matches('x').parse::<u32>().ok().filter(|n| (1..=32).contains(n));
+            let speed = || pcie::transfers(&format!("{value} GT/s"));
+            match key {
+                "is-speed" => fact(path.join("speed_mts"), speed().map(Value::from)),
+                "can-speed" => fact(path.join("speed_mts_max"), speed().map(Value::from)),
+                "is-width" => fact(path.join("width"), width().map(Value::from)),
+                "can-width" => fact(path.join("width_max"), width().map(Value::from)),
+                "numa" => fact(path.join("numa_node"), number()),
+                "name" => fact(path.join("kind"), kind(value).map(Value::from)),
+                _ => Vec::new(),
+            }
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What `ethtool` says of an interface.
+fn ethtool(interface: &str, table: &str, key: &str, value: &str) -> Vec<(Path, Value)> {
+    let path = Path::of(&["net", interface]);
+    let number = || value.trim().parse::<u64>().ok().map(Value::from);
+    let switch = || match value.trim() {
+        "on" => Some(Value::Bool(true)),
+        "off" => Some(Value::Bool(false)),
+        _ => None,
+    };
+    let (name, value) = match (table, key) {
+        ("ring", "rx") => ("ring_rx", number()),
+        ("ring", "tx") => ("ring_tx", number()),
+        ("ring", "max-rx") => ("ring_rx_max", number()),
+        ("ring", "max-tx") => ("ring_tx_max", number()),
+        ("channels", "combined") => ("channels", number()),
+        ("channels", "max-combined") => ("channels_max", number()),
+        ("pause", "rx") => ("pause_rx", switch()),
+        ("pause", "tx") => ("pause_tx", switch()),
+        ("coalesce", "adaptive-rx") => ("adaptive_rx", switch()),
+        ("coalesce", "rx-usecs") => ("rx_usecs", number()),
+        ("coalesce", "rx-frames") => ("rx_frames", number()),
+        ("offload", "tcp-segmentation-offload") => ("tso", switch()),
+        ("offload", "generic-receive-offload") => ("gro", switch()),
+        ("offload", "rx-checksumming") => ("rx_checksum", switch()),
+        ("offload", "tx-checksumming") => ("tx_checksum", switch()),
+        ("driver", "driver") => ("driver", Some(Value::from(value))),
+        ("link", "duplex") => {
+            let duplex = value.to_lowercase();
+            ("duplex", ["half", "full"].contains(&duplex.as_str()).then(|| Value::from(duplex)))
+        }
+        ("link", "link-detected") => (
+            "state",
+            match value {
+                "yes" => Some(Value::from("up")),
+                "no" => Some(Value::from("down")),
+                _ => None,
+            },
+        ),
+        ("link", "speed") => {
+            let speed = mbit(value);
+            let both = [path.join("speed"), path.join("port_speed")];
+            return both.into_iter().filter_map(|path| Some((path, speed.clone()?))).collect();
+        }
+        _ => return Vec::new(),
+    };
+    value.map(|value| (path.join(name), value)).into_iter().collect()
+}
+
+/// `100000Mb/s`, `100000 Mbps`.
+fn mbit(text: &str) -> Option<Value> {
+    let number = text.trim().strip_suffix("Mb/s").or_else(|| text.trim().strip_suffix("Mbps"))?;
+    number.trim().parse::<u32>().ok().filter(|speed| *speed > 0).map(Value::from)
+}
+
+/// The class of a card, of those whose links count.
+fn kind(name: &str) -> Option<&'static str> {
+    let class = name.split(':').next().unwrap_or_default();
+    match class {
+        _ if class.contains("Ethernet") || class.contains("Network") || class.contains("Infiniband") => {
+            Some("network")
+        }
+        _ if class.contains("Non-Volatile")
+            || class.contains("RAID")
+            || class.contains("SAS")
+            || class.contains("SATA")
+            || class.contains("Fibre Channel") =>
+        {
+            Some("storage")
+        }
+        _ => None,
+    }
+}
+
+/// The interfaces of each bond.
+fn members(doc: &Document, facts: &mut Facts) {
+    let mut bonds: BTreeMap<&str, (Vec<&str>, u32)> = BTreeMap::new();
+    let listings = doc.listings.iter().filter(|l| l.system == "Linux");
+    for entry in listings.flat_map(|listing| &listing.entries) {
+        let mut words = entry.path.split('/');
+        if let (Some("linux"), Some("member"), Some(member), Some("bond"), None) =
+            (words.next(), words.next(), words.next(), words.next(), words.next())
+        {
+            let (members, line) = bonds.entry(&entry.value).or_default();
+            if !members.contains(&member) {
+                members.push(member);
+            }
+            *line = entry.line;
+        }
+    }
+    for (bond, (members, line)) in bonds {
+        facts.insert(["bond", bond, "members"], members, Origin::at(&doc.name, line as usize));
+    }
+}
+
+/// What a host's reader computes of several facts.
+fn whole(facts: &mut Facts) {
+    let nodes = facts.matching("numa.*.cpus").map(|(_, fact)| fact.origin.clone()).collect::<Vec<_>>();
+    if let Some(origin) = nodes.first() {
+        facts.insert("numa_nodes.count", nodes.len(), origin.clone());
+    }
+    for port in facts.nodes("net.*") {
+        let of = |name: &str| facts.get(port.join(name).as_str()).cloned();
+        let (speed, state) = (of("port_speed"), of("state"));
+        let up = state.is_some_and(|state| state.value.as_text() == Some("up"));
+        let Some(speed) = speed.filter(|s| up && s.value.as_int() >= Some(10_000)) else { continue };
+        let (name, mtu) = (port.last(), of("mtu"));
+        facts.insert(["fast_port", &name, "speed"], speed.value, speed.origin);
+        if let Some(mtu) = mtu {
+            facts.insert(["fast_port", &name, "mtu"], mtu.value, mtu.origin);
+        }
+    }
+}

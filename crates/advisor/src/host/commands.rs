@@ -1,0 +1,101 @@
+//! What no file of the kernel says: outputs of programs, where they are there. Each runs for a few seconds at most; what
+//! it printed is read as the same output in a dump is, and goes into an archive as it is.
+
+use serde_json::Value as Json;
+
+use super::reader::Reader;
+use crate::{
+    dumps,
+    facts::{Origin, Path, Value},
+};
+
+/// Interfaces and disks that are asked; further ones are not.
+const DEVICES_MAX: usize = 64;
+
+pub(super) fn read(r: &mut Reader<'_>) {
+    let physical = r.facts.matching("net.*.physical").filter(|(_, fact)| fact.value.as_bool() == Some(true));
+    let ports: Vec<String> = physical.filter_map(|(path, _)| path.names().nth(1)).map(named).collect();
+    for port in ports.iter().take(DEVICES_MAX) {
+        ["-g", "-k", "-c", "-l", "-a"].iter().for_each(|table| ethtool(r, table, port));
+    }
+    let disks: Vec<String> = r.facts.below("block");
+    let disks = disks.iter().filter(|disk| disk.starts_with("sd") || disk.starts_with("nvme"));
+    disks.take(DEVICES_MAX).for_each(|disk| health(r, disk));
+    clock(r);
+}
+
+/// A name as the kernel writes it.
+fn named(name: &str) -> String {
+    name.replace('/', ".")
+}
+
+fn ethtool(r: &mut Reader<'_>, table: &str, port: &str) {
+    let words = ["ethtool", table, port];
+    let Some(text) = r.tree.command(&words) else { return };
+    r.facts.extend(dumps::facts(&dumps::document(&words.join(" "), text.as_bytes())));
+}
+
+/// What a disk says of itself: `smartctl`, which does not wake a disk that sleeps.
+fn health(r: &mut Reader<'_>, disk: &str) {
+    let device = format!("/dev/{disk}");
+    let words = ["smartctl", "-j", "-n", "standby", "-H", "-A", &device];
+    let Some(text) = r.tree.command(&words) else { return };
+    let Ok(said) = serde_json::from_str::<Json>(&text) else { return };
+    let path = Path::of(&["block", disk]);
+    let origin = || Origin::of(words.join(" "));
+    if let Some(passed) = said["smart_status"]["passed"].as_bool() {
+        r.facts.insert(path.join("smart_passed"), passed, origin());
+    }
+    let log = &said["nvme_smart_health_information_log"];
+    for (name, key) in [
+        ("smart_warning", "critical_warning"),
+        ("spare", "available_spare"),
+        ("spare_threshold", "available_spare_threshold"),
+        ("used_percent", "percentage_used"),
+        ("media_errors", "media_errors"),
+    ] {
+        if let Some(number) = log[key].as_u64() {
+            r.facts.insert(path.join(name), number, origin());
+        }
+    }
+    // By the numbers that makers agree on.
+    for row in said["ata_smart_attributes"]["table"].as_array().into_iter().flatten() {
+        let name = match row["id"].as_u64() {
+            Some(5) => "sectors_reallocated",
+            Some(197) => "sectors_pending",
+            Some(199) => "cable_errors",
+            _ => continue,
+        };
+        if let Some(number) = row["raw"]["value"].as_u64() {
+            r.facts.insert(path.join(name), number, origin());
+        }
+    }
+}
+
+/// Whether the clock follows others, and how far it is off.
+fn clock(r: &mut Reader<'_>) {
+    let words = ["chronyc", "-c", "-n", "tracking"];
+    if let Some(text) = r.tree.command(&words) {
+        // Reference, name, stratum, time, offset of the system's clock in seconds, ..., leap status as the last.
+        let fields: Vec<&str> = text.trim().split(',').collect();
+        let origin = || Origin::of(words.join(" "));
+        if let (14, Some(leap)) = (fields.len(), fields.last()) {
+            r.facts.insert("clock.synchronised", *leap != "Not synchronised", origin());
+            if let Some(seconds) = fields[4].parse::<f64>().ok().filter(|s| s.is_finite()) {
+                r.facts.insert(
+                    "clock.offset_us",
+                    Value::from((seconds.abs() * 1e6).min(1e15) as i64),
+                    origin(),
+                );
+            }
+            return;
+        }
+    }
+    let words = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"];
+    let synchronised = match r.tree.command(&words).as_deref().map(str::trim) {
+        Some("yes") => true,
+        Some("no") => false,
+        _ => return,
+    };
+    r.facts.insert("clock.synchronised", synchronised, Origin::of(words.join(" ")));
+}

@@ -1,0 +1,119 @@
+//! The tiers of a history on disk, and the files of each: named by tier and by where their first record begins, so that their
+//! names in order are their order in time.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Files of a tier, at most.
+const FILES_MAX: usize = 1024;
+/// Bytes of one file, at most.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// What the names of the files end in.
+const ENDING: &str = ".history";
+
+/// How fine a part of the history is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Tier {
+    /// Every second.
+    Second,
+    /// 60 of them put together.
+    Minute,
+    /// 60 minutes.
+    Hour,
+}
+
+impl Tier {
+    /// All, the finest first.
+    pub const ALL: [Tier; 3] = [Tier::Second, Tier::Minute, Tier::Hour];
+
+    /// Seconds of one record.
+    pub fn resolution(self) -> u64 {
+        match self {
+            Tier::Second => 1,
+            Tier::Minute => 60,
+            Tier::Hour => 3600,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Tier::Second => "second",
+            Tier::Minute => "minute",
+            Tier::Hour => "hour",
+        }
+    }
+
+    /// What of `all` bytes belongs to it: seconds for an hour or more at their fullest, minutes for weeks, hours for years.
+    pub fn share(self, all: u64) -> u64 {
+        match self {
+            Tier::Second => all / 4,
+            Tier::Minute => all / 8 * 5,
+            Tier::Hour => all / 8,
+        }
+    }
+
+    /// When a file gives way to the next: bytes, and the seconds that it covers.
+    pub fn file_max(self, all: u64) -> (u64, u64) {
+        let seconds = match self {
+            Tier::Second => 900,
+            Tier::Minute => 2 * 86_400,
+            Tier::Hour => 90 * 86_400,
+        };
+        ((self.share(all) / 8).min(FILE_BYTES_MAX), seconds)
+    }
+}
+
+/// One file of a tier.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Where its first record begins, seconds since 1970.
+    pub begin: u64,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The files of a tier in order of time; none if the directory is not there.
+pub fn files(dir: &Path, tier: Tier) -> io::Result<Vec<File>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let begin = name.to_str().and_then(|name| {
+            let rest = name.strip_prefix(tier.word())?.strip_prefix('-')?.strip_suffix(ENDING)?;
+            rest.split('.').next()?.parse().ok()
+        });
+        // One that went meanwhile is none.
+        if let (Some(begin), Ok(meta)) = (begin, entry.metadata()) {
+            found.push(File { begin, path: entry.path(), bytes: meta.len() });
+        }
+    }
+    found.sort_by(|a, b| a.begin.cmp(&b.begin).then_with(|| a.path.cmp(&b.path)));
+    Ok(found)
+}
+
+/// A new file of a tier; `nth`: of those that begin alike.
+pub fn path(dir: &Path, tier: Tier, begin: u64, nth: u32) -> PathBuf {
+    dir.join(format!("{}-{begin:012}.{nth}{ENDING}", tier.word()))
+}
+
+/// Removes the oldest files until a tier has room for `more` bytes within its share of `all`.
+pub fn make_room(dir: &Path, tier: Tier, all: u64, more: u64) -> io::Result<()> {
+    let mut there = files(dir, tier)?;
+    let mut bytes: u64 = there.iter().map(|file| file.bytes).sum();
+    let share = tier.share(all);
+    while !there.is_empty() && (bytes + more > share || there.len() >= FILES_MAX) {
+        let oldest = there.remove(0);
+        fs::remove_file(&oldest.path)?;
+        bytes -= oldest.bytes;
+    }
+    Ok(())
+}

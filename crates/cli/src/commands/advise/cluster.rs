@@ -1,0 +1,189 @@
+//! `advise --cluster`: every process of a cluster is asked what its machine shows; each machine is told its findings, and
+//! the odd one out of several is named. A process that does not answer is named, and makes the command end with 3.
+
+use std::time::Duration;
+
+use advisor::{
+    Catalogue, Facts, Finding, Role, Severity,
+    compare::{Difference, odd_ones},
+};
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+use serde_json::json;
+use wire::admin::AdminRequest;
+
+use super::{
+    html::{self, Item, Section},
+    machine,
+    text::{self, grouped, severity},
+};
+use crate::{
+    args::Advise,
+    commands::ask::Census,
+    link::{self, Link},
+    output,
+    process::tunables,
+};
+
+/// Programs that a machine runs to tell of itself take a while.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Differences shown without `--all`.
+const DIFFERENCES_SHOWN: usize = 10;
+
+/// What a process answers.
+#[derive(Deserialize)]
+struct Told {
+    machine: String,
+    facts: Facts,
+}
+
+/// A machine, with the processes on it.
+struct Machine {
+    id: String,
+    processes: Vec<String>,
+    /// Of each process.
+    roles: Vec<Role>,
+    facts: Facts,
+}
+
+impl Machine {
+    /// What people call it: its own name, or where another has the same one its node's.
+    fn name(&self, all: &[Machine]) -> String {
+        let own = |machine: &Machine| machine.facts.text("host.name").map(str::to_owned);
+        let alike = all.iter().filter(|other| own(other) == own(self)).count();
+        let node = self.roles.iter().position(|role| *role == Role::Server).unwrap_or(0);
+        let process = || self.processes.get(node).cloned().unwrap_or_default();
+        own(self).filter(|_| alike == 1).unwrap_or_else(process)
+    }
+}
+
+/// Asks, judges and prints. Gives the severity of the worst finding.
+pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
+    let catalogue = Catalogue::load()?;
+    let dir = args.dir.open()?;
+    let (machines, silent, settings, all) = link::run(async {
+        let link = Link::new(&dir)?;
+        let census = Census::take(&dir, &link).await;
+        let answers = census.ask_within(&link, &AdminRequest::Host, PATIENCE).await;
+        let mut machines: Vec<Machine> = Vec::new();
+        let mut silent = Vec::new();
+        for (process, answer) in census.processes.iter().zip(answers) {
+            let told = answer.and_then(|answer| serde_json::from_value::<Told>(answer).ok());
+            let Some(told) = told else {
+                silent.push(format!("{} at {}", process.name, process.address()));
+                continue;
+            };
+            let role = match process.role {
+                "manager" => Role::Manager,
+                "client" => Role::Client,
+                _ => Role::Server,
+            };
+            match machines.iter_mut().find(|machine| machine.id == told.machine) {
+                Some(machine) => {
+                    machine.processes.push(process.name.clone());
+                    machine.roles.push(role);
+                }
+                None => machines.push(Machine {
+                    id: told.machine,
+                    processes: vec![process.name.clone()],
+                    roles: vec![role],
+                    facts: told.facts,
+                }),
+            }
+        }
+        Ok((machines, silent, tunables::read(&link).await.ok(), census.report.map(drop)))
+    })?;
+    let named: Vec<(String, Facts)> = machines.iter().map(|m| (m.name(&machines), m.facts.clone())).collect();
+    let differences = odd_ones(&named);
+    let mut judged: Vec<Vec<Finding>> = Vec::new();
+    for machine in &machines {
+        let mut facts = advisor::assumed(&catalogue);
+        if let Some(settings) = &settings {
+            advisor::tunables(&mut facts, settings, "the cluster's configuration");
+        }
+        facts.extend(machine.facts.clone());
+        machine::assume(&catalogue, &mut facts, &args.machine.context)?;
+        let asked = args.machine.context.role.as_slice();
+        let roles = if asked.is_empty() { machine.roles.as_slice() } else { asked };
+        judged.push(advisor::advise(&catalogue, &facts, roles));
+    }
+    let found: Vec<(&Machine, &str, &[Finding])> = (machines.iter().zip(&named).zip(&judged))
+        .map(|((machine, (name, _)), findings)| (machine, name.as_str(), findings.as_slice()))
+        .collect();
+    if let Some(file) = &args.html {
+        let sections = found.iter().map(|(_, name, findings)| Section::of_findings(name, findings));
+        let sections: Vec<Section> = std::iter::once(section(&differences)).chain(sections).collect();
+        html::write(file, "a cluster", &sections)?;
+    } else if args.json {
+        let rows: Vec<_> = found
+            .iter()
+            .map(|(machine, name, findings)| json!({ "name": name, "processes": machine.processes, "facts": machine.facts, "findings": findings }))
+            .collect();
+        output::json(&json!({ "machines": rows, "differences": differences, "silent": silent }))?;
+    } else {
+        print(&found, &differences, args.all);
+    }
+    all.context("ask the manager who belongs to the cluster")?;
+    if !silent.is_empty() {
+        bail!("no answer, or one of an older release, from {}", silent.join(", "));
+    }
+    Ok(judged.iter().filter_map(|findings| advisor::worst(findings)).max())
+}
+
+/// A difference in a line.
+fn line(difference: &Difference) -> String {
+    let odd = difference.odd.iter().map(|(name, value)| {
+        format!("{name} has {}", output::begin_of(value.as_deref().unwrap_or("none"), 40))
+    });
+    let odd = odd.collect::<Vec<_>>().join(", ");
+    match &difference.usual {
+        Some(usual) => format!("{}: {odd}; the others have {}", difference.path, output::begin_of(usual, 40)),
+        None => format!("{}: {odd}", difference.path),
+    }
+}
+
+fn section(differences: &[Difference]) -> Section {
+    let item = Item {
+        severity: Severity::Note,
+        title: format!("{} facts are not the same on all machines", differences.len()),
+        rule: "differences".to_owned(),
+        seen: differences.iter().map(line).collect(),
+        says: Vec::new(),
+    };
+    let items = if differences.is_empty() { Vec::new() } else { vec![item] };
+    Section { name: "Differences between machines".to_owned(), items, good: Vec::new(), books: Vec::new() }
+}
+
+fn print(found: &[(&Machine, &str, &[Finding])], differences: &[Difference], all: bool) {
+    for (machine, name, findings) in found {
+        output::line(format!("{name}: {}", machine.processes.join(", ")));
+        if all {
+            text::print(findings, true, machine.facts.len());
+            continue;
+        }
+        let groups = grouped(findings);
+        if groups.is_empty() {
+            output::line("   nothing to change");
+        }
+        for first in groups.iter().take(text::FIRST_SCREEN).filter_map(|group| group.first()) {
+            let said = format!("{}: {} [{}]", severity(first.severity), first.title, first.rule);
+            text::labelled("", &said);
+        }
+        let rest = groups.len().saturating_sub(text::FIRST_SCREEN);
+        if rest > 0 {
+            text::labelled("", &format!("{rest} more: --all"));
+        }
+    }
+    if found.len() < 2 {
+        return;
+    }
+    output::line(match differences.len() {
+        0 => "\nno difference between the machines".to_owned(),
+        count => format!("\nnot the same on all machines: {count}"),
+    });
+    let shown = if all { differences.len() } else { DIFFERENCES_SHOWN };
+    differences.iter().take(shown).for_each(|difference| text::labelled("", &line(difference)));
+    if differences.len() > shown {
+        text::labelled("", &format!("{} more: --all", differences.len() - shown));
+    }
+}

@@ -1,0 +1,40 @@
+//! The facts that rules are held against: what a machine shows, with what is taken for granted.
+
+use advisor::{Catalogue, Facts, Tree, Value};
+use anyhow::{Context as _, Result, bail};
+
+use crate::args::Context;
+
+/// The facts of a machine, with what is taken for granted.
+pub(super) fn facts(catalogue: &Catalogue, tree: &Tree, context: &Context) -> Result<(Facts, Facts)> {
+    let seen = advisor::host_facts(tree);
+    let mut facts = advisor::assumed(catalogue);
+    facts.extend(seen.clone());
+    assume(catalogue, &mut facts, context)?;
+    Ok((facts, seen))
+}
+
+/// What is assumed otherwise by `--assume`.
+pub(super) fn assume(catalogue: &Catalogue, facts: &mut Facts, context: &Context) -> Result<()> {
+    for pair in &context.assumed {
+        let (name, value) =
+            pair.split_once('=').with_context(|| format!("--assume {pair} is not NAME=VALUE"))?;
+        let known = |a: &&advisor::catalogue::Assumption| a.name == name;
+        let Some(assumption) = catalogue.assumptions.iter().find(known) else {
+            let names: Vec<&str> = catalogue.assumptions.iter().map(|a| a.name.as_str()).collect();
+            bail!("nothing called {name} is assumed; there are {}", names.join(", "));
+        };
+        let value = match (&assumption.value, value) {
+            (Value::Bool(_), "yes" | "true") => Value::Bool(true),
+            (Value::Bool(_), "no" | "false") => Value::Bool(false),
+            (Value::Bool(_), _) => bail!("{name} is yes or no, not {value}"),
+            (Value::Int(_), _) => {
+                let size = value.parse::<base::ByteSize>().map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
+                Value::from(size.0)
+            }
+            _ => Value::from(value),
+        };
+        facts.insert(["assume", name], value, advisor::Origin::of("--assume"));
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! `advise explain` and `advise rules`: what the catalogue says.
+
+use advisor::Catalogue;
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{dumps, text::labelled};
+use crate::output;
+
+pub(super) fn explain(name: &str) -> Result<()> {
+    let catalogue = Catalogue::load()?;
+    let Some(rule) = catalogue.rule(name) else {
+        if dumps::explain(name) {
+            return Ok(());
+        }
+        let looking: Vec<&advisor::Rule> =
+            catalogue.rules.iter().filter(|r| r.looks_at().iter().any(|path| path.contains(name))).collect();
+        ensure!(
+            !looking.is_empty(),
+            "there is no rule {name}, and none looks at such a fact: ropewalk advise rules"
+        );
+        output::line(format!("rules that look at {name}:"));
+        looking.iter().for_each(|rule| output::line(format!("  {}", rule.id)));
+        return Ok(());
+    };
+    output::line(format!("{} ({}, since {})", rule.id, rule.subject, rule.since));
+    labelled(
+        "is",
+        &format!(
+            "{}, gain {}, confidence {}",
+            word(&rule.severity),
+            word(&rule.gain),
+            word(&rule.confidence)
+        ),
+    );
+    if let Some(each) = &rule.each {
+        labelled("each", each);
+    }
+    labelled("when", &rule.condition_text);
+    labelled("reads", &rule.looks_at().join(", "));
+    for (label, template) in [("should", &rule.advice), ("why", &rule.why), ("cost", &rule.cost)] {
+        labelled(label, template.as_written());
+    }
+    if let Some(set) = &rule.set {
+        labelled("sets", &format!("{} = {}", set.fact.as_written(), set.value.as_written()));
+    }
+    for (label, template) in [("do", &rule.command), ("undo", &rule.undo), ("keep", &rule.permanent)] {
+        if let Some(template) = template {
+            labelled(label, template.as_written());
+        }
+    }
+    if let Some(plan) = &rule.measure {
+        labelled("measure", &format!("ropewalk lab plan {plan}"));
+    }
+    labelled("source", &rule.source);
+    Ok(())
+}
+
+/// How an enumeration is written in the catalogue.
+fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+pub(super) fn rules(assumptions: bool, json: bool) -> Result<()> {
+    let catalogue = Catalogue::load()?;
+    if assumptions {
+        if json {
+            return output::json(&catalogue.assumptions);
+        }
+        let row =
+            |a: &advisor::catalogue::Assumption| vec![a.name.clone(), a.value.to_string(), a.what.clone()];
+        output::table(&["assumption", "value", "what"], catalogue.assumptions.iter().map(row).collect());
+        return Ok(());
+    }
+    let all = catalogue.rules.iter();
+    if json {
+        let row = |rule: &advisor::Rule| {
+            json!({
+                "id": rule.id, "subject": rule.subject, "severity": rule.severity, "title": rule.title.as_written(),
+                "looks_at": rule.looks_at(), "source": rule.source,
+            })
+        };
+        return output::json(&all.map(row).collect::<Vec<_>>());
+    }
+    let row = |rule: &advisor::Rule| {
+        vec![
+            rule.id.clone(),
+            rule.subject.to_owned(),
+            word(&rule.severity),
+            rule.title.as_written().to_owned(),
+        ]
+    };
+    output::table(&["rule", "subject", "severity", "finds"], all.map(row).collect());
+    output::line(format!("{} rules", catalogue.rules.len()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn plans_that_measure_a_rule_exist() {
+        for rule in advisor::Catalogue::load().unwrap().rules {
+            if let Some(plan) = rule.measure {
+                assert!(lab::builtin::text(&plan).is_some(), "{}: {plan}", rule.id);
+            }
+        }
+    }
+}

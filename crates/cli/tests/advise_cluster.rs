@@ -1,0 +1,113 @@
+//! The advisor over a cluster of several machines (hosts: network namespaces with settings of their own): what one of them
+//! has wrong is told of that one, and it is named as the odd one out; who does not answer is named. And the way between
+//! two hosts, tried with echoes.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+#[path = "common/beds.rs"]
+mod beds;
+mod common;
+#[path = "common/hosts.rs"]
+mod hosts;
+
+use std::{fs, process::Output};
+
+use beds::Bed;
+use hosts::{Down, Machine};
+use serde_json::Value;
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// The rules that the machine of this name breaks.
+fn found(report: &Value, machine: &str) -> Vec<String> {
+    let machines = report["machines"].as_array().unwrap();
+    let machine = machines.iter().find(|m| m["name"] == machine).unwrap_or_else(|| panic!("{machine}"));
+    let findings = machine["findings"].as_array().unwrap().iter();
+    findings.map(|f| f["rule"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What all machines are told, once all of them answer: a busy one may take a while to be connected to.
+fn all_told(machine: &Machine<'_>) -> Value {
+    let mut told = Value::Null;
+    common::until("every process answers", || {
+        told = report(&machine.run(&["advise", "--cluster", "--json"]));
+        told["silent"] == serde_json::json!([])
+    });
+    told
+}
+
+fn on(bed: &Bed, host: usize, script: &str) -> String {
+    let output = bed.exec(&format!("h{host}"), &["sh", "-c", script]).output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_odd_machine_is_named_and_so_is_a_silent_one() {
+    let bed = Bed::up("adv", &["--hosts", "3"]);
+    let base = tempfile::Builder::new().prefix("ropewalk-adv-").tempdir().unwrap();
+    let machines: Vec<Machine<'_>> = (1..=3).map(|host| Machine::new(&bed, base.path(), host)).collect();
+    let [first, second, third] = &machines[..] else { unreachable!() };
+    let _down = Down(machines.iter().collect());
+    first.begin(&["init", "--name", "rope", "--node", "h1"]);
+    second.join(&first.token(&[]));
+    third.join(&first.token(&[]));
+
+    let before = all_told(first);
+    assert_eq!(before["machines"].as_array().unwrap().len(), 3, "{before}");
+    assert!((1..=3).all(|n| !found(&before, &format!("h{n}")).contains(&"tcp-no-sack".to_owned())));
+    on(&bed, 2, "echo 0 > /proc/sys/net/ipv4/tcp_sack");
+    let after = all_told(third);
+    let broken = |name: &str| found(&after, name).contains(&"tcp-no-sack".to_owned());
+    assert_eq!((broken("h1"), broken("h2"), broken("h3")), (false, true, false));
+    let differences = after["differences"].as_array().unwrap();
+    let odd = differences.iter().find(|d| d["path"] == "sysctl.net.ipv4.tcp_sack").unwrap();
+    assert_eq!((&odd["usual"], &odd["odd"]), (&"1".into(), &serde_json::json!([["h2", "0"]])), "{odd}");
+
+    common::until("the odd one is named in the text", || {
+        let text = String::from_utf8(first.run(&["advise", "--cluster"]).stdout).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+        text.contains("warning: selective acknowledgement is off [tcp-no-sack]")
+            && text.contains("tcp_sack: h2 has 0; the others have 1")
+    });
+
+    third.kill();
+    // The others are told what they have all the same.
+    common::until("the silent one is named", || {
+        let output = first.run(&["advise", "--cluster"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(3) && said.contains("h3 at "), "{said}");
+        String::from_utf8_lossy(&output.stdout).contains("h2: h2")
+    });
+}
+
+#[test]
+fn packets_that_are_lost_on_the_way_are_found_by_trying() {
+    let bed = Bed::up("mtu", &["--hosts", "2"]);
+    let (there, nowhere) = (bed.addr(1), "192.0.2.1");
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/sys/vm")).unwrap();
+    fs::write(root.path().join("proc/sys/vm/swappiness"), "10\n").unwrap();
+    let probe = |host: &str| {
+        let advise = [common::ROPEWALK, "advise", "--json", "--root", root.path().to_str().unwrap()];
+        let output = bed.exec("h1", &[&advise[..], &["--probe", host]].concat()).output().unwrap();
+        let rules = report(&output)["findings"].as_array().unwrap().clone();
+        let rules: Vec<(String, String)> = rules
+            .iter()
+            .map(|f| (f["rule"].as_str().unwrap().to_owned(), f["title"].as_str().unwrap().to_owned()))
+            .collect();
+        rules
+    };
+    assert_eq!(probe(&there), []);
+    // What the far end of its link does not bear is dropped there, without a word.
+    on(&bed, 1, "for link in l1 l2; do ip link set dev $link mtu 9000; done");
+    let found = probe(&there);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, "net-path-mtu-small");
+    // A virtual link bears four bytes more, for a tag.
+    let told =
+        |mtu: u32| found[0].1.contains(&format!("packets of {mtu} bytes pass, the interface sends 9000"));
+    assert!(told(1500) || told(1504), "{found:?}");
+    assert_eq!(probe(nowhere)[0].0, "net-path-silent");
+}

@@ -1,0 +1,230 @@
+//! Names made ahead of the manager on a real mount (docs/names-ahead.md): what is there after kills of the mount and of the
+//! manager in the middle of batches, judged by who knows what was made in which order; and what a second mount sees that comes
+//! meanwhile. `ROPEWALK_SOAK=1` kills a hundred times each.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::{
+    fs::{self, File},
+    io::{Result, Write},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+};
+
+use common::{Random, ok, seed, until};
+use mounts::Mounts;
+
+/// Names of each directory, itself included.
+const GROUP: u64 = 20;
+
+/// What is made as number `i`: a directory, then what is in it, some of it deeper.
+fn place(top: &Path, i: u64) -> PathBuf {
+    let group = top.join(format!("g{}", i / GROUP));
+    match i % GROUP {
+        0 => group,
+        10 => group.join("deep"),
+        at @ 11..15 => group.join("deep").join(format!("f{at}")),
+        at => group.join(format!("f{at}")),
+    }
+}
+
+fn content(i: u64) -> Vec<u8> {
+    vec![i as u8; 1 + (i as usize * 7919) % 9000]
+}
+
+/// Makes number `i`; with `sync` it is durable afterwards.
+fn make(top: &Path, i: u64, sync: bool) -> Result<()> {
+    let path = place(top, i);
+    match i % GROUP {
+        0 | 10 => fs::create_dir(&path)?,
+        5 => symlink("elsewhere", &path)?,
+        _ => {
+            let mut file = File::create_new(&path)?;
+            file.write_all(&content(i))?;
+            if sync {
+                file.sync_all()?;
+            }
+        }
+    }
+    if sync { File::open(path.parent().unwrap())?.sync_all() } else { Ok(()) }
+}
+
+/// What was made, as its maker knows it: so many, and so many of them durable.
+#[derive(Default)]
+struct Made {
+    done: AtomicU64,
+    synced: AtomicU64,
+    /// Files that were synced themselves.
+    whole: Mutex<Vec<u64>>,
+    stop: AtomicBool,
+}
+
+impl Made {
+    /// Makes one after the other until told to stop, or until it fails.
+    fn work(&self, top: &Path, random: &mut Random) -> Result<()> {
+        while !self.stop.load(SeqCst) {
+            let i = self.done.load(SeqCst);
+            let sync = random.below(100) == 0;
+            make(top, i, sync)?;
+            self.done.store(i + 1, SeqCst);
+            if sync {
+                self.synced.store(i + 1, SeqCst);
+                let file = !matches!(i % GROUP, 0 | 5 | 10);
+                self.whole.lock().unwrap().extend(file.then_some(i));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there is a beginning of what was made, with all that is durable; returns how much.
+    fn check(&self, top: &Path) -> u64 {
+        let (done, synced) = (self.done.load(SeqCst), self.synced.load(SeqCst));
+        let there = |i: u64| fs::symlink_metadata(place(top, i)).is_ok();
+        let found = (0..=done).take_while(|&i| there(i)).count() as u64;
+        assert!(found >= synced, "{synced} were durable, and only {found} are there");
+        assert!(found <= done + 1, "more than was made");
+        for i in found..done + GROUP {
+            assert!(!there(i), "{i} is there, and {found} is not");
+        }
+        let listed: u64 = count(top);
+        assert_eq!(listed, found, "names that nobody made");
+        for i in 0..found {
+            match i % GROUP {
+                0 | 10 => assert!(place(top, i).is_dir()),
+                5 => assert_eq!(fs::read_link(place(top, i)).unwrap(), Path::new("elsewhere")),
+                // Content follows names: it may be missing, or end early.
+                _ => {
+                    let read = fs::read(place(top, i)).unwrap();
+                    assert!(read.iter().all(|&byte| byte == i as u8 || byte == 0), "content of another file");
+                }
+            }
+        }
+        for &i in self.whole.lock().unwrap().iter() {
+            assert!(fs::read(place(top, i)).unwrap() == content(i), "{i} was synced, and has other content");
+        }
+        found
+    }
+}
+
+fn count(dir: &Path) -> u64 {
+    let inside = |entry: fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => count(&entry.path()),
+        false => 0,
+    };
+    fs::read_dir(dir).unwrap().map(|entry| 1 + inside(entry.unwrap())).sum()
+}
+
+/// A cluster whose only mount makes names ahead.
+fn alone() -> Mounts {
+    let mounts = Mounts::in_memory(1);
+    ok(&["umount", mounts.all[0].to_str().unwrap()]);
+    mount(&mounts);
+    mounts
+}
+
+fn mount(mounts: &Mounts) {
+    let dir = mounts.cluster.dir();
+    ok(&[
+        "mount",
+        "--dir",
+        dir.to_str().unwrap(),
+        "--names",
+        "ahead",
+        "fs1",
+        mounts.all[0].to_str().unwrap(),
+    ]);
+}
+
+fn rounds() -> u64 {
+    if std::env::var_os("ROPEWALK_SOAK").is_some() { 100 } else { 4 }
+}
+
+/// A directory of this mount's own, whose name is durable.
+fn top(mounts: &Mounts, name: &str) -> PathBuf {
+    let top = mounts.at(0, name);
+    fs::create_dir(&top).unwrap();
+    top
+}
+
+#[test]
+fn a_killed_mount_leaves_a_beginning_with_all_that_was_synced() {
+    let mounts = alone();
+    let mut random = Random(seed());
+    let mut lost = 0;
+    for round in 0..rounds() {
+        let top = top(&mounts, &format!("round{round}"));
+        let (made, most) = (Made::default(), 100 + random.below(1500));
+        let mut its = Random(random.next());
+        thread::scope(|scope| {
+            let maker = scope.spawn(|| made.work(&top, &mut its));
+            until("names are made", || made.done.load(SeqCst) >= most || maker.is_finished());
+            mounts.cluster.kill(|process| process.starts_with("mount"));
+            assert!(maker.join().unwrap().is_err(), "the mount is gone");
+        });
+        // What the kernel has of it goes.
+        let _ = rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH);
+        mount(&mounts);
+        let found = made.check(&top);
+        lost += made.done.load(SeqCst).saturating_sub(found);
+        println!("round {round}: {found} of {} are there", made.done.load(SeqCst));
+    }
+    println!("{lost} names were lost, none of them durable");
+}
+
+#[test]
+fn the_manager_is_killed_in_the_middle_and_nothing_is_lost_or_made_twice() {
+    let mounts = alone();
+    let top = top(&mounts, "d");
+    let (made, seed) = (Made::default(), seed());
+    thread::scope(|scope| {
+        let maker = scope.spawn(|| made.work(&top, &mut Random(seed)));
+        for round in 1..=rounds() {
+            until("names are made", || made.done.load(SeqCst) >= 500 * round || maker.is_finished());
+            mounts.cluster.kill(|name| name == "manager");
+            mounts.cluster.start_server("manager");
+        }
+        made.stop.store(true, SeqCst);
+        maker.join().unwrap().unwrap();
+    });
+    File::open(&top).unwrap().sync_all().unwrap();
+    made.synced.store(made.done.load(SeqCst), SeqCst);
+    mounts.cluster.kill(|process| process.starts_with("mount"));
+    let _ = rustix::mount::unmount(&mounts.all[0], rustix::mount::UnmountFlags::DETACH);
+    mount(&mounts);
+    assert_eq!(made.check(&top), made.done.load(SeqCst));
+}
+
+#[test]
+fn a_second_mount_sees_all_that_was_made_before() {
+    let mut mounts = alone();
+    let top = top(&mounts, "d");
+    let (made, seed) = (Made::default(), seed());
+    thread::scope(|scope| {
+        let maker = scope.spawn(|| made.work(&top, &mut Random(seed)));
+        until("names are made", || made.done.load(SeqCst) >= 300 || maker.is_finished());
+        mounts.add();
+        let other = mounts.at(1, "d");
+        for _ in 0..50 {
+            // Each is there as soon as its maker knows it.
+            let done = made.done.load(SeqCst);
+            assert!(fs::symlink_metadata(place(&other, done - 1)).is_ok(), "{} is not there", done - 1);
+        }
+        made.stop.store(true, SeqCst);
+        maker.join().unwrap().unwrap();
+    });
+    made.synced.store(made.done.load(SeqCst), SeqCst);
+    for mount in 0..2 {
+        assert_eq!(made.check(&mounts.at(mount, "d")), made.done.load(SeqCst));
+    }
+    // Names of a mount that was alone, and goes, are all durable.
+    ok(&["umount", mounts.all[0].to_str().unwrap()]);
+    assert_eq!(made.check(&mounts.at(1, "d")), made.done.load(SeqCst));
+}

@@ -1,0 +1,157 @@
+//! The mixed analytics workload on a mounted cluster, with the engines that need no environment: every result is right, one wrong byte
+//! of an input fails it, a stop ends every job, and what is missing is refused before anything is made.
+#![allow(clippy::unwrap_used)] // a helper that fails is a test that fails
+
+mod common;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use common::{Cluster, ROPEWALK, ok, refused, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const ENGINES: [&str; 10] = [
+    "--engine",
+    "data-step",
+    "--engine",
+    "sort",
+    "--engine",
+    "gzip",
+    "--engine",
+    "zstd",
+    "--engine",
+    "sqlite",
+];
+/// Jobs of those engines in one round of the 20-test form.
+const JOBS: usize = 25;
+
+fn run<'a>(dirs: &'a str, out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words =
+        vec!["lab", "workload", "analytics-20", "--short", "--scale", "0", "--dir", dirs, "--out", out];
+    words.extend(ENGINES);
+    words.extend(more);
+    words
+}
+
+/// Right jobs and all jobs of each test.
+fn jobs(out: &str) -> BTreeMap<String, (u64, u64)> {
+    let report: Value = serde_json::from_str(&ok(&["lab", "report", out, "--format", "json"])).unwrap();
+    let tests = report["plans"][0]["series"][0]["jobs"][0]["summary"]["tests"].as_array().unwrap().clone();
+    let count = |test: &Value, key: &str| test[key].as_u64().unwrap();
+    tests
+        .iter()
+        .map(|test| (test["test"].as_str().unwrap().into(), (count(test, "right"), count(test, "jobs"))))
+        .collect()
+}
+
+fn entries(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_wrong_byte_fails_the_workload_and_right_ones_do_not() {
+    let cluster = Cluster::up(&["--nodes", "3", "--code", "2+1p", "--pdisk-size", "512m"]);
+    let place = tempfile::Builder::new().prefix("ropewalk-workload-").tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let pools = ["data", "work", "util"].map(|name| cluster.mnt().join(name));
+    pools.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let dirs = pools.each_ref().map(|dir| dir.to_str().unwrap()).join(",");
+
+    let (good, bad) = (path("good"), path("bad"));
+    let said = ok(&run(&dirs, &good, &[]));
+    assert!(said.contains(&format!("{JOBS} jobs, {JOBS} of them right")), "{said}");
+    assert_eq!(jobs(&good).values().map(|(right, _)| *right).sum::<u64>(), JOBS as u64);
+    assert!(jobs(&good).len() == 6, "six tests: {:?}", jobs(&good));
+    let logs = Path::new(&good).join("logs/jobs-1");
+    assert_eq!(entries(&logs).len(), JOBS);
+    let log = fs::read_to_string(logs.join("n1-gsort-1.log")).unwrap();
+    assert!(log.starts_with("NOTE: sort gsort used (Total process time):\n      real time "), "{log}");
+    let page = fs::read_to_string(Path::new(&good).join("report.html")).unwrap();
+    assert!(
+        page.contains("cumulative real time") && page.contains(">dim_50mil<").eq(&false),
+        "the table of tests"
+    );
+    // What jobs made is gone; the inputs stay.
+    assert_eq!(entries(&pools[0]), ["ropewalk-workload".to_owned()].into());
+    assert!(entries(&pools[1]).is_empty() && entries(&pools[2]).is_empty());
+    ok(&["lab", "compare", &good, &good]);
+
+    // One byte of one input, through the mount: within the last column, so that no engine refuses it.
+    let input = pools[0].join("ropewalk-workload/focus");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&input).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 64 * 1000 + 50).unwrap();
+    file.write_all_at(&[if byte[0] == b'0' { b'1' } else { b'0' }], 64 * 1000 + 50).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let values = format!("{good}/values.json");
+    let said = refused(&run(&dirs, &bad, &["--values", &values]));
+    assert!(said.contains("1 cells failed"), "{said}");
+    for (test, (right, all)) in jobs(&bad) {
+        assert_eq!(right, if test == "focus2" { 0 } else { all }, "{test}");
+    }
+    let markdown = ok(&["lab", "report", &bad, "--format", "md"]);
+    assert!(
+        markdown.contains("n1-focus2-1: wrong: again.") && markdown.contains("4 of 25 jobs are not right"),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_refused_and_a_stop_ends_every_job() {
+    let place = tempfile::Builder::new().prefix("ropewalk-workload-").tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let (dir, out) = (path("dir"), path("out"));
+    fs::create_dir(&dir).unwrap();
+    let words = ["lab", "workload", "analytics-20", "--short", "--dir", &dir, "--out", &out];
+    let with = |more: &[&str]| refused(&[&words[..], more].concat());
+    assert!(with(&[]).contains("lab workload setup --env DIR"));
+    assert!(with(&["--env", &dir]).contains("is no environment"));
+    assert!(with(&["--engine", "abacus"]).contains("data-step"));
+    assert!(with(&["--engine", "sort", "--scale", "1000"]).contains("--scale"));
+    assert!(with(&["--dir", &format!("{dir},{dir}")]).contains("DATA,WORK,UTIL"));
+    assert!(with(&["--dir", &path("gone")]).contains("gone is no directory"));
+    assert_eq!((entries(place.path()), entries(Path::new(&dir)).len()), (["dir".to_owned()].into(), 0));
+
+    // Rounds enough to be stopped in.
+    let mut words = run(&dir, &out, &["--rounds", "200", "--concurrency", "4"]);
+    let mut child = Command::new(ROPEWALK)
+        .args(&words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let own = Path::new(&dir).join(format!("ropewalk-workload-{}", child.id()));
+    until("jobs run", || fs::read_dir(&own).is_ok_and(|jobs| jobs.count() > 1));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success(), "a stopped run is not done");
+    assert_eq!(entries(Path::new(&dir)), ["ropewalk-workload".to_owned()].into());
+    // No job goes on: none has its programs on its command line.
+    let programs = format!("{out}/work/programs");
+    let runs = || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter(|process| {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&programs)
+        })
+        .count()
+    };
+    until("no job is left", || runs() == 0);
+    // The inputs that are there are taken by a new run; the same directory of results is not.
+    words.truncate(words.len() - 4);
+    assert!(refused(&words).contains("is not empty"));
+    let again = path("again");
+    let made = fs::metadata(Path::new(&dir).join("ropewalk-workload/gsort")).unwrap().modified().unwrap();
+    ok(&run(&dir, &again, &["--values", &format!("{out}/values.json")]));
+    assert_eq!(
+        fs::metadata(Path::new(&dir).join("ropewalk-workload/gsort")).unwrap().modified().unwrap(),
+        made
+    );
+}

@@ -1,0 +1,217 @@
+//! Making names ahead of the manager (docs/names-ahead.md): while this session has the file system alone, what it makes in a
+//! directory that it made itself is made in memory, with an inode number granted before, and told in batches.
+//!
+//! Invariants: a name is made here only if it is certainly absent and nothing else could refuse it, so the manager refuses nothing
+//! that was acknowledged. Nobody else can look meanwhile: before another session begins this one says what it holds, and
+//! tells all that it has made first ([`Core::share`]).
+//!
+//! On failure of anything before the name is made, it is made at the manager, as ever.
+
+use std::sync::{Arc, Weak};
+
+use base::{InodeNo, PoolId};
+use wire::{
+    credentials::Squash,
+    mgr::{Attr, Change, FileKind, MgrReply, SYMLINK_LEN_MAX, Timestamp, without_privileges},
+};
+
+use super::hint::Hint;
+use crate::{
+    ahead::Log,
+    calls::{MANY_MAX, unexpected},
+    core::Core,
+    error::Errno,
+    files::{inode::Inode, touch::Touched},
+};
+
+/// Inode numbers asked for at once.
+const NUMBERS: u32 = 4096;
+/// What a directory shows as its size, bytes.
+const DIRECTORY_SIZE: u64 = 4096;
+const S_ISGID: u16 = 0o2000;
+
+/// What a new inode has of its directory.
+struct Inherited {
+    pool: PoolId,
+    block_size: u32,
+    mode: u16,
+    gid: u32,
+}
+
+impl Core {
+    /// What [`Change::Create`] says, if it may be made ahead of the manager; it is made then.
+    pub async fn create_ahead(self: &Arc<Core>, change: &Change) -> Option<Attr> {
+        let Change::Create { parent, ref name, kind, now, ref target, .. } = *change else { return None };
+        let plain = kind != FileKind::Symlink
+            || (1..=SYMLINK_LEN_MAX).contains(&target.len()) && !target.contains(&0);
+        if !self.may_make_ahead() || !plain || !self.surely_absent(parent, name) {
+            return None;
+        }
+        if self.calls.ahead.wants_numbers() {
+            self.ask_numbers().await.ok()?;
+        }
+        let inherited = self.inherited(parent).await?;
+        let asked = self.sharing.now();
+        self.claim_name(parent, name)?;
+        let changing = self.change(&[(parent, name)], &[]);
+        let mut made = None;
+        let ino = self.calls.ahead.append(
+            || self.may_make_ahead(),
+            |ino| {
+                let attr = made.insert(new_attr(ino, change, &inherited));
+                create_as(attr.ino, change)
+            },
+        );
+        let attr = match (ino, made) {
+            (Some(_), Some(attr)) => attr,
+            // Made at the manager then; nothing was changed.
+            _ => {
+                changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
+                return None;
+            }
+        };
+        let reply = Ok(MgrReply::Created { attr: Box::new(attr.clone()), new: true });
+        let directory = kind == FileKind::Directory;
+        let newest = changing.end(&reply, &[Hint::of(&reply)], Touched::At(now, i32::from(directory)));
+        if directory {
+            self.begin_names(attr.ino, asked);
+            self.made_directory(attr.ino);
+        }
+        Some(self.made(self.changed_attr(attr, newest)))
+    }
+
+    /// What [`Change::SetAttr`] says of what is no file, if it may be done ahead of the manager; it is done then. Trees are copied so:
+    /// each directory gets its owner, mode and times.
+    pub fn set_ahead(self: &Arc<Core>, inode: &Arc<Inode>, change: &Change) -> Option<Attr> {
+        let Change::SetAttr { mode, uid, gid, size: None, atime, mtime, ctime, .. } = *change else {
+            return None;
+        };
+        if !self.may_make_ahead() {
+            return None;
+        }
+        let mut attr = {
+            let state = inode.lock();
+            let known =
+                state.attr_known && state.special && state.keeps_attr(true) && state.names.kept.is_still();
+            (known && !state.gone && state.attr.nlink > 0).then(|| state.attr.clone())?
+        };
+        if uid.is_some() || gid.is_some() {
+            attr.mode =
+                if attr.kind == FileKind::Directory { attr.mode } else { without_privileges(attr.mode) };
+        }
+        attr.mode = mode.map_or(attr.mode, |mode| mode & 0o7777);
+        attr.uid = uid.unwrap_or(attr.uid);
+        attr.gid = gid.unwrap_or(attr.gid);
+        attr.atime = atime.unwrap_or(attr.atime);
+        attr.mtime = mtime.unwrap_or(attr.mtime);
+        attr.ctime = ctime;
+        let changing = self.change(&[], &[inode.ino]);
+        if !self.calls.ahead.append_change(|| self.may_make_ahead(), change.clone()) {
+            changing.end(&Err(Errno(libc::EAGAIN)), &[], Touched::Nothing);
+            return None;
+        }
+        let newest = changing.end(&Ok(MgrReply::Done), &[], Touched::Unknown);
+        Some(self.changed_attr(attr, newest))
+    }
+
+    /// Whether this session may make anything ahead now. On a squashed machine the manager says who may what, and of a subtree
+    /// it looks whether the directory is in it: both need the directory to be there.
+    fn may_make_ahead(&self) -> bool {
+        let session = &self.session;
+        self.tunables.names_ahead
+            && session.squash == Squash::None
+            && !session.read_only
+            && session.root == InodeNo::ROOT
+            && self.whole().is_some()
+            && self.calls.lease_valid()
+            && !self.calls.dead()
+            && self.calls.given_up.is_none()
+    }
+
+    /// New numbers, when all with the old ones is told.
+    async fn ask_numbers(self: &Arc<Core>) -> Result<(), Errno> {
+        let _asking = self.calls.ahead.asking.lock().await;
+        if !self.calls.ahead.wants_numbers() {
+            return Ok(());
+        }
+        match self.calls.mutate(Change::Numbers { count: NUMBERS }).await? {
+            MgrReply::Numbers { first, count } => {
+                self.calls.ahead.add_numbers(first, count);
+                Ok(())
+            }
+            other => Err(unexpected("Numbers", &other)),
+        }
+    }
+
+    /// None if the directory is not one to make anything in.
+    async fn inherited(self: &Arc<Core>, dir: InodeNo) -> Option<Inherited> {
+        let known = self.inode_known(dir)?.lock().attr_known;
+        if !known {
+            self.getattr(dir).await.ok()?;
+        }
+        let inode = self.inode_known(dir)?;
+        let state = inode.lock();
+        // Who is changing it knows better.
+        let usable = state.attr_known && !state.gone && state.attr.nlink < i32::MAX as u32;
+        let Attr { kind, pool, block_size, mode, gid, .. } = state.attr;
+        let usable =
+            usable && kind == FileKind::Directory && state.keeps_attr(true) && state.names.kept.is_still();
+        usable.then_some(Inherited { pool, block_size, mode, gid })
+    }
+
+    /// Notes a name that is about to be made; none if somebody else has.
+    fn claim_name(&self, dir: InodeNo, name: &[u8]) -> Option<()> {
+        let inode = self.inode_known(dir)?;
+        let mut state = inode.lock();
+        let names = state.names.made.as_mut()?;
+        (!names.may_hold(name) && names.note(name)).then_some(())
+    }
+}
+
+/// The attributes of what is made, as the manager will have them.
+fn new_attr(ino: InodeNo, change: &Change, dir: &Inherited) -> Attr {
+    let Change::Create { kind, mode, uid, gid, rdev, ref target, now, .. } = *change else {
+        return Attr::default();
+    };
+    let (is_dir, set_gid) = (kind == FileKind::Directory, dir.mode & S_ISGID != 0);
+    let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
+    let times: [Timestamp; 4] = [now; 4];
+    let [atime, mtime, ctime, btime] = times;
+    Attr {
+        ino,
+        kind,
+        mode: if set_gid && is_dir { mode | S_ISGID } else { mode },
+        uid,
+        gid: if set_gid { dir.gid } else { gid },
+        nlink: if is_dir { 2 } else { 1 },
+        size: if is_dir { DIRECTORY_SIZE } else { target.len() as u64 },
+        stored: 0,
+        rdev,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        pool: dir.pool,
+        block_size: dir.block_size,
+        inline: kind == FileKind::File,
+        plain: true,
+    }
+}
+
+/// What the manager is told.
+fn create_as(ino: InodeNo, change: &Change) -> Change {
+    match change.clone() {
+        Change::Create { parent, name, kind, mode, uid, gid, rdev, target, now, .. } => {
+            Change::CreateAs { ino, parent, name, kind, mode, uid, gid, rdev, target, now }
+        }
+        other => other,
+    }
+}
+
+/// Tells the manager what was made, until the client is gone or the session has ended.
+pub(crate) async fn tell(core: Weak<Core>, log: Arc<Log>) {
+    while let Some(changes) = log.due(MANY_MAX).await {
+        let Some(core) = core.upgrade() else { return };
+        core.calls.tell_ahead(changes).await;
+    }
+}

@@ -1,0 +1,172 @@
+//! Names made ahead of the manager (docs/names-ahead.md), over parts in memory. The manager there refuses, by a panic, an inode
+//! number that is used twice or out of order, a name that is made twice, and a file without its directory; the test's pdisks have
+//! nothing of what it does not know.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use base::InodeNo;
+use client::{Client, Errno, SetAttrs, Tunables};
+use support::{BLOCK, RW, World, small, until};
+use wire::mgr::{Attr, Change, FileKind, MgrRequest};
+
+fn ahead() -> Tunables {
+    Tunables { names_ahead: true, ..small() }
+}
+
+async fn make(client: &Client, parent: InodeNo, name: &str, kind: FileKind) -> Result<Attr, Errno> {
+    client.create(parent, name.as_bytes(), kind, 0o755, 1, 2, 0, b"", false).await.map(|(attr, _)| attr)
+}
+
+/// A directory of the client's own, which the manager knows.
+async fn directory(client: &Client) -> InodeNo {
+    make(client, InodeNo::ROOT, "d", FileKind::Directory).await.unwrap().ino
+}
+
+/// Files and directories, each in the directory made last; their names in order.
+async fn tree(client: &Client, top: InodeNo, from: u64, count: u64) -> Vec<Vec<u8>> {
+    let (mut parent, mut names) = (top, Vec::new());
+    for i in from..from + count {
+        let name = format!("n{i}");
+        let kind = if i % 7 == 0 { FileKind::Directory } else { FileKind::File };
+        let attr = make(client, parent, &name, kind).await.unwrap();
+        if kind == FileKind::Directory {
+            parent = attr.ino;
+        }
+        names.push(name.into_bytes());
+    }
+    names
+}
+
+/// The messages that tell names.
+fn tells(request: &MgrRequest) -> bool {
+    let MgrRequest::MutateMany { changes } = request else { return false };
+    changes.iter().any(|(_, change)| matches!(change, Change::CreateAs { .. }))
+}
+
+#[tokio::test]
+async fn names_are_told_in_order_and_in_batches() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    let before = world.manager.calls.load(SeqCst);
+    let made = tree(&client, top, 0, 640).await;
+    // All that is asked sees what was made.
+    let listed = client.readdir(top, 0, 4096, false).await.unwrap();
+    assert!(listed.entries.iter().any(|entry| entry.name == b"n639"));
+    assert_eq!(world.manager.told(), made);
+    let messages = world.manager.calls.load(SeqCst) - before;
+    assert!(messages < 40, "{messages} messages for 640 names");
+    // In the root, of which not all names are known, names are made at the manager.
+    make(&client, InodeNo::ROOT, "other", FileKind::File).await.unwrap();
+    assert_eq!(world.manager.told(), made);
+}
+
+#[tokio::test]
+async fn attributes_of_directories_follow_in_order() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    // No answer comes, and none is waited for.
+    *world.manager.which.lock().unwrap() = tells;
+    let held = world.manager.on_their_way.write().await;
+    let dir = make(&client, top, "sub", FileKind::Directory).await.unwrap().ino;
+    for (at, mode) in [0o700, 0o711].into_iter().enumerate() {
+        make(&client, dir, &format!("f{at}"), FileKind::File).await.unwrap();
+        let set = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
+        assert_eq!(client.setattr(dir, set).await.unwrap().mode, mode);
+        assert_eq!(client.getattr(dir).await.unwrap().mode, mode);
+    }
+    drop(held);
+    client.fsync(dir, false).await.unwrap();
+    assert_eq!(world.manager.attr_of(dir).mode, 0o711);
+    assert_eq!(world.manager.told(), [&b"sub"[..], b"f0", b"f1"]);
+}
+
+#[tokio::test]
+async fn each_is_told_once_however_often_answers_are_lost() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    world.manager.lossy.store(3, SeqCst);
+    let made = tree(&client, top, 0, 900).await;
+    client.fsync(top, false).await.unwrap();
+    world.manager.lossy.store(0, SeqCst);
+    assert_eq!(world.manager.told(), made);
+}
+
+#[tokio::test]
+async fn fsync_and_blocks_wait_for_the_name() {
+    let mut world = World::new(2, 1);
+    let client = Arc::new(world.mount(ahead()));
+    let top = directory(&client).await;
+    *world.manager.which.lock().unwrap() = tells;
+    let held = world.manager.on_their_way.write().await;
+    let ino = make(&client, top, "f", FileKind::File).await.unwrap().ino;
+    let handle = client.open(ino, RW).await.unwrap();
+    client.write(handle, 0, &vec![1; 2 * BLOCK as usize]).await.unwrap();
+    let syncs = [ino, top].map(|ino| {
+        let client = client.clone();
+        tokio::spawn(async move { client.fsync(ino, false).await })
+    });
+    until("the names are on their way", || world.manager.kept_back.load(SeqCst) > 0).await;
+    // Background work that would write blocks has run many times over.
+    tokio::time::sleep(10 * small().writeback_age).await;
+    assert!(syncs.iter().all(|sync| !sync.is_finished()), "fsync is answered before the names are told");
+    assert_eq!(world.blocks.writes.load(SeqCst), 0, "blocks of an inode that the manager does not know");
+    drop(held);
+    for sync in syncs {
+        sync.await.unwrap().unwrap();
+    }
+    assert_eq!(world.manager.record(ino).unwrap().0, 2 * u64::from(BLOCK));
+}
+
+#[tokio::test]
+async fn what_is_lost_with_the_session_is_said() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    *world.manager.which.lock().unwrap() = tells;
+    let held = world.manager.on_their_way.write().await;
+    let first = make(&client, top, "first", FileKind::File).await.unwrap().ino;
+    until("the first is on its way", || world.manager.kept_back.load(SeqCst) > 0).await;
+    let second = make(&client, top, "second", FileKind::File).await.unwrap().ino;
+    let handle = client.open(second, RW).await.unwrap();
+    world.manager.fence_below(u64::MAX);
+    drop(held);
+    for ino in [second, first, top] {
+        assert_eq!(client.fsync(ino, false).await, Err(Errno::EIO));
+    }
+    assert_eq!(client.fsync_handle(handle, true).await, Err(Errno::EIO));
+    assert_eq!(client.flush(handle).await, Err(Errno::EIO));
+    assert_eq!(client.sync_all().await, Err(Errno::EIO));
+    assert_eq!(make(&client, top, "third", FileKind::File).await.map(drop), Err(Errno::EIO));
+    assert_eq!(world.manager.told(), [b"first"]);
+}
+
+#[tokio::test]
+async fn a_client_that_dies_leaves_a_beginning_of_what_it_made() {
+    let mut world = World::new(2, 1);
+    let client = world.mount(ahead());
+    let top = directory(&client).await;
+    let mut made = tree(&client, top, 0, 300).await;
+    client.fsync(top, false).await.unwrap();
+    *world.manager.which.lock().unwrap() = tells;
+    let manager = world.manager.clone();
+    let held = manager.on_their_way.write().await;
+    made.extend(tree(&client, top, 1000, 300).await);
+    until("some are on their way", || world.manager.kept_back.load(SeqCst) > 0).await;
+    drop(client);
+    let next = world.mount(ahead());
+    drop(held);
+    let told = world.manager.told();
+    assert!(told.len() > 300 && told.len() < made.len(), "{}", told.len());
+    assert_eq!(told, made[..told.len()]);
+    // The next one uses none of its numbers.
+    let top = make(&next, InodeNo::ROOT, "e", FileKind::Directory).await.unwrap().ino;
+    let file = make(&next, top, "f", FileKind::File).await.unwrap();
+    next.fsync(file.ino, false).await.unwrap();
+    assert_eq!(world.manager.told().last().unwrap(), b"f");
+}

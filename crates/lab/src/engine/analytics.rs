@@ -1,0 +1,101 @@
+//! The mixed analytics workload on real engines. A client node is a directory named as writable, or three of them (DATA, WORK,
+//! UTIL). The inputs are made before anything is observed, and what each test must give is computed once on a local disk; then each
+//! node keeps so many jobs running at a time until its list is empty. A job that gives other values than on the local disk fails
+//! its cell, whose figures stay.
+
+mod crowd;
+mod limits;
+mod setting;
+mod values;
+
+use std::{fs, time::Instant};
+
+use super::context::{Context, EngineError};
+use crate::{
+    cell::{Cell, Figures},
+    workload::{
+        Outcome,
+        catalogue::{self, catalogue},
+        summarise,
+    },
+};
+use setting::{PROGRAMS, Place, Setting, make, program_dir};
+pub use setting::{bytes, programs, ready};
+
+/// Memory that a job may need beside what sorting takes, as far as how many run at a time goes.
+const JOB_MEMORY: f64 = 200e6;
+/// Part of the free memory that jobs may take together.
+const MEMORY_PART: f64 = 0.8;
+
+/// Makes programs, inputs and the values that are expected, before anything is observed.
+pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
+    let setting = Setting::of(cell, context)?;
+    let dir = program_dir(context);
+    let write = |(name, text): &(&str, &str)| fs::write(dir.join(name), text);
+    fs::create_dir_all(&dir).and_then(|()| PROGRAMS.iter().try_for_each(write)).map_err(|e| {
+        EngineError::Failed { program: format!("writing {}", dir.display()), why: e.to_string() }
+    })?;
+    let all = catalogue();
+    for node in 0..cell.step {
+        make(all, &setting, &Place::of(cell, context, node)?, context)?;
+    }
+    values::expected(&setting, context).map(drop)
+}
+
+/// Runs the workload on as many client nodes as the step has.
+pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
+    let mut setting = Setting::of(cell, context)?;
+    let expected = values::expected(&setting, context)?;
+    let mut notes = Vec::new();
+    let each = JOB_MEMORY + catalogue::sort_bytes(setting.scale) as f64;
+    let room = (free_memory() * MEMORY_PART / each / f64::from(cell.step.max(1))) as u32;
+    if room < setting.at_once {
+        notes.push(format!(
+            "{} jobs at a time on each node were asked for; the free memory has room for {}",
+            setting.at_once,
+            room.max(1)
+        ));
+        setting.at_once = room.max(1);
+    }
+    let places: Vec<Place> =
+        (0..cell.step).map(|node| Place::of(cell, context, node)).collect::<Result<_, _>>()?;
+    for (node, place) in places.iter().enumerate() {
+        // It is there: this only reads what was noted.
+        let made = make(catalogue(), &setting, place, context)?;
+        let bytes: u64 = made.inputs.iter().map(|made| made.bytes).sum();
+        let digests: Vec<String> =
+            made.inputs.iter().map(|made| format!("{} {}", made.name, made.digest)).collect();
+        notes.push(format!(
+            "node {}: inputs in {}, {} from seed {}; digests {}",
+            node + 1,
+            place.data.display(),
+            base::units::human_size(bytes),
+            setting.seed,
+            digests.join(", ")
+        ));
+    }
+    let limits = limits::Limits::make(&cell.params, cell.step).map_err(EngineError::Target)?;
+    notes.extend(limits.note());
+    context.load_begins(Instant::now());
+    let jobs = crowd::run(&setting, &places, &limits, &expected, context);
+    places.iter().for_each(Place::clear);
+    let jobs = jobs?;
+    let sum = summarise(&jobs, 1.0);
+    let right = jobs.iter().filter(|job| job.outcome == Outcome::Right).count();
+    Ok(Figures {
+        operations: right as f64 / sum.elapsed_s.max(1e-9),
+        bytes: sum.bytes_per_second.values().sum(),
+        parts: sum.bytes_per_second.iter().map(|(node, rate)| (format!("client {node}"), *rate)).collect(),
+        notes,
+        jobs,
+        ..Figures::default()
+    })
+}
+
+/// Bytes of memory that are free or can be freed.
+fn free_memory() -> f64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.map_or(f64::MAX, |kib| kib * 1024.0)
+}

@@ -1,0 +1,272 @@
+//! Runs many jobs: a closed loop of so many at a time on each node, from a list whose order comes from the seed. A stop ends all of
+//! them, each with its whole process group.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::Command,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    limits::Limits,
+    setting::{Place, Setting, program_dir},
+};
+use crate::{
+    engine::{
+        context::{Context, EngineError},
+        process::Running,
+    },
+    workload::{
+        Job, Outcome, Used,
+        catalogue::{Test, sort_bytes},
+        difference,
+    },
+};
+
+/// How long who waits for a job of its test to end sleeps before it looks for a stop.
+const LOOK: Duration = Duration::from_millis(200);
+/// Jobs of the local pass at a time.
+const LOCAL: u32 = 2;
+/// Each job calculates with one thread: jobs are many, and sums come out the same.
+const THREADS: [&str; 4] =
+    ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"];
+
+/// What the supervisor prints.
+#[derive(Deserialize)]
+struct Told {
+    exit: i32,
+    error: String,
+    values: Option<Value>,
+    #[serde(flatten)]
+    used: Used,
+}
+
+/// The jobs of one node that have not begun, and how many of each test run.
+struct List {
+    waiting: Vec<(&'static Test, u32)>,
+    running: BTreeMap<&'static str, u32>,
+}
+
+/// What the threads of one node share.
+struct Node<'a> {
+    number: u32,
+    place: &'a Place,
+    list: Mutex<List>,
+    ended: Condvar,
+}
+
+impl<'a> Node<'a> {
+    fn new(number: u32, place: &'a Place, waiting: Vec<(&'static Test, u32)>) -> Node<'a> {
+        let list = Mutex::new(List { waiting, running: BTreeMap::new() });
+        Node { number, place, list, ended: Condvar::new() }
+    }
+
+    /// The next job that may begin; `None` if there is none, or the run was stopped.
+    fn next(&self, setting: &Setting, context: &Context<'_>) -> Option<(&'static Test, u32)> {
+        let mut list = self.list.lock();
+        loop {
+            if context.stop.load(Relaxed) || list.waiting.is_empty() {
+                return None;
+            }
+            let free = |(test, _): &(&'static Test, u32)| {
+                let running = list.running.get(test.name.as_str()).copied().unwrap_or(0);
+                running < test.at_once(setting.jobs(test))
+            };
+            if let Some(at) = list.waiting.iter().position(free) {
+                let next = list.waiting.remove(at);
+                *list.running.entry(next.0.name.as_str()).or_default() += 1;
+                return Some(next);
+            }
+            self.ended.wait_for(&mut list, LOOK);
+        }
+    }
+
+    fn done(&self, test: &'static Test) {
+        if let Some(running) = self.list.lock().running.get_mut(test.name.as_str()) {
+            *running -= 1;
+        }
+        self.ended.notify_all();
+    }
+}
+
+/// The list of one node: round after round, each in an order drawn from the seed.
+fn list(setting: &Setting, node: u32) -> Vec<(&'static Test, u32)> {
+    let mut draw = setting.seed ^ (u64::from(node) << 32) | 1;
+    let mut all = Vec::new();
+    for round in 0..setting.rounds {
+        let of = |test: &&'static Test| {
+            let (test, jobs) = (*test, setting.jobs(test));
+            (1..=jobs).map(move |n| (test, round * jobs + n))
+        };
+        let mut jobs: Vec<(&'static Test, u32)> = setting.tests.iter().flat_map(of).collect();
+        for i in (1..jobs.len()).rev() {
+            // Marsaglia's xorshift.
+            draw ^= draw << 13;
+            draw ^= draw >> 7;
+            draw ^= draw << 17;
+            jobs.swap(i, (draw % (i as u64 + 1)) as usize);
+        }
+        all.extend(jobs);
+    }
+    all
+}
+
+/// Runs the workload on all nodes.
+pub(super) fn run(
+    setting: &Setting,
+    places: &[Place],
+    limits: &Limits,
+    expected: &BTreeMap<String, Value>,
+    context: &Context<'_>,
+) -> Result<Vec<Job>, EngineError> {
+    let nodes = (0..).zip(places).map(|(n, place)| Node::new(n + 1, place, list(setting, n)));
+    let nodes: Vec<Node<'_>> = nodes.collect();
+    let check = |job: &mut Job, value: Option<Value>| {
+        if job.outcome != Outcome::Right {
+            return;
+        }
+        let wrong = match (expected.get(&job.test), &value) {
+            (Some(expected), Some(value)) => difference(expected, value),
+            _ => Some("there is no value".into()),
+        };
+        job.outcome = wrong.map_or(Outcome::Right, Outcome::Wrong);
+    };
+    let jobs = all(setting, &nodes, limits, context)?;
+    Ok(jobs
+        .into_iter()
+        .map(|(mut job, value)| {
+            check(&mut job, value);
+            job
+        })
+        .collect())
+}
+
+/// Runs each test once, and gives its values.
+pub(super) fn once(
+    setting: &Setting,
+    place: &Place,
+    limits: &Limits,
+    context: &Context<'_>,
+) -> Result<Vec<(Job, Option<Value>)>, EngineError> {
+    let node = Node::new(0, place, setting.tests.iter().map(|test| (*test, 1)).collect());
+    let few =
+        Setting { at_once: LOCAL, tests: setting.tests.clone(), python: setting.python.clone(), ..*setting };
+    all(&few, &[node], limits, context)
+}
+
+/// Empties the lists of all nodes.
+fn all(
+    setting: &Setting,
+    nodes: &[Node<'_>],
+    limits: &Limits,
+    context: &Context<'_>,
+) -> Result<Vec<(Job, Option<Value>)>, EngineError> {
+    let began = Instant::now();
+    let out = Mutex::new(Vec::new());
+    let work = |node: &Node<'_>| {
+        while let Some((test, number)) = node.next(setting, context) {
+            let ended = one(setting, node, limits, (test, number), began, context);
+            node.done(test);
+            out.lock().push(ended);
+        }
+    };
+    std::thread::scope(|scope| {
+        for node in nodes {
+            let most = setting.at_once.min(node.list.lock().waiting.len() as u32);
+            for _ in 0..most {
+                let work = &work;
+                let thread = std::thread::Builder::new().name("lab-jobs".into());
+                // Fewer threads run fewer jobs at a time; without any, none ends, which shows below.
+                let _ = thread.spawn_scoped(scope, move || work(node));
+            }
+        }
+    });
+    if context.stopped() {
+        return Err(EngineError::Stopped);
+    }
+    if let Some(node) = nodes.iter().find(|node| !node.list.lock().waiting.is_empty()) {
+        return Err(EngineError::Target(format!("node {}: no thread could be started", node.number)));
+    }
+    Ok(out.into_inner())
+}
+
+/// Runs one job to its end. What cannot be started is a job that failed.
+fn one(
+    setting: &Setting,
+    node: &Node<'_>,
+    limits: &Limits,
+    (test, number): (&'static Test, u32),
+    began: Instant,
+    context: &Context<'_>,
+) -> (Job, Option<Value>) {
+    let started = Instant::now();
+    let mut job = Job {
+        test: test.name.clone(),
+        class: test.class,
+        engine: test.engine.clone(),
+        node: node.number,
+        number,
+        started_s: (started - began).as_secs_f64(),
+        used: Used::default(),
+        outcome: Outcome::Right,
+    };
+    let (work, util) = (node.place.work.join(job.name()), node.place.util.join(job.name()).join("util"));
+    let told = fs::create_dir_all(&work)
+        .and_then(|()| fs::create_dir_all(&util))
+        .map_err(|e| format!("cannot make {}: {e}", work.display()))
+        .and_then(|()| {
+            let command = command(setting, node, limits, test, &work, &util, context);
+            let output = Running::start(command, "python3", context.seconds, context)
+                .and_then(|running| running.output(context))
+                .map_err(|e| e.to_string())?;
+            serde_json::from_str::<Told>(&output).map_err(|e| format!("its supervisor said {output:?}: {e}"))
+        });
+    let _ = fs::remove_dir_all(&work);
+    let _ = fs::remove_dir_all(util.parent().unwrap_or(&util));
+    match told {
+        Err(why) => {
+            job.used.real_s = started.elapsed().as_secs_f64();
+            job.outcome = Outcome::Failed(why);
+            (job, None)
+        }
+        Ok(told) => {
+            job.used = told.used;
+            if told.exit != 0 {
+                let how = if told.exit < 0 {
+                    format!("ended by signal {}", -told.exit)
+                } else {
+                    format!("exit status {}", told.exit)
+                };
+                let last = told.error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                job.outcome = Outcome::Failed(format!("{how}: {last}"));
+            }
+            (job, told.values)
+        }
+    }
+}
+
+fn command(
+    setting: &Setting,
+    node: &Node<'_>,
+    limits: &Limits,
+    test: &Test,
+    work: &Path,
+    util: &Path,
+    context: &Context<'_>,
+) -> Command {
+    let dir = program_dir(context);
+    let mut command = Command::new(&setting.python);
+    // -B, -s: nothing is written beside the programs, nothing is taken from the user's own packages.
+    command.args(["-B", "-s"]).arg(dir.join("supervise.py")).arg(limits.groups(node.number));
+    command.arg(&setting.python).args(["-B", "-s"]).arg(dir.join(test.program())).arg(&test.name);
+    command.args([node.place.data.as_path(), work, util]).arg(sort_bytes(setting.scale).to_string());
+    command.envs(THREADS.map(|name| (name, "1"))).env("TMPDIR", util);
+    command
+}

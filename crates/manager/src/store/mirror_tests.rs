@@ -1,0 +1,177 @@
+//! The copy's tests: whatever ends the process, and whatever its disk does, what was acknowledged is in both, or the witness says
+//! that the copy is behind.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use super::*;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct Place {
+    _dir: tempfile::TempDir,
+    /// The manager's directory, and its table.
+    own: PathBuf,
+    table: PathBuf,
+    mirror: Mirror,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, copy) = (dir.path().join("manager"), dir.path().join("copy"));
+        [&own, &copy].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        let table = own.join("store.redb");
+        drop(RedbStore::create(&table, 1 << 20).unwrap());
+        let mirror = Mirror { dir: copy, witness: dir.path().join("mirror") };
+        Place { own, table, mirror, _dir: dir }
+    }
+
+    fn open(&self) -> MirroredStore {
+        MirroredStore::open(&self.table, 1 << 20, &self.mirror, None).unwrap()
+    }
+
+    fn promote(&self) -> Result<u64, String> {
+        self.mirror.promote(&self.own).map_err(|error| error.to_string())
+    }
+}
+
+fn put(n: u32) -> Changes {
+    [
+        (n.to_be_bytes().to_vec(), Some(vec![n as u8; n as usize % 900])),
+        ((n / 2).to_be_bytes().to_vec(), None),
+    ]
+    .into()
+}
+
+fn commit(store: &dyn Store, model: &mut Map, numbers: std::ops::Range<u32>) {
+    for n in numbers {
+        store.commit(&put(n)).unwrap();
+        super::super::memory::apply(model, put(n));
+    }
+}
+
+fn all(store: &dyn Store) -> Map {
+    let mut map = Map::new();
+    let read = store.snapshot().unwrap().scan(&[], &[u8::MAX], &mut |key, value| {
+        map.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    });
+    read.unwrap();
+    map
+}
+
+fn until(store: &MirroredStore, holds: impl Fn(&[Remark]) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !holds(&store.remarks()) {
+        assert!(Instant::now() < until, "{:?}", store.remarks());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn whole(store: &MirroredStore) {
+    until(store, <[Remark]>::is_empty);
+}
+
+#[test]
+fn a_copy_is_made_while_commits_go_on_and_is_the_store_when_that_is_lost() {
+    let (place, mut model) = (Place::new(), Map::new());
+    let store = place.open();
+    assert!(place.promote().unwrap_err().contains("lacks what was committed last"));
+    let mut n = 0;
+    while !store.remarks().is_empty() {
+        commit(&store, &mut model, n..n + 1);
+        n += 1;
+    }
+    // More than a journal's round.
+    commit(&store, &mut model, n..n + 2500);
+    assert!(store.describe().contains("with a copy in"), "{}", store.describe());
+    drop(store);
+    let error = place.promote().unwrap_err();
+    assert!(error.contains("is whole, and has all that the copy has"), "{error}");
+    fs::remove_dir_all(&place.own).unwrap();
+    place.promote().unwrap();
+    let store = place.open();
+    assert!(all(&store) == model && store.remarks().is_empty());
+    commit(&store, &mut model, n + 3000..n + 3100);
+    drop(store);
+    // Damaged, not lost: it is moved away.
+    fs::write(&place.table, "damaged").unwrap();
+    place.promote().unwrap();
+    assert!(all(&place.open()) == model && place.own.with_extension("lost.1").exists());
+}
+
+/// A crash in the middle of a commit leaves one of the two with it. Whichever, both have it afterwards.
+#[test]
+fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
+    let (place, mut model) = (Place::new(), Map::new());
+    let store = place.open();
+    commit(&store, &mut model, 0..5);
+    whole(&store);
+    commit(&store, &mut model, 5..40);
+    drop(store);
+    let tables = [place.table.clone(), place.mirror.table()];
+    for n in 50..60 {
+        let one = JournaledStore::open(&tables[n as usize % 2], 1 << 20).unwrap();
+        commit(&one, &mut model, n..n + 1);
+        drop(one);
+        let store = place.open();
+        assert!(store.remarks().is_empty() && all(&store) == model, "{n}");
+        drop(store);
+        tables.iter().for_each(|table| assert!(all(&JournaledStore::open(table, 1 << 20).unwrap()) == model));
+    }
+    // Another one under the same number, two more, and one more that the table has taken: it is made anew.
+    for (own, copied) in [(70..71, 71..72), (80..82, 0..0), (0..0, 90..92)] {
+        let before = model.clone();
+        let copy = JournaledStore::open(&tables[1], 1 << 20).unwrap();
+        commit(&copy, &mut before.clone(), copied);
+        drop(copy);
+        let one = JournaledStore::open(&tables[0], 1 << 20).unwrap();
+        commit(&one, &mut model, own);
+        drop(one);
+        let store = place.open();
+        assert!(all(&store) == model && place.mirror.said().unwrap() == Said::Behind);
+        whole(&store);
+        commit(&store, &mut model, 95..96);
+        drop(store);
+        assert!(all(&JournaledStore::open(&tables[1], 1 << 20).unwrap()) == model);
+    }
+}
+
+#[test]
+fn a_copy_that_fails_hangs_or_is_another_does_not_count_until_it_is_made_anew() {
+    let (place, mut model) = (Place::new(), Map::new());
+    let store = place.open();
+    whole(&store);
+    for (n, trouble, why) in [(0, Trouble::Fails, "EIO"), (100, Trouble::Hangs, "did not answer within")] {
+        commit(&store, &mut model, n..n + 10);
+        *store.shared.trouble.lock() = Some(trouble);
+        commit(&store, &mut model, n + 10..n + 11);
+        // What was just acknowledged is only in the store, and that is durable.
+        assert_eq!(place.mirror.said().unwrap(), Said::Behind);
+        let error = place.promote().unwrap_err();
+        assert!(error.contains("lacks what was committed last"), "{error}");
+        let text = store.remarks().remove(0).text;
+        assert!(text.contains(why), "{text}");
+        commit(&store, &mut model, n + 11..n + 30);
+        assert!(store.describe().contains("is behind"), "{}", store.describe());
+        *store.shared.trouble.lock() = None;
+        whole(&store);
+    }
+    // The disk is not there: nothing is made in its place.
+    drop(store);
+    let away = place.mirror.dir.with_extension("away");
+    fs::rename(&place.mirror.dir, &away).unwrap();
+    let store = place.open();
+    commit(&store, &mut model, 200..210);
+    until(&store, |remarks| remarks[0].text.contains("No such file"));
+    // An older copy comes back: its number is not the one that counted last.
+    fs::create_dir(&place.mirror.dir).unwrap();
+    whole(&store);
+    drop(store);
+    fs::rename(&place.mirror.dir, place.mirror.dir.with_extension("newer")).unwrap();
+    fs::rename(&away, &place.mirror.dir).unwrap();
+    fs::remove_dir_all(&place.own).unwrap();
+    let error = place.promote().unwrap_err();
+    assert!(error.contains("not the copy that was kept last"), "{error}");
+    assert!(!place.own.exists());
+}

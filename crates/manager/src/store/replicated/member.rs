@@ -1,0 +1,72 @@
+//! An etcd of one member on this machine, for tests; it ends with its test. Those of the commands use this file as well.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// See the module.
+pub struct Member {
+    process: Child,
+    /// `HOST:PORT` for clients.
+    pub address: String,
+    /// Goes with it.
+    pub dir: tempfile::TempDir,
+}
+
+impl Member {
+    /// Starts one, with more options, and waits until it answers.
+    pub fn start(options: &[&str]) -> Member {
+        let member = Member::start_with("http", options);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !member.is_healthy() {
+            assert!(Instant::now() < until, "etcd does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        member
+    }
+
+    /// Starts one whose clients speak `scheme`.
+    pub fn start_with(scheme: &str, options: &[&str]) -> Member {
+        let dir = tempfile::tempdir().unwrap();
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let (address, peer) = (free(), free());
+        let (client_url, peer_url) = (format!("{scheme}://{address}"), format!("http://{peer}"));
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "error", "--name", "m"])
+            .args(["--data-dir", dir.path().join("etcd").to_str().unwrap()])
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("m={peer_url}")])
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd (package etcd-server) and setpriv");
+        Member { process, address, dir }
+    }
+
+    fn is_healthy(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(&self.address) else { return false };
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut answer = String::new();
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && answer.contains("\"true\"")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
