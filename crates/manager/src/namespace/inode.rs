@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use base::{BlockIndex, FsId, InodeNo, PoolId, Version};
-use libc::{EFBIG, EINVAL, EISDIR, ENOENT};
+use libc::{EFBIG, EINVAL, EISDIR, ENOENT, ENOSPC};
 use wire::{
     mgr::{Attr, FILE_SIZE_MAX, FileKind, MgrReply, NUMBERS_MAX, Timestamp, without_privileges},
     strip::DeleteStrips,

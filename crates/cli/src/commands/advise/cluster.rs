@@ -125,7 +125,10 @@ pub(super) fn advise(args: &Advise) -> Result<Option<Severity>> {
     }
     all.context("ask the manager who belongs to the cluster")?;
     if !silent.is_empty() {
-        bail!("no answer, or one of an older release, from {}", silent.join(", "));
+        bail!(
+            "no answer from {}: not there, of an older release, or this machine is not an administrator's",
+            silent.join(", ")
+        );
     }
     Ok(judged.iter().filter_map(|findings| advisor::worst(findings)).max())
 }
