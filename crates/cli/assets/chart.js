@@ -38,6 +38,8 @@ export class Chart {
     this.place = el("div.plot");
     this.band = el("div.band", { hidden: true });
     this.table = el("div.wide");
+    /** Names as the table shows them. */
+    this.order = [];
     this.compared = el("div.compared", { hidden: true });
     this.says = el("p.says", { role: "status" });
     this.card = el("article", { tabIndex: -1 },
@@ -61,6 +63,7 @@ export class Chart {
     this.query = query;
     this.input.value = query;
     this.compared.hidden = this.band.hidden = true;
+    this.order = [];
     if (this.drawer instanceof Heat) this.drawer.box = null;
     this.load();
     this.page.changed();
@@ -116,9 +119,9 @@ export class Chart {
     }
   }
 
-  /** All that is known of the time shown. */
-  take(found, step) {
-    this.step = step;
+  /** All that is known of the time shown. Of long ago only minutes or hours are kept: then steps are longer than asked for. */
+  take(found, asked) {
+    const step = (this.step = found.step_s ?? asked);
     this.found = found;
     const begins = found.from_at_us / 1e6;
     this.times = found.chart.recorded.map((_, n) => begins + (n + 1) * step);
@@ -136,7 +139,7 @@ export class Chart {
   live(found) {
     if (!this.found || this.step !== 1) return;
     if (found.error) { this.says.textContent = found.error; this.says.classList.add("wrong"); return; }
-    if (found.query !== this.found.query) return;
+    if (found.query !== this.found.query || (found.step_s ?? 1) !== 1) return;
     const begins = found.from_at_us / 1e6;
     const at = (second) => second - this.times[0];
     const last = begins + found.chart.recorded.length;
@@ -229,15 +232,20 @@ export class Chart {
 
   tabled(rows, heat) {
     const { chart, unit } = this.found;
-    const shown = heat ? rows.filter((row) => row.total > 0).slice(0, TABLE_MAX) : rows.slice(0, TABLE_MAX);
+    // A button that is pressed must not be gone before it is let go, and nothing changes places under the hand.
+    if (this.table.matches(":active")) return;
+    const kept = this.table.matches(":hover") ? this.order : [];
+    const place = (row) => (kept.includes(row.name) ? kept.indexOf(row.name) : kept.length);
+    const shown = rows.filter((row) => !heat || row.total > 0).sort((a, b) => place(a) - place(b)).slice(0, TABLE_MAX);
+    this.order = shown.map((row) => row.name);
     const sum = rows.reduce((sum, row) => sum + row.total, 0) || 1;
     const latencies = rows.some((row) => row.p50_us !== null && row.p50_us !== undefined) && chart.axis !== "latency";
     const seconds = Math.max(this.seconds(), 1);
-    const cells = (row, n) => {
+    const cells = (row) => {
       const open = chart.breakdowns.length > 0 && !CLOSED.includes(row.name);
       const into = () => this.drill(chart.breakdowns.map((by) => ({ by, text: `[${by}=${quoted(row.key[by])}]` })));
       const dot = heat ? null : el("i.dot");
-      if (dot) dot.style.background = n < PALETTE.length && rows.indexOf(row) < PALETTE.length ? colour(PALETTE[n]) : "transparent";
+      if (dot) dot.style.background = rows.indexOf(row) < PALETTE.length ? colour(PALETTE[rows.indexOf(row)]) : "transparent";
       const name = open ? el("button.row", { title: "go into it: " + row.name, onclick: into }, ending(row.name)) : el("span", {}, row.name);
       const figures = chart.level ? [amount(row.total, unit)]
         : [amount(row.total, unit), amount(row.total / seconds, unit), ((row.total / sum) * 100).toFixed(1) + " %"];
@@ -246,8 +254,6 @@ export class Chart {
     };
     const by = chart.breakdowns.join(", ") || "all";
     const head = [chart.axis && heat ? by + ", from" : by, ...(chart.level ? ["mean"] : [unit, "a second", "share"]), ...(latencies ? ["p50", "p99", "most"] : [])];
-    // A button that is pressed must not be gone before it is let go.
-    if (this.table.matches(":active")) return;
     const focused = this.table.contains(document.activeElement) ? document.activeElement.textContent : null;
     this.table.replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, head.map((text, n) => el(n ? "th.n" : "th", {}, text)))),
       el("tbody", {}, shown.map(cells))));

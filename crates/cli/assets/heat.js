@@ -82,7 +82,9 @@ export class Heat {
         // Gaps between cells are for the eye: not where cells are thin.
         const gap = wide > 5 ? 0.6 : 0;
         const width = rare ? Math.max(wide - gap, 4) : wide - gap + (gap ? 0 : 0.4);
-        if (x + width > LEFT) context.fillRect(Math.max(x, LEFT), y(row.bucket), width, Math.max(this.size.row - (this.size.row > 6 ? 0.6 : 0), 1));
+        // A long step may begin before the time shown, or end after it.
+        const [left, right] = [Math.max(x, LEFT), Math.min(x + width, LEFT + inner)];
+        if (right > left) context.fillRect(left, y(row.bucket), right - left, Math.max(this.size.row - (this.size.row > 6 ? 0.6 : 0), 1));
       }
     }
     this.axes(context, from, to);

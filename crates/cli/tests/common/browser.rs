@@ -168,22 +168,37 @@ impl Browser {
         self.js("return document.body.innerText").as_str().unwrap_or_default().to_owned()
     }
 
-    /// Presses where an element is that an expression finds, and goes by so many pixels before letting go.
+    /// What the mouse does.
+    fn mouse(&self, actions: &[Value]) {
+        self.say("/actions", json!({ "actions": [{ "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": actions }] }));
+    }
+
+    /// Presses at a place of an element that an expression finds, and goes to another one before letting go. Places are shares
+    /// of its width and height. What moved away before the mouse was over it is gone after.
     pub fn drag(&self, element: &str, from: (f64, f64), to: (f64, f64)) {
-        let place = format!(
+        let find = format!(
             "const box = ({element}); box.scrollIntoView({{block: 'center'}}); const r = box.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]"
         );
-        let place = self.js(&place);
-        let number = |n: usize| place[n].as_f64().unwrap();
-        let at = |(x, y): (f64, f64)| (number(0) + x * number(2), number(1) + y * number(3));
-        let go = |(x, y): (f64, f64)| json!({ "type": "pointerMove", "duration": 50, "x": x.round(), "y": y.round() });
-        let actions = [
-            go(at(from)),
-            json!({ "type": "pointerDown", "button": 0 }),
-            go(at(to)),
-            json!({ "type": "pointerUp", "button": 0 }),
-        ];
-        self.say("/actions", json!({ "actions": [{ "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": actions }] }));
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let place = self.js(&find);
+            let at = |share: f64, n: usize| {
+                (place[n].as_f64().unwrap() + share * place[n + 2].as_f64().unwrap()).round()
+            };
+            let go = |(x, y): (f64, f64)| json!({ "type": "pointerMove", "duration": 50, "x": at(x, 0), "y": at(y, 1) });
+            self.mouse(&[go(from)]);
+            let over = format!(
+                "return !!({element})?.contains(document.elementFromPoint({}, {}))",
+                at(from.0, 0),
+                at(from.1, 1)
+            );
+            if self.js(&over) == true {
+                let [down, up] =
+                    ["pointerDown", "pointerUp"].map(|kind| json!({ "type": kind, "button": 0 }));
+                return self.mouse(&[down, go(to), up]);
+            }
+            assert!(Instant::now() < end, "the mouse does not get over it: {element}");
+        }
     }
 
     /// Clicks in the middle of an element.
