@@ -148,7 +148,7 @@ class Page {
   }
 
   shownMarks() {
-    const newest = this.marks().slice(-3).map((mark) => `${clock(mark.from)} ${mark.text}`);
+    const newest = this.marks().slice(-3).reverse().map((mark) => `${clock(mark.from)} ${mark.text}`);
     if (!at("status").classList.contains("wrong")) this.says(newest.join("  \u00b7  "));
   }
 
