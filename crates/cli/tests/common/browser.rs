@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 /// How long the browser may take for one step.
@@ -20,6 +21,8 @@ pub struct Browser {
     driver: Child,
     port: u16,
     session: String,
+    /// The browser's own process.
+    process: Option<Pid>,
     /// Its profile, which it would leave behind.
     _profile: tempfile::TempDir,
 }
@@ -100,6 +103,7 @@ impl Browser {
             driver,
             port: port.expect("chromedriver tells its port"),
             session: String::new(),
+            process: None,
             _profile: profile,
         };
         let options = json!({ "args": arguments });
@@ -107,6 +111,9 @@ impl Browser {
         let made = browser.call("POST", "/session", &wanted);
         browser.session =
             made["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {made}")).to_owned();
+        let process = made["capabilities"]["goog:processID"].as_i64();
+        browser.process = process.and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        assert!(browser.process.is_some(), "the driver tells the browser's process: {made}");
         browser.size(1280, 900);
         browser
     }
@@ -237,8 +244,19 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
-            // Ends the browser; the driver alone would leave it.
-            let _ = self.call("DELETE", &format!("/session/{}", self.session), &Value::Null);
+            // Ends the browser; the driver alone would leave it, and so would a request with a body.
+            let _ = http(self.port, "DELETE", &format!("/session/{}", self.session), &[], "");
+        }
+        if let Some(process) = self.process {
+            // It writes into its profile to the last.
+            let end = Instant::now() + Duration::from_secs(10);
+            while rustix::process::test_kill_process(process).is_ok() {
+                if Instant::now() > end {
+                    let _ = rustix::process::kill_process(process, Signal::KILL);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
