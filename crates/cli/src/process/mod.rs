@@ -6,6 +6,7 @@ pub mod certificate;
 pub mod control;
 pub mod endpoint;
 mod history;
+mod host;
 pub mod ident;
 mod joining;
 mod manager;
