@@ -188,6 +188,21 @@ pub fn revert(root: &Path, names: &[String]) -> Result<Vec<Outcome>, ApplyError>
     Ok(outcomes)
 }
 
+/// Takes back the newest run that has something in force, and nothing that others have set.
+///
+/// # Errors
+/// As [`revert`]; and [`ApplyError::Left`] where a value could not be taken back.
+pub fn revert_newest(root: &Path) -> Result<Vec<Outcome>, ApplyError> {
+    let (mut journal, left) = open(root)?;
+    nothing_left(&left)?;
+    let newest = journal.runs().rev().find(|run| run.in_force().next().is_some()).map(|run| run.run);
+    let Some(run) = newest else { return Ok(Vec::new()) };
+    let outcomes = release(root, &mut journal, run, REVERTED, |_| true)?;
+    keep(root, &journal, None)?;
+    nothing_left(&outcomes)?;
+    Ok(outcomes)
+}
+
 /// Opens the journal and takes back what a crash left half made. Gives what of that could not be taken back.
 fn open(root: &Path) -> Result<(Journal, Vec<Outcome>), ApplyError> {
     let mut journal = Journal::open(root)?;

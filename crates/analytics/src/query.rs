@@ -247,20 +247,24 @@ impl Query {
     }
 }
 
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |want: &Want| {
+            let plain = !want.text.is_empty()
+                && want.text.trim() == want.text
+                && !want.text.contains(['|', ']', '"', '\\']);
+            let escaped = || want.text.replace('\\', "\\\\").replace('"', "\\\"");
+            if plain { want.text.clone() } else { format!("\"{}\"", escaped()) }
+        };
+        let values: Vec<String> = self.wanted.iter().map(quoted).collect();
+        write!(f, "[{}{}{}]", self.dimension, self.comparison.sign(), values.join("|"))
+    }
+}
+
 impl fmt::Display for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.statistic.name)?;
-        for filter in &self.filters {
-            let quoted = |want: &Want| {
-                let plain = !want.text.is_empty()
-                    && want.text.trim() == want.text
-                    && !want.text.contains(['|', ']', '"', '\\']);
-                let escaped = || want.text.replace('\\', "\\\\").replace('"', "\\\"");
-                if plain { want.text.clone() } else { format!("\"{}\"", escaped()) }
-            };
-            let values: Vec<String> = filter.wanted.iter().map(quoted).collect();
-            write!(f, "[{}{}{}]", filter.dimension, filter.comparison.sign(), values.join("|"))?;
-        }
+        self.filters.iter().try_for_each(|filter| write!(f, "{filter}"))?;
         self.breakdowns.iter().try_for_each(|dimension| write!(f, "[{dimension}]"))
     }
 }

@@ -293,7 +293,12 @@ impl Calls {
         let count = changes.len();
         let mut slots = Vec::with_capacity(count);
         for _ in 0..count {
-            slots.push(self.slot().await?);
+            match self.slot().await {
+                Ok(slot) => slots.push(slot),
+                Err(error) if self.dead() => return Err(error),
+                // Nothing was sent: the session lives, and it is told later.
+                Err(_) => return Err(Errno(libc::ETIMEDOUT)),
+            }
         }
         let changes = slots.iter().map(|s| s.op).zip(changes).collect();
         match self.ask_until_answered(MgrRequest::MutateMany { changes }).await? {

@@ -36,9 +36,9 @@ pub(super) fn output(words: &[&str]) -> Option<String> {
         let _ = done.send(read.is_ok().then_some(bytes));
     });
     let bytes = wait.recv_timeout(PATIENCE).ok().flatten();
-    // It has closed its output, or is to be ended.
+    // It has closed its output, or is to be ended. One that waits for a disk ends when the disk answers: nobody waits for that.
     let _ = child.kill();
-    let _ = child.wait();
+    thread::spawn(move || child.wait());
     let text = String::from_utf8_lossy(&bytes?).into_owned();
     (!text.trim().is_empty()).then_some(text)
 }

@@ -49,6 +49,67 @@ pub enum Analytics {
     /// How many seconds each process has kept, in how much memory and disk, since when, and what that costs
     #[command(after_help = "Example:\n  ropewalk analytics history --dir /data/rope")]
     History(Listing),
+    /// The same as a page for a browser: live charts, heat maps, drill-down, the network and the pdisks; it only looks
+    #[command(after_help = "Examples:
+  ropewalk analytics serve                              at http://127.0.0.1:9470/, for whoever is on this machine
+  ssh -L 9470:127.0.0.1:9470 admin@n1                   the same from elsewhere, protected by SSH
+  ropewalk analytics password && ropewalk analytics serve --listen 10.0.0.1:9470")]
+    Serve(AnalyticsServe),
+    /// Draw a new password for the page and show it, once
+    #[command(after_help = "Example:\n  ropewalk analytics password --dir /data/rope")]
+    Password {
+        #[command(flatten)]
+        dir: Dir,
+    },
+    /// Sets of charts by name
+    #[command(subcommand)]
+    Worksheet(Worksheet),
+}
+
+#[derive(Args)]
+pub struct AnalyticsServe {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Where it can be reached; without a password on a loopback address only. It speaks plain HTTP
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9470")]
+    pub listen: std::net::SocketAddr,
+}
+
+#[derive(Subcommand)]
+pub enum Worksheet {
+    /// Save charts under a name
+    #[command(after_help = "Examples:
+  ropewalk analytics worksheet save writes 'file.ops[op=write][latency]' 'pdisk.commits[pdisk][latency]'
+  ropewalk analytics worksheet save outage 'http://127.0.0.1:9470/#q=...'     what the page shows, by its link")]
+    Save(WorksheetSave),
+    /// The names of all, with their charts
+    #[command(after_help = "Example:\n  ropewalk analytics worksheet list --json | jq -r '.[].name'")]
+    List(Listing),
+    /// The charts of one, as JSON
+    #[command(after_help = "Example:\n  ropewalk analytics worksheet show writes > writes.json")]
+    Show(WorksheetName),
+    /// Forget one
+    #[command(after_help = "Example:\n  ropewalk analytics worksheet remove writes")]
+    Remove(WorksheetName),
+}
+
+#[derive(Args)]
+pub struct WorksheetSave {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name; one that is there is replaced
+    pub name: String,
+    /// Queries, or a link of the page
+    #[arg(required = true)]
+    pub charts: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct WorksheetName {
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Its name
+    pub name: String,
 }
 
 /// A point in time, as it is written.

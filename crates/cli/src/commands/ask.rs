@@ -174,19 +174,21 @@ pub struct Asked {
 /// Asks every process of the cluster.
 pub fn ask_all(listing: &Listing, request: &AdminRequest) -> Result<Asked> {
     let dir = listing.dir.open()?;
-    link::run(async {
-        let link = Link::new(&dir)?;
-        let census = Census::take(&dir, &link).await;
-        let answers = census.ask(&link, request).await;
-        let answer = |(process, answer): (Process, Option<Value>)| {
-            let address = process.address();
-            Answer { process: process.name, address, addresses: process.addresses, answer }
-        };
-        let answers = census.processes.into_iter().zip(answers).map(answer).collect();
-        let nodes = census.report.iter().flat_map(|report| &report.map.nodes);
-        let names = nodes.map(|node| (node.id.to_string(), node.name.clone())).collect();
-        Ok(Asked { answers, names, all: census.report.map(drop) })
-    })
+    link::run(async { Ok(ask_by(&dir, &Link::new(&dir)?, request).await) })
+}
+
+/// The same over a link that is there.
+pub async fn ask_by(dir: &ClusterDir, link: &Link, request: &AdminRequest) -> Asked {
+    let census = Census::take(dir, link).await;
+    let answers = census.ask(link, request).await;
+    let answer = |(process, answer): (Process, Option<Value>)| {
+        let address = process.address();
+        Answer { process: process.name, address, addresses: process.addresses, answer }
+    };
+    let answers = census.processes.into_iter().zip(answers).map(answer).collect();
+    let nodes = census.report.iter().flat_map(|report| &report.map.nodes);
+    let names = nodes.map(|node| (node.id.to_string(), node.name.clone())).collect();
+    Asked { answers, names, all: census.report.map(drop) }
 }
 
 /// The elements of an array; of anything else none.

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     args::Listing,
-    cluster_dir::renewal,
+    cluster_dir::{ClusterDir, renewal},
     link::{self, Link},
     output,
 };
@@ -114,11 +114,13 @@ fn rack_remark(report: &ClusterReport, pool: &PoolEntry) -> Option<String> {
     ))
 }
 
+/// How the cluster is.
 #[derive(Serialize)]
-struct Health {
-    healthy: bool,
+pub struct Health {
+    /// Nothing is wrong.
+    pub healthy: bool,
     /// What is wrong, what follows from it, what to do.
-    remarks: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
 /// What a process has of connections to other machines that nothing protects.
@@ -150,32 +152,28 @@ fn in_the_clear(process: &str, peers: &Value) -> Option<String> {
     ))
 }
 
-/// `ropewalk health`: exit status 0 only if nothing is wrong.
-pub fn health(listing: &Listing) -> Result<()> {
-    let dir = listing.dir.open()?;
-    let (report, members, exchange, in_the_clear, standing) = link::run(async {
-        let link = Link::new(&dir)?;
-        let members = match members::members(&link).await {
-            Ok(members) => members,
-            Err(error) => {
-                return Err(match managers::why_none(&dir, &link).await {
-                    Some(why) => error.context(why),
-                    None => error,
-                });
-            }
-        };
-        let census = Census::take(&dir, &link).await;
-        let (answers, states) =
-            tokio::join!(census.ask(&link, &AdminRequest::Net), census.ask(&link, &AdminRequest::Status));
-        let rows = managers::look(&census, &states);
-        let store = states.iter().flatten().flat_map(|status| list(&status["store_remarks"])).map(text);
-        let standing = [managers::silent(&rows), managers::remarks(&rows), store.collect()].concat();
-        let asked = census.processes.iter().zip(&answers);
-        let in_the_clear: Vec<String> =
-            asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
-        let exchange = authority::Stand::ask(&link).await?.remark();
-        Ok((census.report?, members, exchange, in_the_clear, standing))
-    })?;
+/// Finds out.
+pub async fn look(dir: &ClusterDir, link: &Link) -> Result<Health> {
+    let members = match members::members(link).await {
+        Ok(members) => members,
+        Err(error) => {
+            return Err(match managers::why_none(dir, link).await {
+                Some(why) => error.context(why),
+                None => error,
+            });
+        }
+    };
+    let census = Census::take(dir, link).await;
+    let (answers, states) =
+        tokio::join!(census.ask(link, &AdminRequest::Net), census.ask(link, &AdminRequest::Status));
+    let rows = managers::look(&census, &states);
+    let store = states.iter().flatten().flat_map(|status| list(&status["store_remarks"])).map(text);
+    let standing = [managers::silent(&rows), managers::remarks(&rows), store.collect()].concat();
+    let asked = census.processes.iter().zip(&answers);
+    let in_the_clear: Vec<String> =
+        asked.filter_map(|(process, peers)| in_the_clear(&process.name, peers.as_ref()?)).collect();
+    let exchange = authority::Stand::ask(link).await?.remark();
+    let report = census.report?;
     let map = &report.map;
     let mut remarks = Vec::new();
     let now = renewal::now();
@@ -260,7 +258,13 @@ pub fn health(listing: &Listing) -> Result<()> {
         }
         remarks.extend(row.waits.into_iter().map(|w| format!("a strip cannot be made: {w}")));
     }
-    let health = Health { healthy: remarks.is_empty(), remarks };
+    Ok(Health { healthy: remarks.is_empty(), remarks })
+}
+
+/// `ropewalk health`: exit status 0 only if nothing is wrong.
+pub fn health(listing: &Listing) -> Result<()> {
+    let dir = listing.dir.open()?;
+    let health = link::run(async { look(&dir, &Link::new(&dir)?).await })?;
     if listing.json {
         output::json(&health)?;
     } else if health.healthy {

@@ -73,7 +73,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
 }
 
 /// Gives each peer the name that the cluster has for it.
-fn name_peers(answers: &mut [Answer], names: &HashMap<String, String>) {
+pub fn name_peers(answers: &mut [Answer], names: &HashMap<String, String>) {
     let mut of_address = HashMap::new();
     let mut of_ends = HashMap::new();
     for a in answers.iter() {

@@ -13,7 +13,7 @@ use wire::{
     frame,
 };
 
-use super::{control, history::History, pdisks::Queues};
+use super::{control, history::History, host, pdisks::Queues};
 use crate::logging;
 
 /// What of a process is known only once it runs.
@@ -175,6 +175,7 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
                             "history": running.history.status(),
+                            "host": host::told(),
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }

@@ -7,6 +7,7 @@ pub mod control;
 pub mod endpoint;
 mod etcd;
 mod history;
+mod host;
 pub mod ident;
 mod joining;
 mod manager;

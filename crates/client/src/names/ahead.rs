@@ -48,7 +48,10 @@ impl Core {
             return None;
         }
         if self.calls.ahead.wants_numbers() {
-            self.ask_numbers().await.ok()?;
+            // Asked by a task of its own: it is not given up in the middle.
+            let core = self.clone();
+            let asked = self.runtime.spawn(async move { core.ask_numbers().await });
+            self.patient("inode numbers", Some(parent), asked).await.ok()?.ok()?.ok()?;
         }
         let inherited = self.inherited(parent).await?;
         let asked = self.sharing.now();

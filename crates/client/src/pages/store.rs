@@ -156,6 +156,8 @@ impl Core {
 
     /// Writes one block, which was claimed with this ticket.
     async fn store_block(self: Arc<Core>, inode: Arc<Inode>, block: u64, ticket: u64) {
+        // Nothing is on pdisks of an inode that the manager does not know. Who waits for that holds up nobody else.
+        let told = self.calls.inode_told(inode.ino).await;
         let permit = self.flush_turn(&inode).await;
         let job = self.take_job(&inode, block, ticket);
         let Some(job) = job else {
@@ -163,7 +165,10 @@ impl Core {
             return;
         };
         let (seq, stored_to, whole) = (job.frozen.seq, job.stored_to, job.whole);
-        let result = self.write_job(&inode, block, job).await;
+        let result = match told {
+            Ok(()) => self.write_job(&inode, block, job).await,
+            Err(error) => Err(error),
+        };
         drop(permit);
         let mut tagger = inode.tagger(block, false);
         let mut state = inode.lock();
@@ -296,8 +301,6 @@ impl Core {
                 dirty = vec![Range { offset: 0, len: end }];
             }
         }
-        // Nothing is on pdisks of an inode that the manager does not know.
-        self.calls.inode_told(inode.ino).await?;
         let dirty_end = dirty.last().map_or(0, |r| r.end());
         let write = WriteStripe {
             stripe: self.stripe(inode.ino, block),

@@ -1,9 +1,8 @@
 //! Machines that have joined: until when their certificates hold, and which are worth nothing any more.
 //!
-//! Invariant: who is revoked stays so, and has no session. The map tells every process who that is, and in the same version that
-//! its pdisks do not count: who has that version asks them nothing, and who has an older one may still be answered by them, as
-//! by a pdisk that was given up as silent. The server itself has a lease until that runs out, and can do nothing with it that
-//! counts: to come back it is another process, with another session.
+//! Invariant: who is revoked stays so, and has no session. The map tells every process who that is: who has that version asks
+//! a revoked server nothing. The server itself has a lease until that runs out, and who has an older version may still be answered
+//! by it: until then its pdisks count, and no other server registers in its place.
 
 use base::{MemberId, NodeId};
 use wire::{
@@ -120,7 +119,8 @@ impl Cluster {
         }
         if let Some(node) = self.members.get(&id).and_then(|record| record.node).filter(|&n| self.is_left(n))
         {
-            self.end_server(node, "is shut out", step);
+            let until = self.end_server(node, "is shut out", step);
+            self.leases_left.extend(until.map(|until| (node, until)));
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(all, [Some([1; 32]), Some([2; 32]), None]);
     }
 
-    /// What a server that is shut out holds does not count from that version of the map on; it comes back as another process.
+    /// A server that is shut out is there no more at once; its pdisks are gone when its lease is over, and not before is another there.
     #[test]
     fn a_server_that_is_shut_out_is_gone_at_once() {
         let mut stage = Stage::running(4, "2+2p");
@@ -283,7 +283,6 @@ mod tests {
         assert_eq!(stage.ask(NOBODY, MgrRequest::Revoke { member: machine }), MgrReply::Done);
         let map = stage.cluster.map();
         assert_eq!(map.node(NodeId(5)).map(|node| node.session), Some(None));
-        assert_ne!(map.pdisk(base::PdiskId(9)).map(|pdisk| pdisk.state), Some(wire::map::PdiskState::Ok));
         let renew = MgrRequest::Renew { epoch: map.epoch, pdisks: vec![] };
         assert_eq!(stage.ask(session, renew), MgrReply::Error(MgrError::NoSession));
         stage.asker = machine;
@@ -299,6 +298,16 @@ mod tests {
             Admission { token: 6, hash, name, addrs, now: NOW, until: NOW + 900, ..Admission::default() };
         let reply = stage.ask(NOBODY, MgrRequest::Admit(Box::new(asked)));
         assert!(matches!(reply, MgrReply::Admitted { node: Some(NodeId(5)), .. }), "{reply:?}");
+        let begin = MgrRequest::RegisterServer {
+            node: NodeId(5),
+            process: Default::default(),
+            addrs: vec!["192.0.2.6:10".into()],
+            pdisks: vec![],
+        };
+        assert_eq!(stage.ask(NOBODY, begin.clone()), MgrReply::Error(MgrError::NoSession));
+        stage.pass(60);
+        let reply = stage.ask(NOBODY, begin);
+        assert!(matches!(reply, MgrReply::Registered { .. }), "{reply:?}");
         // Whoever of the former ones is shut out once more takes nothing from it.
         assert!(!stage.cluster.is_left(NodeId(5)));
     }

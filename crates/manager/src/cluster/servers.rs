@@ -51,20 +51,29 @@ impl Cluster {
             self.servers.iter().filter_map(|(&id, server)| Some((id, why(server)?))).collect();
         for (id, why) in lapsed {
             self.end_server(id, why, step);
+            self.leave_disks(id);
+        }
+        let over = self.leases_left.extract_if(.., |_, until| now > *until).map(|(id, _)| id);
+        for id in over.collect::<Vec<_>>() {
+            if !self.servers.contains_key(&id) {
+                self.leave_disks(id);
+            }
         }
     }
 
-    /// A server is there no more.
-    pub(super) fn end_server(&mut self, id: NodeId, why: &str, step: &mut Step) {
-        if self.servers.remove(&id).is_none() {
-            return;
-        }
+    fn leave_disks(&mut self, id: NodeId) {
+        self.disks.values_mut().filter(|disk| disk.server == Some(id)).for_each(|disk| disk.server = None);
+    }
+
+    /// A server is there no more; until when it has its lease.
+    pub(super) fn end_server(&mut self, id: NodeId, why: &str, step: &mut Step) -> Option<Duration> {
+        let server = self.servers.remove(&id)?;
         self.bump();
         if let Some(node) = self.map.nodes.iter_mut().find(|node| node.id == id) {
             node.session = None;
             step.notes.push(format!("server {} ({id}) {why}", node.name));
         }
-        self.disks.values_mut().filter(|disk| disk.server == Some(id)).for_each(|disk| disk.server = None);
+        Some(server.renewed + self.lease)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
@@ -78,6 +87,10 @@ impl Cluster {
         now: Duration,
         step: &mut Step,
     ) {
+        // Of the one that was shut out somebody may still be answered: another in its place asks again.
+        if self.leases_left.get(&node).is_some_and(|until| now <= *until) {
+            return step.refuse(ticket, MgrError::NoSession);
+        }
         let addrs = match self.check_registration(node, &addrs, &pdisks) {
             Ok(addrs) => addrs,
             Err(error) => return step.refuse(ticket, error),

@@ -103,6 +103,8 @@ pub struct Cluster {
     /// Nobody is declared gone before this: after a start everybody has a full lease.
     pub(super) grace_until: Duration,
     pub(super) servers: BTreeMap<NodeId, Server>,
+    /// Servers that were shut out, until when each has its lease.
+    pub(super) leases_left: BTreeMap<NodeId, Duration>,
     pub(super) disks: BTreeMap<PdiskId, Disk>,
     pub(super) clients: BTreeMap<SessionId, Client>,
     pub(super) endings: BTreeMap<FsId, EndingRecord>,
@@ -158,6 +160,7 @@ impl Cluster {
             grace_until: renewed + lease,
             longest,
             servers: BTreeMap::new(),
+            leases_left: BTreeMap::new(),
             disks: BTreeMap::new(),
             clients: BTreeMap::new(),
             endings: BTreeMap::new(),

@@ -30,6 +30,8 @@ use super::{
 
 /// How long a commit waits for the copy's disk.
 const DEADLINE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
+/// How long who asks how the copy stands waits for a commit.
+const SIGHT: Duration = Duration::from_millis(100);
 /// How often it is tried to make a copy anew.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
 /// Bytes of commits that are kept while one is made; with more it is begun again.
@@ -102,6 +104,16 @@ impl Mirror {
             (Said::Whole(_), _) => Err("it is not the copy that was kept last".into()),
             (Said::Behind, _) => Err("it lacks what was committed last".into()),
         }
+    }
+
+    /// The store at `path` does not do, and the copy does.
+    fn instead(&self, path: &Path, why: &str) -> StoreError {
+        let dir = self.dir.display();
+        let reason = format!(
+            "{why}. Nothing was changed. `ropewalk manager promote --from-mirror {dir}` takes the copy; `ropewalk manager mirror --off` \
+             gives it up"
+        );
+        StoreError::Open { path: path.to_owned(), reason }
     }
 
     /// Makes the copy the manager's store in `dir`, whose former files are moved away; how many commits it has. Refused, and nothing is
@@ -210,13 +222,27 @@ impl MirroredStore {
         mirror: &Mirror,
         loses: Option<u64>,
     ) -> Result<MirroredStore, StoreError> {
-        let store = JournaledStore::open_as(path, cache_bytes, loses)?;
-        let copy = mirror.whole().and_then(|()| {
-            let copy = JournaledStore::open_as(&mirror.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1));
-            let copy = copy.map_err(|error| error.to_string())?;
-            level(&store, &copy)?;
-            Ok(copy)
-        });
+        let store =
+            JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| match mirror.whole() {
+                Ok(()) => {
+                    mirror.instead(path, &format!("{error}; its copy in {} has all", mirror.dir.display()))
+                }
+                Err(_) => error,
+            })?;
+        let copy = match mirror.whole() {
+            Ok(()) => {
+                match JournaledStore::open_as(&mirror.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1)) {
+                    Ok(copy) => match level(&store, &copy) {
+                        Ok(()) => Ok(copy),
+                        Err(Apart::Copy(why)) => Err(why),
+                        // What was acknowledged is only in the copy: it is not made anew from what lacks it.
+                        Err(Apart::Store(why)) => return Err(mirror.instead(path, &why)),
+                    },
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Err(why) => Err(why),
+        };
         let (side, first) = match copy {
             Ok(copy) => {
                 let (to, jobs) = mpsc::channel();
@@ -258,23 +284,34 @@ impl MirroredStore {
     }
 }
 
-/// Each gets the commit that only the other one has; an error if that is not all that differs.
-fn level(store: &JournaledStore, copy: &JournaledStore) -> Result<(), String> {
+/// Which of the two is not what it should be, and why.
+enum Apart {
+    Copy(String),
+    Store(String),
+}
+
+/// Each gets the commit that only the other one has; an error if that is not all that differs. A copy that counted has never more
+/// than one commit that the store lacks: where it has, the store is an older one.
+fn level(store: &JournaledStore, copy: &JournaledStore) -> Result<(), Apart> {
     let ((journal, last), (of, copied)) = (store.position(), copy.position());
     if journal != of {
-        return Err("it is the copy of another store".into());
+        return Err(Apart::Copy("it is the copy of another store".into()));
     }
     let (tail, copied_tail) = (store.take_tail(), copy.take_tail());
     let outcome = match (tail, copied_tail) {
         (Some(one), Some(other)) if last == copied && one.0 == other.0 && one.1 != other.1 => {
-            return Err(format!("commit {last} is another one there"));
+            return Err(Apart::Store(format!("commit {last} is another one in the copy that counts")));
         }
         _ if last == copied => Ok(()),
         (Some((number, changes)), _) if number == last && last == copied + 1 => copy.commit(&changes),
         (_, Some((number, changes))) if number == copied && copied == last + 1 => store.commit(&changes),
-        _ => return Err(format!("it has {copied} commits, and the store {last}")),
+        _ if copied > last => {
+            let more = copied - last;
+            return Err(Apart::Store(format!("the copy that counts has {more} commits that it lacks")));
+        }
+        _ => return Err(Apart::Copy(format!("it has {copied} commits, and the store {last}"))),
     };
-    outcome.map_err(|error| error.to_string())
+    outcome.map_err(|error| Apart::Copy(error.to_string()))
 }
 
 /// Reads no more once the store ends.
@@ -402,8 +439,23 @@ impl Shared {
                 late.iter().try_for_each(|changes| copy.commit(changes))?;
                 continue;
             }
-            late.iter().try_for_each(|changes| copy.commit(changes))?;
-            self.mirror.say(Said::Whole(id))?;
+            // The store waits for these, and for no disk that does not answer.
+            let (done, outcome) = mpsc::channel();
+            let last = move || {
+                let committed = late.iter().try_for_each(|changes| copy.commit(changes));
+                let _ = done.send(committed.map(|()| copy)); // who waited may have gone on without
+            };
+            thread::Builder::new().name("manager-mirror".into()).spawn(last).map_err(failed)?;
+            let Ok(committed) = outcome.recv_timeout(DEADLINE) else {
+                *side = Side::Behind(format!("its disk did not answer within {} s", DEADLINE.as_secs()));
+                return Ok(None);
+            };
+            let copy = committed?;
+            if let Err(error) = self.mirror.say(Said::Whole(id)) {
+                // It may stand there all the same.
+                self.mirror.say(Said::Behind)?;
+                return Err(error);
+            }
             let (to, jobs) = mpsc::channel();
             *side = Side::Whole(to);
             tracing::info!("the copy of the manager's store in {} has all", dir.display());
@@ -464,7 +516,11 @@ impl Store for MirroredStore {
 
     fn describe(&self) -> String {
         let (path, dir) = (self.path.display(), self.shared.mirror.dir.display());
-        match &*self.shared.side.lock() {
+        // Nobody who asks waits for a disk.
+        let Some(side) = self.shared.side.try_lock_for(SIGHT) else {
+            return format!("{path}, with a copy in {dir} that is waited for");
+        };
+        match &*side {
             Side::Whole(_) => format!("{path}, with a copy in {dir}"),
             Side::Made(..) => format!("{path}, on one disk; a copy is being made in {dir}"),
             Side::Behind(_) => format!("{path}, on one disk; the copy in {dir} is behind"),
@@ -476,7 +532,8 @@ impl Store for MirroredStore {
     }
 
     fn remarks(&self) -> Vec<Remark> {
-        let why = match &*self.shared.side.lock() {
+        let Some(side) = self.shared.side.try_lock_for(SIGHT) else { return Vec::new() };
+        let why = match &*side {
             Side::Whole(_) => return Vec::new(),
             Side::Made(..) => "it is being made anew".to_owned(),
             Side::Behind(why) => why.clone(),

@@ -119,8 +119,8 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
         drop(store);
         tables.iter().for_each(|table| assert!(all(&JournaledStore::open(table, 1 << 20).unwrap()) == model));
     }
-    // Another one under the same number, two more, and one more that the table has taken: it is made anew.
-    for (own, copied) in [(70..71, 71..72), (80..82, 0..0), (0..0, 90..92)] {
+    // Another one under the same number, and two more, are an older store: refused. Two less: the copy is made anew.
+    for (own, copied, older) in [(70..71, 71..72, true), (80..82, 0..0, false), (0..0, 90..92, true)] {
         let before = model.clone();
         let copy = JournaledStore::open(&tables[1], 1 << 20).unwrap();
         commit(&copy, &mut before.clone(), copied);
@@ -128,6 +128,13 @@ fn the_one_that_lacks_the_last_commit_gets_it_and_more_is_not_made_up() {
         let one = JournaledStore::open(&tables[0], 1 << 20).unwrap();
         commit(&one, &mut model, own);
         drop(one);
+        if older {
+            let error =
+                MirroredStore::open(&place.table, 1 << 20, &place.mirror, None).map(drop).unwrap_err();
+            assert!(error.to_string().contains("promote --from-mirror"), "{error}");
+            assert!(matches!(place.mirror.said().unwrap(), Said::Whole(_)), "the copy counts still");
+            place.mirror.say(Said::Behind).unwrap(); // it is given up
+        }
         let store = place.open();
         assert!(all(&store) == model && place.mirror.said().unwrap() == Said::Behind);
         whole(&store);

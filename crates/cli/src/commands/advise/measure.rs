@@ -81,14 +81,14 @@ pub(super) fn measure(args: &MeasureArgs, context: &Context) -> Result<()> {
     changes::show(&apply::apply(&args.root, &findings, Some(until))?, false, "")?;
     output::line(format!("{plan}: after"));
     let comparison = run(&after).and_then(|()| lab_run::comparison(&before, &after));
-    let outcomes = decide(&args.root, &findings, comparison.as_ref().ok())?;
+    let outcomes = decide(&args.root, comparison.as_ref().ok())?;
     changes::show(&outcomes, false, "")?;
     lab_run::print_comparison(&comparison?);
     Ok(())
 }
 
 /// Keeps what is worth it; what is not, or could not be measured, is taken back.
-fn decide(root: &Path, findings: &[&Finding], comparison: Option<&Comparison>) -> Result<Vec<Outcome>> {
+fn decide(root: &Path, comparison: Option<&Comparison>) -> Result<Vec<Outcome>> {
     let worth = comparison.map(|comparison| worth(&comparison.points));
     output::line(match worth {
         Some(Worth::Faster) => "faster, and nothing slower: kept",
@@ -99,8 +99,8 @@ fn decide(root: &Path, findings: &[&Finding], comparison: Option<&Comparison>) -
     if worth == Some(Worth::Faster) {
         return Ok(apply::confirm(root)?);
     }
-    let facts = findings.iter().filter_map(|f| f.change.as_ref()).map(|change| change.fact.to_string());
-    Ok(apply::revert(root, &facts.collect::<Vec<_>>())?)
+    // What runs before it have set is in force again.
+    Ok(apply::revert_newest(root)?)
 }
 
 #[cfg(test)]

@@ -134,6 +134,11 @@ impl Watch {
         Ok(Watch { link: None, members, names, clock: Some(clock) })
     }
 
+    /// Its end of the network; a recording has none.
+    pub fn link(&self) -> Option<Link> {
+        self.link.clone()
+    }
+
     /// Finds out once more.
     pub async fn look(&mut self, dir: &ClusterDir) -> Result<()> {
         if let Some(link) = &self.link {

@@ -1,7 +1,16 @@
 //! Whose histories can be looked at: the processes of the cluster, those that have ended and left theirs on a disk, those in a
 //! recording. A clock that is off is known, and asked in its time.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use analytics::{Ended, Origin, Question, Recording, Reply, Request, Source};
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,6 +26,8 @@ use crate::{
 
 /// How long a process may take for an answer: it may have weeks to read.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for one that did not answer the last time: who asks every second must not wait so long for it.
+const SILENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a history is.
 #[derive(Clone)]
@@ -38,6 +49,8 @@ pub struct Member {
     pub ended: bool,
     /// By how much its clock is ahead of ours, seconds.
     pub ahead: i64,
+    /// It did not answer the last time; known to all copies.
+    silent: Arc<AtomicBool>,
     place: Place,
 }
 
@@ -63,7 +76,10 @@ impl Member {
             }
             Request::Hello => Request::Hello,
         };
-        self.place.ask(request, PATIENCE).await
+        let patience = if self.silent.load(Relaxed) { SILENT_PATIENCE } else { PATIENCE };
+        let reply = self.place.ask(request, patience).await;
+        self.silent.store(reply.is_err(), Relaxed);
+        reply
     }
 }
 
@@ -96,6 +112,7 @@ pub fn of_recording(recording: &Arc<Recording>) -> Vec<Member> {
         origin: section.origin.clone(),
         ended: false,
         ahead: 0,
+        silent: Arc::default(),
         place: Place::Recorded(Arc::clone(recording), at),
     };
     recording.sections.iter().enumerate().map(section).collect()
@@ -121,6 +138,7 @@ pub async fn of_cluster(dir: &ClusterDir, link: &Link) -> Result<(Vec<Member>, N
             },
             ended: false,
             ahead: 0,
+            silent: Arc::default(),
             place: Place::Process(link.clone(), parsed(&process.addresses), None),
         });
     }
@@ -133,7 +151,7 @@ pub async fn of_cluster(dir: &ClusterDir, link: &Link) -> Result<(Vec<Member>, N
             if origin.session > 0 {
                 names.had_session(origin.session, &origin.name);
             }
-            members.push(Member { origin, ended: true, ahead, place });
+            members.push(Member { origin, ended: true, ahead, silent: Arc::default(), place });
         }
     }
     Ok((members, names))
@@ -161,6 +179,7 @@ async fn greet(members: &mut [Member]) -> Vec<Left> {
     }
     let mut left = Vec::new();
     while let Some(Ok((at, begun, reply))) = asked.join_next().await {
+        members[at].silent.store(reply.is_err(), Relaxed);
         let Ok(Reply::Hello { now_us, ended }) = reply else { continue };
         // It looked at its clock half-way, as far as can be known.
         let ours = begun.midpoint(analytics::now_us());

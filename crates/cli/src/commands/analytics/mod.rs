@@ -5,9 +5,12 @@ mod export;
 mod figures;
 mod members;
 mod names;
+mod page;
+mod params;
 mod record;
 mod show;
 mod statistics;
+pub mod worksheets;
 
 use std::time::Duration;
 
@@ -16,8 +19,10 @@ use anyhow::{Result, bail};
 pub use self::{
     ask::{Found, Span, Watch},
     figures::{latency, rate},
+    page::{password, serve},
     record::record,
     statistics::{history, statistics},
+    worksheets::worksheet,
 };
 use crate::{
     args::{AnalyticsExport, AnalyticsQuery, Asked},

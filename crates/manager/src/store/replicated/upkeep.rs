@@ -136,7 +136,10 @@ impl Upkeep {
         for member in seen.iter_mut().filter(|_| rested) {
             // While it takes nothing, etcd does not count what a compaction has just let go.
             let worth = member.bytes >= room.quota * WORTH_PERCENT / 100;
-            if room.alarm || (worth && member.used < member.bytes / 4 * 3) {
+            // Holes alone may fill the file: nobody is refused for those.
+            let holes = member.bytes * 100 >= room.quota * FULL_PERCENT
+                && member.used * 100 < room.quota * ROOM_PERCENT;
+            if room.alarm || (worth && (member.used < member.bytes / 4 * 3 || holes)) {
                 *self.defragmented.lock() = Some(Instant::now());
                 tracing::info!(
                     "etcd's database is defragmented: {} of {} are in use",

@@ -1,0 +1,92 @@
+//! The page's questions to the cluster: a few at a time, whoever asks. A question that finds no place in time is refused.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
+use tokio::{sync::Semaphore, time::timeout};
+
+use super::super::ask::{Found, Span, Watch};
+use crate::{cluster_dir::ClusterDir, link::Link};
+
+/// Questions at a time.
+const ASKED_MAX: usize = 4;
+/// Live pages at a time.
+pub const PAGES_MAX: usize = 16;
+/// How long one waits for its turn.
+const TURN: Duration = Duration::from_secs(10);
+/// Who there is, is asked again after this.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// After this the end of the network is made anew: with the certificate that is valid then.
+const WATCH_AGE_MAX: Duration = Duration::from_secs(3600);
+/// Rows of one answer.
+pub const ROWS_MAX: usize = 200;
+
+struct Seat {
+    watch: Watch,
+    made: Instant,
+    looked: Instant,
+}
+
+/// Asks.
+pub struct Asking {
+    /// The cluster.
+    pub dir: ClusterDir,
+    /// Those that nobody uses now. One whose question was dropped does not come back.
+    seats: Mutex<Vec<Seat>>,
+    turns: Semaphore,
+    /// Pages that are live.
+    pub live: Semaphore,
+}
+
+impl Asking {
+    /// Finds out who there is.
+    pub async fn begin(dir: ClusterDir) -> Result<Asking> {
+        let asking = Asking {
+            dir,
+            seats: Mutex::default(),
+            turns: Semaphore::new(ASKED_MAX),
+            live: Semaphore::new(PAGES_MAX),
+        };
+        let seat = asking.seat().await?;
+        asking.seats.lock().push(seat);
+        Ok(asking)
+    }
+
+    async fn seat(&self) -> Result<Seat> {
+        let kept = self.seats.lock().pop().filter(|seat| seat.made.elapsed() < WATCH_AGE_MAX);
+        let now = Instant::now();
+        let Some(mut seat) = kept else {
+            return Ok(Seat { watch: Watch::begin(&self.dir).await?, made: now, looked: now });
+        };
+        if seat.looked.elapsed() >= LOOK_EVERY {
+            // Without the manager those that were known are asked: what they say is shown.
+            if let Err(error) = seat.watch.look(&self.dir).await {
+                tracing::debug!("who there is: {error:#}");
+            }
+            seat.looked = now;
+        }
+        Ok(seat)
+    }
+
+    /// Does something with one of the few ends of the network.
+    async fn turn<T>(&self, does: impl AsyncFnOnce(&mut Watch) -> Result<T>) -> Result<T> {
+        let Ok(Ok(_turn)) = timeout(TURN, self.turns.acquire()).await else {
+            bail!("too many questions at a time: ask again");
+        };
+        let mut seat = self.seat().await?;
+        let done = does(&mut seat.watch).await;
+        self.seats.lock().push(seat);
+        done
+    }
+
+    /// What a query finds.
+    pub async fn ask(&self, text: &str, span: Span, rows_max: usize) -> Result<Found> {
+        self.turn(async |watch| watch.ask(text, span, rows_max.clamp(1, ROWS_MAX)).await).await
+    }
+
+    /// The end of the network, for questions of another kind.
+    pub async fn link(&self) -> Result<Link> {
+        self.turn(async |watch| watch.link().context("a recording has no network")).await
+    }
+}

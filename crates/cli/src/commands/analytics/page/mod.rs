@@ -1,0 +1,95 @@
+//! `ropewalk analytics serve`: the page, in a process of its own, which asks the cluster as any command does. So a fault
+//! of the page, or who misuses it, touches no process that holds data, and it runs wherever a command can.
+//! Read-only: there is GET and nothing else. Everything it shows is in the binary.
+
+mod access;
+mod api;
+mod asking;
+mod hardware;
+mod listener;
+mod live;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use axum::{Router, http::header, middleware, response::IntoResponse, routing::get};
+
+pub use self::access::password;
+use self::{access::Access, asking::Asking, listener::Listener};
+use crate::{args::AnalyticsServe, link, output, process::stop::Stop};
+
+/// A file of the page: its path, its kind, its bytes.
+type Asset = (&'static str, &'static str, &'static str);
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+macro_rules! asset {
+    ($path:literal, $kind:expr, $file:literal) => {
+        ($path, $kind, include_str!(concat!("../../../../assets/", $file)))
+    };
+}
+
+const ASSETS: [Asset; 12] = [
+    asset!("/", HTML, "index.html"),
+    asset!("/icon.svg", "image/svg+xml", "icon.svg"),
+    asset!("/page.css", STYLE, "page.css"),
+    asset!("/page.js", SCRIPT, "page.js"),
+    asset!("/chart.js", SCRIPT, "chart.js"),
+    asset!("/lines.js", SCRIPT, "lines.js"),
+    asset!("/heat.js", SCRIPT, "heat.js"),
+    asset!("/compare.js", SCRIPT, "compare.js"),
+    asset!("/hardware.js", SCRIPT, "hardware.js"),
+    asset!("/words.js", SCRIPT, "words.js"),
+    asset!("/uplot.js", SCRIPT, "uplot/uPlot.iife.min.js"),
+    asset!("/uplot.css", STYLE, "uplot/uPlot.min.css"),
+];
+
+/// Serves the page until it is told to stop.
+pub fn serve(args: &AnalyticsServe) -> Result<()> {
+    let dir = args.dir.open()?;
+    let hash = access::read(&dir.path)?;
+    if !args.listen.ip().is_loopback() && hash.is_none() {
+        bail!(
+            "--listen {}: whoever reaches it would see who does what; make a password first: ropewalk analytics password",
+            args.listen
+        );
+    }
+    let access = Arc::new(Access::new(hash));
+    link::run(async {
+        let listener = tokio::net::TcpListener::bind(args.listen).await;
+        let listener = listener.with_context(|| format!("--listen {}: listen", args.listen))?;
+        let addr = listener.local_addr().context("the page's address")?;
+        // Who cannot be asked is told here, not in the page.
+        let asking = Arc::new(Asking::begin(dir).await?);
+        let mut stop = Stop::listen()?;
+        output::line(shown(addr));
+        tokio::select! {
+            // Requests under way are dropped: they only read.
+            () = stop.wait() => Ok(()),
+            ended = axum::serve(Listener::new(listener), router(asking, access)) => ended.context("serve the page"),
+        }
+    })
+}
+
+fn shown(addr: SocketAddr) -> String {
+    format!("http://{addr}/")
+}
+
+fn router(asking: Arc<Asking>, access: Arc<Access>) -> Router {
+    let mut router = Router::new();
+    for (path, kind, text) in ASSETS {
+        router =
+            router.route(path, get(async move || ([(header::CONTENT_TYPE, kind)], text).into_response()));
+    }
+    router
+        .route("/api/statistics", get(api::statistics))
+        .route("/api/query", get(api::query))
+        .route("/api/events", get(api::events))
+        .route("/api/hardware", get(hardware::hardware))
+        .route("/api/worksheets", get(api::worksheets))
+        .route("/api/live", get(live::live))
+        .with_state(asking)
+        .layer(middleware::from_fn_with_state(access, access::check))
+}
