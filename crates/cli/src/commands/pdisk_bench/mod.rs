@@ -7,6 +7,7 @@ mod report;
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -47,6 +48,8 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
 
 /// What a measurement makes in its directory.
 const MADE: [&str; 2] = ["pdisk-bench", FIO_FILE];
+/// How long what was made is taken away after Ctrl-C.
+const CLEAN_MAX: Duration = Duration::from_secs(5);
 
 /// Refuses a directory in which another measurement runs, or was killed.
 fn nothing_left(dir: &Path) -> Result<()> {
@@ -73,9 +76,13 @@ fn clean_on_interrupt(dirs: Vec<PathBuf>) -> Result<()> {
         if let Err(e) = asked {
             return tracing::warn!(error = %e, "Ctrl-C will leave the files of the measurement");
         }
-        for path in dirs.iter().flat_map(|dir| MADE.map(|name| dir.join(name))) {
-            // Of the two one is a directory; neither need be there.
-            let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+        // The measurement may be making files meanwhile, until its directory is gone.
+        let since = Instant::now();
+        while dirs.iter().any(|dir| nothing_left(dir).is_err()) && since.elapsed() < CLEAN_MAX {
+            for path in dirs.iter().flat_map(|dir| MADE.map(|name| dir.join(name))) {
+                // Of the two one is a directory; neither need be there.
+                let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+            }
         }
         std::process::exit(130);
     })?;
