@@ -300,7 +300,10 @@ impl ClusterDir {
         let mut count = u64::from(access::close(&self.path)?)
             + u64::from(access::close(&self.path.join("cluster.toml"))?);
         let own = self.servers().into_iter().map(|(name, _)| name);
-        let parts = ["run", "log", "manager", "nodes", "keys", "analytics", "worksheets", "etcd"].map(str::to_owned).into_iter().chain(own);
+        let parts = ["run", "log", "manager", "nodes", "keys", "analytics", "worksheets", "etcd"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(own);
         for part in parts.map(|part| self.path.join(part)) {
             if part.exists() {
                 count += access::close_all(&part)?;

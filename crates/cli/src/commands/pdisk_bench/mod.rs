@@ -7,6 +7,7 @@ mod report;
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
@@ -29,6 +30,15 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
     }
     args.dirs.iter().try_for_each(|dir| nothing_left(dir))?;
     clean_on_interrupt(args.dirs.clone())?;
+    let outcome = measure_all(args);
+    while ENDING.load(SeqCst) {
+        // What failed did so because its files are taken away; who takes them ends the program.
+        std::thread::park();
+    }
+    outcome
+}
+
+fn measure_all(args: &PdiskBench) -> Result<()> {
     if args.load.is_some() {
         return args.dirs.iter().try_for_each(|dir| one_load::bench_one(dir, args));
     }
@@ -48,8 +58,14 @@ pub fn bench(args: &PdiskBench) -> Result<()> {
 
 /// What a measurement makes in its directory.
 const MADE: [&str; 2] = ["pdisk-bench", FIO_FILE];
+/// What was made is being taken away.
+static ENDING: AtomicBool = AtomicBool::new(false);
 /// How long what was made is taken away after Ctrl-C.
 const CLEAN_MAX: Duration = Duration::from_secs(5);
+/// So often it is looked whether something has come again.
+const CLEAN_LOOKS: u32 = 10;
+/// Between two looks.
+const CLEAN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Refuses a directory in which another measurement runs, or was killed.
 fn nothing_left(dir: &Path) -> Result<()> {
@@ -76,13 +92,17 @@ fn clean_on_interrupt(dirs: Vec<PathBuf>) -> Result<()> {
         if let Err(e) = asked {
             return tracing::warn!(error = %e, "Ctrl-C will leave the files of the measurement");
         }
-        // The measurement may be making files meanwhile, until its directory is gone.
-        let since = Instant::now();
-        while dirs.iter().any(|dir| nothing_left(dir).is_err()) && since.elapsed() < CLEAN_MAX {
+        ENDING.store(true, SeqCst);
+        // The measurement may be making files meanwhile, until what it needs is gone: it is over when nothing comes any more.
+        let (since, mut quiet) = (Instant::now(), 0);
+        while quiet < CLEAN_LOOKS && since.elapsed() < CLEAN_MAX {
+            let left = dirs.iter().any(|dir| nothing_left(dir).is_err());
+            quiet = if left { 0 } else { quiet + 1 };
             for path in dirs.iter().flat_map(|dir| MADE.map(|name| dir.join(name))) {
                 // Of the two one is a directory; neither need be there.
                 let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
             }
+            std::thread::sleep(CLEAN_PAUSE);
         }
         std::process::exit(130);
     })?;
