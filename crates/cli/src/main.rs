@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use args::{Cli, Command};
 use clap::Parser;
 
-/// A request takes and gives back memory some twenty times, on threads that take turns: with the C library's allocator that was
-/// a tenth of its CPU (`bench/path.py`, docs/path.md).
+/// A request takes memory on one thread and gives it back on another: with the C library's allocator 4 KiB reads took a quarter more
+/// CPU, and two page faults each (`bench/path.py`, docs/path.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -3,49 +3,22 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "common/maker.rs"]
+mod maker;
 #[allow(dead_code)] // the manager's own tests use more of it
 #[path = "../../manager/src/store/replicated/member.rs"]
 mod member;
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    thread,
-    time::Duration,
-};
+use std::{fs, sync::atomic::Ordering::SeqCst, thread, time::Duration};
 
-use common::{Cluster, ok, refused, until};
+use common::{Cluster, ok, refused};
+use maker::check;
 use member::Member;
 
 /// Rounds of trouble.
 const ROUNDS: u32 = 3;
 /// Files that must be made between two troubles.
 const BETWEEN: u64 = 20;
-
-fn make(mnt: &Path, n: u64) {
-    let mut file = File::create_new(mnt.join(format!("new{n}"))).unwrap();
-    file.write_all(n.to_string().as_bytes()).unwrap();
-    file.sync_all().unwrap();
-    fs::rename(mnt.join(format!("new{n}")), mnt.join(format!("name{n}"))).unwrap();
-}
-
-fn check(mnt: &Path, made: u64) {
-    assert_eq!(fs::read_dir(mnt).unwrap().count() as u64, made);
-    for n in 0..made {
-        assert_eq!(fs::read_to_string(mnt.join(format!("name{n}"))).unwrap(), n.to_string());
-    }
-}
-
-/// Ends the load of a test, also of one that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
 
 #[test]
 fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
@@ -59,19 +32,7 @@ fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
     assert!(store.contains(&place) && !store.contains("not replicated"), "{store}");
     assert!(!dir.join("manager/store.journal").exists());
 
-    let (made, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let end = Stop(&stop);
-        let maker = scope.spawn(|| {
-            while !stop.load(SeqCst) {
-                make(&mnt, made.load(SeqCst));
-                made.fetch_add(1, SeqCst);
-            }
-        });
-        let goes_on = |what: &str| {
-            let before = made.load(SeqCst);
-            until(what, || made.load(SeqCst) >= before + BETWEEN || maker.is_finished());
-        };
+    let made = maker::making(&mnt, BETWEEN, |goes_on, made| {
         for round in 0..ROUNDS {
             goes_on("files are made");
             cluster.kill(|process| process == "manager");
@@ -84,10 +45,7 @@ fn a_manager_over_etcd_is_killed_and_etcd_stops_while_files_are_made() {
             goes_on("files are made after etcd's stop");
             println!("round {round}: {} files", made.load(SeqCst));
         }
-        drop(end);
-        maker.join().unwrap();
     });
-    let made = made.load(SeqCst);
     check(&mnt, made);
 
     cluster.down();

@@ -3,40 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "common/maker.rs"]
+mod maker;
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    thread,
-};
+use std::{fs, sync::atomic::Ordering::SeqCst};
 
 use common::{Cluster, ok, refused, ropewalk, until};
+use maker::{check, make};
 
 const ROUNDS: u32 = 3;
 const BETWEEN: u64 = 30;
-
-fn make(mnt: &Path, n: u64) {
-    let mut file = File::create_new(mnt.join(format!("name{n}"))).unwrap();
-    file.write_all(n.to_string().as_bytes()).unwrap();
-    file.sync_all().unwrap();
-}
-
-fn check(mnt: &Path, made: u64) {
-    assert_eq!(fs::read_dir(mnt).unwrap().count() as u64, made);
-    for n in 0..made {
-        assert_eq!(fs::read_to_string(mnt.join(format!("name{n}"))).unwrap(), n.to_string());
-    }
-}
-
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
 
 #[test]
 fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
@@ -64,19 +40,7 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
     assert!(!store().contains("on one disk"), "{}", store());
     ok(&["health", "--dir", name]);
 
-    let (made, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let end = Stop(&stop);
-        let maker = scope.spawn(|| {
-            while !stop.load(SeqCst) {
-                make(&mnt, made.load(SeqCst));
-                made.fetch_add(1, SeqCst);
-            }
-        });
-        let goes_on = |what: &str| {
-            let before = made.load(SeqCst);
-            until(what, || made.load(SeqCst) >= before + BETWEEN || maker.is_finished());
-        };
+    let made = maker::making(&mnt, BETWEEN, |goes_on, made| {
         for round in 0..ROUNDS {
             cluster.kill(|process| process == "manager");
             cluster.start_server_with("manager", &[("ROPEWALK_MANAGER_UNFLUSHED", &round.to_string())]);
@@ -90,10 +54,7 @@ fn the_copy_of_a_managers_store_has_all_when_that_is_lost() {
         println!("{} files, {told}", made.load(SeqCst));
         cluster.start_server("manager");
         goes_on("files are made with the copy");
-        drop(end);
-        maker.join().unwrap();
     });
-    let made = made.load(SeqCst);
     check(&mnt, made);
 
     // The copy's directory is gone when the manager starts: it goes on alone, and that is said.

@@ -11,6 +11,7 @@
 use std::{
     collections::VecDeque,
     ops::Range,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
@@ -34,6 +35,8 @@ pub(crate) struct Log {
     told: Notify,
     /// There is something to tell, or it is more urgent.
     wake: Notify,
+    /// Numbers were granted once: without, nothing can be in the log, and nobody has to look.
+    used: AtomicBool,
     /// Who asks for inode numbers.
     pub asking: tokio::sync::Mutex<()>,
 }
@@ -102,7 +105,13 @@ impl Log {
 
     /// Numbers were granted.
     pub fn add_numbers(&self, first: InodeNo, count: u32) {
+        self.used.store(true, SeqCst);
         self.state.lock().numbers = first.0..first.0 + u64::from(count);
+    }
+
+    /// Whether anything was ever made here.
+    pub fn is_used(&self) -> bool {
+        self.used.load(SeqCst)
     }
 
     /// Whether something was made that the manager will never hear of.

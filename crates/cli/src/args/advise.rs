@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::{common::Dir, dumps::ImportScale};
+use super::{common::Dir, dumps::ImportScale, lab::MeasuredOn};
 
 pub const ADVISE: &str = "\
 Examples:
@@ -200,18 +200,8 @@ pub struct MeasureArgs {
     /// Where the results of both runs go
     #[arg(long, default_value = "ropewalk-measure", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
-    /// A block device or file to read; may be given several times
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub device: Vec<String>,
-    /// A block device, file or directory that may be written; what is on a device is lost
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub writable: Vec<String>,
-    /// Addresses of a client's and a server's port, CLIENT=SERVER
-    #[arg(long)]
-    pub pair: Vec<String>,
-    /// A link that connections should spread over
-    #[arg(long)]
-    pub link: Vec<String>,
+    #[command(flatten)]
+    pub on: MeasuredOn,
     /// Work on this tree instead of /
     #[arg(long, default_value = "/", value_hint = ValueHint::DirPath)]
     pub root: PathBuf,

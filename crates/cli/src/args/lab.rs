@@ -89,6 +89,23 @@ pub struct ListArgs {
     pub json: bool,
 }
 
+/// What a measurement may use.
+#[derive(Args, Clone)]
+pub struct MeasuredOn {
+    /// A block device or file to read; may be given several times
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub device: Vec<String>,
+    /// A block device, file or directory that may be written; what is on a device is lost
+    #[arg(long, value_hint = ValueHint::AnyPath)]
+    pub writable: Vec<String>,
+    /// Addresses of a client's and a server's port, CLIENT=SERVER, each with NAMESPACE@ before it or without
+    #[arg(long)]
+    pub pair: Vec<String>,
+    /// A link that connections should spread over: NAME, or NAMESPACE/NAME
+    #[arg(long)]
+    pub link: Vec<String>,
+}
+
 #[derive(Args)]
 pub struct RunArgs {
     /// Built-in plans (`ropewalk lab list`) or files with plans of your own
@@ -106,18 +123,8 @@ pub struct RunArgs {
     /// Results directory, made new [default: ropewalk-lab-DATE here]
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
-    /// A block device or file to read; may be given several times
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub device: Vec<String>,
-    /// A block device, file or directory that may be written; what is on a device is lost
-    #[arg(long, value_hint = ValueHint::AnyPath)]
-    pub writable: Vec<String>,
-    /// Addresses of a client's and a server's port, CLIENT=SERVER, each with NAMESPACE@ before it or without
-    #[arg(long)]
-    pub pair: Vec<String>,
-    /// A link that connections should spread over: NAME, or NAMESPACE/NAME
-    #[arg(long)]
-    pub link: Vec<String>,
+    #[command(flatten)]
+    pub on: MeasuredOn,
     /// A node where `ropewalk lab agent` runs, HOST or HOST:PORT; each is one client node
     #[arg(long)]
     pub agent: Vec<String>,

@@ -85,10 +85,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     };
     let mut targets = Targets::default();
     let mut named = PlanTargets {
-        devices: args.device.clone(),
-        writable: args.writable.clone(),
-        pairs: args.pair.clone(),
-        links: args.link.clone(),
+        devices: args.on.device.clone(),
+        writable: args.on.writable.clone(),
+        pairs: args.on.pair.clone(),
+        links: args.on.link.clone(),
     };
     let mut clusters = Vec::new();
     if let Some(path) = &args.cluster {

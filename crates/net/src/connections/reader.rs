@@ -1,10 +1,9 @@
 //! The receiving side of a connection: bytes to frames, payloads straight into their places.
 //!
-//! Small frames are read many at a time into a read-ahead buffer, small payloads with them: to copy those costs less than
-//! a system call for each. A larger payload must not land there, so on a
-//! connection that carries such the read takes exactly what belongs together: the rest of one frame
-//! and, behind it in the same vectored read, the next frame's header. Which of both is decided by what
-//! came last and what is expected; payload bytes caught in the read-ahead are copied, and counted.
+//! Small frames are read many at a time into a read-ahead buffer, small payloads with them: they are copied, and save a system
+//! call each (docs/path.md). A larger payload must not land there, so on a connection that carries such the read takes exactly
+//! what belongs together: the rest of one frame and, behind it in the same vectored read, the next frame's header. Which of both
+//! is decided by what came last and what is expected; payload bytes caught in the read-ahead are counted.
 //!
 //! Nothing from outside is believed before the header is validated; a body grows as its bytes arrive; a
 //! payload's buffer is taken only from the bound all requests share, and only when the payload has begun to come. Any error
@@ -41,7 +40,7 @@ use crate::{
 const READ_AHEAD: usize = 16 << 10;
 /// Small frames in a row after which a bulk connection is read ahead.
 const QUIET_FRAMES: u32 = 8;
-/// Payloads up to this many bytes are read ahead: a copy of 4 KiB takes a tenth of the time of a system call that receives it.
+/// Payloads up to this many bytes are read ahead: one page, the request that small random reads are made of.
 const SMALL_PAYLOAD: u32 = 4 << 10;
 /// A body is read in steps of at most this, so that its memory follows its bytes.
 const BODY_STEP: usize = 256 << 10;

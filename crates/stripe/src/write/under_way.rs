@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 
 type Asked<E> = Pin<Box<dyn Future<Output = E> + Send>>;
 
-/// Bytes of a payload below which a request is no task of its own: to copy as much takes no longer than to wake a thread.
+/// Bytes of a payload below which a request is no task of its own.
 const SMALL: usize = 64 << 10;
 
 /// Each ends with an event.

@@ -66,10 +66,7 @@ pub(super) fn measure(args: &MeasureArgs, context: &Context) -> Result<()> {
             short: args.short,
             dry_run: false,
             out: Some(out.to_owned()),
-            device: args.device.clone(),
-            writable: args.writable.clone(),
-            pair: args.pair.clone(),
-            link: args.link.clone(),
+            on: args.on.clone(),
             agent: Vec::new(),
             cluster: None,
         })
