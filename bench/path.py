@@ -25,7 +25,7 @@ import time
 
 from systems import run
 
-# Name, arguments of `perf` (FILE and COUNT are put in), operations in each of its records.
+# Name, arguments of `perf` (FILE, COUNT and THREADS are put in).
 ROWS = {
     "read-4k": "read rand FILE -r 4k -n COUNTR -th THREADS -dio",
     "write-4k-sync": "write rand FILE -r 4k -n COUNTR -th THREADS -osync",
@@ -89,6 +89,10 @@ class Cluster:
 
     def __init__(self, args, base):
         self.program, self.dir, self.mount = args.program, os.path.join(base, "c"), os.path.join(base, "mnt")
+        self.args = args
+
+    def start(self):
+        args = self.args
         os.makedirs(self.mount)
         run(self.program, "up", "--dir", self.dir, "--nodes", str(args.nodes), "--pdisks", str(args.pdisks), "--pdisk-size", "2g",
             "--code", args.code, "--mount", self.mount, "--detach")
@@ -185,6 +189,7 @@ def main():
     cluster = None
     try:
         cluster = Cluster(args, base)
+        cluster.start()
         run(args.program, "perf", "create", "seq", os.path.join(cluster.mount, "f"), "-r", "4m", "-n", "1g", "-fsync")
         values = []
         for row in rows:

@@ -4,6 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# The environment is made by Python's own means, which Debian has in a package of its own.
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+  as_root=(); [ "$(id -u)" = 0 ] || as_root=(sudo -n)
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
+fi
 target=${CARGO_TARGET_DIR:-$PWD/target}
 ropewalk=${ROPEWALK_BIN:-$target/release/ropewalk}
 base=$(mktemp -d /var/tmp/ropewalk-workload-XXXXXX)

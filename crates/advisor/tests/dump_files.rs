@@ -202,7 +202,6 @@ fn switch_and_bonds() {
     }
 }
 
-/// Line ends and encodings change nothing in what is read, apart from being told.
 /// The rules for hosts judge what Linux printed, and name the lines; commands that would set something are no state.
 #[test]
 fn rules_for_hosts_judge_dumps_of_linux() {
@@ -233,6 +232,7 @@ fn rules_for_hosts_judge_dumps_of_linux() {
     assert!(dumps::facts(&commands).is_empty());
 }
 
+/// Line ends and encodings change nothing in what is read, apart from being told.
 #[test]
 fn the_same_in_other_forms() {
     for (name, text) in DUMPS {

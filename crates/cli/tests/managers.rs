@@ -2,7 +2,7 @@
 //! longer than any lease and woken, it makes way; members of etcd are killed and stopped. Work goes on by itself, nothing that was
 //! acknowledged is lost, nothing is done twice, and histories of names that all replace are linearizable.
 //!
-//! Here in its short form, one fault of each kind; `make takeovers` is the long one. `ROPEWALK_TAKEOVERS=N` how many rounds,
+//! Here in its short form, the first five kinds of faults; `make takeovers` is the long one. `ROPEWALK_TAKEOVERS=N` how many rounds,
 //! `ROPEWALK_TEST_SEED=N` repeats the faults. How long the work stood still is printed, and bounds nothing: the machine may be busy.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a helper that fails is a test that fails
 

@@ -32,11 +32,6 @@ pub fn text(name: &str) -> Option<&'static str> {
     TEXTS.iter().chain(WORKLOADS).find(|(n, _)| *n == name).map(|(_, text)| *text)
 }
 
-/// The plans of the mixed analytics workload, in their full or short form.
-pub fn workloads(short: bool) -> Result<Vec<Plan>, PlanError> {
-    WORKLOADS.iter().map(|(name, text)| Plan::parse(name, text, short)).collect()
-}
-
 /// All plans in their full or short form.
 pub fn all(short: bool) -> Result<Vec<Plan>, PlanError> {
     TEXTS.iter().map(|(name, text)| Plan::parse(name, text, short)).collect()
@@ -54,8 +49,8 @@ mod tests {
                 assert_eq!(plan.name, name);
                 assert!(!plan.title.is_empty() && !plan.source.is_empty(), "{name}");
             }
-            let workloads = super::workloads(short).unwrap_or_else(|e| panic!("{e}"));
-            for (plan, (name, _)) in workloads.iter().zip(super::WORKLOADS) {
+            for (name, text) in super::WORKLOADS {
+                let plan = super::Plan::parse(name, text, short).unwrap_or_else(|e| panic!("{e}"));
                 assert_eq!(plan.name, *name);
                 assert!(plan.series.iter().all(|series| series.engine == EngineKind::Analytics));
             }

@@ -9,7 +9,7 @@ use crate::{
     observe::median,
     plan::{Figure, Step},
     report::{Report, SeriesReport},
-    workload::{TestSummary, by_test},
+    workload::{Outcome, TestSummary, by_test},
 };
 
 /// A difference counts from this many times the noise of the two runs together.
@@ -81,7 +81,9 @@ fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
         let asked = &plan.planned.plan;
         let (plan, name, figure) = (asked.name.clone(), series.series.name.clone(), series.series.figure);
         let noise = series.analysis.noise;
-        let points = series.analysis.points.iter();
+        // What failed is no speed, whatever it did in the meantime.
+        let failed = |step| series.records.iter().any(|r| r.cell.step == step && r.error.is_some());
+        let points = series.analysis.points.iter().filter(|point| !failed(point.step));
         // A load that grows ends when it has levelled off, now earlier, now later: its best counts.
         if asked.step == Step::Writers {
             let best = points.map(|p| p.measured).fold(0.0, f64::max);
@@ -100,7 +102,11 @@ fn points(report: &Report) -> BTreeMap<Key, (Figure, f64, f64)> {
 fn tests(plan: &str, series: &SeriesReport) -> Vec<(Key, (Figure, f64, f64))> {
     let mut all = Vec::new();
     for record in &series.records {
-        for (test, jobs) in record.figures.iter().flat_map(|figures| by_test(&figures.jobs)) {
+        for (test, mut jobs) in record.figures.iter().flat_map(|figures| by_test(&figures.jobs)) {
+            jobs.retain(|job| job.outcome == Outcome::Right);
+            if jobs.is_empty() {
+                continue;
+            }
             let times: Vec<f64> = jobs.iter().map(|job| job.used.real_s).collect();
             let rate = 1.0 / median(&times).max(f64::MIN_POSITIVE);
             let noise = TestSummary::spread(&jobs).unwrap_or(NOISE_ASSUMED).max(series.analysis.noise);
@@ -234,6 +240,16 @@ mod tests {
         let two: Steps = &[(1, &[1.0]), (2, &[2.0])];
         assert_eq!(changes(two, one), (vec![Change::Same, Change::Gone], true));
         assert_eq!(changes(one, two), (vec![Change::Same, Change::New], false));
+    }
+
+    #[test]
+    fn what_failed_is_gone_and_no_speed() {
+        let two: Steps = &[(1, &[1.0]), (2, &[2.0])];
+        let mut after = run(&[(1, &[1.0]), (2, &[200.0])]);
+        let records = &mut after.plans[0].series[0].records;
+        records.iter_mut().filter(|r| r.cell.step == 2).for_each(|r| r.error = Some("wrong".into()));
+        let changes: Vec<Change> = compare(&run(two), &after).points.iter().map(|p| p.change).collect();
+        assert_eq!(changes, [Change::Same, Change::Gone]);
     }
 
     #[test]

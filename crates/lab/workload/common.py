@@ -73,10 +73,9 @@ def checksum(path):
 
 
 def matrix(np, path, columns):
-    """A file of numbers as a matrix, with the exact sum of its bits."""
+    """A file of numbers as a matrix, with the CRC-32 of its bytes: no changed byte goes unseen."""
     data = np.fromfile(path, dtype="<f8")
-    bits = int(np.bitwise_xor.reduce(data.view("<u8"))) ^ int(data.view("<u8").sum(dtype="u8"))
-    return data.reshape(-1, columns), str(bits)
+    return data.reshape(-1, columns), zlib.crc32(data)
 
 
 def main(tests):

@@ -57,7 +57,7 @@ pub struct WorkloadArgs {
     /// The short form: small inputs, one round
     #[arg(long)]
     pub short: bool,
-    /// Size of the inputs: 1 is 1.2 TB [default: 1; short form: the least]
+    /// Size of the inputs: 1 is 1.2 TB [default: 1; short form: 0.00002]
     #[arg(long)]
     pub scale: Option<f64>,
     /// The environment that `setup` made

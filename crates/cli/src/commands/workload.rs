@@ -121,6 +121,13 @@ fn start(name: &str, args: &WorkloadArgs) -> Result<()> {
         if !path.is_dir() {
             bail!("--dir: {dir} is no directory");
         }
+        // It stands in what engines are asked, where these mean something.
+        if let Some(sign) = path.to_string_lossy().chars().find(|sign| "'*?[".contains(*sign)) {
+            bail!(
+                "--dir: {} has a {sign} in its name, which engines take for a pattern or an end; name another one",
+                path.display()
+            );
+        }
         targets.add(&PlanTargets { writable: vec![path.display().to_string()], ..PlanTargets::default() })?;
     }
     let plan = plan(name, args, each)?;

@@ -135,7 +135,9 @@ fn run(command: &mut Command, stopped: &dyn Fn() -> bool) -> Result<(), SetupErr
     let failed = |why: String| SetupError::Command { command: line.clone(), why };
     let errors = tempfile_for_errors().map_err(|e| failed(e.to_string()))?;
     let to = errors.try_clone().map_err(|e| failed(e.to_string()))?;
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to).process_group(0);
+    // Some say there why they fail.
+    let also = errors.try_clone().map_err(|e| failed(e.to_string()))?;
+    command.stdin(Stdio::null()).stdout(also).stderr(to).process_group(0);
     let mut child = Group(command.spawn().map_err(|e| failed(e.to_string()))?);
     let end = Instant::now() + STEP_MAX;
     loop {

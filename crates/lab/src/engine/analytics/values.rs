@@ -91,8 +91,17 @@ fn compute(setting: &Setting, context: &Context<'_>) -> Result<Values, EngineErr
 
 /// Whether files there may come from another machine, or through another file system's daemon.
 fn is_remote(dir: &Path) -> bool {
-    // FUSE, NFS, SMB, CIFS, Ceph, Lustre, GPFS, 9p: linux/magic.h and the makers' headers.
-    const REMOTE: [u64; 8] =
-        [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0x00c3_6400, 0x0bd0_0bd0, 0x4750_4653, 0x0102_1997];
+    // FUSE, NFS, SMB, CIFS, SMB 2, Ceph, Lustre, GPFS, 9p: linux/magic.h and the makers' headers.
+    const REMOTE: [u64; 9] = [
+        0x6573_5546,
+        0x6969,
+        0x517b,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x00c3_6400,
+        0x0bd0_0bd0,
+        0x4750_4653,
+        0x0102_1997,
+    ];
     rustix::fs::statfs(dir).is_ok_and(|found| REMOTE.contains(&(found.f_type as u64 & 0xffff_ffff)))
 }
