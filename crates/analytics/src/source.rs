@@ -37,6 +37,9 @@ pub struct SourceError {
 impl Source<'_> {
     /// All that ends after `after` and not after `to`, each part from the finest that is kept of it.
     pub fn each(&self, after: u64, to: u64, take: Take<'_>) -> Result<(), SourceError> {
+        if after >= to {
+            return Ok(()); // also numbers that nothing can be added to
+        }
         match self {
             Source::Recorded(section) => section.each(after, to, take),
             Source::Ended(dir) => files(dir, after, to, take)?,

@@ -170,7 +170,10 @@ class Page {
         told.charts.forEach((found, n) => charts[n].live(found));
         this.times();
       };
-      this.source.onerror = () => { this.newest = null; this.says("the page's process does not answer; trying again", true); at("status").dataset.of = "events"; };
+      this.source.onerror = () => { this.newest = null; this.says("the page's process does not answer; trying again", true); at("status").dataset.of = "events";
+        // Refused (too many pages, no password): the browser does not try by itself.
+        if (this.source?.readyState === EventSource.CLOSED) this.opening = setTimeout(() => this.stream(), 5000);
+      };
     }, 200);
   }
 

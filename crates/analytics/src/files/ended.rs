@@ -2,11 +2,12 @@
 //! has ended stay readable; together they take no more room than one may, then the oldest go.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     hash::{BuildHasher, RandomState},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ use super::{
 
 /// In each history: locked as long as it is written; holds its number.
 const LOCK: &str = "lock";
+/// Who looks whether a history is written has its lock for a moment.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 /// Histories of one directory that are looked at.
 const HISTORIES_MAX: usize = 256;
 
@@ -32,30 +35,67 @@ pub struct Ended {
     pub origin: Origin,
 }
 
-/// Takes a history's directory, as long as what is returned is open.
-pub fn claim(dir: &Path) -> io::Result<File> {
-    let path = dir.join(LOCK);
-    let mut file =
-        fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    file.try_lock().map_err(|_| {
-        let text = format!("another process records its history in {}", dir.display());
-        io::Error::new(io::ErrorKind::WouldBlock, text)
-    })?;
-    if file.metadata()?.len() == 0 {
-        let unique = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
-        file.write_all(format!("{unique:016x}").as_bytes())?;
+/// A history's lock, held. None: somebody has it, or it went with its history. `make`: the history may begin here.
+fn locked(dir: &Path, make: bool) -> io::Result<Option<File>> {
+    let mut options = fs::OpenOptions::new();
+    let file =
+        options.read(true).write(true).create(make).truncate(false).mode(0o600).open(dir.join(LOCK))?;
+    match file.try_lock() {
+        // One that was opened before it was removed locks nothing.
+        Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
-    Ok(file)
 }
 
-/// Whose a history is, by its newest file.
+/// Takes a history's directory, which is made, as long as what is returned is open.
+pub fn claim(dir: &Path) -> io::Result<File> {
+    let end = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        match fs::create_dir_all(dir).and_then(|()| locked(dir, true)) {
+            Ok(Some(mut file)) => {
+                if file.metadata()?.len() == 0 {
+                    let unique =
+                        RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+                    file.write_all(format!("{unique:016x}").as_bytes())?;
+                }
+                return Ok(file);
+            }
+            // Who makes room takes the directory away meanwhile.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ if Instant::now() > end => {
+                let text = format!("another process records its history in {}", dir.display());
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+            }
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Takes a history away whose lock is held. One that is begun in its place meanwhile has a lock of its own, and stays.
+fn remove(dir: &Path) -> io::Result<()> {
+    for tier in Tier::ALL {
+        for file in tier::files(dir, tier)? {
+            fs::remove_file(file.path)?;
+        }
+    }
+    fs::remove_file(dir.join(LOCK))?;
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whose a history is, by the newest of its files that says so.
 fn origin(dir: &Path) -> Option<Origin> {
-    let newest = Tier::ALL.iter().find_map(|tier| tier::files(dir, *tier).ok()?.pop())?;
-    let mut head = Vec::new();
-    File::open(newest.path).ok()?.take(64 << 10).read_to_end(&mut head).ok()?;
-    Records::of(&head).find_map(|entry| match entry {
-        Entry::Origin(origin) => Some(origin),
-        _ => None,
+    let newest_first = |tier: &Tier| tier::files(dir, *tier).unwrap_or_default().into_iter().rev();
+    Tier::ALL.iter().flat_map(newest_first).find_map(|file| {
+        let mut head = Vec::new();
+        File::open(file.path).ok()?.take(64 << 10).read_to_end(&mut head).ok()?;
+        Records::of(&head).find_map(|entry| match entry {
+            Entry::Origin(origin) => Some(origin),
+            _ => None,
+        })
     })
 }
 
@@ -112,8 +152,51 @@ pub fn keep_within(own: &Path, max: u64) -> io::Result<()> {
         if bytes <= max {
             break;
         }
-        fs::remove_dir_all(&dir)?;
         bytes -= of_it;
+        // Otherwise it is written again, another takes it away, or somebody looks at it: then it goes the next time.
+        if let Ok(Some(_held)) = locked(&dir, false) {
+            remove(&dir)?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_that_nobody_writes_goes_and_a_look_is_waited_for() {
+        let all = tempfile::tempdir().unwrap();
+        let history = |name: &str, begin: u64| {
+            let dir = all.path().join(name);
+            let held = claim(&dir).unwrap();
+            fs::write(tier::path(&dir, Tier::Second, begin, 0), [0; 1000]).unwrap();
+            (dir, held)
+        };
+        let (oldest, writes) = history("a", 1000);
+        let (older, _) = history("b", 2000);
+        let (newer, _) = history("c", 3000);
+        let (own, _own) = history("own", 4000);
+        keep_within(&own, 1500).unwrap();
+        assert_eq!(
+            [&oldest, &older, &newer].map(|dir| dir.exists()),
+            [true, false, true],
+            "b was the oldest idle one"
+        );
+        drop(writes);
+        keep_within(&own, 1500).unwrap();
+        assert_eq!([&oldest, &newer].map(|dir| dir.exists()), [false, true]);
+
+        let look = File::open(newer.join(LOCK)).unwrap();
+        look.lock_shared().unwrap();
+        let looked = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(look);
+        });
+        let held = claim(&newer).unwrap();
+        looked.join().unwrap();
+        assert!(locked(&newer, true).unwrap().is_none(), "one writes");
+        drop(held);
+    }
 }

@@ -48,7 +48,6 @@ pub struct Store {
 impl Store {
     /// Begins to write to a directory, which is made. Fails if another process writes there.
     pub fn begin(dir: &Path, origin: Origin, bytes_max: u64) -> io::Result<Store> {
-        fs::create_dir_all(dir)?;
         let held = ended::claim(dir)?;
         let bytes_max = Arc::new(AtomicU64::new(bytes_max));
         let store = Store { dir: dir.to_owned(), bytes_max: Arc::clone(&bytes_max) };
@@ -90,6 +89,7 @@ impl Store {
 /// A file that is written, and what was said in it already.
 struct Open {
     file: File,
+    path: PathBuf,
     begin: u64,
     bytes: u64,
     said: Legend,
@@ -315,9 +315,13 @@ impl Part {
     /// Writes all that waits. Of seconds the last stays, for who adds it to its minute.
     fn write(&mut self, dir: &Path, origin: &Origin, legend: &Legend, all: u64) -> io::Result<()> {
         let written = self.write_all(dir, origin, legend, all);
-        if written.is_err() {
+        if written.is_err()
             // Its end may be torn: nothing goes behind it.
-            self.open = None;
+            && let Some(open) = self.open.take()
+            && open.bytes == 0
+        {
+            // Nothing in it is whole.
+            let _ = fs::remove_file(open.path);
         }
         written
     }
@@ -335,10 +339,10 @@ impl Part {
                 }
                 tier::make_room(dir, self.tier, all, bytes_max)?;
                 ended::keep_within(dir, all)?;
-                self.open = Some(Open::make(dir, self.tier, begin, origin)?);
+                self.open = Some(Open::make(dir, self.tier, begin)?);
             }
             if let Some(open) = &mut self.open {
-                open.add(second, legend)?;
+                open.add(second, legend, origin)?;
             }
             if self.tier == Tier::Second {
                 return Ok(());
@@ -350,21 +354,18 @@ impl Part {
 }
 
 impl Open {
-    fn make(dir: &Path, tier: Tier, begin: u64, origin: &Origin) -> io::Result<Open> {
+    fn make(dir: &Path, tier: Tier, begin: u64) -> io::Result<Open> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let mut nth = 0;
-        let file = loop {
-            match options.open(tier::path(dir, tier, begin, nth)) {
+        let (path, file) = loop {
+            let path = tier::path(dir, tier, begin, nth);
+            match options.open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && nth < 1000 => nth += 1,
-                opened => break opened?,
+                opened => break (path, opened?),
             }
         };
-        let mut open = Open { file, begin, bytes: 0, said: Legend::default() };
-        let mut bytes = MAGIC.to_vec();
-        record::put(&mut bytes, &Entry::Origin(origin.clone()));
-        open.append(&bytes)?;
-        Ok(open)
+        Ok(Open { file, path, begin, bytes: 0, said: Legend::default() })
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -373,8 +374,12 @@ impl Open {
         Ok(())
     }
 
-    fn add(&mut self, second: &Second, legend: &Legend) -> io::Result<()> {
+    fn add(&mut self, second: &Second, legend: &Legend, origin: &Origin) -> io::Result<()> {
         let mut bytes = Vec::new();
+        if self.bytes == 0 {
+            bytes.extend(MAGIC);
+            record::put(&mut bytes, &Entry::Origin(origin.clone()));
+        }
         explain(&mut bytes, second, legend, &mut self.said);
         record::put(&mut bytes, &Entry::Second(second.clone()));
         self.append(&bytes)

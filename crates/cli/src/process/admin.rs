@@ -127,6 +127,9 @@ pub fn cache_bytes(tunables: &Tunables) -> u64 {
     tunables.pagepool().0 / 100 * u64::from(tunables.nsd_buf_space())
 }
 
+/// How long a status waits for what it looks up in files.
+const LOOK_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Which machine and network name space this process is on, and what that shows.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -162,6 +165,13 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                         Response::error(Status::BadRequest, "this is for administrators of the cluster")
                     }
                     Ok(AdminRequest::Status) => {
+                        // Files of its history and of sysfs: beside the tasks that serve, and no status waits for a disk that hangs.
+                        let of = Arc::clone(&running);
+                        let looked = tokio::task::spawn_blocking(move || (of.history.status(), host::told()));
+                        let (history, host) = match tokio::time::timeout(LOOK_MAX, looked).await {
+                            Ok(Ok(looked)) => looked,
+                            _ => Default::default(), // null
+                        };
                         let json = serde_json::json!({
                             "name": &*name,
                             "role": role,
@@ -174,8 +184,8 @@ pub fn serve_admin(endpoint: &Endpoint, role: &'static str, name: &str) -> Arc<R
                             "nsd": running.nsd.get().map(nsd::Server::status),
                             "events": base::events::events().after(0),
                             "log_lost_lines": logging::lost(),
-                            "history": running.history.status(),
-                            "host": host::told(),
+                            "history": history,
+                            "host": host,
                         });
                         Response::ok(frame::encode(&AdminReply::Json(json.to_string())))
                     }

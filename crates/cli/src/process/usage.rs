@@ -12,6 +12,8 @@ use crate::cluster_dir::access;
 const EVERY: Duration = Duration::from_secs(1);
 /// Interfaces of a host that are told apart.
 const INTERFACES_MAX: usize = 64;
+/// Sums that are remembered: those of a host, and two for each interface.
+const SUMS_MAX: usize = 2 * INTERFACES_MAX + 8;
 /// Who tells of the host, in the directory of histories.
 const LOCK: &str = "host.lock";
 
@@ -49,12 +51,14 @@ struct Sums(HashMap<String, (Counter, u64)>);
 
 impl Sums {
     fn now(&mut self, key: &str, sum: u64, make: impl FnOnce() -> Counter) {
+        let room = self.0.len() < SUMS_MAX;
         match self.0.get_mut(key) {
             Some((counter, last)) => {
                 counter.add(sum.saturating_sub(*last));
                 *last = sum;
             }
-            None => drop(self.0.insert(key.to_owned(), (make(), sum))),
+            None if room => drop(self.0.insert(key.to_owned(), (make(), sum))),
+            None => {} // a host may make interfaces without end
         }
     }
 }

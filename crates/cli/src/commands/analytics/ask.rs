@@ -264,6 +264,8 @@ impl Watch {
                     "client" | "process" => vec![self.member(dimension, &want.text, of_mounts)?],
                     "peer" => vec![self.names.peer_of(&want.text)],
                     "file" => self.files_of(query, &want.text, now, span).await?,
+                    // As it is shown.
+                    "user" => vec![want.text.strip_prefix("uid ").unwrap_or(&want.text).to_owned()],
                     _ => vec![want.text.clone()],
                 };
                 let bucket = want.bucket;

@@ -57,7 +57,7 @@ pub async fn query(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
         let now = stats::now();
         let to = params.number("to")?.unwrap_or(now).min(now);
         let from = params.number("from")?.unwrap_or(to.saturating_sub(60));
-        let step = params.number("step")?.unwrap_or(1);
+        let step = params.number("step")?.unwrap_or(1).min(SPAN_MAX);
         if from >= to || to - from > SPAN_MAX {
             bail!("from={from} to={to}: from must be before to, and not more than {SPAN_MAX} s before it");
         }
@@ -114,14 +114,13 @@ fn begins(axis: &str, bucket: u64) -> String {
 
 /// GET /api/events: what happened to the cluster, for marks in the charts.
 pub async fn events(State(asking): State<Arc<Asking>>) -> Response {
-    let asked = async {
-        let link = asking.link().await?;
+    let asked = asking.with_link(async |link| {
         let MgrReply::Events(events) = link.manager(&MgrRequest::Events { after: 0 }).await? else {
             bail!("unexpected answer from the manager to Events");
         };
         let newest = &events[events.len().saturating_sub(EVENTS_MAX)..];
         Ok(newest.iter().map(|e| json!({ "at_us": e.at.secs * 1_000_000, "text": e.text })).collect())
-    };
+    });
     answer(asked.await)
 }
 

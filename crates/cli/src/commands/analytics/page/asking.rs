@@ -1,6 +1,9 @@
 //! The page's questions to the cluster: a few at a time, whoever asks. A question that finds no place in time is refused.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
@@ -36,7 +39,7 @@ pub struct Asking {
     seats: Mutex<Vec<Seat>>,
     turns: Semaphore,
     /// Pages that are live.
-    pub live: Semaphore,
+    pub live: Arc<Semaphore>,
 }
 
 impl Asking {
@@ -46,7 +49,7 @@ impl Asking {
             dir,
             seats: Mutex::default(),
             turns: Semaphore::new(ASKED_MAX),
-            live: Semaphore::new(PAGES_MAX),
+            live: Arc::new(Semaphore::new(PAGES_MAX)),
         };
         let seat = asking.seat().await?;
         asking.seats.lock().push(seat);
@@ -85,8 +88,8 @@ impl Asking {
         self.turn(async |watch| watch.ask(text, span, rows_max.clamp(1, ROWS_MAX)).await).await
     }
 
-    /// The end of the network, for questions of another kind.
-    pub async fn link(&self) -> Result<Link> {
-        self.turn(async |watch| watch.link().context("a recording has no network")).await
+    /// A question of another kind, over the same end of the network.
+    pub async fn with_link<T>(&self, does: impl AsyncFnOnce(Link) -> Result<T>) -> Result<T> {
+        self.turn(async |watch| does(watch.link().context("a recording has no network")?).await).await
     }
 }

@@ -9,20 +9,23 @@ use serde_json::{Value, json};
 use wire::admin::AdminRequest;
 
 use super::{api, asking::Asking};
-use crate::commands::{
-    ask::{Asked, ask_by, list, text},
-    health,
-    listing::pdisk_rows,
-    net_status::name_peers,
+use crate::{
+    cluster_dir::ClusterDir,
+    commands::{
+        ask::{Asked, ask_by, list, text},
+        health,
+        listing::pdisk_rows,
+        net_status::name_peers,
+    },
+    link::Link,
 };
 
 /// Asks for all of it.
 pub async fn hardware(State(asking): State<Arc<Asking>>) -> Response {
-    api::answer(look(&asking).await)
+    api::answer(asking.with_link(async |link| look(&asking.dir, link).await).await)
 }
 
-async fn look(asking: &Asking) -> Result<Value> {
-    let (link, dir) = (asking.link().await?, &asking.dir);
+async fn look(dir: &ClusterDir, link: Link) -> Result<Value> {
     let health = health::look(dir, &link).await?;
     let report = link.cluster().await?;
     let Asked { answers: states, .. } = ask_by(dir, &link, &AdminRequest::Status).await;

@@ -18,8 +18,8 @@ use tokio::{
 
 /// Connections at a time; more wait.
 const CONNECTIONS_MAX: usize = 64;
-/// A live page gets something every second.
-const IDLE_MAX: Duration = Duration::from_secs(30);
+/// A live page gets something every second; longer than a turn and the answers of processes that hang.
+const IDLE_MAX: Duration = Duration::from_secs(120);
 /// After an error of the system (no descriptor left, say).
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -45,7 +45,8 @@ impl axum::serve::Listener for Listener {
             let seat = Arc::clone(&self.seats).acquire_owned().await;
             match (seat, self.tcp.accept().await) {
                 (Ok(seat), Ok((stream, addr))) => {
-                    return (Held { stream, _seat: seat, idle: Box::pin(sleep(IDLE_MAX)) }, addr);
+                    let idle = Box::pin(sleep(IDLE_MAX));
+                    return (Held { stream, _seat: seat, idle, answered: true }, addr);
                 }
                 _ => sleep(RETRY).await,
             }
@@ -62,6 +63,8 @@ pub struct Held {
     stream: TcpStream,
     _seat: OwnedSemaphorePermit,
     idle: Pin<Box<Sleep>>,
+    /// Something was sent since the clock was set back for what came: a request takes no longer than that from its first byte.
+    answered: bool,
 }
 
 impl Held {
@@ -83,13 +86,14 @@ impl AsyncRead for Held {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let step = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.step(cx, step)
+        if step.is_pending() || std::mem::take(&mut self.answered) { self.step(cx, step) } else { step }
     }
 }
 
 impl AsyncWrite for Held {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let step = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.answered |= step.is_ready();
         self.step(cx, step)
     }
 

@@ -48,11 +48,11 @@ pub async fn live(State(asking): State<Arc<Asking>>, uri: Uri) -> Response {
         return refused(format!("{} queries are more than {QUERIES_MAX}\n", queries.len()));
     }
     let (tell, told) = mpsc::channel(1);
-    if asking.live.available_permits() == 0 {
+    let Ok(page) = Arc::clone(&asking.live).try_acquire_owned() else {
         return refused(format!("{PAGES_MAX} pages are live already\n"));
-    }
+    };
     tokio::spawn(async move {
-        let Ok(_page) = asking.live.acquire().await else { return };
+        let _page = page;
         loop {
             sleep(to_the_middle()).await;
             let charts = look(&asking, &queries).await;
