@@ -178,6 +178,14 @@ fn leap(from: &dyn store::Read) -> Result<store::Changes, ManagerError> {
     keys::write(&mut txn, keys::node_key(last), &keys::NodeRecord { used: true });
     keys::write(&mut txn, keys::map_key(), &map);
     keys::write(&mut txn, keys::counter_key(), &counters);
+    // Managers that followed cannot follow this: the one that starts with it is the first again.
+    let mut managers = Vec::new();
+    let prefix = keys::manager_key("");
+    from.scan(&prefix, &store::prefix_end(&prefix), &mut |key, _| {
+        managers.push(key.to_vec());
+        std::ops::ControlFlow::Continue(())
+    })?;
+    managers.into_iter().for_each(|key| txn.delete(key));
     // Which leases were given out meanwhile is not known either.
     let longest_us = LEASE_MAX.as_micros() as u64;
     keys::write(&mut txn, keys::lease_key(), &keys::LeaseRecord { longest_us });

@@ -175,9 +175,13 @@ impl Manager {
     }
 
     /// What a caller hears, who stops waiting then. What is asked goes on, if it has begun, when nobody waits for it any more.
-    async fn reply(&self, caller: Caller, asked: MgrRequest) -> MgrReply {
+    /// `refusal`: what the map and the table of now say against it; they may be those of a manager that leads no more.
+    async fn reply(&self, caller: Caller, asked: MgrRequest, refusal: Option<MgrError>) -> MgrReply {
         let work = async {
-            let reply = self.handle(caller, asked).await;
+            let reply = match refusal {
+                Some(refusal) => MgrReply::Error(refusal),
+                None => self.handle(caller, asked).await,
+            };
             match self.is_confirmed(caller.expires).await {
                 true => reply,
                 false => MgrReply::Error(MgrError::Store(
@@ -205,24 +209,25 @@ impl Handler for Front {
                 Ok(decoded) => decoded,
                 Err(error) => return Response::error(Status::BadRequest, error),
             };
-            if let Some(reason) = manager.not_its_own(&request, &decoded) {
-                return Response::ok(frame::encode(&MgrReply::Error(MgrError::Config(reason))));
-            }
-            if !decoded.is_for(request.peer.role) {
+            let not_its_own = manager.not_its_own(&request, &decoded).map(MgrError::Config);
+            if not_its_own.is_none() && !decoded.is_for(request.peer.role) {
                 let role = format!("{:?}", request.peer.role).to_lowercase();
                 return Response::ok(frame::encode(&MgrReply::Error(MgrError::Role(role))));
             }
-            if let Some(refusal) = manager.beyond_limits(&request, &decoded) {
-                return Response::ok(frame::encode(&MgrReply::Error(refusal)));
-            }
+            let refusal = not_its_own.or_else(|| manager.beyond_limits(&request, &decoded));
             manager.drop_foreign_claims(request.header.session, &mut decoded);
             if manager.overtaken(request.header.epoch) {
+                if manager.has_others() {
+                    // Another one has taken over: that is found out at etcd, and this one starts anew.
+                    let refusal = MgrError::NotActive { active: None };
+                    return Response::ok(frame::encode(&MgrReply::Error(refusal)));
+                }
                 return Response::error(Status::BadRequest, "this manager's store is an older copy");
             }
             let (session, member) = (request.header.session, request.peer.member);
             let (expires, build) = (request.expires.into(), Some(request.peer.build));
             let caller = Caller { session, member, expires, build };
-            let reply = Response::ok(frame::encode(&manager.reply(caller, decoded).await));
+            let reply = Response::ok(frame::encode(&manager.reply(caller, decoded, refusal).await));
             statistics::answered(&request);
             reply
         })

@@ -345,11 +345,6 @@ impl ClusterDir {
         self.path.join("analytics")
     }
 
-    /// The data of this machine's first manager.
-    pub fn manager_dir(&self) -> PathBuf {
-        self.path.join("manager")
-    }
-
     /// The copy of the manager's store, if there is one. What says whether it counts stands beside `cluster.toml`.
     pub fn mirror(&self) -> Option<manager::store::Mirror> {
         self.file.mirror.clone().map(|dir| self.mirror_in(dir))

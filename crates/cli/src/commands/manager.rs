@@ -4,7 +4,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
@@ -22,17 +22,28 @@ use crate::{
 /// Memory for the store's pages, bytes.
 pub(super) const CACHE_BYTES: usize = 64 << 20;
 
-/// The store is here, and nobody has it open.
-pub(super) fn stopped(dir: &ClusterDir) -> Result<()> {
-    if !dir.file.manager_here {
-        bail!("the manager's store is on another machine, that of {}; run this there", dir.managers.places());
+/// The directory of the manager's store, which is here, which nobody has open, and which is the only one: of several the table of one that
+/// followed lacks what was committed last.
+pub(super) fn stopped(dir: &ClusterDir) -> Result<PathBuf> {
+    let all = dir.file.all_managers();
+    if all.len() > 1 {
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        bail!(
+            "there are {} managers ({}), and only the active one's table has all: while the cluster is up, remove the others \
+             (`ropewalk manager remove NAME`); they are added again afterwards",
+            all.len(),
+            names.join(", ")
+        );
     }
-    match pid_file::live_pid(&dir.pid_file("manager")) {
+    let Some(own) = dir.file.own_managers().into_iter().next() else {
+        bail!("the manager's store is on another machine, that of {}; run this there", dir.managers.places());
+    };
+    match pid_file::live_pid(&dir.pid_file(&own.local)) {
         Some(pid) => bail!(
             "the manager runs (process {pid}); stop the cluster first: ropewalk down --dir {}",
             dir.path.display()
         ),
-        None => Ok(()),
+        None => Ok(dir.data_of(&own)),
     }
 }
 
@@ -40,8 +51,7 @@ pub(super) fn stopped(dir: &ClusterDir) -> Result<()> {
 pub fn dump(args: &ManagerDump) -> Result<()> {
     let ManagerDump { file: args, damaged } = args;
     let dir = args.dir.open()?;
-    stopped(&dir)?;
-    let path = manager::format::store_path(&dir.manager_dir());
+    let path = manager::format::store_path(&stopped(&dir)?);
     if !path.exists() {
         bail!("{} is not there; `ropewalk manager restore` makes a store from a dump", path.display());
     }
@@ -106,8 +116,8 @@ struct Checked {
 /// `ropewalk manager check`.
 pub fn check(listing: &Listing) -> Result<()> {
     let dir = listing.dir.open()?;
-    stopped(&dir)?;
-    let found = manager::check::check(&dir.manager_dir())?;
+    let place = stopped(&dir)?;
+    let found = manager::check::check(&place)?;
     let count = found.problems.len() as u64 + found.more;
     if listing.json {
         output::json(&Checked {
@@ -121,20 +131,20 @@ pub fn check(listing: &Listing) -> Result<()> {
         found.problems.iter().for_each(output::line);
         output::line(format!("{} records, the last commit is {}", found.records, found.last));
     }
-    if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", dir.manager_dir().display()) }
+    if count == 0 { Ok(()) } else { bail!("{count} things are wrong with {}", place.display()) }
 }
 
 /// `ropewalk manager accept-loss`.
 pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
     let dir = args.dir.open()?;
-    stopped(&dir)?;
+    let place = stopped(&dir)?;
     if !args.yes {
         bail!(
             "what is lost stays lost: names, sizes and contents that programs were told are safe. A dump is the better way \
              back (`ropewalk manager restore`). `ropewalk manager check` says what is wrong; --yes gives it up"
         );
     }
-    let accepted = manager::accept_loss(&dir.manager_dir())?;
+    let accepted = manager::accept_loss(&place)?;
     accepted.lost.iter().for_each(|what| output::line(format!("given up: {what}")));
     output::line(format!(
         "{} records are left; the former files are beside them (.given-up). Look at it before it is used: \
@@ -148,8 +158,7 @@ pub fn accept_loss(args: &AcceptLoss) -> Result<()> {
 /// `ropewalk manager restore`.
 pub fn restore(args: &ManagerFile) -> Result<()> {
     let dir = args.dir.open()?;
-    stopped(&dir)?;
-    let store = dir.manager_dir();
+    let store = stopped(&dir)?;
     if has_entries(&store) {
         bail!(
             "{} holds a store; move it away first, it is the only copy of what is in it: mv {} {}.old",

@@ -14,8 +14,8 @@ use crate::{
 /// Takes it there.
 pub fn migrate(args: &Migrate) -> Result<()> {
     let mut dir = args.dir.open()?;
-    stopped(&dir)?;
-    let path = store_path(&dir.manager_dir());
+    // Others could not follow a file, and to a place in etcd they come when it is there.
+    let path = store_path(&stopped(&dir)?);
     let who = format!("`manager migrate` on {}", host_name());
     if matches!(args.journal.store, Some(StoreAt::Own)) {
         bail!("--store etcd is for a new cluster, to try it; name the members: etcd://HOST,HOST,HOST/PREFIX");
@@ -34,11 +34,6 @@ pub fn migrate(args: &Migrate) -> Result<()> {
             format!("the manager's journal is in {place} now")
         }
         (Some(from), None) => {
-            if dir.file.all_managers().len() > 1 {
-                bail!(
-                    "there are other managers, which could not follow a file: remove them first (`ropewalk manager remove`)"
-                );
-            }
             let place = from.place()?;
             store::to_file(&path, CACHE_BYTES, &place, &who).context("take the journal out of etcd")?;
             format!(

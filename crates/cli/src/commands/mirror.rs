@@ -15,7 +15,7 @@ use crate::{args::ManagerMirror, cluster_dir::ClusterDir, output};
 /// `ropewalk manager mirror`. The next start makes the copy.
 pub fn mirror(args: &ManagerMirror) -> Result<()> {
     let mut dir = args.dir.open()?;
-    stopped(&dir)?;
+    let store = stopped(&dir)?;
     if let Some(etcd) = &dir.file.etcd {
         bail!(
             "the manager's journal is in {}; what follows it there is a standby, and no mirror",
@@ -42,7 +42,7 @@ pub fn mirror(args: &ManagerMirror) -> Result<()> {
         told = vec![format!(
             "a copy of the manager's store will be kept in {named}: it is made when the manager starts"
         )];
-        if fs::metadata(dir.manager_dir()).is_ok_and(|own| own.dev() == there.dev()) {
+        if fs::metadata(&store).is_ok_and(|own| own.dev() == there.dev()) {
             told.push("it is on the same file system as the store: when that is lost, so is the copy".into());
         }
     }
@@ -56,12 +56,12 @@ pub fn mirror(args: &ManagerMirror) -> Result<()> {
 
 /// `ropewalk manager promote --from-mirror`.
 pub fn promote(dir: &ClusterDir, copy: &Path) -> Result<()> {
-    stopped(dir)?;
+    let store = stopped(dir)?;
     if let Some(etcd) = &dir.file.etcd {
         bail!("the manager's journal is in {}: what it holds is newer than any copy", etcd.place);
     }
     let copy = path::absolute(copy).context("find the copy's directory")?;
-    let last = dir.mirror_in(copy.clone()).promote(&dir.manager_dir())?;
+    let last = dir.mirror_in(copy.clone()).promote(&store)?;
     output::line(format!(
         "the copy in {} is the manager's store now, with {last} commits; start it: ropewalk up --dir {}",
         copy.display(),

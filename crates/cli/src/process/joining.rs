@@ -4,7 +4,10 @@
 use std::{
     net::SocketAddr,
     path::PathBuf,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -33,6 +36,8 @@ pub struct Door {
     path: PathBuf,
     /// None as long as another one is active.
     manager: OnceLock<manager::Manager>,
+    /// It has made way for another one.
+    closed: AtomicBool,
     /// Few at a time: each costs a signature before it is known whether it may.
     places: Semaphore,
 }
@@ -40,12 +45,22 @@ pub struct Door {
 impl Door {
     /// Of this cluster, whose secret is here.
     pub fn new(dir: &ClusterDir) -> Door {
-        Door { path: dir.path.clone(), manager: OnceLock::new(), places: Semaphore::new(AT_A_TIME) }
+        Door {
+            path: dir.path.clone(),
+            manager: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            places: Semaphore::new(AT_A_TIME),
+        }
     }
 
     /// This manager is active from now on.
     pub fn open_for(&self, manager: &manager::Manager) {
         let _ = self.manager.set(manager.clone()); // once in the life of a process
+    }
+
+    /// This manager has made way: visitors ask another one.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
     }
 
     fn open(&self) -> Result<(ClusterFile, Authorities)> {
@@ -60,7 +75,9 @@ impl Door {
         let place = tokio::time::timeout(PATIENCE, self.places.acquire()).await;
         let reply = match (place, frame::decode::<VisitRequest>(said)) {
             (Err(_), _) => Err("the manager is busy with others; try again".to_owned()),
-            (Ok(_), Ok(_)) if self.manager.get().is_none() => Ok(VisitReply::NotActive),
+            (Ok(_), Ok(_)) if self.manager.get().is_none() || self.closed.load(SeqCst) => {
+                Ok(VisitReply::NotActive)
+            }
             (Ok(_place), Ok(VisitRequest::Join(request))) => self.join(from, request).await,
             (Ok(_place), Ok(VisitRequest::Renew { certificate, request })) => {
                 self.renew(from, certificate, &request).await

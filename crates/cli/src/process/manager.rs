@@ -166,9 +166,13 @@ async fn tell_authorities(manager: Manager, endpoint: Endpoint) {
 }
 
 /// Has the map name this machine's managers, where there can be several: this one, which leads, and at the beginning the others that
-/// this machine runs.
-async fn register(dir: &ClusterDir, own: &OwnManager, manager: &Manager) -> Result<()> {
-    let none = manager.map().borrow().managers.is_empty();
+/// this machine runs. False: the map names others, and this one was removed while it was down.
+async fn register(dir: &ClusterDir, own: &OwnManager, manager: &Manager) -> Result<bool> {
+    let named = manager.map().borrow().managers.clone();
+    let none = named.is_empty();
+    if !none && named.iter().all(|one| one.name != own.entry.name) {
+        return Ok(false);
+    }
     for one in dir.file.own_managers().into_iter().filter(|one| none || one.local == own.local) {
         let expires = (Instant::now() + PATIENCE).into();
         let caller = manager::Caller { session: SessionId(0), member: MemberId(0), expires, build: None };
@@ -179,7 +183,15 @@ async fn register(dir: &ClusterDir, own: &OwnManager, manager: &Manager) -> Resu
     }
     let map = manager.map().borrow().clone();
     dir.managers.learn(&map);
-    Ok(())
+    Ok(true)
+}
+
+/// This machine's cluster.toml has this manager no more.
+fn forget(dir: &ClusterDir, own: &OwnManager) -> Result<()> {
+    tracing::info!("manager {} was removed from the cluster", own.entry.name);
+    ClusterDir::change_managers(&dir.path, |all| {
+        all.iter().filter(|one| one.name != own.entry.name).cloned().collect()
+    })
 }
 
 /// Starts the program anew in the place of this one. Comes back only with why not.
@@ -225,30 +237,42 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
             tokio::select! {
                 // What it is at before it leads is left as after a crash.
                 () = stop.wait() => presence.end_process(Ok(())),
-                opened = &mut opening => break opened?,
+                opened = &mut opening => match opened {
+                    Err(error) if following.is_deposed() => {
+                        tracing::warn!("{error:#}");
+                        return Err(start_over(presence));
+                    }
+                    opened => break opened?,
+                },
                 () = follows(own, &following), if !ready => {
                     presence.ready()?;
                     tracing::info!("manager {} follows", own.entry.name);
                     service::status("follows the active manager");
                     ready = true;
                 }
-                () = &mut removed => {
-                    tracing::info!("manager {} was removed from the cluster", own.entry.name);
-                    let gone = ClusterDir::change_managers(&dir.path, |all| {
-                        all.iter().filter(|one| one.name != own.entry.name).cloned().collect()
-                    });
-                    presence.end_process(gone);
-                }
+                () = &mut removed => presence.end_process(forget(dir, own)),
             }
         }
     };
-    shut_out::merge(dir, &manager).await?;
+    let begun = async {
+        shut_out::merge(dir, &manager).await?;
+        match &listening {
+            Some(_) => register(dir, own, &manager).await,
+            None => Ok(true),
+        }
+    };
+    match begun.await {
+        Ok(true) => {}
+        Ok(false) => presence.end_process(forget(dir, own)),
+        Err(error) if following.is_deposed() => {
+            tracing::warn!("{error:#}");
+            return Err(start_over(presence));
+        }
+        Err(error) => return Err(error),
+    }
     tokio::spawn(shut_out::keep(dir.path.clone(), manager.clone()));
     let (endpoint, told) = match listening {
-        Some(listening) => {
-            register(dir, own, &manager).await?;
-            listening
-        }
+        Some(listening) => listening,
         None => listen(dir, own, &door)?,
     };
     let _ = told.manager.set(manager.clone()); // once
@@ -272,6 +296,7 @@ pub async fn run(dir: &ClusterDir, own: &OwnManager, presence: Presence, mut sto
         end = resolver::run(dir, running.manager()) => { end?; false }
     };
     if made_way {
+        door.close();
         manager::serve_standby(&endpoint, following);
     }
     running.stop().await;

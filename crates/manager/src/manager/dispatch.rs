@@ -122,6 +122,14 @@ impl Manager {
                 let found = self.inner.writer.aside(look).await?;
                 Ok(MgrReply::Paths(found.map_err(read_refusal)?))
             }
+            // It is asked of the active one: that is this.
+            MgrRequest::ManagerRemove { name }
+                if self.following().and_then(|of| of.leader()).is_some_and(|leader| leader.name == name) =>
+            {
+                Err(MgrError::Config(format!(
+                    "{name} is the active manager; let another one be that first: ropewalk manager promote NAME"
+                )))
+            }
             MgrRequest::CopyTable { after } => self.copy_table(after).await,
             MgrRequest::Resign { to } => self.resign(&to),
             MgrRequest::Paths { .. } => Err(MgrError::Errno(E2BIG)),

@@ -174,10 +174,10 @@ impl Manager {
     }
 
     /// Somebody knows a newer map than this manager ever made: its store is an older copy, and what was acknowledged
-    /// since is not in it. The manager fails.
+    /// since is not in it. The manager fails, unless another one may have taken over.
     pub(crate) fn overtaken(&self, epoch: Epoch) -> bool {
         let own = self.inner.map.borrow().epoch;
-        if epoch > own {
+        if epoch > own && !self.has_others() {
             self.inner.writer.fail(format!(
                 "{} is an older copy: it knows epoch {own}, and epoch {epoch} has been given out; bring back the newest, \
                  or go on without what it lacks by way of a dump (ropewalk manager dump, manager restore)",

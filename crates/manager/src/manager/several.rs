@@ -68,6 +68,11 @@ impl Manager {
         Ok(MgrReply::Done)
     }
 
+    /// Whether others follow its journal, one of which may lead by now.
+    pub(crate) fn has_others(&self) -> bool {
+        self.inner.following.is_some() && self.inner.map.borrow().managers.len() > 1
+    }
+
     /// Resolves when it is to make way for another one.
     pub async fn resigned(&self) {
         self.inner.resigning.notified().await;

@@ -130,15 +130,17 @@ impl Managers {
     pub async fn ask(&self, endpoint: &Endpoint, make: impl Fn() -> Call) -> Result<MgrReply, AskError> {
         let mut silent = 0;
         loop {
-            let (asked, several) = (self.asked(), self.0.known.borrow().1.len());
+            let (asked, others) = (self.asked(), self.others());
             let mut call = make();
             let deadline = call.deadline;
-            if several > 1 {
+            if others > 0 {
                 call.patience = Some(call.patience.map_or(CONNECT_PATIENCE, |own| own.min(CONNECT_PATIENCE)));
             }
             match endpoint.peer(&asked).call(call).await {
                 Ok(reply) => match frame::decode(&reply.body).map_err(|_| AskError::Protocol)? {
                     MgrReply::Error(refusal @ MgrError::NotActive { .. }) => {
+                        // Somebody is there: another may be about to take over.
+                        silent = 0;
                         self.turn(&asked, &refusal);
                         if Instant::now() + PAUSE >= deadline {
                             return Err(AskError::NoneActive(refusal));
@@ -151,12 +153,9 @@ impl Managers {
                 },
                 Err(error) => {
                     silent += 1;
-                    let next = several > 1 && self.leave(&asked);
+                    let next = others > 0 && self.leave(&asked);
                     // What one may have done is not asked of another here: who asks knows whether it may be done twice.
-                    if !next
-                        || silent >= several
-                        || !error.not_executed()
-                        || Instant::now() + PAUSE >= deadline
+                    if !next || silent > others || !error.not_executed() || Instant::now() + PAUSE >= deadline
                     {
                         return Err(error.into());
                     }
@@ -164,6 +163,12 @@ impl Managers {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// How many there are beside the one that is asked now, which need not be among those that are known.
+    fn others(&self) -> usize {
+        let asked = self.asked();
+        self.0.known.borrow().1.iter().filter(|one| one.sockets() != asked).count()
     }
 
     fn hear(&self, reply: &MgrReply) {
@@ -249,6 +254,13 @@ mod tests {
         managers.turn(&at(9), &not_active(None));
         assert_eq!(managers.asked(), at(1));
         assert!(!Managers::at(&at(1)).leave(&at(1)));
+        // Who knows one only, and was sent to another that is dead, comes back.
+        let one = Managers::new(vec![entry(1)]);
+        assert_eq!(one.others(), 0);
+        one.turn(&at(1), &not_active(Some(2)));
+        assert_eq!((one.asked(), one.others()), (at(2), 1));
+        assert!(one.leave(&at(2)));
+        assert_eq!(one.asked(), at(1));
     }
 
     #[test]
