@@ -238,14 +238,19 @@ impl Watch {
                 Err(error) => tracing::debug!("{}: {error:#}", able[at].origin.name),
             }
         }
-        // One that does not answer, and has left its history, is as good as one that does.
+        // One that does not answer is missed, unless the history that it left is of the whole time.
+        let whole = (span.from_ago - span.to_ago) as u32;
         let mut processes: Vec<(String, Option<u32>)> = Vec::new();
-        for (member, recorded) in able.iter().zip(recorded) {
-            let name = &member.origin.name;
-            match processes.iter_mut().find(|process| process.0 == *name) {
-                Some(process) => process.1 = process.1.max(recorded),
-                None if member.ended && recorded.unwrap_or(0) == 0 => {}
-                None => processes.push((name.clone(), recorded)),
+        for (member, recorded) in able.iter().zip(&recorded).filter(|(member, _)| !member.ended) {
+            processes.push((member.origin.name.clone(), *recorded));
+        }
+        for (member, recorded) in able.iter().zip(recorded).filter(|(member, _)| member.ended) {
+            let recorded = recorded.unwrap_or(0);
+            match processes.iter_mut().find(|process| process.0 == member.origin.name) {
+                Some((_, Some(live))) => *live = (*live).max(recorded),
+                Some((_, silent)) => *silent = (recorded >= whole).then_some(recorded),
+                None if recorded == 0 => {}
+                None => processes.push((member.origin.name.clone(), Some(recorded))),
             }
         }
         Ok((all, processes))
