@@ -221,8 +221,10 @@ export class Chart {
     this.chips.replaceChildren(...chart.filters.map((filter) =>
       el("button.chip", { title: "take this filter away", onclick: () => without(filter) }, filter.text.slice(1, -1), " \u2715")));
     const says = [];
-    const silent = this.found.processes.filter((p) => !p.answers).map((p) => p.process);
-    if (silent.length) says.push(`does not answer, and is not in the sums: ${silent.join(", ")}`);
+    const silent = this.found.processes.filter((p) => !p.answers);
+    const named = (left) => silent.filter((p) => (p.recorded_s !== null) === left).map((p) => p.process).join(", ");
+    if (named(false)) says.push(`does not answer, and is not in the sums: ${named(false)}`);
+    if (named(true)) says.push(`does not answer; in the sums is what it had recorded: ${named(true)}`);
     if (this.found.told_apart_percent < 99.95) says.push(`told apart: ${this.found.told_apart_percent.toFixed(1)} %; the rest is in (others)`);
     const gaps = this.recorded.filter((n) => n === 0).length * this.step;
     if (gaps > 0) says.push(`nothing was recorded in ${gaps} s of this time`);

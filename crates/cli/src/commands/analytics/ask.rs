@@ -70,15 +70,33 @@ pub struct Found {
     pub rows: Vec<(Vec<String>, AnswerRow)>,
     /// The same without the rows.
     pub answer: Answer,
-    /// Who was asked, and how many seconds it had recorded of the time; none: it did not answer.
-    pub processes: Vec<(String, Option<u32>)>,
+    /// Who was asked.
+    pub processes: Vec<Process>,
     /// All that was counted of what was asked, whether it could be told apart or not.
     pub total: f64,
     /// The share of it that could be told apart, 0 to 1.
     pub coverage: f64,
 }
 
+/// One that may know.
+pub struct Process {
+    /// As it is shown.
+    pub name: String,
+    /// It answered, or has ended in order, or left a history of the whole time.
+    pub answers: bool,
+    /// How many seconds of the time it recorded; none: not known, so it is not in the sums.
+    pub recorded: Option<u32>,
+}
+
 impl Found {
+    /// Who is not in the sums, since it does not answer and left nothing.
+    pub fn silent(&self) -> impl Iterator<Item = &str> {
+        self.processes
+            .iter()
+            .filter(|process| process.recorded.is_none())
+            .map(|process| process.name.as_str())
+    }
+
     /// The rows as they are looked at: sizes and latencies by rising value, everything else by weight.
     pub fn in_order(&self) -> Vec<&(Vec<String>, AnswerRow)> {
         let mut rows: Vec<&(Vec<String>, AnswerRow)> = self.rows.iter().collect();
@@ -88,10 +106,9 @@ impl Found {
         rows
     }
 
-    /// Fails if somebody did not answer.
+    /// Fails if somebody is not in the sums.
     pub fn all_answered(&self) -> Result<()> {
-        let silent: Vec<&str> =
-            self.processes.iter().filter(|p| p.1.is_none()).map(|p| p.0.as_str()).collect();
+        let silent: Vec<&str> = self.silent().collect();
         match silent.is_empty() {
             true => Ok(()),
             false => bail!("not in the sums, since they do not answer: {}", silent.join(", ")),
@@ -200,7 +217,7 @@ impl Watch {
         now: u64,
         span: Span,
         resolution: u64,
-    ) -> Result<(Answer, Vec<(String, Option<u32>)>)> {
+    ) -> Result<(Answer, Vec<Process>)> {
         let role = match query.statistic.source {
             Source::Operations(Set::File, _) => Some("client"),
             Source::Operations(Set::Strip, _) => Some("nsd"),
@@ -238,19 +255,22 @@ impl Watch {
                 Err(error) => tracing::debug!("{}: {error:#}", able[at].origin.name),
             }
         }
-        // One that does not answer is missed, unless the history that it left is of the whole time.
+        // One that was killed may have left its history: that is in the sums, and says nothing of the time after it.
         let whole = (span.from_ago - span.to_ago) as u32;
-        let mut processes: Vec<(String, Option<u32>)> = Vec::new();
-        for (member, recorded) in able.iter().zip(&recorded).filter(|(member, _)| !member.ended) {
-            processes.push((member.origin.name.clone(), *recorded));
+        let told = |ended: bool| able.iter().zip(&recorded).filter(move |(member, _)| member.ended == ended);
+        let mut processes: Vec<Process> = Vec::new();
+        for (member, recorded) in told(false) {
+            let name = member.origin.name.clone();
+            processes.push(Process { name, answers: recorded.is_some(), recorded: *recorded });
         }
-        for (member, recorded) in able.iter().zip(recorded).filter(|(member, _)| member.ended) {
-            let recorded = recorded.unwrap_or(0);
-            match processes.iter_mut().find(|process| process.0 == member.origin.name) {
-                Some((_, Some(live))) => *live = (*live).max(recorded),
-                Some((_, silent)) => *silent = (recorded >= whole).then_some(recorded),
-                None if recorded == 0 => {}
-                None => processes.push((member.origin.name.clone(), Some(recorded))),
+        for (member, recorded) in told(true).filter(|(_, recorded)| recorded.unwrap_or(0) > 0) {
+            let name = &member.origin.name;
+            match processes.iter_mut().find(|process| process.name == *name) {
+                Some(process) => {
+                    process.answers |= *recorded >= Some(whole);
+                    process.recorded = process.recorded.max(*recorded);
+                }
+                None => processes.push(Process { name: name.clone(), answers: true, recorded: *recorded }),
             }
         }
         Ok((all, processes))

@@ -10,7 +10,7 @@ use base::{
 use serde_json::{Value, json};
 
 use super::{
-    ask::Found,
+    ask::{Found, Process},
     figures::{amount, latency, rate},
 };
 use crate::output::{self, end_of};
@@ -138,7 +138,7 @@ pub fn json(found: &Found) -> Value {
             "steps": (found.span.step > 0).then(|| steps(found, row)),
         })
     };
-    let process = |(name, recorded): &(String, Option<u32>)| json!({ "process": name, "answers": recorded.is_some(), "recorded_s": recorded });
+    let process = |p: &Process| json!({ "process": p.name, "answers": p.answers, "recorded_s": p.recorded });
     json!({
         "query": found.query.to_string(),
         "unit": statistic.unit,

@@ -79,7 +79,7 @@ async fn look(watch: &mut Watch, view: &View, over: u64) -> Result<(Vec<Line>, V
         true => Some(watch.ask(&view.query("bytes"), span, ROWS_MAX).await?),
         false => None,
     };
-    let silent = operations.processes.iter().filter(|p| p.1.is_none()).map(|p| p.0.clone()).collect();
+    let silent = operations.silent().map(str::to_owned).collect();
     Ok((view::lines(&operations, bytes.as_ref()), silent))
 }
 
