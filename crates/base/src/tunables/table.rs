@@ -368,6 +368,14 @@ tunables! {
         default: Duration::from_secs(1), range: ms(100, 100_000),
         unit: "time", scope: Cluster, change: Restart
     }
+    /// Several managers: for how long the active one leads after etcd last heard of it, in whole seconds, rounded up. One that is
+    /// killed is followed by another at most this time, and about a second, later; one that etcd does not answer goes on
+    /// answering what it knows nine tenths of it. Longer times bear a slow etcd. Below `leaseDuration` data goes on meanwhile.
+    /// The manager that leads next has it (`manager promote`).
+    manager_lease = "managerLease": Duration {
+        default: Duration::from_secs(3), range: ms(2_000, 60_000),
+        unit: "time", scope: Cluster, change: Restart
+    }
     /// For how long the certificate of a machine that joins, or whose certificate is renewed, holds. It is renewed by itself when
     /// a third of that is left, by the key it is of; where that fails `health` warns. A machine that was off for longer has its
     /// own renewed when it comes back.

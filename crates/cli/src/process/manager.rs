@@ -60,6 +60,7 @@ async fn open(
         entry: own.entry.entry(),
         standby: true,
         following: following.clone(),
+        ..Standing::default()
     };
     let journal = match &dir.file.etcd {
         Some(etcd) => Some(Replicated { place: etcd.place()?, standing }),

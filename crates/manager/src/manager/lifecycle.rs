@@ -18,7 +18,12 @@ use wire::{
     version::Build,
 };
 
-use super::{collect, driver, read_refusal, shared::Inner, tend, tunables::read_tunables};
+use super::{
+    collect, driver, read_refusal,
+    shared::Inner,
+    tend,
+    tunables::{read_tunables, stored_lease},
+};
 use crate::{
     ManagerError,
     apply::{Watched, Writer},
@@ -101,7 +106,8 @@ impl Manager {
         let loses = options.loses_unflushed;
         let store: Arc<dyn Store> = match (&options.journal, &options.mirror) {
             (Some(Replicated { place, standing }), _) => {
-                Arc::new(ReplicatedStore::open_as(&path, cache, place, standing)?)
+                let standing = Standing { lease: Some(stored_lease), ..standing.clone() };
+                Arc::new(ReplicatedStore::open_as(&path, cache, place, &standing)?)
             }
             (None, Some(mirror)) => Arc::new(MirroredStore::open(&path, cache, mirror, loses)?),
             (None, None) => Arc::new(JournaledStore::open_as(&path, cache, loses)?),

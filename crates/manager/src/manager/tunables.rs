@@ -1,6 +1,6 @@
 //! The tunables as they are stored.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 use base::tunables::Tunables;
 
@@ -35,4 +35,9 @@ pub(super) fn tunables_of(pairs: &[(String, String)]) -> Tunables {
 /// The stored tunables.
 pub(super) fn read_tunables(from: &dyn Read) -> Result<Tunables, ReadError> {
     Ok(tunables_of(&read_config(from)?))
+}
+
+/// The lease under which one of several managers leads. What cannot be read here is found when it is opened.
+pub(super) fn stored_lease(from: &dyn Read) -> Duration {
+    read_tunables(from).unwrap_or_default().manager_lease()
 }

@@ -1,11 +1,13 @@
 //! The embedded store with a copy of itself on another disk: a second table, journal and mark, which take the same commits under the
 //! same numbers. Each is whole for itself, whatever ends the process.
 //!
-//! A commit is acknowledged when both have it, or when it is recorded durably that the copy does not count any more. The record, the
-//! *witness*, is a file beside the cluster's own (`cluster.toml`), so that it outlives the store's disk: no copy is taken for whole that
-//! is not named there. A copy that fails, or does not answer in time, is made anew in the background: from a snapshot, then from
+//! A commit is acknowledged when both have it, or when it is recorded durably that the copy does not count any more (see
+//! [`witness`](super::witness)). A copy that fails, or does not answer in time, is made anew in the background: from a snapshot, then from
 //! what was committed meanwhile. Opening brings the one up to the other that lacks the commit in whose middle a crash came; whatever
 //! else differs makes the copy one that is made anew.
+//!
+//! One thread alone touches the copy's disk, from its opening on: whoever waits for it does so with a deadline, and nothing is begun there
+//! anew before what hangs has ended.
 
 use std::{
     fs, io,
@@ -23,9 +25,10 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    Changes, JournaledStore, Look, Read, RedbStore, Remark, Snapshot, Store, StoreError, Visit,
+    Changes, JournaledStore, Mirror, Read, RedbStore, Remark, Snapshot, Store, StoreError, Visit,
     files::{journal_path, mark_path, random, refused, write_durably},
     look,
+    witness::{CACHE_BYTES, Said},
 };
 
 /// How long a commit waits for the copy's disk.
@@ -38,137 +41,10 @@ const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
 const LATE_MAX: usize = 64 << 20;
 /// So many of them are taken while no commit goes on.
 const LAST_MAX: usize = 8;
-/// Memory for the copy's pages.
-const CACHE_BYTES: usize = 32 << 20;
 /// How long an end waits for the copy's disk.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is something to tell.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Where a copy is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mirror {
-    /// Its directory, on another disk; nothing else is there.
-    pub dir: PathBuf,
-    /// The witness: a file that survives what the copy is for.
-    pub witness: PathBuf,
-}
-
-/// What the witness says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
-    /// The copy of this number has all that was acknowledged.
-    Whole(u64),
-    /// None has.
-    Behind,
-}
-
-impl Mirror {
-    fn table(&self) -> PathBuf {
-        self.dir.join("store.redb")
-    }
-
-    /// The copy's number, which it got when it was made.
-    fn id(&self) -> Option<u64> {
-        let text = fs::read_to_string(self.dir.join("store.mirror")).ok()?;
-        u64::from_str_radix(text.trim(), 16).ok()
-    }
-
-    fn said(&self) -> Result<Said, StoreError> {
-        let text = match fs::read_to_string(&self.witness) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Behind),
-            Err(error) => return Err(refused(&self.witness, &error)),
-        };
-        let id = text.trim().strip_prefix("whole ").map(|id| u64::from_str_radix(id, 16));
-        Ok(id.and_then(Result::ok).map_or(Said::Behind, Said::Whole))
-    }
-
-    fn say(&self, said: Said) -> Result<(), StoreError> {
-        let text = match said {
-            Said::Whole(id) => format!("whole {id:016x}\n"),
-            Said::Behind => "behind\n".to_owned(),
-        };
-        write_durably(&self.witness, &text).map_err(|error| refused(&self.witness, &error))
-    }
-
-    /// From now on no copy counts, until one was made anew.
-    pub fn reset(&self) -> Result<(), StoreError> {
-        self.say(Said::Behind)
-    }
-
-    /// Whether the copy has all that was acknowledged; else why not.
-    fn whole(&self) -> Result<(), String> {
-        match (self.said().map_err(|error| error.to_string())?, self.id()) {
-            (Said::Whole(said), Some(id)) if said == id => Ok(()),
-            (Said::Whole(_), _) => Err("it is not the copy that was kept last".into()),
-            (Said::Behind, _) => Err("it lacks what was committed last".into()),
-        }
-    }
-
-    /// The store at `path` does not do, and the copy does.
-    fn instead(&self, path: &Path, why: &str) -> StoreError {
-        let dir = self.dir.display();
-        let reason = format!(
-            "{why}. Nothing was changed. `ropewalk manager promote --from-mirror {dir}` takes the copy; `ropewalk manager mirror --off` \
-             gives it up"
-        );
-        StoreError::Open { path: path.to_owned(), reason }
-    }
-
-    /// Makes the copy the manager's store in `dir`, whose former files are moved away; how many commits it has. Refused, and nothing is
-    /// changed, if it may lack one that was acknowledged.
-    pub fn promote(&self, dir: &Path) -> Result<u64, StoreError> {
-        let refuse = |why: String| StoreError::Open {
-            path: self.dir.clone(),
-            reason: format!(
-                "{why} (as {} has it); nothing was changed. Bring back the store's own disk, or restore a dump (`ropewalk manager restore`)",
-                self.witness.display()
-            ),
-        };
-        self.whole().map_err(refuse)?;
-        let copy = Look::open(&self.table(), CACHE_BYTES)?;
-        if let Some(problem) = copy.problems.first() {
-            return Err(refuse(problem.clone()));
-        }
-        let own = dir.join("store.redb");
-        if let Ok(own) = Look::open(&own, CACHE_BYTES)
-            && own.problems.is_empty()
-            && own.last >= copy.last
-        {
-            return Err(refuse(format!(
-                "the store in {} is whole, and has all that the copy has: start it",
-                dir.display()
-            )));
-        }
-        let last = copy.last;
-        drop(copy);
-        let moved = (|| -> io::Result<()> {
-            if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-                let lost = (1..).map(|n| dir.with_extension(format!("lost.{n}")));
-                let lost = lost.take(1000).find(|lost| !lost.exists());
-                fs::rename(dir, lost.ok_or_else(|| io::Error::other("too many former stores beside it"))?)?;
-            }
-            fs::create_dir_all(dir)?;
-            let new = dir.join("new.redb");
-            let files = [
-                (journal_path(&self.table()), journal_path(&own)),
-                (mark_path(&self.table()), mark_path(&own)),
-                (self.table(), new.clone()),
-            ];
-            for (from, to) in files {
-                fs::copy(&from, &to)?;
-                fs::File::open(&to)?.sync_all()?;
-            }
-            // With its name it is a store.
-            fs::rename(&new, &own)?;
-            fs::File::open(dir)?.sync_all()?;
-            fs::File::open(dir.parent().unwrap_or(Path::new("/")))?.sync_all()
-        })();
-        moved.map_err(|error| refused(dir, &error))?;
-        Ok(last)
-    }
-}
 
 /// A commit for the copy, and where its end is told.
 struct Job {
@@ -215,48 +91,26 @@ pub struct MirroredStore {
 }
 
 impl MirroredStore {
-    /// Opens the store at `path` with its copy. A copy that cannot be opened does not count any more.
+    /// Opens the store at `path` with its copy. A copy that cannot be opened, or whose disk does not answer in time, does not count
+    /// any more.
     pub fn open(
         path: &Path,
         cache_bytes: usize,
         mirror: &Mirror,
         loses: Option<u64>,
     ) -> Result<MirroredStore, StoreError> {
-        let store =
-            JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| match mirror.whole() {
-                Ok(()) => {
+        let store = JournaledStore::open_as(path, cache_bytes, loses).map_err(|error| {
+            let looked = mirror.clone();
+            match in_time(move || looked.whole()) {
+                Ok(Ok(())) => {
                     mirror.instead(path, &format!("{error}; its copy in {} has all", mirror.dir.display()))
                 }
-                Err(_) => error,
-            })?;
-        let copy = match mirror.whole() {
-            Ok(()) => {
-                match JournaledStore::open_as(&mirror.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1)) {
-                    Ok(copy) => match level(&store, &copy) {
-                        Ok(()) => Ok(copy),
-                        Err(Apart::Copy(why)) => Err(why),
-                        // What was acknowledged is only in the copy: it is not made anew from what lacks it.
-                        Err(Apart::Store(why)) => return Err(mirror.instead(path, &why)),
-                    },
-                    Err(error) => Err(error.to_string()),
-                }
+                _ => error,
             }
-            Err(why) => Err(why),
-        };
-        let (side, first) = match copy {
-            Ok(copy) => {
-                let (to, jobs) = mpsc::channel();
-                (Side::Whole(to), Some((copy, jobs)))
-            }
-            Err(why) => {
-                // Before anything is acknowledged without it.
-                mirror.say(Said::Behind)?;
-                (Side::Behind(why), None)
-            }
-        };
+        })?;
         let shared = Arc::new(Shared {
             mirror: mirror.clone(),
-            side: Mutex::new(side),
+            side: Mutex::new(Side::Behind("it is being opened".into())),
             changed: Condvar::new(),
             ending: AtomicBool::new(false),
             #[cfg(test)]
@@ -264,20 +118,46 @@ impl MirroredStore {
         });
         let store = Arc::new(store);
         let (end, ended) = mpsc::channel();
+        let (tells, told) = mpsc::channel();
+        let (takes, taken) = mpsc::channel();
         let (works, of) = (shared.clone(), Arc::downgrade(&store));
         let run = move || {
+            let first = works.begin(loses, &tells, &taken);
             works.run(&of, first);
             drop(end);
         };
         let started = thread::Builder::new().name("manager-mirror".into()).spawn(run);
         started.map_err(|error| refused(&mirror.dir, &error))?;
-        Ok(MirroredStore { store, path: path.to_owned(), shared, ended: Mutex::new(ended) })
+        let opened = MirroredStore { store, path: path.to_owned(), shared, ended: Mutex::new(ended) };
+        let found = told.recv_timeout(DEADLINE).unwrap_or_else(|_| Err(late()));
+        let whole = found.map_err(Apart::Copy).and_then(|copied| {
+            let lacks = level(&opened.store, copied)?;
+            let (to, jobs) = mpsc::channel();
+            let lost = |_| Apart::Copy("its thread has ended".into());
+            takes.send(jobs).map_err(lost)?;
+            if let Some(changes) = lacks {
+                wait(&send(&to, &changes)).map_err(Apart::Copy)?;
+            }
+            Ok(to)
+        });
+        match whole {
+            Ok(to) => *opened.shared.side.lock() = Side::Whole(to),
+            // Before anything is acknowledged without it.
+            Err(Apart::Copy(why)) => opened.leave(&mut opened.shared.side.lock(), why)?,
+            // What was acknowledged is only in the copy: it is not made anew from what lacks it.
+            Err(Apart::Store(why)) => {
+                opened.shared.ending.store(true, Ordering::Relaxed);
+                drop(takes);
+                return Err(mirror.instead(path, &why));
+            }
+        }
+        Ok(opened)
     }
 
     /// The copy does not count from now on. When this returns that is durable.
     fn leave(&self, side: &mut Side, why: String) -> Result<(), StoreError> {
         self.shared.mirror.say(Said::Behind)?;
-        tracing::warn!("the copy of the manager's store does not count any more: {why}");
+        tracing::warn!("the copy of the manager's store does not count: {why}");
         *side = Side::Behind(why);
         self.shared.changed.notify_all();
         Ok(())
@@ -290,28 +170,62 @@ enum Apart {
     Store(String),
 }
 
-/// Each gets the commit that only the other one has; an error if that is not all that differs. A copy that counted has never more
-/// than one commit that the store lacks: where it has, the store is an older one.
-fn level(store: &JournaledStore, copy: &JournaledStore) -> Result<(), Apart> {
-    let ((journal, last), (of, copied)) = (store.position(), copy.position());
+/// What a copy that was opened holds: its journal and the number of its last commit, and that commit.
+type Copied = ((u64, u64), Option<(u64, Changes)>);
+
+/// The store gets the commit that only the copy has; or the commit that only the store has, for the copy. An error if that is not all
+/// that differs. A copy that counted has never more than one commit that the store lacks: where it has, the store is an older one.
+fn level(store: &JournaledStore, ((of, copied), copied_tail): Copied) -> Result<Option<Changes>, Apart> {
+    let (journal, last) = store.position();
     if journal != of {
         return Err(Apart::Copy("it is the copy of another store".into()));
     }
-    let (tail, copied_tail) = (store.take_tail(), copy.take_tail());
-    let outcome = match (tail, copied_tail) {
+    match (store.take_tail(), copied_tail) {
         (Some(one), Some(other)) if last == copied && one.0 == other.0 && one.1 != other.1 => {
-            return Err(Apart::Store(format!("commit {last} is another one in the copy that counts")));
+            Err(Apart::Store(format!("commit {last} is another one in the copy that counts")))
         }
-        _ if last == copied => Ok(()),
-        (Some((number, changes)), _) if number == last && last == copied + 1 => copy.commit(&changes),
-        (_, Some((number, changes))) if number == copied && copied == last + 1 => store.commit(&changes),
+        _ if last == copied => Ok(None),
+        (Some((number, changes)), _) if number == last && last == copied + 1 => Ok(Some(changes)),
+        (_, Some((number, changes))) if number == copied && copied == last + 1 => {
+            store.commit(&changes).map(|()| None).map_err(|error| Apart::Copy(error.to_string()))
+        }
         _ if copied > last => {
             let more = copied - last;
-            return Err(Apart::Store(format!("the copy that counts has {more} commits that it lacks")));
+            Err(Apart::Store(format!("the copy that counts has {more} commits that it lacks")))
         }
-        _ => return Err(Apart::Copy(format!("it has {copied} commits, and the store {last}"))),
+        _ => Err(Apart::Copy(format!("it has {copied} commits, and the store {last}"))),
+    }
+}
+
+fn late() -> String {
+    format!("its disk did not answer within {} s", DEADLINE.as_secs())
+}
+
+/// Has the copy's disk asked by a thread of its own; why not, if it does not answer in time.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    let (tell, told) = mpsc::channel();
+    let work = move || {
+        let _ = tell.send(work()); // who waited may have gone on without
     };
-    outcome.map_err(|error| Apart::Copy(error.to_string()))
+    let started = thread::Builder::new().name("manager-mirror".into()).spawn(work);
+    started.map_err(|error| error.to_string())?;
+    told.recv_timeout(DEADLINE).map_err(|_| late())
+}
+
+/// Gives the copy a commit; where its end is told.
+fn send(to: &mpsc::Sender<Job>, changes: &Changes) -> mpsc::Receiver<Result<(), StoreError>> {
+    let (done, outcome) = mpsc::sync_channel(1);
+    let _ = to.send(Job { changes: changes.clone(), done }); // a thread that has ended tells nothing, which is heard
+    outcome
+}
+
+/// Waits until the copy has a commit; why it has not.
+fn wait(outcome: &mpsc::Receiver<Result<(), StoreError>>) -> Result<(), String> {
+    match outcome.recv_timeout(DEADLINE) {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(late()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err("its thread has ended".into()),
+    }
 }
 
 /// Reads no more once the store ends.
@@ -332,6 +246,28 @@ impl Read for UntilEnd<'_> {
 impl Shared {
     fn ends(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Opens the copy, tells what it holds, and takes commits for it if whoever heard that in time wants it to.
+    fn begin(
+        &self,
+        loses: Option<u64>,
+        tells: &mpsc::Sender<Result<Copied, String>>,
+        taken: &mpsc::Receiver<mpsc::Receiver<Job>>,
+    ) -> Option<(JournaledStore, mpsc::Receiver<Job>)> {
+        let opened = self.mirror.whole().and_then(|()| {
+            JournaledStore::open_as(&self.mirror.table(), CACHE_BYTES, loses.map(|seed| seed ^ 1))
+                .map_err(|error| error.to_string())
+        });
+        let (copy, found) = match opened {
+            Ok(copy) => {
+                let holds = (copy.position(), copy.take_tail());
+                (Some(copy), Ok(holds))
+            }
+            Err(why) => (None, Err(why)),
+        };
+        let _ = tells.send(found); // who waited may have gone on without
+        Some((copy?, taken.recv().ok()?))
     }
 
     /// The copy's thread.
@@ -440,15 +376,13 @@ impl Shared {
                 continue;
             }
             // The store waits for these, and for no disk that does not answer.
-            let (done, outcome) = mpsc::channel();
-            let last = move || {
-                let committed = late.iter().try_for_each(|changes| copy.commit(changes));
-                let _ = done.send(committed.map(|()| copy)); // who waited may have gone on without
-            };
-            thread::Builder::new().name("manager-mirror".into()).spawn(last).map_err(failed)?;
-            let Ok(committed) = outcome.recv_timeout(DEADLINE) else {
-                *side = Side::Behind(format!("its disk did not answer within {} s", DEADLINE.as_secs()));
-                return Ok(None);
+            let last = move || late.iter().try_for_each(|changes| copy.commit(changes)).map(|()| copy);
+            let committed = match in_time(last) {
+                Ok(committed) => committed,
+                Err(why) => {
+                    *side = Side::Behind(why);
+                    return Ok(None);
+                }
             };
             let copy = committed?;
             if let Err(error) = self.mirror.say(Said::Whole(id)) {
@@ -497,19 +431,9 @@ impl Store for MirroredStore {
             }
             Side::Whole(to) => {
                 // Both at once.
-                let (done, outcome) = mpsc::sync_channel(1);
-                let sent = to.send(Job { changes: changes.clone(), done });
+                let outcome = send(to, changes);
                 self.store.commit(changes)?;
-                let copied = match sent.map(|()| outcome.recv_timeout(DEADLINE)) {
-                    Ok(Ok(outcome)) => outcome.map_err(|error| error.to_string()),
-                    Ok(Err(mpsc::RecvTimeoutError::Timeout)) => {
-                        Err(format!("its disk did not answer within {} s", DEADLINE.as_secs()))
-                    }
-                    Ok(Err(mpsc::RecvTimeoutError::Disconnected)) | Err(_) => {
-                        Err("its thread has ended".into())
-                    }
-                };
-                copied.or_else(|why| self.leave(side, why))
+                wait(&outcome).or_else(|why| self.leave(side, why))
             }
         }
     }

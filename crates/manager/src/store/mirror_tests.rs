@@ -164,8 +164,25 @@ fn a_copy_that_fails_hangs_or_is_another_does_not_count_until_it_is_made_anew() 
         *store.shared.trouble.lock() = None;
         whole(&store);
     }
+    // The disk does not answer when the store is opened: a file of it that nobody answers for. The start goes on without.
+    drop(store);
+    let number = place.mirror.dir.join("store.mirror");
+    let said = fs::read_to_string(&number).unwrap();
+    fs::remove_file(&number).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&number).status().unwrap().success());
+    assert!(matches!(place.mirror.said().unwrap(), Said::Whole(_)));
+    let store = place.open();
+    assert_eq!(place.mirror.said().unwrap(), Said::Behind);
+    assert!(store.remarks()[0].text.contains("did not answer within"), "{:?}", store.remarks());
+    commit(&store, &mut model, 150..160);
+    // It answers late: what was opened then does not count, and is made anew.
+    fs::write(&number, said).unwrap();
+    whole(&store);
+    commit(&store, &mut model, 160..161);
+    assert!(all(&store) == model);
     // The disk is not there: nothing is made in its place.
     drop(store);
+    assert!(all(&JournaledStore::open(&place.mirror.table(), 1 << 20).unwrap()) == model);
     let away = place.mirror.dir.with_extension("away");
     fs::rename(&place.mirror.dir, &away).unwrap();
     let store = place.open();

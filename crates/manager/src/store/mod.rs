@@ -30,6 +30,7 @@ mod txn;
 mod unflushed;
 #[cfg(test)]
 pub(crate) mod volatile;
+mod witness;
 
 pub use self::{
     applied::Mark,
@@ -40,11 +41,12 @@ pub use self::{
     interface::{Changes, Read, Remark, Snapshot, Store, Visit, prefix_end},
     journaled::JournaledStore,
     look::{Look, beside, copy, salvage},
-    mirror::{Mirror, MirroredStore},
+    mirror::MirroredStore,
     record::{BadRecord, KeyText, Record, is_whole, open_bytes, open_record, seal_bytes, seal_record},
     redb::RedbStore,
     replicated::{
         BadPlace, Following, Part, Place, ReplicatedStore, Standing, TableCopy, put_aside, to_etcd, to_file,
     },
     txn::Txn,
+    witness::Mirror,
 };

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -34,12 +34,12 @@ use super::{
 
 /// How long a member has for an answer.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
-/// How long after its last renewal a manager's lease runs out, seconds. etcd takes no less than about 2.
-pub const LEASE_SECONDS: i64 = 3;
-/// How often it is renewed.
-const RENEWAL: Duration = Duration::from_millis(700);
-/// So long before the lease runs out nothing is answered any more: for clocks of different pace.
-const MARGIN: Duration = Duration::from_millis(300);
+/// In a lease it is renewed so often.
+const RENEWALS: u32 = 4;
+/// This part of a lease before it runs out nothing is answered any more: for clocks of different pace.
+const MARGIN_PART: u32 = 10;
+/// For how long only the heir can lead, seconds. etcd takes no less than about 2.
+const HEIR_SECONDS: i64 = 3;
 /// Records in one answer.
 const READ_MAX: i64 = 64;
 
@@ -102,6 +102,8 @@ struct Shared {
     won: Notify,
     confirmed: Confirmed,
     following: Following,
+    /// The shortest lease that was asked for, seconds: a key that stands there may be under any of them.
+    lease: AtomicU64,
     upkeep: Upkeep,
     /// Why the last request failed.
     failure: Mutex<String>,
@@ -122,6 +124,7 @@ impl Etcd {
             won: Notify::new(),
             confirmed: Confirmed::default(),
             following,
+            lease: AtomicU64::new(u64::MAX),
             upkeep: Upkeep::default(),
             failure: Mutex::default(),
             place: place.clone(),
@@ -224,14 +227,15 @@ fn options(place: &Place) -> Result<ConnectOptions, String> {
 /// Renews the lease until its runtime ends.
 async fn renew(shared: Arc<Shared>) {
     loop {
-        let _ = tokio::time::timeout(RENEWAL, shared.won.notified()).await;
+        let every = shared.following.lease() / RENEWALS;
+        let _ = tokio::time::timeout(every, shared.won.notified()).await;
         let held = *shared.held.lock();
         if let Some(held) = held {
             // One member may be gone, or hang: others are asked before the lease is over. Failing is met with the next commit, or
             // the next look.
             for _ in 0..shared.clients.len() {
                 let turn = shared.turn.load(Ordering::Relaxed);
-                match tokio::time::timeout(RENEWAL, shared.renew(held)).await {
+                match tokio::time::timeout(every, shared.renew(held)).await {
                     Ok(Some(())) => break,
                     Ok(None) => {}
                     Err(_) => shared.next_member(turn),
@@ -342,7 +346,8 @@ impl Shared {
             self.txn(Txn::new().when([created(self.key("leader"), held.leader)]).and_then(get)).await?;
         let still = self.held.lock();
         if answer.succeeded() && *still == Some(held) {
-            self.confirmed.until(asked + Duration::from_secs(LEASE_SECONDS as u64) - MARGIN);
+            let lease = Duration::from_secs(self.lease.load(Ordering::Relaxed));
+            self.confirmed.until(asked + lease - lease / MARGIN_PART);
         }
         Some(())
     }
@@ -387,9 +392,9 @@ impl Shared {
         }
     }
 
-    /// Removes the leader's key and names who is to make it anew, for as long as a lease lasts.
+    /// Removes the leader's key and names who is to make it anew, for some seconds.
     async fn leave_to(&self, leader: Revision, heir: String) -> Option<()> {
-        let granted = self.request(async |mut client| client.lease_grant(LEASE_SECONDS, None).await).await?;
+        let granted = self.request(async |mut client| client.lease_grant(HEIR_SECONDS, None).await).await?;
         let key = self.key("leader");
         let options = PutOptions::new().with_lease(granted.id());
         let leave = [TxnOp::delete(key.clone(), None), TxnOp::put(self.key("heir"), heir, Some(options))];
@@ -397,7 +402,9 @@ impl Shared {
     }
 
     async fn win(&self, claim: &Claim) -> Option<Heard> {
-        let granted = self.request(async |mut client| client.lease_grant(LEASE_SECONDS, None).await).await?;
+        let seconds = self.following.lease().as_secs();
+        self.lease.fetch_min(seconds, Ordering::Relaxed);
+        let granted = self.request(async |mut client| client.lease_grant(seconds as i64, None).await).await?;
         let (key, heir) = (self.key("leader"), self.key("heir"));
         let options = PutOptions::new().with_lease(granted.id());
         let put = TxnOp::put(key.clone(), claim.text(), Some(options));

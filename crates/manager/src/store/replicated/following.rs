@@ -17,8 +17,13 @@ use wire::map::ManagerEntry;
 #[derive(Clone, Debug, Default)]
 pub struct Following(Arc<Shared>);
 
+/// How long a manager leads after etcd last heard of it, unless it is told otherwise.
+const LEASE: Duration = Duration::from_secs(3);
+
 #[derive(Debug, Default)]
 struct Shared {
+    /// Whole seconds; 0: nothing was told.
+    lease: AtomicU64,
     leads: AtomicBool,
     /// Another one has taken over.
     deposed: AtomicBool,
@@ -55,6 +60,16 @@ impl Following {
     }
     pub(super) fn heir(&self) -> Option<String> {
         self.0.heir.lock().clone()
+    }
+    /// How long after etcd last heard of it a manager leads that wins now: whole seconds.
+    pub(super) fn lease(&self) -> Duration {
+        match self.0.lease.load(Relaxed) {
+            0 => LEASE,
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+    pub(super) fn set_lease(&self, lease: Duration) {
+        self.0.lease.store(lease.as_millis().div_ceil(1000) as u64, Relaxed);
     }
     pub(super) fn set_leads(&self) {
         self.0.leads.store(true, Relaxed);

@@ -20,7 +20,7 @@ use wire::map::ManagerEntry;
 
 use super::{
     super::{
-        Changes, Confirmed, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
+        Changes, Confirmed, Read, RedbStore, Remark, Snapshot, Store, StoreError, blocks,
         files::{invalid, journal_path, mark_path, random, refused, write_durably},
         journaled::anew,
         look,
@@ -28,7 +28,7 @@ use super::{
         recent::Recent,
         redb::Mark,
     },
-    etcd::{Claim, Etcd, LEASE_SECONDS},
+    etcd::{Claim, Etcd},
     following::Following,
     holder::{Ask, Entry, Heard, Holder, Next, Origin, Start, Stop, Waits},
     part::{self, Assembly},
@@ -45,8 +45,8 @@ const ROUNDS_KEPT: usize = 4;
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// The same when it is opened: who started it hears why.
 const SILENCE_MAX_OPENING: Duration = Duration::from_secs(30);
-/// How long it waits for a manager that leads to be gone: more than the lease of one that died.
-const LED_MAX: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 5);
+/// How many leases it waits for a manager that leads to be gone: more than that of one that died.
+const LEASES_LED_MAX: u32 = 5;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often it is looked whether it still leads.
@@ -63,6 +63,17 @@ pub struct Standing {
     pub standby: bool,
     /// Told how it stands.
     pub following: Following,
+    /// What the table says of the lease under which it leads; none: it is not looked for there.
+    pub lease: Option<fn(&dyn Read) -> Duration>,
+}
+
+impl Standing {
+    /// The next one that leads does so under the lease that is stored.
+    fn heed(&self, table: &dyn Read) {
+        if let Some(lease) = self.lease {
+            self.following.set_lease(lease(table));
+        }
+    }
 }
 
 /// A table whose journal is in etcd.
@@ -222,7 +233,7 @@ impl ReplicatedStore {
         place: &Place,
         standing: &Standing,
     ) -> Result<ReplicatedStore, StoreError> {
-        let Standing { who, entry, standby, following } = standing;
+        let Standing { who, entry, standby, following, .. } = standing;
         if journal_path(path).exists() {
             let text = format!("is the journal of this store, and not {place}");
             return Err(refused(&journal_path(path), &io::Error::other(text)));
@@ -236,6 +247,7 @@ impl ReplicatedStore {
         let etcd = Etcd::new(place, claim, following.clone())
             .map_err(|reason| failed("reach the journal of the", reason))?;
         let table = RedbStore::open(path, cache_bytes)?;
+        standing.heed(&*table.snapshot()?);
         let mut of = table.mark()?.unwrap_or_default();
         if of.journal == 0 {
             match start_of(&etcd, SILENCE_MAX_OPENING)? {
@@ -270,11 +282,16 @@ impl ReplicatedStore {
         let (mut last, mut recent, mut assembly) = (of, Recent::default(), Assembly::default());
         let patience = match *standby {
             true => Patience { silence: SILENCE_MAX, led: None, ending: &ending },
-            false => Patience { silence: SILENCE_MAX_OPENING, led: Some(LED_MAX), ending: &ending },
+            false => Patience {
+                silence: SILENCE_MAX_OPENING,
+                led: Some(following.lease() * LEASES_LED_MAX),
+                ending: &ending,
+            },
         };
         let mut bytes_read = 0;
         let ask = holder.open();
         run((&etcd, following), &mut holder, ask, &patience, |entries| {
+            let read = !entries.is_empty();
             for Entry { number, bytes, .. } in entries {
                 let whole = assembly.push(of.journal, number, &bytes);
                 if let Some(changes) = whole.map_err(|error| failed("read the journal of the", error))? {
@@ -287,6 +304,9 @@ impl ReplicatedStore {
             if durable || recent.len() >= RECENT_MAX {
                 table.commit_marked(&std::mem::take(&mut recent).merged(), last, durable)?;
                 bytes_read = if durable { 0 } else { bytes_read };
+            }
+            if read {
+                standing.heed(&*recent.above(table.snapshot()?));
             }
             Ok(())
         })?;
@@ -343,7 +363,8 @@ impl ReplicatedStore {
             return Err(error.clone());
         }
         let ask = begin(&mut state.holder);
-        let patience = Patience { silence: SILENCE_MAX, led: Some(LED_MAX), ending: &self.ending };
+        let led = Some(self.following.lease() * LEASES_LED_MAX);
+        let patience = Patience { silence: SILENCE_MAX, led, ending: &self.ending };
         let outcome = run((&self.etcd, &self.following), &mut state.holder, ask, &patience, |_| Ok(()));
         outcome.inspect_err(|error| state.failed = Some(error.clone()))
     }

@@ -14,7 +14,7 @@ use super::{
         Changes, JournaledStore, Look, Read, RedbStore, Store, StoreError, journal_path, mark_path, memory,
         redb::Mark,
     },
-    Place, ReplicatedStore,
+    Place, ReplicatedStore, Standing,
     member::Member,
     migrate::{Step, into_etcd, into_file, to_etcd, to_file},
     part::PART_BYTES,
@@ -40,6 +40,15 @@ impl Member {
             let number =
                 |key: &[u8]| u64::from_str_radix(&String::from_utf8_lossy(&key[key.len() - 16..]), 16);
             got.kvs().iter().map(|kv| number(kv.key()).unwrap()).collect()
+        })
+    }
+
+    /// The lease of the leader's key, seconds.
+    fn lease(&self, prefix: &str) -> i64 {
+        self.with(async |mut client| {
+            let leader = client.get(format!("{prefix}/leader"), None).await.unwrap();
+            let lease = client.lease_time_to_live(leader.kvs()[0].lease(), None).await.unwrap();
+            lease.granted_ttl()
         })
     }
 
@@ -449,15 +458,26 @@ fn a_standby_follows_and_takes_over_what_was_committed_meanwhile() {
     let other = etcd.dir.path().join("other.redb");
     crashed(&path, &other, false);
     std::thread::scope(|scope| {
-        let standby = scope.spawn(|| ReplicatedStore::open(&other, 1 << 20, &place, "a standby", true));
+        let lease = |table: &dyn Read| {
+            let stored = table.get(b"lease").unwrap().map(|millis| millis.try_into().unwrap());
+            Duration::from_millis(stored.map_or(3000, u64::from_be_bytes))
+        };
+        let standing = Standing { standby: true, lease: Some(lease), ..Standing::default() };
+        let standby = scope.spawn(move || ReplicatedStore::open_as(&other, 1 << 20, &place, &standing));
+        // It leads by what the other one stored while it followed.
+        let changes: Changes = [(b"lease".to_vec(), Some(4200u64.to_be_bytes().to_vec()))].into();
+        store.commit(&changes).unwrap();
+        memory::apply(&mut model, changes);
         // So much that its records are removed: who had not followed would be too far behind. More time than it needs for a look.
         for n in 0..20 {
             commit(&store, &mut model, 10 + n * 20..30 + n * 20);
             std::thread::sleep(Duration::from_millis(300));
         }
         assert!(etcd.records("rope")[0] > 100 && !standby.is_finished());
+        assert_eq!(etcd.lease("rope"), 3);
         drop(store);
         let standby = standby.join().unwrap().unwrap();
+        assert_eq!(etcd.lease("rope"), 5);
         assert!(all(&standby) == model);
         commit(&standby, &mut model, 500..510);
         assert!(all(&standby) == model);

@@ -1,0 +1,141 @@
+//! Where a copy of the embedded store is, and what is known of it where it is not: the *witness*, a file beside the cluster's own
+//! (`cluster.toml`), says which copy has all that was acknowledged, or that none has. It is written before anything is acknowledged
+//! that the copy lacks, so a copy that is not named there is never taken for whole.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Look, StoreError,
+    files::{journal_path, mark_path, refused, write_durably},
+};
+
+/// Memory for the pages of a copy.
+pub(super) const CACHE_BYTES: usize = 32 << 20;
+
+/// Where a copy is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// Its directory, on another disk; nothing else is there.
+    pub dir: PathBuf,
+    /// The witness: a file that survives what the copy is for.
+    pub witness: PathBuf,
+}
+
+/// What the witness says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The copy of this number has all that was acknowledged.
+    Whole(u64),
+    /// None has.
+    Behind,
+}
+
+impl Mirror {
+    pub(super) fn table(&self) -> PathBuf {
+        self.dir.join("store.redb")
+    }
+
+    /// The copy's number, which it got when it was made.
+    fn id(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.dir.join("store.mirror")).ok()?;
+        u64::from_str_radix(text.trim(), 16).ok()
+    }
+
+    pub(super) fn said(&self) -> Result<Said, StoreError> {
+        let text = match fs::read_to_string(&self.witness) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Behind),
+            Err(error) => return Err(refused(&self.witness, &error)),
+        };
+        let id = text.trim().strip_prefix("whole ").map(|id| u64::from_str_radix(id, 16));
+        Ok(id.and_then(Result::ok).map_or(Said::Behind, Said::Whole))
+    }
+
+    pub(super) fn say(&self, said: Said) -> Result<(), StoreError> {
+        let text = match said {
+            Said::Whole(id) => format!("whole {id:016x}\n"),
+            Said::Behind => "behind\n".to_owned(),
+        };
+        write_durably(&self.witness, &text).map_err(|error| refused(&self.witness, &error))
+    }
+
+    /// From now on no copy counts, until one was made anew.
+    pub fn reset(&self) -> Result<(), StoreError> {
+        self.say(Said::Behind)
+    }
+
+    /// Whether the copy has all that was acknowledged; else why not.
+    pub(super) fn whole(&self) -> Result<(), String> {
+        match (self.said().map_err(|error| error.to_string())?, self.id()) {
+            (Said::Whole(said), Some(id)) if said == id => Ok(()),
+            (Said::Whole(_), _) => Err("it is not the copy that was kept last".into()),
+            (Said::Behind, _) => Err("it lacks what was committed last".into()),
+        }
+    }
+
+    /// The store at `path` does not do, and the copy does.
+    pub(super) fn instead(&self, path: &Path, why: &str) -> StoreError {
+        let dir = self.dir.display();
+        let reason = format!(
+            "{why}. Nothing was changed. `ropewalk manager promote --from-mirror {dir}` takes the copy; `ropewalk manager mirror --off` \
+             gives it up"
+        );
+        StoreError::Open { path: path.to_owned(), reason }
+    }
+
+    /// Makes the copy the manager's store in `dir`, whose former files are moved away; how many commits it has. Refused, and nothing is
+    /// changed, if it may lack one that was acknowledged.
+    pub fn promote(&self, dir: &Path) -> Result<u64, StoreError> {
+        let refuse = |why: String| StoreError::Open {
+            path: self.dir.clone(),
+            reason: format!(
+                "{why} (as {} has it); nothing was changed. Bring back the store's own disk, or restore a dump (`ropewalk manager restore`)",
+                self.witness.display()
+            ),
+        };
+        self.whole().map_err(refuse)?;
+        let copy = Look::open(&self.table(), CACHE_BYTES)?;
+        if let Some(problem) = copy.problems.first() {
+            return Err(refuse(problem.clone()));
+        }
+        let own = dir.join("store.redb");
+        if let Ok(own) = Look::open(&own, CACHE_BYTES)
+            && own.problems.is_empty()
+            && own.last >= copy.last
+        {
+            return Err(refuse(format!(
+                "the store in {} is whole, and has all that the copy has: start it",
+                dir.display()
+            )));
+        }
+        let last = copy.last;
+        drop(copy);
+        let moved = (|| -> io::Result<()> {
+            if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+                let lost = (1..).map(|n| dir.with_extension(format!("lost.{n}")));
+                let lost = lost.take(1000).find(|lost| !lost.exists());
+                fs::rename(dir, lost.ok_or_else(|| io::Error::other("too many former stores beside it"))?)?;
+            }
+            fs::create_dir_all(dir)?;
+            let new = dir.join("new.redb");
+            let files = [
+                (journal_path(&self.table()), journal_path(&own)),
+                (mark_path(&self.table()), mark_path(&own)),
+                (self.table(), new.clone()),
+            ];
+            for (from, to) in files {
+                fs::copy(&from, &to)?;
+                fs::File::open(&to)?.sync_all()?;
+            }
+            // With its name it is a store.
+            fs::rename(&new, &own)?;
+            fs::File::open(dir)?.sync_all()?;
+            fs::File::open(dir.parent().unwrap_or(Path::new("/")))?.sync_all()
+        })();
+        moved.map_err(|error| refused(dir, &error))?;
+        Ok(last)
+    }
+}
