@@ -21,7 +21,7 @@ chaos: setup
 	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
 
 takeovers: setup
-	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test managers takes_over -- --nocapture
+	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test takeovers takes_over -- --nocapture
 
 workload: setup build
 	scripts/workload.sh
