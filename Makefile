@@ -5,11 +5,14 @@
 
 # `make takeovers`: managers taking over from each other under load; ROPEWALK_TAKEOVERS says how often.
 
+# `make over-etcd`: pjdfstest, fsx and the coherence suite on clusters of three managers over three members of etcd (not what is about
+# one manager with its journal in a file).
+
 # `make deb`: the Debian package, in target/deb; `make deb-try`: the same tried in a bare Debian 12 (docs/admin.md).
 
 # `make workload`: the mixed analytics workload with all its engines, short (docs/workload.md).
 
-.PHONY: run test chaos takeovers workload setup build deb deb-try lint bench clean
+.PHONY: run test chaos takeovers over-etcd workload setup build deb deb-try lint bench clean
 
 run: setup build
 	scripts/run.sh
@@ -21,7 +24,10 @@ chaos: setup
 	ROPEWALK_CHAOS_ROUNDS=$${ROPEWALK_CHAOS_ROUNDS:-1000} cargo test --workspace --test chaos campaign -- --nocapture
 
 takeovers: setup
-	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test managers takes_over -- --nocapture
+	ROPEWALK_TAKEOVERS=$${ROPEWALK_TAKEOVERS:-200} cargo test --package ropewalk-cli --test takeovers takes_over -- --nocapture
+
+over-etcd: setup
+	ROPEWALK_TEST_STORE=etcd cargo test --package ropewalk-cli --test pjdfstest --test coherence --test fsx -- --nocapture --skip goes_through_a_dump
 
 workload: setup build
 	scripts/workload.sh

@@ -32,7 +32,7 @@ fn nothing_is_lost_or_done_twice_when_the_manager_is_killed() {
     fs::create_dir(&path).unwrap();
     mounts.mount_by(&path, "auto");
     mounts.all.push(path);
-    let load = Load::prepare(&mounts);
+    let load = Load::prepare(&mounts.all);
     // Held through all of it: a file open, a file without a name, a lock, and somebody who waits for that lock.
     let (held, wanted) = (rw(&mounts.at(0, "held")), rw(&mounts.at(1, "held")));
     held.write_all_at(b"before", 0).unwrap();
@@ -45,7 +45,7 @@ fn nothing_is_lost_or_done_twice_when_the_manager_is_killed() {
     let (mut random, mut still) = (Random(seed()), Vec::new());
     let kills = if std::env::var("ROPEWALK_SOAK").is_ok_and(|soak| soak == "1") { 50 } else { 4 };
     thread::scope(|scope| {
-        load.begin(scope, &mounts);
+        load.begin(scope, &mounts.all);
         scope.spawn(|| {
             flock(&waiter, FlockOperation::LockExclusive).unwrap();
             assert!(given_up.load(SeqCst), "two have the lock");
@@ -80,7 +80,7 @@ fn nothing_is_lost_or_done_twice_when_the_manager_is_killed() {
     still
         .iter()
         .for_each(|(down, all)| println!("  killed, started after {down:?}; all went on {all:?} later"));
-    check(&mounts, &done);
+    check(&mounts.all, &done);
 }
 
 /// A file system of its own for a directory, taken away when dropped.

@@ -38,9 +38,26 @@ impl Bed {
         ok(&["lab", "testbed", "link", "--name", &self.0, host, link, state]);
     }
 
+    /// In a testbed with a router: what one host sends to another is lost from now on, and nobody is told, or passes again. Hosts are
+    /// counted from 1.
+    pub fn lose(&self, from: usize, to: usize, lost: bool) {
+        let (router, change) = (format!("ropewalk-{}-switch", self.0), if lost { "add" } else { "del" });
+        let mut ip = Command::new("ip");
+        ip.args(["-n", &router, "rule", change, "from", &self.addr(from - 1), "to", &self.addr(to - 1)]);
+        assert!(ip.arg("blackhole").status().unwrap().success(), "ip rule {change}");
+    }
+
     /// The network namespace of host number `host`, counted from 1.
     pub fn netns(&self, host: usize) -> String {
         format!("ropewalk-{}-h{host}", self.0)
+    }
+
+    /// To be given a program and its arguments, which runs in the network of host number `host`, counted from 1, and of that alone: it
+    /// sees what is mounted here, and here is seen what it mounts.
+    pub fn enter(&self, host: usize) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.netns(host)));
+        command
     }
 
     pub fn exec(&self, host: &str, command: &[&str]) -> Command {

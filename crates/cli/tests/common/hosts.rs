@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a helper that fails is a test that fails
 
 use std::{
-    ffi::OsStr,
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Mutex,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{beds::Bed, common::ROPEWALK};
@@ -20,8 +22,8 @@ pub struct Machine<'a> {
     /// Its number, from 1.
     pub host: usize,
     pub dir: PathBuf,
-    /// The build that it runs takes itself for these versions (`ROPEWALK_TEST_VERSIONS`), where they are set.
-    versions: Mutex<Option<&'static str>>,
+    /// Environment of what begins on it.
+    env: Mutex<BTreeMap<&'static str, OsString>>,
 }
 
 impl<'a> Machine<'a> {
@@ -30,21 +32,28 @@ impl<'a> Machine<'a> {
     }
 
     pub fn at(bed: &'a Bed, dir: PathBuf, host: usize) -> Machine<'a> {
-        Machine { bed, host, dir, versions: Mutex::default() }
+        Machine { bed, host, dir, env: Mutex::default() }
     }
 
-    /// Another version of the program is installed: what begins from now on is of it.
+    /// Another version of the program is installed: what begins from now on takes itself for these versions.
     pub fn install(&self, versions: &'static str) {
-        *self.versions.lock().unwrap() = Some(versions);
+        self.set_env("ROPEWALK_TEST_VERSIONS", versions);
+    }
+
+    /// What begins from now on gets this variable as well.
+    pub fn set_env(&self, name: &'static str, value: impl Into<OsString>) {
+        self.env.lock().unwrap().insert(name, value.into());
+    }
+
+    /// A command that is not begun yet.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.bed.enter(self.host);
+        command.arg(ROPEWALK).args(words).arg("--dir").arg(&self.dir).envs(&*self.env.lock().unwrap());
+        command
     }
 
     pub fn run(&self, words: &[&str]) -> Output {
-        let dir = self.dir.to_str().unwrap();
-        // The network of the host alone: what is mounted is seen here as well.
-        let net = format!("--net=/run/netns/{}", self.bed.netns(self.host));
-        let versions = self.versions.lock().unwrap().map(|versions| ("ROPEWALK_TEST_VERSIONS", versions));
-        let mut command = Command::new("nsenter");
-        command.args([&net, ROPEWALK]).args(words).args(["--dir", dir]).envs(versions).output().unwrap()
+        self.command(words).output().unwrap()
     }
 
     pub fn ok(&self, words: &[&str]) -> String {
@@ -69,7 +78,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The ends of its logs, for failure messages.
-    fn show_logs(&self) {
+    pub fn show_logs(&self) {
         for log in fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
             let text = fs::read_to_string(log.path()).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
@@ -114,14 +123,33 @@ impl<'a> Machine<'a> {
         for entry in fs::read_dir(self.dir.join("run")).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|end| end == "pid") && path.file_stem().is_some_and(&its) {
-                let text = fs::read_to_string(path).unwrap();
-                let pid = text.lines().next().unwrap().parse().unwrap();
-                let pid = rustix::process::Pid::from_raw(pid).unwrap();
-                // One that has ended needs none.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                signal_of(&path, Signal::KILL);
             }
         }
     }
+
+    /// Sends it to a process of its own, which may have ended.
+    pub fn signal(&self, name: &str, signal: Signal) {
+        signal_of(&self.dir.join("run").join(format!("{name}.pid")), signal);
+    }
+
+    /// The number of a process that lives; one that has ended and is not reaped yet does not.
+    pub fn pid(&self, name: &str) -> Option<i32> {
+        let text = fs::read_to_string(self.dir.join("run").join(format!("{name}.pid"))).ok()?;
+        let mut lines = text.lines();
+        let pid: i32 = lines.next()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let same = base::proc_stat::start_ticks(&stat)?.to_string() == lines.next()?;
+        let dead = stat.rsplit(')').next()?.trim_start().starts_with('Z');
+        (same && !dead).then_some(pid)
+    }
+}
+
+fn signal_of(pid_file: &Path, signal: Signal) {
+    let text = fs::read_to_string(pid_file).unwrap();
+    let pid = Pid::from_raw(text.lines().next().unwrap().parse().unwrap()).unwrap();
+    // One that has ended needs none.
+    let _ = kill_process(pid, signal);
 }
 
 /// What runs on the machines of a test ends with it.

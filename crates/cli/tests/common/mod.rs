@@ -80,17 +80,16 @@ impl Cluster {
         Cluster::prepare_in(&std::env::temp_dir(), options)
     }
 
-    /// Directories in `base`, only.
+    /// Directories in `base`, only. `ROPEWALK_TEST_STORE=etcd`: of one with three managers over three members of etcd.
     pub fn prepare_in(base: &Path, options: &[&str]) -> Cluster {
         let root =
             tempfile::Builder::new().prefix("ropewalk-test-").tempdir_in(base).expect("temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("mount point");
-        Cluster {
-            root,
-            options: options.iter().map(|s| s.to_string()).collect(),
-            env: Mutex::default(),
-            children: Mutex::default(),
+        let mut options: Vec<String> = options.iter().map(|s| s.to_string()).collect();
+        if std::env::var("ROPEWALK_TEST_STORE").is_ok_and(|store| store == "etcd") {
+            options.extend(["--managers", "3", "--store", "etcd"].map(str::to_owned));
         }
+        Cluster { root, options, env: Mutex::default(), children: Mutex::default() }
     }
 
     /// `ropewalk up --detach` (again).

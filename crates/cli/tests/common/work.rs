@@ -6,9 +6,9 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions},
-    io::{Read, Write},
+    io::{self, Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread::{self, Scope},
     time::{Duration, Instant},
@@ -16,10 +16,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
-use crate::mounts::Mounts;
-
 /// How long a mount may stand still before the test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Names that a worker leaves before it removes the oldest.
 const KEPT: u64 = 8;
 const BLOCK: u64 = 1 << 20;
@@ -34,16 +32,29 @@ trait Work {
     fn step(&mut self, i: u64);
 }
 
+/// The same call again as long as it is refused for want of room: what was refused was not done.
+pub fn with_room<T>(mut call: impl FnMut() -> io::Result<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            done => return done.unwrap(),
+        }
+    }
+}
+
 /// Files made, filled, renamed, linked, removed; directories made and removed.
 struct Names<'a>(&'a Path);
 
 impl Work for Names<'_> {
     fn step(&mut self, i: u64) {
         let at = |kind: &str, i: u64| self.0.join(format!("{kind}{i}"));
-        File::create_new(at("new", i)).unwrap().write_all(i.to_string().as_bytes()).unwrap();
-        fs::rename(at("new", i), at("file", i)).unwrap();
-        fs::hard_link(at("file", i), at("link", i)).unwrap();
-        fs::create_dir(at("dir", i)).unwrap();
+        with_room(|| File::create_new(at("new", i))).write_all(i.to_string().as_bytes()).unwrap();
+        with_room(|| fs::rename(at("new", i), at("file", i)));
+        with_room(|| fs::hard_link(at("file", i), at("link", i)));
+        with_room(|| fs::create_dir(at("dir", i)));
         if let Some(old) = i.checked_sub(KEPT) {
             fs::remove_file(at("file", old)).unwrap();
             fs::remove_file(at("link", old)).unwrap();
@@ -106,26 +117,26 @@ pub struct Load {
 }
 
 impl Load {
-    /// Makes what they work on.
-    pub fn prepare(mounts: &Mounts) -> Load {
-        let count = mounts.all.len();
-        (0..count).for_each(|mount| fs::create_dir(mounts.at(0, &format!("names{mount}"))).unwrap());
+    /// Makes what they work on; `mounts` are those of one file system.
+    pub fn prepare(mounts: &[PathBuf]) -> Load {
+        let count = mounts.len();
+        (0..count).for_each(|mount| fs::create_dir(mounts[0].join(format!("names{mount}"))).unwrap());
         for name in ["flocked", "locked"] {
-            fs::write(mounts.at(0, name), [0; 8]).unwrap();
+            fs::write(mounts[0].join(name), [0; 8]).unwrap();
         }
-        rw(&mounts.at(0, "blocks")).set_len(3 * count as u64 * BLOCK).unwrap();
+        rw(&mounts[0].join("blocks")).set_len(3 * count as u64 * BLOCK).unwrap();
         Load { stop: AtomicBool::new(false), done: (0..count).map(|_| Default::default()).collect() }
     }
 
     /// A thread for each.
-    pub fn begin<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mounts: &'scope Mounts) {
+    pub fn begin<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mounts: &'scope [PathBuf]) {
         for (mount, worker) in (0..self.done.len()).flat_map(|m| (0..KINDS).map(move |w| (m, w))) {
             scope.spawn(move || self.work(mounts, mount, worker));
         }
     }
 
-    fn work(&self, mounts: &Mounts, mount: usize, worker: usize) {
-        let at = |name: &str| mounts.at(mount, name);
+    fn work(&self, mounts: &[PathBuf], mount: usize, worker: usize) {
+        let at = |name: &str| mounts[mount].join(name);
         let (own, names) = (at(&format!("own{mount}")), at(&format!("names{mount}")));
         let all = at("all");
         let blocks = || OpenOptions::new().write(true).open(at("blocks")).unwrap();
@@ -171,11 +182,11 @@ impl Drop for Ends<'_> {
 }
 
 /// All mounts show everything that was acknowledged, and nothing else.
-pub fn check(mounts: &Mounts, done: &Done) {
+pub fn check(mounts: &[PathBuf], done: &Done) {
     let count = done.len();
     for (mount, [names, appends, .., blocks]) in done.iter().copied().enumerate() {
         let other = (mount + 1) % count;
-        let directory = mounts.at(other, &format!("names{mount}"));
+        let directory = mounts[other].join(format!("names{mount}"));
         let found: BTreeSet<String> = fs::read_dir(&directory)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -190,11 +201,11 @@ pub fn check(mounts: &Mounts, done: &Done) {
         }
         let lines: Vec<String> = (0..appends).map(|i| format!("{mount} {i}")).collect();
         for name in [format!("own{mount}"), "all".into()] {
-            let text = fs::read_to_string(mounts.at(other, &name)).unwrap();
+            let text = fs::read_to_string(mounts[other].join(&name)).unwrap();
             let of_mount = text.lines().filter(|line| line.starts_with(&format!("{mount} ")));
             assert_eq!(of_mount.collect::<Vec<_>>(), lines, "{name}");
         }
-        let file = File::open(mounts.at(other, "blocks")).unwrap();
+        let file = File::open(mounts[other].join("blocks")).unwrap();
         for i in blocks.saturating_sub(3)..blocks {
             let mut bytes = vec![0; 4096];
             file.read_exact_at(&mut bytes, ((i % 3) * count as u64 + mount as u64) * BLOCK).unwrap();
@@ -203,9 +214,9 @@ pub fn check(mounts: &Mounts, done: &Done) {
     }
     for (name, worker) in [("flocked", 2), ("locked", 3)] {
         let mut number = [0; 8];
-        File::open(mounts.at(0, name)).unwrap().read_exact(&mut number).unwrap();
+        File::open(mounts[0].join(name)).unwrap().read_exact(&mut number).unwrap();
         assert_eq!(u64::from_le_bytes(number), done.iter().map(|of| of[worker]).sum::<u64>(), "{name}");
     }
-    let all = fs::read_to_string(mounts.at(0, "all")).unwrap();
+    let all = fs::read_to_string(mounts[0].join("all")).unwrap();
     assert_eq!(all.lines().count() as u64, done.iter().map(|of| of[1]).sum::<u64>());
 }

@@ -34,6 +34,11 @@ fn all_of(kind: LockKind, owner: u64) -> Lock {
     Lock { kind, mode: LockMode::None, owner, pid: 0, start: 0, end: END }
 }
 
+/// The manager has not answered, or has said in time that it could not: it may have been done.
+fn unanswered(error: Errno) -> bool {
+    matches!(error, Errno(libc::EIO | libc::ETIMEDOUT))
+}
+
 impl Core {
     /// See [`crate::Client::lock`].
     pub async fn lock(
@@ -124,7 +129,7 @@ impl Core {
                 Ok(LockAnswer::Cancelled) => return Err(Errno(libc::EINTR)),
                 Ok(LockAnswer::Superseded | LockAnswer::Waits) => {}
                 Ok(LockAnswer::Held(_)) => return Err(Errno::EIO),
-                Err(Errno::EIO) if !self.calls.dead() => tokio::time::sleep(RETRY).await,
+                Err(error) if unanswered(error) && !self.calls.dead() => tokio::time::sleep(RETRY).await,
                 Err(error) => return Err(error),
             }
             // Which came first, lock or interrupt, is found out without waiting.
@@ -158,7 +163,7 @@ impl Core {
             };
             match answer {
                 Ok(LockAnswer::Waits) => {}
-                Err(Errno::EIO) if !self.calls.dead() => tokio::time::sleep(RETRY).await,
+                Err(error) if unanswered(error) && !self.calls.dead() => tokio::time::sleep(RETRY).await,
                 answer => return answer,
             }
         }

@@ -27,7 +27,7 @@ const ROOM_PERCENT: u64 = 90;
 const WORTH_PERCENT: u64 = 25;
 /// How often it is looked.
 const EVERY: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(10) };
-/// A member is defragmented no more often than this.
+/// A member that takes what is put is defragmented no more often than this.
 const DEFRAGMENT_EVERY: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(60) };
 /// How long a defragmentation may take.
 const DEFRAGMENT_DEADLINE: Duration = Duration::from_secs(60);
@@ -132,7 +132,9 @@ impl Upkeep {
             seen = self.see(seen.into_iter().map(|member| member.client).collect(), quota).await;
         }
         seen.sort_by_key(|member| member.leads);
-        let rested = self.defragmented.lock().is_none_or(|at| at.elapsed() >= DEFRAGMENT_EVERY);
+        // While etcd takes nothing a member's pause costs nothing, and somebody may have made room since.
+        let pause = if room.alarm { EVERY } else { DEFRAGMENT_EVERY };
+        let rested = self.defragmented.lock().is_none_or(|at| at.elapsed() >= pause);
         for member in seen.iter_mut().filter(|_| rested) {
             // While it takes nothing, etcd does not count what a compaction has just let go.
             let worth = member.bytes >= room.quota * WORTH_PERCENT / 100;
