@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 use trust::{Identity, Secret};
-use wire::hello::Lane;
+use wire::hello::{Lane, Seen};
 
 use crate::{
     Endpoint, EndpointConfig,
@@ -43,6 +43,11 @@ fn peer(node: u32) -> Arc<Core> {
     let identity = config.identity.clone().unwrap().preferring(CipherList::Empty).unwrap();
     let identity = identity.speaking(config.build.protocols);
     Core::new(config, identity, Handle::current(), Vec::new())
+}
+
+fn seen() -> Seen {
+    let addr = "127.0.0.1:1".parse().unwrap();
+    Seen { from: addr, to: addr, place: String::new() }
 }
 
 async fn connect(peer: &Core, server: &Endpoint) -> Socket {
@@ -95,7 +100,7 @@ async fn garbage_ends_the_connection_and_nothing_else() {
 async fn strangers_at_the_meeting_get_nothing() {
     let shares = Arc::new(tokio::sync::Semaphore::new(8));
     let share = || Arc::clone(&shares).try_acquire_owned().unwrap();
-    let (place, meeting) = Place::open().unwrap();
+    let (place, meeting) = Place::open(seen()).unwrap();
     let name = format!("\0{}", meeting.name);
     let mut strangers = Vec::new();
     for said in [&b""[..], b"x", &[0; 32], &[7; 100]] {
@@ -115,6 +120,6 @@ async fn strangers_at_the_meeting_get_nothing() {
     assert_eq!(&got[..n], b"hello");
     // The place is gone with the handshake, and nobody comes at all: the wait ends.
     assert!(UnixStream::connect(&name).await.is_err());
-    let (place, _) = Place::open().unwrap();
+    let (place, _) = Place::open(seen()).unwrap();
     assert!(timeout(SOON, place.receive(share())).await.unwrap().is_err());
 }

@@ -97,6 +97,8 @@ pub struct Meeting {
     pub name: String,
     /// What is to be sent there, beside the descriptor of the memory.
     pub secret: [u8; 32],
+    /// The connection as the accepting side sees it: what has a relay in its way is not within a machine.
+    pub seen: Seen,
 }
 
 /// What the accepting side says of itself.

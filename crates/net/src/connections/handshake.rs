@@ -116,7 +116,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         capabilities: if bears(list, Protection::AuthOnly) { AUTHONLY } else { 0 }
             | if shares { SHARED } else { 0 },
         build: config.build,
-        clear: bears(list, Protection::Empty).then_some(seen),
+        clear: bears(list, Protection::Empty).then(|| seen.clone()),
         name: parting::own_name(core),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
@@ -149,7 +149,7 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
                 return Err(HandshakeError::Refusing(reason));
             }
             let shared = if shares && capabilities & SHARED != 0 {
-                bring_memory(core, &socket, process).await?
+                bring_memory(core, &socket, process, &seen).await?
             } else {
                 None
             };
@@ -174,11 +174,17 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
 }
 
 /// The connecting side: memory of both, where that can be.
-async fn bring_memory(core: &Core, socket: &Socket, process: u64) -> Result<Option<Shared>, HandshakeError> {
+async fn bring_memory(
+    core: &Core,
+    socket: &Socket,
+    process: u64,
+    seen: &Seen,
+) -> Result<Option<Shared>, HandshakeError> {
     let meeting: Meeting = answer(socket, FrameKind::Welcome).await?;
-    let joined = match core.share_with(process) {
+    let is_direct = meeting.seen == *seen || core.transport() == Transport::Shm;
+    let joined = match core.share_with(process).filter(|_| is_direct) {
         Some(share) => meeting::join(&meeting, share).await,
-        None => Err(std::io::ErrorKind::QuotaExceeded.into()),
+        None => Err(std::io::Error::other("a relay lies between, or memory was no good, or it is all taken")),
     };
     send(socket, FrameKind::Introduction, &joined.is_ok()).await?;
     match joined {
@@ -330,8 +336,8 @@ async fn welcome(
         && verdict.is_ok()
         && core.may_share(to.ip(), from.ip());
     let share = if shares { core.share_with(introduction.process) } else { None };
-    let meeting = share.and_then(|share| Some((Place::open().ok()?, share)));
     let seen = seen(core, from, to);
+    let meeting = share.and_then(|share| Some((Place::open(seen.clone()).ok()?, share)));
     let protection = agreed(list, &introduction, &seen);
     let welcome = match &verdict {
         Ok(()) => Welcome::Accepted {

@@ -22,7 +22,7 @@ use tokio::{
     sync::OwnedSemaphorePermit,
     time::timeout,
 };
-use wire::hello::Meeting;
+use wire::hello::{Meeting, Seen};
 
 use crate::connections::{memory::Memory, shared::Shared};
 
@@ -49,14 +49,15 @@ fn is_own_user(stream: &UnixStream) -> bool {
 }
 
 impl Place {
-    pub(crate) fn open() -> io::Result<(Place, Meeting)> {
+    /// `seen`: the connection for which it is.
+    pub(crate) fn open(seen: Seen) -> io::Result<(Place, Meeting)> {
         let mut bytes = [0; 48];
         rand::fill(&mut bytes).map_err(|_| io::Error::other("no random numbers"))?;
         let (name, secret) = bytes.split_at(16);
         let name = name.iter().fold("ropewalk-".to_owned(), |text, byte| format!("{text}{byte:02x}"));
         let mut place = Place { listener: UnixListener::bind(address(&name))?, secret: [0; 32] };
         place.secret.copy_from_slice(secret);
-        let meeting = Meeting { name, secret: place.secret };
+        let meeting = Meeting { name, secret: place.secret, seen };
         Ok((place, meeting))
     }
 

@@ -105,11 +105,10 @@ impl Ring<'_> {
 
     /// What the peer says of itself, as bytes between both: it must be possible.
     fn between(written: u64, read: u64) -> io::Result<usize> {
-        let between = written.wrapping_sub(read);
-        if between > RING as u64 {
-            return Err(nonsense("its numbers in the memory of both cannot be true"));
+        match written.checked_sub(read) {
+            Some(between) if between <= RING as u64 => Ok(between as usize),
+            _ => Err(nonsense("its numbers in the memory of both cannot be true")),
         }
-        Ok(between as usize)
     }
 
     /// Bytes to read, for the reader, who has read so many.
@@ -160,7 +159,7 @@ impl Ring<'_> {
                 // SAFETY: `at` has room for `len` bytes in the ring, which is nobody's memory but the two processes'.
                 unsafe { std::ptr::copy_nonoverlapping(part[from..from + len].as_ptr(), at, len) }
             });
-            *written = written.wrapping_add(part.len() as u64);
+            *written += part.len() as u64;
             (left, done, skip) = (left - part.len(), done + part.len(), 0);
             if left == 0 {
                 break;
@@ -186,7 +185,7 @@ impl Ring<'_> {
                     std::ptr::copy_nonoverlapping(at.cast_const(), part[to..to + len].as_mut_ptr(), len)
                 }
             });
-            *read = read.wrapping_add(n as u64);
+            *read += n as u64;
             left -= n;
             if left == 0 {
                 break;
