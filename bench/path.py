@@ -8,7 +8,8 @@ CPU and switches are the scheduler's (/proc/PID/task/TID); system calls are coun
 The load is `ropewalk perf`, whose own CPU stands beside. Needs root, and perf for the system calls (`--no-calls` without).
 
 usage: bench/path.py [options]
-example: bench/path.py --code 1way --rows read-4k,write-4k --threads 16
+example: bench/path.py --code 1way --rows read-4k,write-4k-sync --threads 16
+example: bench/path.py --transports tcp,shm --rows read-4k,read-4m-library,write-4m-library
 """
 import argparse
 import collections
@@ -32,8 +33,11 @@ ROWS = {
     "read-4m": "read seq FILE -r 4m -n COUNTR -th 1",
     "write-4m": "write seq FILE -r 4m -n COUNTR -th 1 -fsync",
     "read-4k-library": "read rand FILE -r 4k -n COUNTR -th THREADS --direct-client",
+    "read-4m-library": "read seq FILE -r 4m -n COUNTR -th 1 --direct-client",
+    "write-4m-library": "write seq FILE -r 4m -n COUNTR -th 1 -fsync --direct-client",
 }
-COUNTS = {"read-4k": 40000, "write-4k-sync": 8000, "read-4m": 256, "write-4m": 256, "read-4k-library": 40000}
+COUNTS = {"read-4k": 40000, "write-4k-sync": 8000, "read-4m": 256, "write-4m": 256, "read-4k-library": 40000, "read-4m-library": 256,
+          "write-4m-library": 256}
 
 
 def kind(name):
@@ -101,6 +105,22 @@ class Cluster:
         status = json.loads(run(self.program, "status", "--dir", self.dir, "--json"))
         return [(p["role"], p["pid"]) for p in status["processes"] if p.get("pid")]
 
+    def go_by(self, transport):
+        """What connections within the machine go by from now on, as `net status` says when all of them do."""
+        run(self.program, "config", "set", f"transport={transport}", "--dir", self.dir)
+        until = time.monotonic() + 30
+        while True:
+            # Connections are made, and made anew, while they are used.
+            run(*self.perf("read-4k", 64, 1))
+            answers = json.loads(run(self.program, "net", "status", "--dir", self.dir, "--json"))
+            peers = [peer for a in answers for peer in a["answer"] or [] if not peer["name"].startswith("a command")]
+            bulk = [c for peer in peers for c in peer["connections"] if c["lane"] == "bulk" and c["state"] == "active"]
+            if bulk and all(c["transport"] == ("tcp" if transport == "tcp" else "shm") for c in bulk):
+                return
+            if time.monotonic() > until:
+                raise SystemExit(f"after 30 s bulk connections go by {sorted(c['transport'] for c in bulk)}, not {transport}")
+            time.sleep(0.2)
+
     def perf(self, row, count, threads):
         line = ROWS[row].replace("COUNT", str(count)).replace("THREADS", str(threads)).split()
         file = "/f" if row.endswith("library") else os.path.join(self.mount, "f")
@@ -116,7 +136,7 @@ def loopback_bytes():
         return int(re.search(r"lo:\s*(\d+)", dev.read()).group(1))
 
 
-def measure(cluster, row, count, threads, with_calls):
+def measure(cluster, row, count, threads, with_calls, transport):
     """One kind of request; what it took, as a value for --json."""
     processes = cluster.processes()
     before, bytes_before = Threads(processes), loopback_bytes()
@@ -125,7 +145,7 @@ def measure(cluster, row, count, threads, with_calls):
     load = resource.getrusage(resource.RUSAGE_CHILDREN)
     load_s = load.ru_utime + load.ru_stime - own.ru_utime - own.ru_stime
     took, moved = Threads(processes).since(before), loopback_bytes() - bytes_before
-    value = {"row": row, "requests": count, "operations_per_second": report["operations_per_second"], "network_bytes": moved / count,
+    value = {"row": row, "transport": transport, "requests": count, "operations_per_second": report["operations_per_second"], "network_bytes": moved / count,
              "load_cpu_us": load_s * 1e6 / count, "threads": {}}
     calls = {}
     if with_calls:
@@ -153,7 +173,7 @@ def measure(cluster, row, count, threads, with_calls):
 
 
 def show(value):
-    print(f"\n{value['row']}: {value['operations_per_second']:,.0f}/s; {value['network_bytes']:,.0f} bytes of network a request")
+    print(f"\n{value['row']}, {value['transport']}: {value['operations_per_second']:,.0f}/s; {value['network_bytes']:,.0f} bytes of network a request")
     print(f"  {'thread':<26}{'CPU us':>9}{'sleeps':>8}{'aside':>7}{'faults':>8}  system calls")
     total = [value["load_cpu_us"], 0, 0, 0, 0]
     for name, of in sorted(value["threads"].items(), key=lambda item: -item[1]["cpu_us"]):
@@ -173,6 +193,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--pdisks", type=int, default=1)
     parser.add_argument("--rows", default=",".join(ROWS), help="[%(default)s]")
+    parser.add_argument("--transports", default="auto", help="what connections go by, each row by each: auto, tcp, shm [%(default)s]")
     parser.add_argument("--threads", type=int, default=16, help="of small requests [%(default)s]")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of requests [%(default)s]")
     parser.add_argument("--no-calls", action="store_true", help="do not count system calls")
@@ -182,6 +203,9 @@ def main():
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
         parser.error(f"no row {unknown[0]}: there are {', '.join(ROWS)}")
+    transports = args.transports.split(",")
+    if not set(transports) <= {"auto", "tcp", "shm"}:
+        parser.error(f"--transports {args.transports}: there are auto, tcp and shm")
     with_calls = not args.no_calls
     if with_calls and not shutil.which("perf"):
         parser.error("perf is not installed (Debian: linux-perf); --no-calls leaves the system calls out")
@@ -193,9 +217,12 @@ def main():
         run(args.program, "perf", "create", "seq", os.path.join(cluster.mount, "f"), "-r", "4m", "-n", "1g", "-fsync")
         values = []
         for row in rows:
-            values.append(measure(cluster, row, max(int(COUNTS[row] * args.scale), 64), args.threads, with_calls))
-            if not args.json:
-                show(values[-1])
+            for transport in transports:
+                if len(transports) > 1 or transport != "auto":
+                    cluster.go_by(transport)
+                values.append(measure(cluster, row, max(int(COUNTS[row] * args.scale), 64), args.threads, with_calls, transport))
+                if not args.json:
+                    show(values[-1])
         if args.json:
             json.dump(values, sys.stdout, indent=1)
             print()

@@ -4,7 +4,7 @@
 use wire::{
     admin::{AdminReply, AdminRequest},
     frame::{self, HEADER_LEN, Header, PROTOCOL_VERSION},
-    hello::{Introduction, Links, NetRequest, Welcome},
+    hello::{Introduction, Links, Meeting, NetRequest, Welcome},
     map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
@@ -24,6 +24,7 @@ pub fn decode_all(bytes: &[u8]) {
     let _ = frame::decode::<Welcome>(bytes);
     let _ = frame::decode::<NetRequest>(bytes);
     let _ = frame::decode::<Links>(bytes);
+    whole::<Meeting>(bytes);
     whole::<MgrRequest>(bytes);
     whole::<MgrReply>(bytes);
     whole::<NsdRequest>(bytes);

@@ -1,4 +1,5 @@
-//! `cipherList` of a whole cluster: changed while programs work, kept for the next start, said by `net status`. Needs root.
+//! `cipherList` and `transport` of a whole cluster: changed while programs work, kept for the next start, said by `net status`; and a server
+//! killed while its connections go by memory. Needs root.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
@@ -11,17 +12,29 @@ use std::{
 
 use common::{Cluster, ok, refused, until};
 
-/// Whether all connections that take requests between processes of the cluster, of which there are some, are protected so.
-fn all_are(cluster: &Cluster, protection: &str, cipher: Option<&str>) -> bool {
+/// The connections that take requests between processes of the cluster.
+fn connections(cluster: &Cluster) -> Vec<serde_json::Value> {
     let answers = cluster.json(&["net", "status"]);
     let peers =
         answers.as_array().unwrap().iter().flat_map(|a| a["answer"].as_array().cloned().unwrap_or_default());
-    let connections: Vec<_> = peers
+    peers
         // Commands come and go.
         .filter(|peer| peer["role"] != "admin")
         .flat_map(|peer| peer["connections"].as_array().unwrap().clone())
         .filter(|c| c["state"] == "active")
-        .collect();
+        .collect()
+}
+
+/// Whether all of these, of which there are some, go by this where they carry payloads.
+fn all_go_by(cluster: &Cluster, transport: &str) -> bool {
+    let mut bulk = connections(cluster);
+    bulk.retain(|c| c["lane"] == "bulk");
+    !bulk.is_empty() && bulk.iter().all(|c| c["transport"] == transport)
+}
+
+/// Whether all of these, of which there are some, are protected so.
+fn all_are(cluster: &Cluster, protection: &str, cipher: Option<&str>) -> bool {
+    let connections = connections(cluster);
     let is = |c: &serde_json::Value| c["protection"] == protection && c["cipher"].as_str() == cipher;
     connections.iter().any(|c| c["lane"] == "bulk") && connections.iter().all(is)
 }
@@ -68,6 +81,25 @@ fn it_changes_while_the_cluster_works_and_stays() {
                     || worker.is_finished()
             });
         }
+        for (transport, by) in [("tcp", "tcp"), ("auto", "shm")] {
+            ok(&["config", "set", "--dir", dir, &format!("transport={transport}")]);
+            let before = written.load(Ordering::Relaxed);
+            until(transport, || {
+                all_go_by(&cluster, by) && written.load(Ordering::Relaxed) > before + 1
+                    || worker.is_finished()
+            });
+        }
+        assert!(ok(&["net", "status", "--dir", dir]).contains("shm"));
+        // The code bears it: the mount goes on, without the server and with it.
+        let goes_on = |what: &str| {
+            let before = written.load(Ordering::Relaxed);
+            until(what, || written.load(Ordering::Relaxed) > before + 1 || worker.is_finished());
+        };
+        cluster.kill(|name| name == "n2");
+        goes_on("a server is dead");
+        cluster.start_server("n2");
+        goes_on("it is back");
+        until("by memory again", || all_go_by(&cluster, "shm") || worker.is_finished());
     });
     // It is known before anybody is asked, and then is not that of `cluster.toml`.
     cluster.down();

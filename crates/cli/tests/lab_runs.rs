@@ -193,6 +193,7 @@ fn plans_can_be_printed_and_run_from_a_file() {
         "device-scaling",
         "net-scaling",
         "conn-scaling",
+        "transport",
         "queue-scaling",
         "node-scaling",
         "step-load",

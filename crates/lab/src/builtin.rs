@@ -6,6 +6,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("device-scaling", include_str!("../plans/device-scaling.toml")),
     ("net-scaling", include_str!("../plans/net-scaling.toml")),
     ("conn-scaling", include_str!("../plans/conn-scaling.toml")),
+    ("transport", include_str!("../plans/transport.toml")),
     ("queue-scaling", include_str!("../plans/queue-scaling.toml")),
     ("node-scaling", include_str!("../plans/node-scaling.toml")),
     ("step-load", include_str!("../plans/step-load.toml")),

@@ -25,6 +25,7 @@ pub use result::{ClientResult, Connection, ServerResult};
 pub use server::Server;
 pub use spec::{
     CONNECTIONS_MAX, Dispatching, Kind, PARALLEL_MAX, Parallel, SIZE_MAX, Spec, THREADS_MAX, TTIME_MAX,
+    Transporting,
 };
 pub(crate) use tester::process_cpu_seconds;
 pub use times::Times;

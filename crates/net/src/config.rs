@@ -46,6 +46,19 @@ pub enum Transfer {
     Fetch,
 }
 
+/// What bulk connections between two processes of one machine go by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Memory of both, where the addresses say that it is one machine and both can reach it; else TCP.
+    #[default]
+    Auto,
+    /// TCP always: for comparison.
+    Tcp,
+    /// Memory of both is tried with every peer, whatever the addresses say; what cannot share it goes by TCP all the same.
+    Shm,
+}
+
 /// Settings of an [`Endpoint`](crate::Endpoint). `..EndpointConfig::default()` fills what is not special.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -75,6 +88,9 @@ pub struct EndpointConfig {
     pub placement: Placement,
     /// How payloads of requests above `inline_write_max` travel.
     pub transfer: Transfer,
+    /// What bulk connections within a machine go by.
+    /// [`Endpoint::set_transport`](crate::Endpoint::set_transport) changes it.
+    pub transport: Transport,
     /// `nsdInlineWriteMax`: payloads of requests up to this many bytes always travel in the request.
     pub inline_write_max: usize,
     /// Addresses to listen on; port 0 takes a free one. Empty: this endpoint only connects.
@@ -107,6 +123,8 @@ pub struct EndpointConfig {
     pub outbound_bytes_max: usize,
     /// Unused receive buffers kept for the next payload.
     pub pool_idle_bytes_max: usize,
+    /// Connections that go by memory of both ends, of 1 MiB each; further ones go by TCP.
+    pub shared_max: usize,
     /// Accepted connections in all.
     pub accepted_max: usize,
     /// Accepted connections whose handshake is not finished.
@@ -128,6 +146,7 @@ impl Default for EndpointConfig {
             dispatch: Dispatch::ShortestQueue,
             placement: Placement::Probe,
             transfer: Transfer::Push,
+            transport: Transport::Auto,
             inline_write_max: 32 << 10,
             listen: Vec::new(),
             advertise: Vec::new(),
@@ -143,6 +162,7 @@ impl Default for EndpointConfig {
             inbound_bytes_max: 512 << 20,
             outbound_bytes_max: 64 << 20,
             pool_idle_bytes_max: 256 << 20,
+            shared_max: 256,
             accepted_max: 16384,
             handshakes_max: 1024,
         }

@@ -2,9 +2,9 @@
 //! of them.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     hash::{BuildHasher, Hasher, RandomState},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -13,11 +13,14 @@ use std::{
 };
 
 use base::{BufPool, CipherList, Epoch, MemberId, SessionId};
-use tokio::{runtime::Handle, sync::Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use trust::Identity;
 
 use crate::{
-    config::{EndpointConfig, Transfer},
+    config::{EndpointConfig, Transfer, Transport},
     connections::socket::Protection,
     names::Names,
     stats::CallTimes,
@@ -30,6 +33,9 @@ const SHARE_UNIT: usize = 4096;
 pub(crate) fn share_units(bytes: usize) -> u32 {
     bytes.div_ceil(SHARE_UNIT) as u32
 }
+
+/// Processes that are remembered as those with which memory was no good.
+const FAILED_MAX: usize = 256;
 
 fn place() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -58,6 +64,11 @@ pub(crate) struct Core {
     pub inbound_share: Arc<Semaphore>,
     /// One placement at a time.
     pub placing: Semaphore,
+    transport: RwLock<Transport>,
+    /// `shared_max`.
+    shares: Arc<Semaphore>,
+    /// Processes a connection with which was lost though it went by memory: they are spoken to by TCP from then on.
+    failed: Mutex<VecDeque<u64>>,
     started: Instant,
     ids: AtomicU64,
     /// Calls that must take effect once and have not ended, to whatever peer: the lowest is told as settled.
@@ -103,6 +114,9 @@ impl Core {
             place: place().unwrap_or_else(|| format!("{process:x}")),
             runtime,
             placing: Semaphore::new(1),
+            transport: RwLock::new(config.transport),
+            shares: Arc::new(Semaphore::new(config.shared_max.min(Semaphore::MAX_PERMITS))),
+            failed: Mutex::default(),
             started: Instant::now(),
             ids: AtomicU64::new(1),
             unsettled: Mutex::default(),
@@ -292,6 +306,41 @@ impl Core {
         let before = (self.conns_max(), self.conns_auto.swap(auto, Ordering::Relaxed));
         self.conns_max.store(n, Ordering::Relaxed);
         before != (n, auto)
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        *self.transport.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// False: it is that already.
+    pub(crate) fn set_transport(&self, transport: Transport) -> bool {
+        let mut now = self.transport.write().unwrap_or_else(|e| e.into_inner());
+        std::mem::replace(&mut *now, transport) != transport
+    }
+
+    /// Whether a connection between these two addresses may go by memory of both ends.
+    pub(crate) fn may_share(&self, own: IpAddr, peer: IpAddr) -> bool {
+        let [own, peer] = [own, peer].map(|ip| ip.to_canonical());
+        match self.transport() {
+            Transport::Auto => own == peer || own.is_loopback() && peer.is_loopback(),
+            Transport::Tcp => false,
+            Transport::Shm => true,
+        }
+    }
+
+    /// A place among the connections that go by memory, with that process.
+    pub(crate) fn share_with(&self, process: u64) -> Option<OwnedSemaphorePermit> {
+        let failed = self.failed.lock().unwrap_or_else(|e| e.into_inner()).contains(&process);
+        if failed { None } else { Arc::clone(&self.shares).try_acquire_owned().ok() }
+    }
+
+    /// Memory was no good with that process, or cannot be told from what was: TCP from now on.
+    pub(crate) fn share_no_more(&self, process: u64) {
+        let mut failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
+        if !failed.contains(&process) {
+            failed.truncate(FAILED_MAX - 1);
+            failed.push_front(process);
+        }
     }
 
     pub(crate) fn set_transfer(&self, transfer: Transfer, inline_max: usize) {

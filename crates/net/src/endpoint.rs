@@ -10,7 +10,7 @@ use wire::{frame::Service, hello::Role};
 
 use crate::{
     calls::{handler::Handler, service},
-    config::{EndpointConfig, Transfer, check_conns_max},
+    config::{EndpointConfig, Transfer, Transport, check_conns_max},
     connections::{
         accept, exchange,
         groups::{self, Groups, Receive},
@@ -136,6 +136,13 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// Changes what bulk connections within a machine go by: those that go by something else are replaced, and no call is lost by that.
+    pub fn set_transport(&self, transport: Transport) {
+        if self.core().set_transport(transport) {
+            self.groups().all().iter().for_each(|group| group.keeper.notify_one());
+        }
     }
 
     /// Changes how payloads of more than `inline_max` bytes travel.

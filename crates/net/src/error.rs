@@ -156,6 +156,11 @@ impl CloseReason {
         use CloseReason::{Drained, FormerAuthority, Revoked, Shutdown, Superseded};
         matches!(self, Superseded | Drained | Shutdown | Revoked | FormerAuthority)
     }
+    /// Whether the bytes that came were wrong, or ended too early.
+    pub(crate) fn is_broken(&self) -> bool {
+        use CloseReason::{Eof, Frame, Io, Protocol};
+        matches!(self, Eof | Io(_) | Frame(_) | Protocol(_))
+    }
     /// Whether the network between the nodes no longer passes anything.
     pub(crate) fn is_path(&self) -> bool {
         matches!(self, CloseReason::PathDead(_) | CloseReason::Silent(_))

@@ -22,6 +22,8 @@ mod error;
 mod links;
 mod names;
 mod peer;
+#[cfg(test)]
+mod shared_tests;
 mod sight;
 pub mod sizing;
 mod stats;
@@ -31,7 +33,7 @@ pub use calls::call::{Call, Reply};
 pub use calls::handler::{BoxFuture, Handler, PeerId, Request, handler_fn};
 pub use calls::payload::{Destination, Payload, ReceiveInto, ReplyPayload};
 pub use calls::response::Response;
-pub use config::{Dispatch, EndpointConfig, Placement, Transfer};
+pub use config::{Dispatch, EndpointConfig, Placement, Transfer, Transport};
 pub use connections::groups::Receive;
 pub use connections::plan::PlacementStatus;
 pub use connections::socket::Protection;

@@ -158,6 +158,8 @@ pub struct ConnStatus {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
+    /// What it goes by: `tcp`, or `shm`, memory of both ends.
+    pub transport: &'static str,
     /// The version of the protocol that both ends speak on it.
     pub version: u16,
     /// Whether all that is sent on it is encrypted.
@@ -201,7 +203,7 @@ pub struct ConnStatus {
     /// Payload bytes that were caught in the read-ahead of small frames and copied.
     #[serde(rename = "payload_copied_bytes")]
     pub payload_copied: u64,
-    /// What the kernel knows; absent once the socket is gone.
+    /// What the kernel knows; absent once the socket is gone, and with `shm`.
     pub tcp: Option<TcpInfo>,
 }
 
@@ -308,6 +310,7 @@ impl Group {
 impl Conn {
     fn status(&self) -> ConnStatus {
         let n = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = self.socket.shared().is_some();
         ConnStatus {
             id: self.id,
             lane: self.lane,
@@ -316,6 +319,7 @@ impl Conn {
             dialed: self.dialed,
             local: self.local,
             remote: self.remote,
+            transport: if shared { "shm" } else { "tcp" },
             version: self.socket.version(),
             encrypted: self.socket.protection() == Protection::Encrypted,
             protection: self.socket.protection(),
@@ -333,7 +337,7 @@ impl Conn {
             rate: 0,
             payload_direct: n(&self.counters.payload_direct),
             payload_copied: n(&self.counters.payload_copied),
-            tcp: tcp_info::tcp_info(self.socket.as_ref()).ok(),
+            tcp: if shared { None } else { tcp_info::tcp_info(self.socket.as_ref()).ok() },
         }
     }
 }

@@ -367,5 +367,5 @@ async fn bulk_connections_are_the_lower_of_both_sides() {
     let status = &client.status()[0];
     assert_eq!(status.conns_wanted, 3);
     assert_eq!(status.connections.iter().filter(|c| c.lane == Lane::Control).count(), 1);
-    assert!(status.connections.iter().all(|c| c.tcp.is_some()));
+    assert!(status.connections.iter().all(|c| c.tcp.is_some() == (c.transport == "tcp")));
 }

@@ -59,7 +59,7 @@ pub struct Introduction {
     pub conns_max: u8,
     /// What the sender accepts of requests in the other direction (callbacks).
     pub window: Window,
-    /// Bits of optional features; unknown ones are ignored. See [`AUTHONLY`].
+    /// Bits of optional features; unknown ones are ignored. See [`AUTHONLY`] and [`SHARED`].
     pub capabilities: u64,
     /// The sender's build.
     pub build: Build,
@@ -85,6 +85,22 @@ pub struct Seen {
 /// those have tags. In a welcome: so it is, on a bulk connection.
 pub const AUTHONLY: u64 = 1;
 
+/// Another bit. In an introduction: the sender would let bytes go through memory of both. In a welcome: a [`Meeting`] follows.
+pub const SHARED: u64 = 2;
+
+/// Where the accepting side waits for memory of both: it follows a welcome with [`SHARED`], in a frame of the same kind. The
+/// connecting side answers whether it has brought some (a `bool`, in a frame of its introduction's kind); if so the accepting side
+/// answers whether it uses it (a `bool`). All of this is within TLS, and of no use to anybody else.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Meeting {
+    /// A Unix socket of the abstract namespace, without the leading zero.
+    pub name: String,
+    /// What is to be sent there, beside the descriptor of the memory.
+    pub secret: [u8; 32],
+    /// The connection as the accepting side sees it: what has a relay in its way is not within a machine.
+    pub seen: Seen,
+}
+
 /// What the accepting side says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
@@ -100,7 +116,8 @@ pub enum Welcome {
         conns_max: u8,
         /// What it accepts of unanswered requests on this connection.
         window: Window,
-        /// Its features, and of those that the other side wants the ones that are in force. See [`AUTHONLY`].
+        /// Its features, and of those that the other side wants the ones that are in force. See [`AUTHONLY`] and
+        /// [`SHARED`].
         capabilities: u64,
         /// Its build.
         build: Build,

@@ -16,7 +16,7 @@ use mutate::mutated;
 use samples::samples;
 use wire::{
     admin::{AdminReply, AdminRequest},
-    hello::{Introduction, NetRequest, Role, Welcome},
+    hello::{Introduction, Meeting, NetRequest, Role, Welcome},
     map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
     nsd::{NsdReply, NsdRequest},
@@ -67,6 +67,7 @@ fn changed_messages_are_refused_or_mean_something() {
         samples::<NetRequest>(1),
         samples::<Welcome>(2),
         samples::<Introduction>(1),
+        samples::<Meeting>(1),
         samples::<ClusterMap>(1),
     ];
     watching::forget();

@@ -173,6 +173,22 @@ impl Choice for TransferMode {
         &[("push", TransferMode::Push), ("fetch", TransferMode::Fetch)];
 }
 
+/// What connections within a machine go by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransportMode {
+    /// Memory where it can be shared, else TCP.
+    Auto,
+    /// TCP.
+    Tcp,
+    /// Memory is tried whatever the addresses say.
+    Shm,
+}
+
+impl Choice for TransportMode {
+    const WORDS: &'static [(&'static str, TransportMode)] =
+        &[("auto", TransportMode::Auto), ("tcp", TransportMode::Tcp), ("shm", TransportMode::Shm)];
+}
+
 /// `auto`, and every cipherList.
 pub(super) const CIPHER_LISTS: [Option<CipherList>; 7] = [
     None,

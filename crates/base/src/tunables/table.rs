@@ -10,7 +10,10 @@ use super::{
         Change::{self, Live, Reopen, Restart},
         Scope::{self, Cluster, Mount, Node},
     },
-    setting::{Allowed, CIPHER_LISTS, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode},
+    setting::{
+        Allowed, CIPHER_LISTS, ConnCount, ConnCounts, IoEngine, LogLevel, Setting, TransferMode,
+        TransportMode,
+    },
 };
 use crate::{
     CipherList,
@@ -271,6 +274,12 @@ tunables! {
     net_transfer = "netTransfer": TransferMode {
         default: TransferMode::Push, range: [TransferMode::Push, TransferMode::Fetch], unit: "word",
         scope: Node, change: Live
+    }
+    /// What bulk connections between two processes of one machine go by. `auto`: memory of both, where they can share it, else TCP.
+    /// `tcp`: TCP always. `shm`: memory is tried with every peer, whatever the addresses say.
+    transport = "transport": TransportMode {
+        default: TransportMode::Auto, range: [TransportMode::Auto, TransportMode::Tcp, TransportMode::Shm],
+        unit: "word", scope: Node, change: Live
     }
 }
 "NSD server" {

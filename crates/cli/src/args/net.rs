@@ -138,6 +138,9 @@ pub struct NetperfTest {
     /// Leave the choice of links to chance instead of placing connections on them
     #[arg(long)]
     pub no_placement: bool,
+    /// What connections go by: tcp; shm, memory of both ends, where these are processes of one machine
+    #[arg(long, default_value = "tcp")]
+    pub transport: lab::netperf::Transporting,
     /// How connections are protected after the handshake
     #[arg(long, value_parser = common::cipher_list(), ignore_case = true, default_value = "EMPTY")]
     pub cipher_list: CipherList,

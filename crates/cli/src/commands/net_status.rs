@@ -3,7 +3,7 @@
 //! A peer is named here by its other end: the process that says it has the same connection, seen from its side; one that does
 //! not answer is called what it has said itself. Commands come and go and are left out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::Result;
 use base::units::human_size;
@@ -53,6 +53,7 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "LOCAL",
             "REMOTE",
             "STATE",
+            "BY",
             "PROTECTED",
             "LINK OUT",
             "BACK",
@@ -65,7 +66,9 @@ pub fn status(args: &NetStatus) -> Result<()> {
             "UNANSWERED",
             "BYTES",
         ],
-        false => &["PROCESS", "PEER", "CONNECTIONS", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"],
+        false => {
+            &["PROCESS", "PEER", "CONNECTIONS", "BY", "PROTECTED", "SENT", "RECEIVED", "RTT us", "WAITING"]
+        }
     };
     output::table(head, rows);
     remarks.iter().for_each(output::line);
@@ -116,9 +119,10 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
     let connections = list(&peer["connections"]);
     let sum = |field: &str| connections.iter().filter_map(|c| c[field].as_u64()).sum::<u64>();
     let slowest = connections.iter().filter_map(|c| c["tcp"]["rtt_us"].as_u64()).max();
-    let mut protections: Vec<String> = connections.iter().map(protection).collect();
-    protections.sort();
-    protections.dedup();
+    let all = |of: fn(&Value) -> String| {
+        let all: BTreeSet<String> = connections.iter().map(of).collect();
+        all.into_iter().collect::<Vec<_>>().join(", ")
+    };
     let not_active = connections.iter().filter(|c| c["state"] != "active").count();
     let count = match not_active {
         0 => connections.len().to_string(),
@@ -128,7 +132,8 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
         end_of(process, NAME_MAX),
         end_of(text(&peer["name"]).split(" process ").next().unwrap_or_default(), NAME_MAX),
         count,
-        protections.join(", "),
+        all(transport),
+        all(protection),
         human_size(sum("sent_bytes")),
         human_size(sum("received_bytes")),
         slowest.map_or("-".to_owned(), |us| us.to_string()),
@@ -139,6 +144,11 @@ fn peer_row(process: &str, peer: &Value) -> Vec<String> {
 /// How a connection is protected, in the words of `cipherList`: by the name of its cipher where everything is encrypted.
 fn protection(c: &Value) -> String {
     if c["encrypted"] == true { text(&c["cipher"]) } else { text(&c["protection"]) }
+}
+
+/// What a connection goes by: of builds from before there was a choice it is TCP.
+fn transport(c: &Value) -> String {
+    c["transport"].as_str().unwrap_or("tcp").to_owned()
 }
 
 fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
@@ -154,6 +164,7 @@ fn connection_row(process: &str, peer: &Value, c: &Value) -> Vec<String> {
         text(&c["local"]),
         text(&c["remote"]),
         text(&c["state"]),
+        transport(c),
         protection(c),
         path("out"),
         path("back"),

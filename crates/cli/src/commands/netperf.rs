@@ -115,6 +115,7 @@ async fn test(args: &NetperfTest) -> Result<()> {
             verify: args.verify,
             dispatch: args.dispatch,
             place: !args.no_placement,
+            transport: args.transport,
             cipher_list: args.cipher_list,
             ..Spec::new(kind)
         };

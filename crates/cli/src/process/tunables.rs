@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail};
 use base::{
     CipherList,
-    tunables::{ConnCount, TransferMode, Tunables},
+    tunables::{ConnCount, TransferMode, TransportMode, Tunables},
 };
-use net::{Endpoint, Transfer};
+use net::{Endpoint, Transfer, Transport};
 use wire::{
     map::ClusterMap,
     mgr::{MgrReply, MgrRequest},
@@ -101,5 +101,10 @@ fn apply(endpoint: &Endpoint, of_machine: CipherList, tunables: &Tunables) {
         TransferMode::Push => Transfer::Push,
         TransferMode::Fetch => Transfer::Fetch,
     };
+    endpoint.set_transport(match tunables.transport() {
+        TransportMode::Auto => Transport::Auto,
+        TransportMode::Tcp => Transport::Tcp,
+        TransportMode::Shm => Transport::Shm,
+    });
     endpoint.set_transfer(transfer, tunables.nsd_inline_write_max().0 as usize);
 }

@@ -81,6 +81,8 @@ pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
             client.args(["--buffsize", &size.unwrap_or("1m".into())]);
             let threads = number(&cell.params, "threads").unwrap_or(u64::from(connections) * 4);
             client.args(["--threads", &threads.to_string()]);
+            let transport = cell.params.get("transport").map_or("tcp", String::as_str);
+            client.args(["--transport", transport]);
         }
         if cell.params.get("placement").is_some_and(|placement| placement == "off") {
             client.arg("--no-placement");

@@ -59,6 +59,7 @@ pub(super) const NETPERF: Known = &[
     ("threads", Kind::Number(1, 4096)),
     ("size", Kind::Size(1, 16 << 20)),
     ("placement", Kind::Word(&["on", "off"])),
+    ("transport", Kind::Word(&["tcp", "shm"])),
     ("links", Kind::Number(1, 8)),
     ("speed", Kind::Number(1, 100_000)),
     ("policy", Kind::Number(0, 1)),

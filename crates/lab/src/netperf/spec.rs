@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use base::CipherList;
-use net::Dispatch;
+use net::{Dispatch, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetperfError;
@@ -103,6 +103,8 @@ pub struct Spec {
     pub place: bool,
     /// How connections are protected.
     pub cipher_list: CipherList,
+    /// What connections go by.
+    pub transport: Transporting,
 }
 
 /// [`net::Dispatch`], as it is written and sent.
@@ -116,6 +118,17 @@ pub enum Dispatching {
     RoundRobin,
     /// Each tester's to one connection.
     Pinned,
+}
+
+/// [`net::Transport`], as it is written and sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transporting {
+    /// TCP, also within a machine.
+    #[default]
+    Tcp,
+    /// Memory of both ends; what cannot share it goes by TCP, and the result says so.
+    Shm,
 }
 
 /// The number of bulk connections between a client and a server.
@@ -163,6 +176,27 @@ impl FromStr for Dispatching {
     }
 }
 
+impl FromStr for Transporting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Transporting, String> {
+        match text {
+            "tcp" => Ok(Transporting::Tcp),
+            "shm" => Ok(Transporting::Shm),
+            other => Err(format!("unknown transport {other:?}: tcp, shm")),
+        }
+    }
+}
+
+impl From<Transporting> for Transport {
+    fn from(transporting: Transporting) -> Transport {
+        match transporting {
+            Transporting::Tcp => Transport::Tcp,
+            Transporting::Shm => Transport::Shm,
+        }
+    }
+}
+
 impl From<Dispatching> for Dispatch {
     fn from(dispatching: Dispatching) -> Dispatch {
         match dispatching {
@@ -187,6 +221,7 @@ impl Spec {
             dispatch: Dispatching::default(),
             place: true,
             cipher_list: CipherList::Empty,
+            transport: Transporting::default(),
         }
     }
 

@@ -27,7 +27,7 @@ use super::{
     message::{Data, INLINE_MAX, op},
     payload::{Message, Pattern, check},
     result::{ClientResult, Connection},
-    spec::{Kind, Parallel, Spec},
+    spec::{Kind, Parallel, Spec, Transporting},
     times::Times,
 };
 
@@ -95,6 +95,7 @@ impl Client {
                 placement: if spec.place { Placement::Probe } else { Placement::Off },
                 transfer: if fetched { Transfer::Fetch } else { Transfer::Push },
                 inline_write_max: 0,
+                transport: spec.transport.into(),
                 cipher_list: spec.cipher_list,
                 ..config.clone()
             })
@@ -228,6 +229,9 @@ impl Client {
             let placed = peer.rails.iter().filter_map(|r| r.placement.as_ref().map(|p| (r.addr, p)));
             result.placement.extend(placed.map(|(addr, p)| format!("{addr}: {}", p.reason)));
             let bulk = peer.connections.iter().filter(|c| c.lane == Lane::Bulk);
+            if self.spec.transport == Transporting::Shm && bulk.clone().any(|c| c.transport != "shm") {
+                result.placement.push(format!("{}: some go by TCP: memory could not be shared", peer.name));
+            }
             result.connections.extend(bulk.map(|c| Connection {
                 local: c.local.to_string(),
                 remote: c.remote.to_string(),

@@ -23,6 +23,7 @@ use wire::{
 
 use crate::{
     calls::{inbound::Inbound, payload::Payload},
+    config::Transport,
     connections::{
         group::Group,
         handshake::{Accepted, Identity},
@@ -76,6 +77,8 @@ pub(crate) struct Conn {
     pub path: Option<Path>,
     /// The endpoint's choice of protection for which it was made.
     choice: u64,
+    /// What it was to go by.
+    transport: Transport,
     /// The authority of the certificate that this side has shown.
     pub own: Fingerprint,
     pub core: Arc<Core>,
@@ -116,6 +119,7 @@ impl Conn {
             opened: Instant::now(),
             path: accepted.path.clone(),
             choice: accepted.choice,
+            transport: accepted.transport,
             own: accepted.own,
             core: Arc::clone(&group.core),
             group: Arc::clone(group),
@@ -175,9 +179,13 @@ impl Conn {
         Have { id: self.id, lane: self.lane, rail: self.rail, leaving }
     }
 
-    /// Whether it is to be replaced because it is protected otherwise than connections are now to be.
+    /// Whether it is to be replaced because it is protected otherwise, or goes by something else, than connections are now to.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.core.is_outdated(self.choice, self.socket.protection(), self.socket.cipher())
+        let transport = self.core.transport();
+        let by_tcp = self.socket.shared().is_none();
+        let elsewise = self.lane == Lane::Bulk && by_tcp != (transport == Transport::Tcp);
+        elsewise && transport != self.transport
+            || self.core.is_outdated(self.choice, self.socket.protection(), self.socket.cipher())
     }
 
     fn count_sent(&self, len: u64) {
@@ -273,6 +281,9 @@ impl Conn {
             && error.kind() == std::io::ErrorKind::InvalidData
         {
             refused::note_tampered(&self.core, self.remote, &self.peer_name(), error);
+        }
+        if self.socket.shared().is_some() && self.drain_state() == DrainState::No && reason.is_broken() {
+            self.core.share_no_more(self.peer.process);
         }
         tracing::debug!(conn = self.id, peer = %self.peer_name(), "connection ended: {reason}");
     }

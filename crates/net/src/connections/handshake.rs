@@ -13,19 +13,23 @@ use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::OwnedSemaphorePermit,
 };
 use trust::{Fingerprint, Member, Visitor};
 use wire::{
     crc::crc32c,
     frame::{FrameError, FrameKind, HEADER_LEN, Header},
-    hello::{AUTHONLY, Introduction, Lane, Role, Seen, Welcome, Window},
+    hello::{AUTHONLY, Introduction, Lane, Meeting, Role, SHARED, Seen, Welcome, Window},
     version::Build,
 };
 
 use crate::{
+    config::Transport,
     connections::{
         handshake_error::HandshakeError,
+        meeting::{self, Place},
         parting,
+        shared::Shared,
         socket::{Protection, Socket},
         tls::{self, Shaken, Shown},
     },
@@ -74,6 +78,8 @@ pub(crate) struct Accepted {
     pub path: Option<Path>,
     /// The endpoint's choice of protection for which it was made.
     pub choice: u64,
+    /// The endpoint's choice of what it goes by, for which it was made.
+    pub transport: Transport,
     /// The authority of the certificate that this side has shown.
     pub own: Fingerprint,
 }
@@ -90,13 +96,15 @@ pub(crate) async fn connect(
 
 async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket, Accepted), HandshakeError> {
     let config = &core.config;
-    let (list, choice) = core.cipher_list();
+    let ((list, choice), transport) = (core.cipher_list(), core.transport());
     let identity = core.identity();
     let (socket, shown) = tls::connect(&identity, stream, lane).await?;
     if socket.spoken().is_none() {
         return Err(parting::part(&socket, config.build.protocols, &parting::own_name(core)).await);
     }
-    let seen = seen(core, socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
+    let (own, other) = (socket.as_ref().local_addr()?, socket.as_ref().peer_addr()?);
+    let shares = lane == Lane::Bulk && core.may_share(own.ip(), other.ip());
+    let seen = seen(core, own, other);
     let introduction = Introduction {
         node: config.node,
         process: core.process,
@@ -105,9 +113,10 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
         lane,
         conns_max: core.conns_max(),
         window: config.window,
-        capabilities: if bears(list, Protection::AuthOnly) { AUTHONLY } else { 0 },
+        capabilities: if bears(list, Protection::AuthOnly) { AUTHONLY } else { 0 }
+            | if shares { SHARED } else { 0 },
         build: config.build,
-        clear: bears(list, Protection::Empty).then_some(seen),
+        clear: bears(list, Protection::Empty).then(|| seen.clone()),
         name: parting::own_name(core),
     };
     send(&socket, FrameKind::Introduction, &introduction).await?;
@@ -139,6 +148,11 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
                 let reason = format!("it wants {protection:?}, and our cipherList is {list}");
                 return Err(HandshakeError::Refusing(reason));
             }
+            let shared = if shares && capabilities & SHARED != 0 {
+                bring_memory(core, &socket, process, &seen).await?
+            } else {
+                None
+            };
             let addresses = addresses.iter().take(ADDRESSES_MAX).filter_map(|a| a.parse().ok()).collect();
             let session = SessionId(0);
             let (member, shown, name) = (shown.member.id, Arc::new(shown), names::shown(&name).into());
@@ -151,10 +165,61 @@ async fn introduce(core: &Core, stream: TcpStream, lane: Lane) -> Result<(Socket
                 addresses,
                 path: None,
                 choice,
+                transport,
                 own: identity.signer(),
             };
-            Ok((socket.settle(protection, lane), accepted))
+            Ok((socket.settle(protection, lane).share(shared), accepted))
         }
+    }
+}
+
+/// The connecting side: memory of both, where that can be.
+async fn bring_memory(
+    core: &Core,
+    socket: &Socket,
+    process: u64,
+    seen: &Seen,
+) -> Result<Option<Shared>, HandshakeError> {
+    let meeting: Meeting = answer(socket, FrameKind::Welcome).await?;
+    let is_direct = meeting.seen == *seen || core.transport() == Transport::Shm;
+    let joined = match core.share_with(process).filter(|_| is_direct) {
+        Some(share) => meeting::join(&meeting, share).await,
+        None => Err(std::io::Error::other("a relay lies between, or memory was no good, or it is all taken")),
+    };
+    send(socket, FrameKind::Introduction, &joined.is_ok()).await?;
+    match joined {
+        Ok(shared) if answer(socket, FrameKind::Welcome).await? => Ok(Some(shared)),
+        Ok(_) => Ok(None),
+        Err(error) => {
+            tracing::debug!("by TCP, no memory of both: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// The accepting side.
+async fn receive_memory(
+    socket: &Socket,
+    (place, meeting): (Place, Meeting),
+    share: OwnedSemaphorePermit,
+) -> Result<Option<Shared>, HandshakeError> {
+    send(socket, FrameKind::Welcome, &meeting).await?;
+    if !answer::<bool>(socket, FrameKind::Introduction).await? {
+        return Ok(None);
+    }
+    let shared = place.receive(share).await;
+    send(socket, FrameKind::Welcome, &shared.is_ok()).await?;
+    Ok(shared.inspect_err(|error| tracing::debug!("by TCP, no memory of both: {error}")).ok())
+}
+
+/// What the other side says next, in a frame of this kind.
+async fn answer<T: serde::de::DeserializeOwned>(
+    socket: &Socket,
+    wanted: FrameKind,
+) -> Result<T, HandshakeError> {
+    match receive(socket).await? {
+        (kind, body) if kind == wanted => Ok(wire::frame::decode(&body)?),
+        (kind, _) => Err(HandshakeError::Unexpected(kind)),
     }
 }
 
@@ -198,7 +263,9 @@ pub(crate) async fn accept(core: &Core, mut stream: TcpStream) -> Result<Came, H
         return Ok(Came::Visitor(socket, said));
     };
     match within(left, welcome(core, &socket, shown, chosen, identity.signer())).await {
-        Ok((accepted, protection)) => Ok(Came::Member(socket.settle(protection, accepted.lane), accepted)),
+        Ok((accepted, protection, shared)) => {
+            Ok(Came::Member(socket.settle(protection, accepted.lane).share(shared), accepted))
+        }
         Err(error) => {
             // It was told.
             let _ = tokio::time::timeout(REASON_READ, socket.read_exact(&mut [0])).await;
@@ -258,15 +325,19 @@ async fn welcome(
     shown: Shown,
     (list, choice): (CipherList, u64),
     own: Fingerprint,
-) -> Result<(Accepted, Protection), HandshakeError> {
-    let config = &core.config;
-    let introduction: Introduction = match receive(socket).await? {
-        (FrameKind::Introduction, body) => wire::frame::decode(&body)?,
-        (kind, _) => return Err(HandshakeError::Unexpected(kind)),
-    };
+) -> Result<(Accepted, Protection, Option<Shared>), HandshakeError> {
+    let (config, transport) = (&core.config, core.transport());
+    let introduction: Introduction = answer(socket, FrameKind::Introduction).await?;
     let verdict =
         judge(&introduction).and_then(|()| is_its(core, &shown.member, introduction.role, introduction.node));
-    let seen = seen(core, socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
+    let (from, to) = (socket.as_ref().peer_addr()?, socket.as_ref().local_addr()?);
+    let shares = introduction.capabilities & SHARED != 0
+        && introduction.lane == Lane::Bulk
+        && verdict.is_ok()
+        && core.may_share(to.ip(), from.ip());
+    let share = if shares { core.share_with(introduction.process) } else { None };
+    let seen = seen(core, from, to);
+    let meeting = share.and_then(|share| Some((Place::open(seen.clone()).ok()?, share)));
     let protection = agreed(list, &introduction, &seen);
     let welcome = match &verdict {
         Ok(()) => Welcome::Accepted {
@@ -275,7 +346,8 @@ async fn welcome(
             role: config.role,
             conns_max: core.conns_max(),
             window: config.window,
-            capabilities: if protection == Protection::AuthOnly { AUTHONLY } else { 0 },
+            capabilities: if protection == Protection::AuthOnly { AUTHONLY } else { 0 }
+                | if meeting.is_some() { SHARED } else { 0 },
             build: config.build,
             addresses: core.advertised().iter().map(SocketAddr::to_string).collect(),
             clear: protection == Protection::Empty,
@@ -291,8 +363,13 @@ async fn welcome(
         .map_err(|reason| HandshakeError::Refusing(format!("{}: {reason}", core.names.of(node, &name))))?;
     let (member, shown, name) = (shown.member.id, Arc::new(shown), name.into());
     let peer = Identity { node, process, role, name, member, shown, session, build };
-    let accepted = Accepted { peer, lane, conns_max, window, addresses: Vec::new(), path: None, choice, own };
-    Ok((accepted, protection))
+    let shared = match meeting {
+        Some((place, share)) => receive_memory(socket, place, share).await?,
+        None => None,
+    };
+    let addresses = Vec::new();
+    let accepted = Accepted { peer, lane, conns_max, window, addresses, path: None, choice, transport, own };
+    Ok((accepted, protection, shared))
 }
 
 /// Whether a side with this list lets a connection be protected so.

@@ -277,14 +277,20 @@ fn look(group: &Arc<Group>, sight: &mut Sight, now: Instant) {
 
 fn seen(group: &Group, conn: &Conn) -> Seen {
     let (requests, busy) = group.lock().table.look_at(conn.id);
-    let info = tcp_info(conn.socket.as_ref()).unwrap_or_default();
+    let mut info = tcp_info(conn.socket.as_ref()).unwrap_or_default();
+    let mut unacked = info.unacked > 0 || !conn.outbox.is_idle();
+    if let Some(shared) = conn.socket.shared() {
+        // Memory loses nothing: a peer that reads none of it is slow or stopped, which its heartbeat tells.
+        (info.bytes_acked, info.bytes_received) = shared.moved();
+        unacked = false;
+    }
     Seen {
         conn: conn.id,
         rail: conn.rail,
         bulk: conn.lane == Lane::Bulk,
         acked: info.bytes_acked,
         received: info.bytes_received,
-        unacked: info.unacked > 0 || !conn.outbox.is_idle(),
+        unacked,
         waited_for: requests > 0,
         busy,
     }

@@ -1,6 +1,6 @@
 //! Connections to other processes: how they are made and accepted, kept, spread over links, and ended. A group holds all
 //! those to one process. From below to above: `gmac`, `records` with
-//! `rest` and `pieces`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
+//! `rest` and `pieces`, `memory`, `shared`, `meeting`, `socket`, `tls` and `handshake`; `outbox`, `conn` and `group`; `reader` and `writer`; `start`; `dial`; `place`;
 //! `keeper`; `groups`; `exchange`; `accept`.
 
 pub(crate) mod accept;
@@ -14,6 +14,8 @@ pub(crate) mod groups;
 pub(crate) mod handshake;
 pub(crate) mod handshake_error;
 pub(crate) mod keeper;
+pub(crate) mod meeting;
+pub(crate) mod memory;
 pub(crate) mod outbox;
 pub(crate) mod parting;
 pub(crate) mod place;
@@ -21,6 +23,7 @@ pub(crate) mod plan;
 pub(crate) mod reader;
 pub(crate) mod records;
 pub(crate) mod refused;
+pub(crate) mod shared;
 pub(crate) mod socket;
 pub(crate) mod start;
 pub(crate) mod tls;

@@ -78,6 +78,7 @@ pub(crate) async fn run(
             return;
         }
     };
+    let within_machine = socket.shared().is_some();
     let here = links::read(addr.ip());
     let deadline = Instant::now() + PLACE_FOR;
     let asked = Instant::now();
@@ -96,6 +97,9 @@ pub(crate) async fn run(
     let Some((socket, accepted)) = made else {
         return task.by_chance(None, n, "placed by chance: the peer did not say in time which links it has");
     };
+    if within_machine {
+        return task.by_chance(Some((socket, accepted)), n, "within this machine: memory of both, no link");
+    }
     if task.here.links.len() <= 1 && task.peer.links.len() <= 1 {
         let made = Some((socket, accepted));
         return task.by_chance(made, n, "one link on each side: there is nothing to choose");

@@ -3,7 +3,8 @@
 //! A transfer that moves less than asked for means that the socket is drained (or full); readiness is then
 //! cleared at once instead of by another system call that says so. Nothing is lost by it: data that
 //! arrives after the transfer raises readiness again with a newer tick.
-//! What is sealed goes through [`Records`] behind the same functions.
+//! What is sealed goes through [`Records`] behind the same functions, and below these what goes by memory of both ends through
+//! [`Shared`].
 
 use std::{
     future::poll_fn,
@@ -23,12 +24,17 @@ use trust::Spoken;
 use wire::hello::Lane;
 
 use crate::{
-    connections::records::{Records, Seal},
+    connections::{
+        records::{Records, Seal},
+        shared::Shared,
+    },
     error::NetError,
 };
 
 pub(crate) struct Socket {
     stream: TcpStream,
+    /// What bytes go by instead of the stream.
+    shared: Option<Shared>,
     records: Option<Records>,
     /// What both ends speak.
     spoken: Spoken,
@@ -63,6 +69,7 @@ impl Socket {
     ) -> Socket {
         Socket {
             stream,
+            shared: None,
             records: Some(records),
             spoken,
             protection: Protection::Encrypted,
@@ -79,6 +86,16 @@ impl Socket {
         }
         let records = self.records.filter(|_| protection != Protection::Empty);
         Socket { records, protection, pieces, ..self }
+    }
+
+    /// From now on both ends go by memory of theirs. Nothing may be under way.
+    pub(crate) fn share(self, shared: Option<Shared>) -> Socket {
+        Socket { shared, ..self }
+    }
+
+    /// The memory, if it goes by that.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
     }
 
     /// How it is protected.
@@ -130,7 +147,10 @@ impl Socket {
     /// Ends when a read may move bytes. Safe to cancel. Only one task may wait for this at a time, the connection's
     /// reader: that needs no list of those who wait.
     pub(crate) async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.stream.poll_read_ready(cx)).await
+        match &self.shared {
+            Some(shared) => poll_fn(|cx| shared.poll_readable(cx)).await,
+            None => poll_fn(|cx| self.stream.poll_read_ready(cx)).await,
+        }
     }
 
     /// Ends when there is at least one byte to read, or the stream has ended. Safe to cancel.
@@ -138,12 +158,21 @@ impl Socket {
         if self.records.as_ref().is_some_and(|records| records.open.lock().has_some()) {
             return Ok(());
         }
-        self.stream.peek(&mut [0]).await.map(|_| ())
+        let Some(shared) = &self.shared else { return self.stream.peek(&mut [0]).await.map(|_| ()) };
+        loop {
+            match shared.peek() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                found => return found,
+            }
+        }
     }
 
     /// Ends when a write may move bytes. Safe to cancel.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        self.stream.writable().await
+        match self.shared {
+            Some(_) => self.stream.readable().await,
+            None => self.stream.writable().await,
+        }
     }
 
     /// Reads what there is, up to the slices' length, of which so many bytes belong to a payload at the beginning of the slices:
@@ -179,6 +208,9 @@ impl Socket {
     }
 
     fn raw_readv(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let Some(shared) = &self.shared {
+            return shared.read(slices, &self.stream);
+        }
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
         self.transfer(Interest::READABLE, wanted, || {
             let socket = SockRef::from(&self.stream);
@@ -212,6 +244,9 @@ impl Socket {
     }
 
     fn raw_writev(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if let Some(shared) = &self.shared {
+            return shared.write(slices, &self.stream);
+        }
         let wanted = slices.iter().map(|s| s.len()).sum();
         let write = || (&*SockRef::from(&self.stream)).write_vectored(slices);
         self.transfer(Interest::WRITABLE, wanted, write)
@@ -221,6 +256,13 @@ impl Socket {
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if self.records.is_some() {
             return self.try_writev(&[IoSlice::new(bytes)], &[]);
+        }
+        self.raw_write(bytes)
+    }
+
+    fn raw_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(shared) = &self.shared {
+            return shared.write(&[IoSlice::new(bytes)], &self.stream);
         }
         self.transfer(Interest::WRITABLE, bytes.len(), || (&*SockRef::from(&self.stream)).write(bytes))
     }
@@ -232,9 +274,7 @@ impl Socket {
 
     fn send_sealed(&self, seal: &mut Seal) -> io::Result<()> {
         while !seal.pending().is_empty() {
-            let pending = seal.pending();
-            let write = || (&*SockRef::from(&self.stream)).write(pending);
-            let n = self.transfer(Interest::WRITABLE, pending.len(), write)?;
+            let n = self.raw_write(seal.pending())?;
             seal.sent(n);
         }
         Ok(())
@@ -298,6 +338,9 @@ impl Socket {
 
     /// Ends both directions; wakes whoever waits on the socket.
     pub(crate) fn shutdown(&self) {
+        if let Some(shared) = &self.shared {
+            shared.shutdown();
+        }
         // An error means that it is disconnected already.
         let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection (`TCP_INFO`). The only unsafe code of this crate.
+//! What the kernel knows of a connection (`TCP_INFO`).
 #![allow(unsafe_code)]
 
 use std::{io, mem::MaybeUninit, os::fd::AsRawFd, time::Duration};

@@ -1,0 +1,311 @@
+//! Memory of two processes: a ring of bytes for each direction. It owns the mapping, and nothing else of this crate touches it.
+//!
+//! Each ring has one writer and one reader. How far either is, it keeps for itself and only tells the other: what the other
+//! tells is compared with the ring's length before use, and nothing in the memory is ever referred to, only copied out of it.
+//! So the worst that a peer can do is to send other bytes, which it could anyway. The memory cannot change its length (it is sealed), so
+//! that touching it cannot fail.
+#![allow(unsafe_code)]
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering, fence},
+};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+
+/// Bytes of each ring: few enough that what was written is in the CPU's cache when it is read.
+pub(crate) const RING: usize = 512 << 10;
+/// Where the first ring begins: before are the numbers of both.
+const HEAD: usize = 4096;
+const LEN: usize = HEAD + 2 * RING;
+/// Bytes between numbers: each has its own cache lines.
+const APART: usize = 128;
+/// Bytes copied before the other side is told, so that it begins while more is copied.
+const STEP: usize = 128 << 10;
+
+/// The memory of a connection. Whoever has mapped it last gives it back.
+pub(crate) struct Memory(NonNull<u8>);
+
+// SAFETY: the mapping belongs to this value, and is changed by atomics and copies of raw memory only.
+unsafe impl Send for Memory {}
+// SAFETY: the same.
+unsafe impl Sync for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this is what was mapped, of this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), LEN) };
+    }
+}
+
+impl Memory {
+    /// New memory, and what another process maps it by.
+    pub(crate) fn create() -> io::Result<(Memory, OwnedFd)> {
+        let file = memfd_create("ropewalk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, LEN as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Memory::map(&file)?, file))
+    }
+
+    /// Maps what another process has created. It must be such memory, of the length that both know, and sealed.
+    pub(crate) fn map(file: &OwnedFd) -> io::Result<Memory> {
+        let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
+        if !sealed || fstat(file.as_fd())?.st_size != LEN as i64 {
+            return Err(nonsense("what it passed is no memory for a connection"));
+        }
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping, of the whole of a file that is open.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, access, libc::MAP_SHARED, fd, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = NonNull::new(at.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Memory(at))
+    }
+
+    /// The ring by which one side sends: 0 is the one that connected.
+    pub(crate) fn ring(&self, side: usize) -> Ring<'_> {
+        Ring { memory: self, side: side & 1 }
+    }
+}
+
+fn nonsense(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// One direction.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'a> {
+    memory: &'a Memory,
+    side: usize,
+}
+
+/// Its numbers, by their places.
+#[derive(Clone, Copy)]
+enum Number {
+    /// Bytes written since the beginning.
+    Written,
+    /// Bytes read.
+    Read,
+    /// The reader waits for bytes, and wants to be woken.
+    ReaderSleeps,
+    /// The writer waits for room.
+    WriterSleeps,
+}
+
+impl Ring<'_> {
+    fn number(&self, number: Number) -> &AtomicU64 {
+        let at = self.side * (HEAD / 2) + number as usize * APART;
+        // SAFETY: within the first page of the mapping, aligned, and only used as an atomic by this crate. Another process may
+        // change it at any time, which an atomic allows.
+        unsafe { AtomicU64::from_ptr(self.memory.0.as_ptr().add(at).cast()) }
+    }
+
+    /// What the peer says of itself, as bytes between both: it must be possible.
+    fn between(written: u64, read: u64) -> io::Result<usize> {
+        match written.checked_sub(read) {
+            Some(between) if between <= RING as u64 => Ok(between as usize),
+            _ => Err(nonsense("its numbers in the memory of both cannot be true")),
+        }
+    }
+
+    /// Bytes to read, for the reader, who has read so many.
+    pub(crate) fn filled(&self, read: u64) -> io::Result<usize> {
+        Self::between(self.number(Number::Written).load(Ordering::Acquire), read)
+    }
+
+    /// Room to write, for the writer, who has written so many.
+    pub(crate) fn room(&self, written: u64) -> io::Result<usize> {
+        Ok(RING - Self::between(written, self.number(Number::Read).load(Ordering::Acquire))?)
+    }
+
+    /// The reader looks once more after this, and then waits.
+    pub(crate) fn reader_sleeps(&self) {
+        self.number(Number::ReaderSleeps).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The same of the writer.
+    pub(crate) fn writer_sleeps(&self) {
+        self.number(Number::WriterSleeps).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the other one waits and is to be woken, after it was told something.
+    fn wakes(&self, number: Number) -> bool {
+        // With the fence of who goes to sleep: one of both sees what the other one wrote.
+        fence(Ordering::SeqCst);
+        let sleeps = self.number(number);
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Copies what fits, in one step at most, from `skip` bytes on. Returns how many bytes, and whether the reader is to be woken.
+    pub(crate) fn write(
+        &self,
+        written: &mut u64,
+        slices: &[IoSlice<'_>],
+        mut skip: usize,
+    ) -> io::Result<(usize, bool)> {
+        let (mut left, mut done) = (self.room(*written)?.min(STEP), 0);
+        for slice in slices {
+            if skip >= slice.len() {
+                skip -= slice.len();
+                continue;
+            }
+            let part = &slice[skip..slice.len().min(skip + left)];
+            self.each(*written, part.len(), |at, from, len| {
+                // SAFETY: `at` has room for `len` bytes in the ring, which is nobody's memory but the two processes'.
+                unsafe { std::ptr::copy_nonoverlapping(part[from..from + len].as_ptr(), at, len) }
+            });
+            *written += part.len() as u64;
+            (left, done, skip) = (left - part.len(), done + part.len(), 0);
+            if left == 0 {
+                break;
+            }
+        }
+        if done == 0 {
+            return Ok((0, false));
+        }
+        self.number(Number::Written).store(*written, Ordering::Release);
+        Ok((done, self.wakes(Number::ReaderSleeps)))
+    }
+
+    /// Copies what there is and is wanted. Returns how many bytes, and whether the writer is to be woken: when half of the ring is free.
+    pub(crate) fn read(&self, read: &mut u64, slices: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
+        let filled = self.filled(*read)?;
+        let mut left = filled;
+        for slice in slices {
+            let n = slice.len().min(left);
+            let part = &mut slice[..n];
+            self.each(*read, n, |at, to, len| {
+                // SAFETY: `at` has `len` bytes in the ring. They may change meanwhile: any value is a byte.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(at.cast_const(), part[to..to + len].as_mut_ptr(), len)
+                }
+            });
+            *read += n as u64;
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+        if left == filled {
+            return Ok((0, false));
+        }
+        self.number(Number::Read).store(*read, Ordering::Release);
+        Ok((filled - left, left <= RING / 2 && self.wakes(Number::WriterSleeps)))
+    }
+
+    /// The one or two places of `len` bytes from `count` on, each with where it begins among them.
+    fn each(&self, count: u64, len: usize, mut copy: impl FnMut(*mut u8, usize, usize)) {
+        let at = (count % RING as u64) as usize;
+        let first = len.min(RING - at);
+        // SAFETY: both are within the ring of this side, which is within the mapping.
+        let ring = unsafe { self.memory.0.as_ptr().add(HEAD + self.side * RING) };
+        // SAFETY: the same.
+        copy(unsafe { ring.add(at) }, 0, first);
+        if first < len {
+            copy(ring, first, len - first);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn claim_written(&self, written: u64) {
+        self.number(Number::Written).store(written, Ordering::SeqCst);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn claim_read(&self, read: u64) {
+        self.number(Number::Read).store(read, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every length and place, also round the ring's end, comes as it was sent; what does not fit waits.
+    #[test]
+    fn bytes_come_as_they_were_sent() {
+        let (here, file) = Memory::create().unwrap();
+        let there = Memory::map(&file).unwrap();
+        let (mut written, mut read, mut sent) = (0, 0, 0u32);
+        let mut next = |n: usize| -> Vec<u8> {
+            sent += 1;
+            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 ^ sent as u8).collect()
+        };
+        for len in [1, 127, 4096, STEP, 300_000, RING - 1, RING, RING + 1, 3 * RING] {
+            let (a, b) = (next(len), next(7));
+            let slices = [IoSlice::new(&a), IoSlice::new(&b)];
+            let (mut done, mut got) = (0, Vec::new());
+            while got.len() < len + 7 {
+                while done < len + 7 {
+                    let (n, _) = here.ring(0).write(&mut written, &slices, done).unwrap();
+                    assert!(n > 0 || here.ring(0).room(written).unwrap() == 0);
+                    done += n;
+                    if n == 0 {
+                        break;
+                    }
+                }
+                let (mut x, mut y) = (vec![0; 1000], vec![0; 100_000]);
+                let places = &mut [IoSliceMut::new(&mut x), IoSliceMut::new(&mut y)];
+                let (n, _) = there.ring(0).read(&mut read, places).unwrap();
+                assert!(n > 0);
+                got.extend([x, y].concat().into_iter().take(n));
+            }
+            assert!(got == [a, b].concat(), "{len}");
+        }
+        assert_eq!(there.ring(1).filled(0).unwrap(), 0);
+    }
+
+    /// Who sleeps is woken once: the reader by any byte, the writer by half of the ring.
+    #[test]
+    fn who_sleeps_is_woken_once() {
+        let (memory, _) = Memory::create().unwrap();
+        let (ring, mut written, mut read) = (memory.ring(1), 0, 0);
+        let mut place = vec![0; RING / 2];
+        ring.reader_sleeps();
+        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"a")], 0).unwrap(), (1, true));
+        assert_eq!(ring.write(&mut written, &[IoSlice::new(b"b")], 0).unwrap(), (1, false));
+        let all = vec![7; RING];
+        while ring.write(&mut written, &[IoSlice::new(&all)], 0).unwrap().0 > 0 {}
+        ring.writer_sleeps();
+        assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place[..9])]).unwrap(), (9, false));
+        assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place)]).unwrap(), (RING / 2, true));
+        assert_eq!(ring.read(&mut read, &mut [IoSliceMut::new(&mut place)]).unwrap(), (RING / 2 - 9, false));
+    }
+
+    /// Numbers that cannot be are refused by both sides, whatever they are; no byte moves.
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let (memory, _) = Memory::create().unwrap();
+        let ring = memory.ring(0);
+        for claimed in [RING as u64 + 1, u64::MAX, u64::MAX / 2, 1 << 32] {
+            ring.claim_written(claimed);
+            ring.claim_read(claimed);
+            let (mut place, mut count) = ([0; 9], 0);
+            let error = ring.read(&mut count, &mut [IoSliceMut::new(&mut place)]).unwrap_err();
+            assert!(
+                error.kind() == io::ErrorKind::InvalidData && error.to_string().contains("memory of both")
+            );
+            assert!(ring.write(&mut count, &[IoSlice::new(b"x")], 0).is_err());
+            assert_eq!((count, place), (0, [0; 9]));
+        }
+    }
+
+    /// Memory that could be taken away under the reader, or that is something else, is not mapped.
+    #[test]
+    fn only_sealed_memory_is_mapped() {
+        let file = memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, LEN as u64).unwrap();
+        assert!(Memory::map(&file).is_err());
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert!(Memory::map(&file).is_ok());
+        let short = memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        fcntl_add_seals(&short, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert!(Memory::map(&short).is_err());
+        assert!(Memory::map(&std::fs::File::open("/dev/null").unwrap().into()).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! A member of the cluster whose program is broken, or is not ours, and writes what it likes into the memory of both: nobody else suffers.
+#![allow(clippy::unwrap_used)] // tests
+
+use std::{sync::Arc, time::Duration};
+
+use base::{CipherList, ClusterId, NodeId};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpStream, UnixStream},
+    runtime::Handle,
+    time::timeout,
+};
+use trust::{Identity, Secret};
+use wire::hello::{Lane, Seen};
+
+use crate::{
+    Endpoint, EndpointConfig,
+    connections::{
+        handshake,
+        meeting::{Place, join},
+        socket::Socket,
+    },
+    core::Core,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn config(node: u32) -> EndpointConfig {
+    let cluster = ClusterId(7);
+    EndpointConfig {
+        cluster,
+        identity: Some(Identity::from_secret(cluster, &Secret::new([7; 32])).unwrap()),
+        cipher_list: CipherList::Empty,
+        node: NodeId(node),
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        ..EndpointConfig::default()
+    }
+}
+
+/// Another process: it never makes an end of its own.
+fn peer(node: u32) -> Arc<Core> {
+    let config = config(node);
+    let identity = config.identity.clone().unwrap().preferring(CipherList::Empty).unwrap();
+    let identity = identity.speaking(config.build.protocols);
+    Core::new(config, identity, Handle::current(), Vec::new())
+}
+
+fn seen() -> Seen {
+    let addr = "127.0.0.1:1".parse().unwrap();
+    Seen { from: addr, to: addr, place: String::new() }
+}
+
+async fn connect(peer: &Core, server: &Endpoint) -> Socket {
+    let stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
+    handshake::connect(peer, stream, Lane::Bulk, SOON).await.map_err(|e| e.to_string()).unwrap().0
+}
+
+async fn ends(socket: &Socket) {
+    let ended = timeout(SOON, async {
+        let mut place = [0; 4096];
+        while socket.read_exact(&mut place).await.is_ok() {}
+    });
+    ended.await.expect("the connection ends");
+}
+
+/// Garbage in the memory ends that connection, with a reason, and that process is spoken to by TCP; others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_ends_the_connection_and_nothing_else() {
+    let server = Endpoint::start(config(1)).unwrap();
+    for (n, (written, read)) in
+        [(u64::MAX, 0), (u64::MAX / 2, 0), (1 << 20, 0), (0, u64::MAX), (0, 1)].into_iter().enumerate()
+    {
+        let peer = peer(10 + n as u32);
+        let socket = connect(&peer, &server).await;
+        let shared = socket.shared().expect("memory");
+        shared.claim(written, read);
+        ends(&socket).await;
+        assert!(connect(&peer, &server).await.shared().is_none(), "it goes by TCP from now on");
+    }
+    let garbage: Vec<u8> = (0..100_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    let peer = peer(30);
+    let socket = connect(&peer, &server).await;
+    let _ = socket.write_all(&garbage).await;
+    ends(&socket).await;
+    let other = Endpoint::start(config(2)).unwrap();
+    let call = crate::Call::new(
+        crate::Service::Net,
+        0,
+        wire::frame::encode(&wire::hello::NetRequest::Links),
+        std::time::Instant::now() + SOON,
+    );
+    let call = crate::Call { lane: Lane::Bulk, ..call };
+    other.peer(server.local_addrs()).call(call).await.unwrap();
+    let by = other.status().into_iter().flat_map(|p| p.connections).filter(|c| c.lane == Lane::Bulk);
+    assert!(by.map(|c| c.transport).all(|by| by == "shm"));
+}
+
+/// Whoever comes to the place without the secret is let go; the memory is from who has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_at_the_meeting_get_nothing() {
+    let shares = Arc::new(tokio::sync::Semaphore::new(8));
+    let share = || Arc::clone(&shares).try_acquire_owned().unwrap();
+    let (place, meeting) = Place::open(seen()).unwrap();
+    let name = format!("\0{}", meeting.name);
+    let mut strangers = Vec::new();
+    for said in [&b""[..], b"x", &[0; 32], &[7; 100]] {
+        let mut stranger = UnixStream::connect(&name).await.unwrap();
+        stranger.write_all(said).await.unwrap();
+        strangers.push(stranger);
+    }
+    let wrong = wire::hello::Meeting { secret: [0; 32], ..meeting.clone() };
+    let _guesses = join(&wrong, share()).await.unwrap();
+    let ours = join(&meeting, share()).await.unwrap();
+    let theirs = place.receive(share()).await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    ours.write(&[std::io::IoSlice::new(b"hello")], &tcp).unwrap();
+    let mut got = [0; 9];
+    let n = theirs.read(&mut [std::io::IoSliceMut::new(&mut got)], &tcp).unwrap();
+    assert_eq!(&got[..n], b"hello");
+    // The place is gone with the handshake, and nobody comes at all: the wait ends.
+    assert!(UnixStream::connect(&name).await.is_err());
+    let (place, _) = Place::open(seen()).unwrap();
+    assert!(timeout(SOON, place.receive(share())).await.unwrap().is_err());
+}
