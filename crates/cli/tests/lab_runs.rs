@@ -189,19 +189,8 @@ fn plans_can_be_printed_and_run_from_a_file() {
     let list: Value = serde_json::from_str(&ok(&["lab", "list", "--json"])).unwrap();
     let names: Vec<&str> =
         list.as_array().unwrap().iter().map(|plan| plan["name"].as_str().unwrap()).collect();
-    for name in [
-        "device-scaling",
-        "net-scaling",
-        "conn-scaling",
-        "transport",
-        "queue-scaling",
-        "node-scaling",
-        "step-load",
-        "link-speed",
-        "stream-write",
-        "disk-read",
-    ] {
-        assert!(names.contains(&name), "{names:?}");
+    assert!(names.len() >= 20, "{names:?}");
+    for name in names {
         assert!(ok(&["lab", "plan", name]).contains(&format!("name = \"{name}\"")));
     }
     let dir = tempfile::tempdir().unwrap();

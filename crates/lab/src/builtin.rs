@@ -13,6 +13,17 @@ const TEXTS: &[(&str, &str)] = &[
     ("link-speed", include_str!("../plans/link-speed.toml")),
     ("stream-write", include_str!("../plans/stream-write.toml")),
     ("disk-read", include_str!("../plans/disk-read.toml")),
+    ("client-steps", include_str!("../plans/client-steps.toml")),
+    ("cached-read", include_str!("../plans/cached-read.toml")),
+    ("blocksize", include_str!("../plans/blocksize.toml")),
+    ("pagepool", include_str!("../plans/pagepool.toml")),
+    ("fuse", include_str!("../plans/fuse.toml")),
+    ("metadata", include_str!("../plans/metadata.toml")),
+    ("virtual-clients", include_str!("../plans/virtual-clients.toml")),
+    ("registered-memory", include_str!("../plans/registered-memory.toml")),
+    ("coalescing", include_str!("../plans/coalescing.toml")),
+    ("numa", include_str!("../plans/numa.toml")),
+    ("soak", include_str!("../plans/soak.toml")),
 ];
 
 /// Plans of the mixed analytics workload: `ropewalk lab workload` runs them.

@@ -27,6 +27,8 @@ pub struct Environment {
     pub cpus: u32,
     /// CPUs this run may use.
     pub cpus_allowed: Vec<u32>,
+    /// NUMA nodes with memory; 0 where the kernel tells of none.
+    pub numa_nodes: u32,
     /// Bytes of memory.
     pub memory: u64,
     /// Network interfaces: speed in Mbit/s and MTU, where told.
@@ -103,6 +105,10 @@ impl Environment {
             cpu: value("model name").or_else(|| value("cpu")).unwrap_or_default(),
             cpus: cpuinfo.lines().filter(|line| line.starts_with("processor")).count() as u32,
             cpus_allowed: crate::observe::allowed_cpus().into_iter().collect(),
+            numa_nodes: names("/sys/devices/system/node")
+                .iter()
+                .filter(|name| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok()))
+                .count() as u32,
             memory: memory.unwrap_or_default() * 1024,
             links: names("/sys/class/net").iter().map(link).collect(),
             disks: names("/sys/block").iter().filter_map(disk).collect(),

@@ -11,6 +11,8 @@
 //! Efficiency is measured by the parts' sum; incremental efficiency is what a step adds by what it promises to add.
 //! The knee is the last step before the steps give less than half of what they promise.
 
+pub mod line;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -23,6 +25,7 @@ use crate::{
     plan::{Figure, Params, Series, Step},
     results::PlannedRun,
 };
+pub use line::Fit;
 
 /// A step adds less than this part of what it promises: the knee is before it.
 pub const KNEE: f64 = 0.5;
@@ -88,6 +91,8 @@ pub struct Analysis {
     pub bounds: Vec<Bound>,
     /// The last step before the knee; absent if every step gives at least half of what it promises.
     pub knee: Option<u32>,
+    /// The line through the steps of a load up to the knee.
+    pub fit: Option<Fit>,
     /// Relative spread of equal cells.
     pub noise: f64,
     /// Whether the noise was measured, or assumed because nothing was measured twice.
@@ -117,7 +122,8 @@ pub fn analyse(
     let parts = alone(planned, series, &own);
     let (noise, noise_measured) = noise(&own, series.figure, &parts);
     // The first of a rising load is often the coldest: the best of the first few counts.
-    let each = steps.iter().take(SINGLES).map(|(step, m)| m.value / f64::from((*step).max(1)));
+    let of = planned.plan.step;
+    let each = steps.iter().take(SINGLES).map(|(step, m)| m.value / of.promises((*step).max(1)));
     let single = each.fold(0.0, f64::max);
     let mut bounds = bounds(&own, series, machine, others);
     if !planned.targets.agents.addrs.is_empty() {
@@ -125,17 +131,18 @@ pub fn analyse(
         bounds.retain(|bound| !matches!(bound.layer.as_str(), "CPU" | "memory"));
     }
     let sum = |step: u32| match parts.len() {
-        0 => single * f64::from(step),
+        0 => single * of.promises(step),
         _ => parts.iter().take(step as usize).map(|part| part.best_of_kind).sum(),
     };
     let mut out: Vec<Point> = Vec::new();
     for (step, measured) in &steps {
         let parts_sum = sum(*step);
-        let layer = Bound { layer: planned.plan.step.layer().into(), value: parts_sum };
+        let layer = Bound { layer: of.layer().into(), value: parts_sum };
         let expected =
             bounds.iter().fold(layer, |low, bound| if bound.value < low.value { bound.clone() } else { low });
-        let incremental = out.last().map(|before| {
-            (measured.value - before.measured) / (parts_sum - before.parts_sum).max(f64::MIN_POSITIVE)
+        let incremental = out.last().and_then(|before| {
+            let promised = parts_sum - before.parts_sum;
+            (promised > 0.0).then(|| (measured.value - before.measured) / promised)
         });
         out.push(Point {
             step: *step,
@@ -149,7 +156,9 @@ pub fn analyse(
         });
     }
     let knee = knee(&out, noise);
-    Analysis { points: out, parts, bounds, knee, noise, noise_measured }
+    let measured: Vec<(u32, f64)> = out.iter().map(|point| (point.step, point.measured)).collect();
+    let fit = of.is_load().then(|| line::fit(&measured, knee)).flatten();
+    Analysis { points: out, parts, bounds, knee, fit, noise, noise_measured }
 }
 
 /// The knee: the first step after which the next, and all the rest together, give less than half of what they
@@ -176,6 +185,14 @@ fn noise(own: &[&Record], figure: Figure, parts: &[Alone]) -> (f64, bool) {
         let mut cell = record.cell.clone();
         cell.repeat = 0;
         cells.entry(cell.id()).or_default().extend(record.value(figure));
+    }
+    if own.first().is_some_and(|record| record.cell.of == Step::Periods) {
+        // Equal things as well, but for the drift: neighbours differ by noise alone.
+        let rates: Vec<f64> = own.iter().filter_map(|record| record.value(figure)).collect();
+        let steps: Vec<f64> = rates.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+        if steps.len() > 1 {
+            return ((median(&steps) / median(&rates).max(f64::MIN_POSITIVE)).clamp(0.01, 0.5), true);
+        }
     }
     let spread = |values: &Vec<f64>| {
         let (low, high) = values.iter().fold((f64::MAX, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));

@@ -7,8 +7,9 @@
 //! source = "..."                   # where the experiment comes from
 //! about = "..."                    # what it answers
 //! step = "devices"                 # what is stepped: see `Step`
-//! steps = [1, 2, "n"]              # "n" = all that were named; "1..n" = each
+//! steps = [1, 2, "n"]              # "n" = all that were named; "1..n", "1..8" = each
 //! seconds = 120                    # of each cell
+//! pick = { key = "mtu" }           # optional: the report says what each value of this key of `each` gave
 //! [targets]                        # optional; the command line adds to it
 //! devices = ["/dev/nvme0n1"]       # only read
 //! writable = ["/dev/nvme1n1"]      # read and written
@@ -62,6 +63,10 @@ pub enum Step {
     Nodes,
     /// Writers, one more each second.
     Writers,
+    /// Worker threads of the load, on as many client nodes as the parameter `clients` says.
+    Workers,
+    /// Periods of a steady load, one after the other: each is expected to give what the first ones gave.
+    Periods,
 }
 
 impl Step {
@@ -74,6 +79,8 @@ impl Step {
             Step::Queues => "queues",
             Step::Nodes => "client nodes",
             Step::Writers => "writers",
+            Step::Workers => "workers",
+            Step::Periods => "periods",
         }
     }
     /// So many of them in words: `1 device`, `2 devices`.
@@ -90,11 +97,17 @@ impl Step {
             Step::Queues => "queue",
             Step::Nodes => "client",
             Step::Writers => "writer",
+            Step::Workers => "worker",
+            Step::Periods => "period",
         }
     }
     /// Whether the parts make the load, so that reaching their sum means that there are too few of them.
     pub fn is_load(self) -> bool {
-        matches!(self, Step::Connections | Step::Nodes | Step::Writers)
+        matches!(self, Step::Connections | Step::Nodes | Step::Writers | Step::Workers)
+    }
+    /// How many times one part alone `n` of them promise.
+    pub fn promises(self, n: u32) -> f64 {
+        if self == Step::Periods { 1.0 } else { f64::from(n) }
     }
 }
 
@@ -129,6 +142,9 @@ pub struct Plan {
     pub seconds: f64,
     /// How often each point is measured; the median counts.
     pub repeats: u32,
+    /// The parameter of which the report says what each value gave.
+    #[serde(default)]
+    pub pick: Option<Pick>,
     /// Devices and directories named in the plan.
     pub targets: PlanTargets,
     /// The lines of the chart.
@@ -136,6 +152,31 @@ pub struct Plan {
     /// The source's own figures.
     pub reference: Vec<Reference>,
 }
+
+/// A parameter of which the report says what each of its values gave, other things equal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pick {
+    /// A key of a series' `each`.
+    pub key: String,
+    /// A rule of thumb to be held against it.
+    #[serde(default)]
+    pub rule: Option<Rule>,
+}
+
+/// A rule of thumb: the picked value is another key's, so many times.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The other key of `each`; its values are sizes.
+    pub of: String,
+    /// How many times.
+    pub times: u64,
+}
+
+/// What a machine without near and far memory cannot show.
+const ONE_NODE: &str =
+    "this machine has one NUMA node: no CPU and no memory is near or far, so there is nothing to see";
 
 /// One line of the chart.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -155,6 +196,11 @@ pub struct Series {
 }
 
 impl Series {
+    /// Why it cannot be measured on a machine with so many NUMA nodes.
+    pub fn absent(&self, numa_nodes: u32) -> Option<&'static str> {
+        let near_and_far = self.set.contains_key("numa_cpu_nodes");
+        (near_and_far && numa_nodes < 2).then_some(ONE_NODE)
+    }
     /// Every combination of the matrix, joined to the fixed parameters.
     pub fn combinations(&self) -> Vec<Params> {
         product(&self.matrix)
@@ -212,7 +258,7 @@ pub struct PlanTargets {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Steps {
-    /// `"1..n"`.
+    /// `"1..n"`, or with a number in place of n.
     Range(String),
     /// Numbers and `"n"`.
     List(Vec<StepValue>),
@@ -232,7 +278,7 @@ impl Steps {
     /// The steps for `n` parts, ascending, each at most `n`.
     pub fn resolve(&self, n: u32) -> Vec<u32> {
         let mut steps: Vec<u32> = match self {
-            Steps::Range(_) => (1..=n).collect(),
+            Steps::Range(_) => (1..=self.most().unwrap_or(n).min(n)).collect(),
             Steps::List(list) => list
                 .iter()
                 .map(|value| match value {
@@ -246,14 +292,17 @@ impl Steps {
         steps.dedup();
         steps
     }
-    /// The highest number that is written; `None` for a range.
+    /// The highest number that is written.
     pub fn most(&self) -> Option<u32> {
-        let Steps::List(list) = self else { return None };
+        let list = match self {
+            Steps::Range(text) => return text.strip_prefix("1..")?.parse().ok(),
+            Steps::List(list) => list,
+        };
         list.iter().filter_map(|v| if let StepValue::Number(n) = v { Some(*n) } else { None }).max()
     }
     fn problem(&self) -> Option<&'static str> {
         let fits = match self {
-            Steps::Range(text) => text == "1..n",
+            Steps::Range(text) => text == "1..n" || self.most().is_some_and(|n| (1..=4096).contains(&n)),
             Steps::List(list) => {
                 !list.is_empty()
                     && list.iter().all(|value| match value {
@@ -262,7 +311,7 @@ impl Steps {
                     })
             }
         };
-        (!fits).then_some("write \"1..n\", or a list of numbers from 1 to 4096 and \"n\"")
+        (!fits).then_some("write \"1..n\", \"1..8\", or a list of numbers from 1 to 4096 and \"n\"")
     }
 }
 fn one() -> f64 {

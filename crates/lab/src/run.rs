@@ -237,7 +237,7 @@ pub fn execute(
         // Series over the same stand-in follow each other: each is made once.
         let mut order: Vec<&Series> = planned.plan.series.iter().collect();
         order.sort_by_key(|series| standin::KEYS.map(|key| series.set.get(key)));
-        for series in order {
+        for series in order.into_iter().filter(|s| s.absent(results.run.environment.numa_nodes).is_none()) {
             let parts = schedule::parts(&planned.plan, &for_series(&planned.targets, series));
             all.push((planned, series, parts));
         }

@@ -91,7 +91,9 @@ pub fn parts(plan: &Plan, targets: &crate::targets::Targets) -> Parts {
         Step::Nodes if !targets.agents.addrs.is_empty() => {
             Parts { count: targets.agents.addrs.len() as u32, named: false }
         }
-        Step::Nodes | Step::Connections | Step::Queues | Step::Writers => Parts { count: many, named: false },
+        Step::Nodes | Step::Connections | Step::Queues | Step::Writers | Step::Workers | Step::Periods => {
+            Parts { count: many, named: false }
+        }
     }
 }
 

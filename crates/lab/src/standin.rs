@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Parameters that say what stands in.
-pub const KEYS: [&str; 5] = ["links", "clients", "policy", "mtu", "speed"];
+pub const KEYS: [&str; 8] = ["links", "clients", "policy", "mtu", "speed", "block", "pagepool", "transport"];
 /// Bytes of a file that stands in for a device.
 const FILE_BYTES: u64 = 128 << 20;
 /// Loopback pairs.
@@ -250,7 +250,16 @@ pub struct ClusterSpec {
     pub mounts: u32,
     /// GiB of each of its three pdisks: what the load writes has room.
     pub pdisk_gib: u64,
+    /// Block size of its file system, in bytes.
+    pub block: u64,
+    /// Page pool of each mount, in bytes; `None` is the tunable's default.
+    pub pagepool: Option<u64>,
+    /// How requests come from the kernel; `None` is the mount's own choice.
+    pub transport: Option<String>,
 }
+
+/// Block size where a series names none.
+const BLOCK: u64 = 1 << 20;
 
 impl ClusterSpec {
     /// What a series needs; `None` if it needs none.
@@ -260,7 +269,8 @@ impl ClusterSpec {
         let most = plan.steps.most().unwrap_or(1);
         let mounts = match series.engine {
             EngineKind::Perf | EngineKind::Analytics if plan.step == Step::Nodes => most,
-            EngineKind::Perf => 1,
+            EngineKind::Metadata if plan.step == Step::Nodes => most,
+            EngineKind::Perf | EngineKind::Metadata => number("clients").unwrap_or(1) as u32,
             EngineKind::Writers if speed.is_some() => {
                 most.div_ceil(number("per_client").unwrap_or(10) as u32)
             }
@@ -269,13 +279,22 @@ impl ClusterSpec {
         let speed_mbit = speed.filter(|_| rustix::process::geteuid().is_root());
         let size =
             |key: &str| series.set.get(key).and_then(|v| v.parse::<ByteSize>().ok()).map_or(0, |s| s.0);
-        let mut written = (size("amount") + size("file")) * u64::from(most);
+        let files = if series.engine == EngineKind::Perf { mounts } else { most };
+        let mut written = (size("amount") + size("file")) * u64::from(files);
         if series.engine == EngineKind::Analytics {
             written += workload_bytes(&series.set) * u64::from(most);
         }
         // Two of three strips are data.
         let pdisk_gib = 1 + (written / 2).div_ceil(1 << 30);
-        Some(ClusterSpec { speed_mbit, mounts: mounts.clamp(1, MOUNTS_MAX), pdisk_gib })
+        let bytes = |key: &str| Some(size(key)).filter(|bytes| *bytes > 0);
+        Some(ClusterSpec {
+            speed_mbit,
+            mounts: mounts.clamp(1, MOUNTS_MAX),
+            pdisk_gib,
+            block: bytes("block").unwrap_or(BLOCK),
+            pagepool: bytes("pagepool"),
+            transport: series.set.get("transport").cloned(),
+        })
     }
     /// What it may take of the results directory's disk, in bytes.
     fn bytes(&self) -> u64 {
@@ -318,26 +337,35 @@ impl Cluster {
                 .args(["-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate"])
                 .args([rate.as_str(), "burst", burst.as_str(), "latency", "50ms"]))?;
         }
-        let size = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--block-size", "1m", "--pdisk-size"];
-        let gib = format!("{}g", cluster.spec.pdisk_gib);
-        run(cluster.ropewalk("up").args(["--no-mount", "--detach"]).args(size).arg(gib))?;
+        let size = ["--nodes", "3", "--pdisks", "1", "--code", "2+1p", "--pdisk-size"];
+        let (gib, block) = (format!("{}g", cluster.spec.pdisk_gib), cluster.spec.block.to_string());
+        let mut up = cluster.ropewalk(&["up"]);
+        run(up.args(["--no-mount", "--detach"]).args(size).args([&gib, "--block-size", &block]))?;
+        if let Some(bytes) = cluster.spec.pagepool {
+            run(cluster.ropewalk(&["config", "set"]).arg(format!("pagepool={bytes}")))?;
+        }
         for mount in &cluster.mounts {
-            run(cluster.ropewalk("mount").arg("fs1").arg(mount))?;
+            let mut command = cluster.ropewalk(&["mount"]);
+            command.arg("fs1").arg(mount);
+            if let Some(transport) = &cluster.spec.transport {
+                command.args(["--fuse-transport", transport]);
+            }
+            run(&mut command)?;
         }
         Ok(cluster)
     }
 
-    fn ropewalk(&self, word: &str) -> Command {
+    fn ropewalk(&self, words: &[&str]) -> Command {
         let side = Side { namespace: self.namespace.clone(), address: String::new() };
         let mut command = crate::engine::process::command(Some(&side), &self.program.display().to_string());
-        command.arg(word).arg("--dir").arg(&self.dir);
+        command.args(words).arg("--dir").arg(&self.dir);
         command
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let _ = run(self.ropewalk("down").arg("--force"));
+        let _ = run(self.ropewalk(&["down"]).arg("--force"));
         if let Some(name) = &self.namespace {
             let _ = run(Command::new("ip").args(["netns", "delete", name]));
         }

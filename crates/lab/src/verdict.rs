@@ -5,6 +5,7 @@
 //! of the run; a part is at its limit when it gives what it gave alone; a link or disk that several parts share,
 //! when it carries no more than the most it carried for one. All of them less the noise between equal cells.
 
+mod drift;
 mod evidence;
 mod findings;
 #[cfg(test)]
@@ -13,9 +14,10 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::{observe::CpuUse, plan::Step};
+pub use drift::Drift;
 pub use evidence::{Evidence, PartEvidence, SharedEvidence, evidence};
 use findings::{
-    bundle, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, shared, slow_parts,
+    bundle, drifting, filled, full_cpus, full_thread, no_limit, no_other_node, one_queue, shared, slow_parts,
 };
 
 /// A part that gives less than this of the best of its kind is slow (FACTS: the disk hospital's 0.667).
@@ -54,6 +56,8 @@ pub enum Limit {
     Queue,
     /// Memory bandwidth.
     Memory,
+    /// A steady load does not stay as it was: its rate falls, or a process grows.
+    Drift,
     /// The evidence does not say.
     NotKnown,
 }
@@ -98,11 +102,44 @@ fn rate(bytes: f64) -> String {
 /// Says what the limit is.
 pub fn judge(e: &Evidence) -> Verdict {
     let full = e.full();
+    let mut evidence = facts(e);
+    if let Some(drift) = &e.drift {
+        evidence.push(drift.said());
+        evidence.extend(drift.held.iter().cloned());
+    }
+    let steady = (e.of == Step::Periods).then(|| drifting(e));
+    let finding = steady.or_else(|| stepped(e, full)).unwrap_or_else(|| {
+        let text = format!(
+            "not known: at {} it is {} of what the single parts promise, and nothing that was watched is full",
+            describe(e),
+            percent(e.efficiency)
+        );
+        (Limit::NotKnown, Vec::new(), text)
+    });
+    let (limit, names, text) = finding;
+    let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
+    let confidence = match limit {
+        // A link that carries all it can is full, whoever is busy beside it.
+        Limit::Link if filled(e, full).is_some() && e.intervals >= 2 => Confidence::High,
+        _ if e.doubtful() => Confidence::Low,
+        Limit::NotKnown => Confidence::Low,
+        // Found by elimination: sure only if CPUs were far from full.
+        Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
+        Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
+        // Caches fill: only the rate is proof.
+        Limit::Drift if names.iter().all(|name| name != "rate") => Confidence::Medium,
+        _ => Confidence::High,
+    };
+    evidence.extend(beside(e));
+    Verdict { limit, names, confidence, step: e.step, text, evidence }
+}
+
+/// What limits a load that is stepped up, if anything that was watched does.
+fn stepped(e: &Evidence, full: f64) -> Option<Finding> {
     let scales = e.knee.is_none() && e.efficiency >= full;
     // One client node alone gives what one alone gives, whatever is full.
     let single = scales && e.step <= 1 && e.of == Step::Nodes;
-    let mut evidence = facts(e);
-    let finding = [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
+    [full_cpus(e, full), slow_parts(e, full), one_queue(e, scales), bundle(e, full, scales)]
         .into_iter()
         .flatten()
         .find(|finding| {
@@ -120,40 +157,23 @@ pub fn judge(e: &Evidence) -> Verdict {
                 full_thread(e, full)
             }
         })
-        .or_else(|| shared(e, full));
-    let (limit, names, text) = finding.unwrap_or_else(|| {
-        let text = format!(
-            "not known: at {} it is {} of what the single parts promise, and nothing that was watched is full",
-            describe(e),
-            percent(e.efficiency)
-        );
-        (Limit::NotKnown, Vec::new(), text)
-    });
-    let allowed = e.allowed().count().max(1) as f64;
-    let stolen = e.allowed().map(|cpu| cpu.steal).sum::<f64>();
-    let foreign = (e.foreign_cpus + stolen) / allowed;
-    let busiest = e.allowed().map(|cpu| cpu.busy).fold(0.0, f64::max);
-    let confidence = match limit {
-        // A link that carries all it can is full, whoever is busy beside it.
-        Limit::Link if filled(e, full).is_some() && e.intervals >= 2 => Confidence::High,
-        _ if foreign > FOREIGN || e.intervals < 2 => Confidence::Low,
-        Limit::NotKnown => Confidence::Low,
-        // Found by elimination: sure only if CPUs were far from full.
-        Limit::Link | Limit::Device | Limit::Clients if busiest > 0.8 * e.cpu_full => Confidence::Low,
-        Limit::Link | Limit::Device | Limit::Clients | Limit::Memory => Confidence::Medium,
-        _ => Confidence::High,
-    };
-    if foreign > FOREIGN {
+        .or_else(|| shared(e, full))
+}
+
+/// What others did to the machine meanwhile, where it casts doubt.
+fn beside(e: &Evidence) -> Option<String> {
+    let (foreign, stolen) = e.others();
+    (foreign > FOREIGN).then(|| {
+        let allowed = e.allowed().count().max(1);
         let host = match stolen > 0.05 {
             true => format!(", and the host of this virtual machine took {stolen:.1}"),
             false => String::new(),
         };
-        evidence.push(format!(
+        format!(
             "other programs used {:.1} of {allowed} CPUs meanwhile{host}; measure again on a quiet machine",
             e.foreign_cpus
-        ));
-    }
-    Verdict { limit, names, confidence, step: e.step, text, evidence }
+        )
+    })
 }
 
 type Finding = (Limit, Vec<String>, String);

@@ -51,6 +51,16 @@ something stands in: files in the results directory, links and a small cluster i
   ropewalk lab agent --listen 10.0.0.3:6669 --writable /mnt/rope
   ropewalk lab run node-scaling --agent 10.0.0.3 --agent 10.0.0.4     on the leading node")]
     Agent(AgentArgs),
+    /// The lab held against bottlenecks that it stages itself, and against none: right, not known or wrong. Needs root,
+    /// fio and iperf3
+    #[command(after_help = "Examples:
+  ropewalk lab self-test                              all: about 8 minutes
+  ropewalk lab self-test 'slow device' --seed 7
+  ropewalk lab self-test --trials 4 --json
+Place, degree and order are drawn from the seed. Nothing is touched but loop devices, control groups and
+network namespaces of its own, and files below --dir. Exit status 0 if nothing is wrong with high
+confidence, and 19 of 20 answers are right.")]
+    SelfTest(SelfTest),
     /// The raw ceilings of this machine: loopback TCP, and the disk under a directory
     #[command(after_help = "Example:\n  ropewalk lab ceilings --dir /data --size 1g --json")]
     Ceilings {
@@ -191,6 +201,24 @@ pub struct CompareArgs {
     /// Results directory of the run after
     #[arg(value_hint = ValueHint::DirPath)]
     pub after: PathBuf,
+    /// For scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct SelfTest {
+    /// Stagings whose name holds one of these words [default: all]
+    pub only: Vec<String>,
+    /// What is drawn comes from it [default: the clock]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// So many at most
+    #[arg(long, default_value_t = 1000)]
+    pub trials: usize,
+    /// A directory on a disk; files are made below it and removed
+    #[arg(long, default_value = "/var/tmp", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
     /// For scripts
     #[arg(long)]
     pub json: bool,

@@ -180,6 +180,12 @@ pub struct PdiskBench {
     /// Registered memory of all queues, in MiB; too little for their number means one queue
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub io_dma_mib: Option<u32>,
+    /// Completions that are gathered before they are handed over
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub coalesce_count: u32,
+    /// Microseconds that the first of them waits at most
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub coalesce_us: u32,
     /// For scripts
     #[arg(long)]
     pub json: bool,

@@ -288,6 +288,12 @@ fn summary(report: &Report) {
         })
     });
     output::table(&["PLAN", "SERIES", "BEST", "EFFICIENCY", "LIMIT"], rows.collect());
+    for plan in &report.plans {
+        let name = &plan.planned.plan.name;
+        output::line(format!("{name}: {}", report::sentence(plan)));
+        let lines = plan.choices.iter().chain(&plan.missing).take(50);
+        lines.for_each(|line| output::line(format!("{name}: {line}")));
+    }
     for series in report.plans.iter().flat_map(|plan| &plan.series) {
         for jobs in &series.jobs {
             output::line(format!("{}, {}:", series.series.name, Step::Nodes.count(jobs.step)));

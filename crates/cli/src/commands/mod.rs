@@ -35,6 +35,7 @@ mod pdisks;
 mod perf;
 mod pools;
 mod rebuild;
+mod self_test;
 mod status;
 mod testbed;
 mod top;
@@ -149,6 +150,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Lab(args::Lab::Agent(args)) => lab_run::agent(args),
         Command::Lab(args::Lab::Compare(args)) => lab_run::compare_runs(args),
         Command::Lab(args::Lab::Array(args)) => lab::array(args),
+        Command::Lab(args::Lab::SelfTest(args)) => self_test::self_test(args),
         Command::Lab(args::Lab::NetFigures(args)) => net_figures::figures(args),
         Command::Lab(args::Lab::Workload(command)) => workload::workload(command),
         Command::Lab(args::Lab::Testbed(command)) => testbed::run(command),

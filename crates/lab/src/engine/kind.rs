@@ -22,6 +22,8 @@ pub enum EngineKind {
     Writers,
     /// The mixed analytics workload: jobs on real engines.
     Analytics,
+    /// Threads of our own that make, look up, list and remove names.
+    Metadata,
 }
 
 impl EngineKind {
@@ -39,6 +41,7 @@ impl EngineKind {
             EngineKind::Pdisk => params::PDISK,
             EngineKind::Writers => params::WRITERS,
             EngineKind::Analytics => params::ANALYTICS,
+            EngineKind::Metadata => params::METADATA,
         }
     }
 
@@ -48,7 +51,11 @@ impl EngineKind {
             EngineKind::Fio => Some(("fio", "fio")),
             EngineKind::Iperf3 => Some(("iperf3", "iperf3")),
             EngineKind::Analytics => Some(("python3", "python3")),
-            EngineKind::Netperf | EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers => None,
+            EngineKind::Netperf
+            | EngineKind::Perf
+            | EngineKind::Pdisk
+            | EngineKind::Writers
+            | EngineKind::Metadata => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod context;
 mod fio;
 mod iperf3;
 mod kind;
+mod metadata;
 mod netperf;
 mod params;
 mod pdisk;
@@ -42,7 +43,11 @@ impl EngineKind {
         match self {
             EngineKind::Fio => fio::writes(params),
             EngineKind::Iperf3 | EngineKind::Netperf => false,
-            EngineKind::Perf | EngineKind::Pdisk | EngineKind::Writers | EngineKind::Analytics => true,
+            EngineKind::Perf
+            | EngineKind::Pdisk
+            | EngineKind::Writers
+            | EngineKind::Analytics
+            | EngineKind::Metadata => true,
         }
     }
 
@@ -52,6 +57,7 @@ impl EngineKind {
             EngineKind::Perf => perf::prepare(cell, context),
             EngineKind::Writers => writers::prepare(cell, context),
             EngineKind::Analytics => analytics::prepare(cell, context),
+            EngineKind::Metadata => metadata::prepare(cell, context),
             _ => Ok(()),
         }
     }
@@ -61,6 +67,7 @@ impl EngineKind {
         match self {
             EngineKind::Perf => perf::clean(context),
             EngineKind::Writers => writers::clean(context),
+            EngineKind::Metadata => metadata::clean(context),
             _ => {}
         }
     }
@@ -75,6 +82,7 @@ impl EngineKind {
             EngineKind::Pdisk => pdisk::run(cell, context),
             EngineKind::Writers => writers::run(cell, context),
             EngineKind::Analytics => analytics::run(cell, context),
+            EngineKind::Metadata => metadata::run(cell, context),
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) const FIO: Known = &[
     ("fdatasync", Kind::Number(0, 1 << 20)),
     ("thinktime", Kind::Size(0, 1 << 40)),
     ("rate_iops", Kind::Number(1, 1 << 40)),
+    ("numa_cpu_nodes", Kind::Number(0, 1023)),
+    ("numa_mem_policy", Kind::Word(&["bind:0", "bind:1", "local"])),
     ("size", Kind::Size(1 << 20, 1 << 50)),
 ];
 
@@ -74,10 +76,13 @@ pub(super) const PDISK: Known = &[
     ("queues_per_pdisk", Kind::Number(1, 16)),
     ("dma_mib", Kind::Number(1, 4096)),
     ("depth", Kind::Number(1, 4096)),
+    ("coalesce_count", Kind::Number(1, 1024)),
+    ("coalesce_us", Kind::Number(0, 100_000)),
     ("size", Kind::Size(64 << 20, 1 << 44)),
 ];
 
-/// `ropewalk perf`; gpfsperf's words.
+/// `ropewalk perf`; gpfsperf's words. `cached`: what is read was read before, and caches stay as they are. `speed`
+/// (Mbit/s), `block`, `pagepool` and `transport` say what cluster stands in where no directory is named.
 pub(super) const PERF: Known = &[
     ("operation", Kind::Word(&["create", "read", "write", "mixrw"])),
     ("pattern", Kind::Word(&["seq", "rand", "strided"])),
@@ -86,8 +91,27 @@ pub(super) const PERF: Known = &[
     ("threads", Kind::Number(1, 1024)),
     ("readratio", Kind::Number(0, 100)),
     ("fsync", Kind::Bool),
+    ("dio", Kind::Bool),
+    ("cached", Kind::Bool),
     ("clients", Kind::Number(1, 64)),
     ("speed", Kind::Number(1, 1_000_000)),
+    ("block", Kind::Size(256 << 10, 16 << 20)),
+    ("pagepool", Kind::Size(16 << 20, 16 << 40)),
+    ("transport", Kind::Word(&["classic", "uring"])),
+];
+
+/// Names. `bytes` of each file that is made; `shared`: one directory for all workers. The cluster as for `perf`.
+pub(super) const METADATA: Known = &[
+    ("operation", Kind::Word(&["create", "stat", "list", "remove"])),
+    ("files", Kind::Number(1, 1_000_000)),
+    ("bytes", Kind::Size(0, 1 << 20)),
+    ("shared", Kind::Bool),
+    ("threads", Kind::Number(1, 1024)),
+    ("clients", Kind::Number(1, 64)),
+    ("speed", Kind::Number(1, 1_000_000)),
+    ("block", Kind::Size(256 << 10, 16 << 20)),
+    ("pagepool", Kind::Size(16 << 20, 16 << 40)),
+    ("transport", Kind::Word(&["classic", "uring"])),
 ];
 
 /// Writers. `speed` (Mbit/s): where no directory is named, mounts of a small cluster stand in.

@@ -43,6 +43,11 @@ fn bench(cell: &Cell, context: &Context<'_>, program: &Path, dir: &Path) -> Resu
     if let Some(mib) = cell.params.get("dma_mib") {
         bench.args(["--io-dma-mib", mib]);
     }
+    for (key, option) in [("coalesce_count", "--coalesce-count"), ("coalesce_us", "--coalesce-us")] {
+        cell.params.get(key).into_iter().for_each(|value| {
+            bench.args([option, value]);
+        });
+    }
     let limit = context.seconds.ceil() + 120.0;
     let text = Running::start(bench, "ropewalk", limit, context)?.output(context)?;
     // Filling came first.

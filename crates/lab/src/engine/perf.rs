@@ -13,7 +13,10 @@ use super::{
     context::{Context, EngineError},
     process::{Running, command},
 };
-use crate::cell::{Cell, Figures, Latency};
+use crate::{
+    cell::{Cell, Figures, Latency},
+    plan::Step,
+};
 
 /// From starting the processes to their common start.
 const LEAD: Duration = Duration::from_millis(700);
@@ -38,6 +41,18 @@ fn text<'a>(cell: &'a Cell, key: &str, default: &'a str) -> &'a str {
     cell.params.get(key).map_or(default, String::as_str)
 }
 
+fn yes(cell: &Cell, key: &str) -> bool {
+    text(cell, key, "false") == "true"
+}
+
+/// How many processes make the load of a cell: one for each client node.
+fn nodes(cell: &Cell) -> usize {
+    match cell.of {
+        Step::Nodes => cell.step as usize,
+        _ => text(cell, "clients", "1").parse().unwrap_or(1),
+    }
+}
+
 fn job(
     cell: &Cell,
     context: &Context<'_>,
@@ -52,7 +67,16 @@ fn job(
     let pattern = if operation == "create" { "seq" } else { text(cell, "pattern", "seq") };
     perf.args(["perf", operation, pattern]).arg(file(context, n));
     perf.args(["-r", text(cell, "record", "1m"), "-n", text(cell, "amount", "256m"), "--json"]);
-    perf.args(["--th", text(cell, "threads", "1")]);
+    match cell.of {
+        Step::Workers => perf.args(["--th", &cell.step.to_string()]),
+        _ => perf.args(["--th", text(cell, "threads", "1")]),
+    };
+    if yes(cell, "dio") {
+        perf.arg("--dio");
+    }
+    if yes(cell, "cached") {
+        perf.arg("--noinv");
+    }
     if operation == "mixrw" {
         perf.args(["--readratio", text(cell, "readratio", "70")]);
     }
@@ -71,9 +95,12 @@ pub fn prepare(cell: &Cell, context: &Context<'_>) -> Result<(), EngineError> {
         return Ok(());
     }
     let wanted = text(cell, "amount", "256m").parse::<base::ByteSize>().map_or(0, |size| size.0);
-    for n in 0..cell.step as usize {
+    for n in 0..nodes(cell) {
         if fs::metadata(file(context, n)).map(|m| m.len()).ok() != Some(wanted) {
             job(cell, context, "create", n, None)?.output(context)?;
+        }
+        if yes(cell, "cached") {
+            job(cell, context, "read", n, None)?.output(context)?;
         }
     }
     Ok(())
@@ -90,14 +117,13 @@ pub fn clean(context: &Context<'_>) {
     }
 }
 
-/// Runs one cell: as many processes as the step has client nodes.
+/// Runs one cell: as many processes as it has client nodes.
 pub fn run(cell: &Cell, context: &Context<'_>) -> Result<Figures, EngineError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let start = (now + LEAD).as_secs_f64();
     let operation = text(cell, "operation", "read");
-    let jobs: Vec<Running> = (0..cell.step as usize)
-        .map(|n| job(cell, context, operation, n, Some(start)))
-        .collect::<Result<_, _>>()?;
+    let jobs: Vec<Running> =
+        (0..nodes(cell)).map(|n| job(cell, context, operation, n, Some(start))).collect::<Result<_, _>>()?;
     context.load_begins(Instant::now() + LEAD);
     let mut sum = Figures::default();
     let mut longest = 0.0f64;

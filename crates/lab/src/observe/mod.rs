@@ -2,6 +2,7 @@
 //! and /sys are read four times a second; each value is the median of its values over the intervals, so that
 //! start and end of a load do not dilute it. Only reads; a counter that is not there is left out.
 
+mod processes;
 mod sample;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+pub use processes::ProcessUse;
 use sample::{Sample, read};
 pub use sample::{Who, allowed_cpus};
 
@@ -110,6 +112,10 @@ pub struct Usage {
     pub kernel_cpus: f64,
     /// CPUs' worth of work of other programs, as far as they lived through an interval.
     pub foreign_cpus: f64,
+    /// Interrupts a second of the whole machine.
+    pub interrupts: f64,
+    /// What Ropewalk's processes held at the end.
+    pub processes: Vec<ProcessUse>,
     /// The busiest threads of load generators, Ropewalk and the kernel.
     pub threads: Vec<ThreadUse>,
     /// Links that moved something.
@@ -183,7 +189,8 @@ impl Observer {
             // One interval at least, however short the load.
             samples.drain(..samples.len() - after.max(2).min(samples.len()));
         }
-        usage(&samples)
+        let served = samples.last().map(|sample| &sample.served);
+        Usage { processes: served.map(processes::read).unwrap_or_default(), ..usage(&samples) }
     }
 }
 
@@ -218,6 +225,7 @@ fn usage(samples: &[Sample]) -> Usage {
     let (mut busy, mut steal) = (Series::default(), Series::default());
     let mut by_who = Series::default();
     let mut threads = Series::default();
+    let mut interrupts = Vec::new();
     let (mut links, mut devices) = (Series::default(), Series::default());
     for (a, b) in &pairs {
         let seconds = (b.at - a.at).as_secs_f64().max(1e-3);
@@ -226,6 +234,7 @@ fn usage(samples: &[Sample]) -> Usage {
             busy.push(*cpu, now.busy.saturating_sub(before.busy) as f64 / 100.0 / seconds);
             steal.push(*cpu, now.steal.saturating_sub(before.steal) as f64 / 100.0 / seconds);
         }
+        interrupts.push(b.interrupts.saturating_sub(a.interrupts) as f64 / seconds);
         let mut sums = BTreeMap::<Who, f64>::new();
         for (id, now) in &b.threads {
             let before = a.threads.get(id).map_or(0, |t| t.run_ns);
@@ -294,6 +303,8 @@ fn usage(samples: &[Sample]) -> Usage {
         served_cpus: who(Who::Served),
         kernel_cpus: who(Who::Kernel),
         foreign_cpus: who(Who::Foreign),
+        interrupts: median(&interrupts),
+        processes: Vec::new(),
         threads,
         links: names.into_iter().map(link).filter(|l| l.rx + l.tx > QUIET).collect(),
         devices: disks.into_iter().map(device).filter(|d| d.bytes > QUIET || d.queue > 0.01).collect(),

@@ -44,6 +44,10 @@ pub struct Thread {
 pub struct Sample {
     pub at: Instant,
     pub cpus: BTreeMap<u32, CpuTicks>,
+    /// Of the whole machine since it started.
+    pub interrupts: u64,
+    /// Ropewalk's processes beside this one.
+    pub served: BTreeSet<i32>,
     /// By thread id.
     pub threads: BTreeMap<i32, Thread>,
     /// Bytes in and out.
@@ -54,13 +58,27 @@ pub struct Sample {
 
 /// Reads everything.
 pub fn read(groups: &BTreeSet<i32>) -> Sample {
-    let (threads, namespaces) = threads(groups);
+    let (threads, namespaces, served) = threads(groups);
     let mut links = BTreeMap::new();
     add_links("", Path::new("/proc/self/net/dev"), &mut links);
     for (name, pid) in namespaces {
         add_links(&format!("{name}/"), Path::new(&format!("/proc/{pid}/net/dev")), &mut links);
     }
-    Sample { at: Instant::now(), cpus: cpus(), threads, links, devices: devices() }
+    Sample {
+        at: Instant::now(),
+        cpus: cpus(),
+        interrupts: interrupts(),
+        served,
+        threads,
+        links,
+        devices: devices(),
+    }
+}
+
+fn interrupts() -> u64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("intr "));
+    line.and_then(|line| line.split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
 fn cpus() -> BTreeMap<u32, CpuTicks> {
@@ -71,9 +89,12 @@ fn cpus() -> BTreeMap<u32, CpuTicks> {
     cpu_ticks::read().1.into_iter().map(|(cpu, ticks)| (cpu, used(ticks))).collect()
 }
 
-/// Threads by id, and one process of the load or of Ropewalk in each network namespace that is not ours.
-fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i32>) {
-    let (mut threads, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
+/// Threads by id; one process of the load or of Ropewalk in each network namespace that is not ours; Ropewalk's
+/// processes that serve.
+type Seen = (BTreeMap<i32, Thread>, BTreeMap<String, i32>, BTreeSet<i32>);
+
+fn threads(groups: &BTreeSet<i32>) -> Seen {
+    let (mut threads, mut namespaces, mut served) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let own = std::process::id() as i32;
     let home = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
     let all: BTreeMap<i32, Stat> = numbers(Path::new("/proc"))
@@ -89,6 +110,9 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
             () if stat.name == own_name || stat.name == "ropewalk" => Who::Served,
             () => Who::Foreign,
         };
+        if who == Who::Served && pid != own {
+            served.insert(pid);
+        }
         if matches!(who, Who::Load | Who::Served)
             && let Ok(ns) = fs::metadata(format!("/proc/{pid}/ns/net"))
             && ns.ino() != home
@@ -113,7 +137,7 @@ fn threads(groups: &BTreeSet<i32>) -> (BTreeMap<i32, Thread>, BTreeMap<String, i
             threads.insert(tid, Thread { name: full, who, run_ns: run_ns(&dir) });
         }
     }
-    (threads, namespaces)
+    (threads, namespaces, served)
 }
 
 /// Whether a process belongs to a group that makes load, or descends from its first process: fio's jobs begin

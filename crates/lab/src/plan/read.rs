@@ -6,7 +6,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{CeilingFrom, Figure, Params, Plan, PlanTargets, Reference, Series, Step, Steps, product};
+use super::{CeilingFrom, Figure, Params, Pick, Plan, PlanTargets, Reference, Series, Step, Steps, product};
 use crate::engine::EngineKind;
 
 /// Cells of one series that a plan may ask for; more is a mistake in a matrix.
@@ -74,6 +74,7 @@ struct PlanFile {
     steps: Spanned<Steps>,
     seconds: Spanned<f64>,
     repeats: Option<Spanned<u32>>,
+    pick: Option<Spanned<Pick>>,
     #[serde(default)]
     targets: PlanTargets,
     series: Spanned<Vec<SeriesFile>>,
@@ -187,6 +188,16 @@ impl Reader<'_> {
         if let Some((key, values)) = matrix.or(each) {
             return self.fail(values.span(), format!("the short form changes {key}, which no series has"));
         }
+        if let Some(pick) = &file.pick {
+            let one = pick.get_ref();
+            let keys = [Some(&one.key), one.rule.as_ref().map(|rule| &rule.of)];
+            let missing =
+                keys.into_iter().flatten().find(|key| !all.iter().any(|s| s.each.contains_key(*key)));
+            if let Some(key) = missing {
+                return self.fail(pick.span(), format!("no series has {key} in `each`"));
+            }
+        }
+        let pick = file.pick.map(Spanned::into_inner);
         let at = file.series.span();
         let mut series = Vec::new();
         let mut ceilings = Vec::new();
@@ -229,6 +240,7 @@ impl Reader<'_> {
             steps: steps.into_inner(),
             seconds: short(file.seconds, file.short.seconds),
             repeats,
+            pick,
             targets: file.targets,
             series,
             reference,

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::numbers::show;
+use super::{
+    choices::{Gave, choices},
+    numbers::show,
+};
 use crate::{
     calibrate::Machine,
     cell::Record,
@@ -13,6 +16,9 @@ use crate::{
     verdict::{self, Verdict},
     workload::{self, Summary},
 };
+
+/// Links and disks that together move less than this part of the payload had no part in it.
+const CACHED: f64 = 0.01;
 
 /// A run, held against what its parts promise.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -30,6 +36,9 @@ pub struct PlanReport {
     pub planned: PlannedRun,
     /// Each series that has points.
     pub series: Vec<SeriesReport>,
+    /// What the values of the picked parameter gave.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
     /// What was not measured, and why.
     pub missing: Vec<String>,
 }
@@ -105,7 +114,9 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
             missing.extend(record.error.as_ref().map(|error| format!("{}: {error}", record.id)));
         }
         if analysis.points.is_empty() {
-            missing.push(format!("{}: not measured: no target for it, or the run was stopped", one.name));
+            let why = one.absent(run.environment.numa_nodes);
+            let why = why.unwrap_or("no target for it, or the run was stopped");
+            missing.push(format!("{}: not measured: {why}", one.name));
             continue;
         }
         let of_series: Vec<Record> = own.iter().filter(|r| r.cell.series == one.name).cloned().collect();
@@ -119,13 +130,35 @@ fn plan(planned: &PlannedRun, run: &Run, records: &[Record]) -> PlanReport {
         );
         let wanted: Vec<&String> = analysis.points.iter().map(|point| &point.record).collect();
         let last = analysis.points.last().and_then(|p| of_series.iter().find(|r| r.id == p.record));
-        let cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
+        let mut cross_check = last.map(|r| cross_check(r, planned.plan.seconds)).unwrap_or_default();
+        cross_check.extend(last.and_then(|r| effort(r, one.figure)));
         let records: Vec<Record> = of_series.into_iter().filter(|r| wanted.contains(&&r.id)).collect();
         let jobs = jobs(&records, &run.machine);
         let verdict = evidence.as_ref().map(verdict::judge);
         series.push(SeriesReport { series: one.clone(), analysis, verdict, cross_check, jobs, records });
     }
-    PlanReport { planned: planned.clone(), series, missing }
+    let best = |one: &SeriesReport| one.analysis.points.iter().map(|p| p.measured).fold(0.0, f64::max);
+    let gave = series
+        .iter()
+        .map(|one| Gave { series: &one.series, best: best(one), noise: one.analysis.noise })
+        .collect();
+    let choices = choices(&planned.plan, gave);
+    PlanReport { planned: planned.clone(), series, choices, missing }
+}
+
+/// What the load took of the machine: operations for each percent of a CPU, and interrupts.
+fn effort(record: &Record, figure: Figure) -> Option<String> {
+    let figures = record.figures.as_ref().filter(|f| figure == Figure::Operations && f.operations > 0.0)?;
+    let usage = &record.usage;
+    let percents = (usage.busy_cpus() - usage.foreign_cpus) * 100.0;
+    (percents >= 1.0 && usage.interrupts > 0.0).then(|| {
+        format!(
+            "{} for each percent of a CPU, {} interrupts, {:.2} for each operation",
+            show(figure, figures.operations / percents),
+            show(figure, usage.interrupts),
+            usage.interrupts / figures.operations
+        )
+    })
 }
 
 /// What links and disks moved for the payload of a cell. Less than the payload on all of them means that caches
@@ -165,6 +198,17 @@ fn cross_check(record: &Record, seconds: f64) -> Vec<String> {
     if links.len() > shown {
         let (more, least) = (links.len() - shown, links.last().map_or(0.0, |link| link.1));
         lines.push(format!("{more} more links moved less, the least {}", show(Figure::Bytes, least)));
+    }
+    // That nothing but memory gave it is proven by what all that was watched moved together, or not at all.
+    let cached = record.cell.params.get("cached").is_some_and(|value| value == "true");
+    if cached && record.usage.intervals > 0 {
+        let links: f64 = record.usage.links.iter().map(|link| link.tx).sum();
+        let disks: f64 = record.usage.devices.iter().map(|device| device.bytes).sum();
+        let part = (links + disks) / payload;
+        let all = if part < CACHED { "all of it came from memory" } else { "NOT all of it came from memory" };
+        lines
+            .insert(0, format!("{all}: links and disks together moved {:.1} % of the payload", part * 100.0));
+        return lines;
     }
     if lines.is_empty() && record.usage.intervals > 0 {
         let payload = show(Figure::Bytes, payload);

@@ -1,6 +1,9 @@
 //! A job's log in the shape of FULLSTIMER: what an analyst's own tools read.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
 use super::{build::Report, words::date};
 use crate::workload::{Job, Outcome};
@@ -25,12 +28,15 @@ pub fn logs(report: &Report) -> Vec<(PathBuf, String)> {
         let ends = jobs.clone().map(|job| job.started_s + job.used.real_s).fold(0.0, f64::max);
         // Preparation came before the load.
         let began_ms = record.started_ms + ((record.wall_seconds - ends).max(0.0) * 1000.0) as u64;
-        let dir = format!("{}-{}", record.cell.series.replace(' ', "-"), record.cell.step);
-        logs.extend(
-            jobs.map(|job| {
-                (PathBuf::from(&dir).join(format!("{}.log", job.name())), fullstimer(job, began_ms))
-            }),
-        );
+        // Plans, series, steps and repeats are kept apart.
+        let cell = &record.cell;
+        let dir = Path::new(&cell.plan).join(format!(
+            "{}-{}-{}",
+            cell.series.replace(' ', "-"),
+            cell.step,
+            cell.repeat
+        ));
+        logs.extend(jobs.map(|job| (dir.join(format!("{}.log", job.name())), fullstimer(job, began_ms))));
     }
     logs
 }

@@ -9,8 +9,9 @@ use super::{
     heat::heat_map,
     jobs,
     numbers::{percent, show},
+    sentence::sentence,
     table::table,
-    words::{date, escape, limit_name},
+    words::{date, escape, fit, limit_name},
 };
 use crate::{
     engine::EngineKind,
@@ -52,8 +53,13 @@ fn confidence_name(confidence: Confidence) -> &'static str {
 }
 
 fn summary(page: &mut String, report: &Report) {
+    page.push_str("<section>\n<h2>What was found</h2>\n<ul class=\"found\">\n");
+    for plan in &report.plans {
+        let name = escape(&plan.planned.plan.name);
+        let _ = writeln!(page, "<li><a href=\"#{name}\">{name}</a>: {}.</li>", escape(&sentence(plan)));
+    }
     page.push_str(
-        "<section>\n<h2>What was found</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>plan</th><th>series</th>\
+        "</ul>\n<div class=\"wide\"><table>\n<thead><tr><th>plan</th><th>series</th>\
          <th class=\"n\">best</th><th class=\"n\">efficiency at the end</th><th>limit</th></tr></thead>\n<tbody>\n",
     );
     for plan in &report.plans {
@@ -89,6 +95,13 @@ fn plan(page: &mut String, report: &PlanReport) {
         lasts(plan),
         escape(&plan.source)
     );
+    if !report.choices.is_empty() {
+        page.push_str("<ul class=\"choices\">\n");
+        for line in &report.choices {
+            let _ = writeln!(page, "<li>{}</li>", escape(line));
+        }
+        page.push_str("</ul>\n");
+    }
     page.push_str("<div class=\"series\">\n");
     for series in &report.series {
         self::series(page, report, series);
@@ -131,6 +144,9 @@ fn lasts(plan: &Plan) -> String {
     if all(EngineKind::Analytics) {
         return format!("Each cell lasts until all jobs have ended; a job may take {} s", plan.seconds);
     }
+    if all(EngineKind::Metadata) {
+        return format!("Each cell lasts {} s at most, or until all names are made or removed", plan.seconds);
+    }
     match all(EngineKind::Perf) {
         true => "Each cell lasts until all clients have moved their amount".into(),
         false => format!("Each cell lasts {} s", plan.seconds),
@@ -159,6 +175,9 @@ fn series(page: &mut String, plan: &PlanReport, report: &SeriesReport) {
     page.push_str("</div></div>\n");
     page.push_str(&table(plan, report));
     page.push_str(&jobs::html(report));
+    if let Some(line) = fit(step, report) {
+        let _ = writeln!(page, "<p class=\"muted\">Steps: {}.</p>", escape(&line));
+    }
     bounds(page, report);
     if !report.cross_check.is_empty() {
         let _ =
@@ -237,6 +256,7 @@ fn environment_table(page: &mut String, report: &Report) {
     row("CPU", &format!("{} x {}", e.cpus, e.cpu));
     row("CPUs allowed", &e.cpus_allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     row("a thread that never waits gets", &format!("{} of a CPU", percent(machine.cpu_full)));
+    row("NUMA nodes", &e.numa_nodes.to_string());
     row("memory", &base::units::human_size(e.memory));
     row("memory copied by all CPUs", &show(crate::plan::Figure::Bytes, machine.memory_copy));
     row("load before the run", &e.load.to_string());

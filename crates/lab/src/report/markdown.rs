@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::{
     build::Report,
     numbers::{percent, short, show},
-    words::{date, limit_name},
+    sentence::sentence,
+    words::{date, fit, limit_name},
 };
 
 /// The report.
@@ -23,6 +24,7 @@ pub fn markdown(report: &Report) -> String {
     for plan in &report.plans {
         let of = plan.planned.plan.step;
         let _ = writeln!(text, "\n## {}\n\n{}", plan.planned.plan.name, plan.planned.plan.title);
+        let _ = writeln!(text, "\n{}.", sentence(plan));
         for series in &plan.series {
             let figure = series.series.figure;
             let _ = writeln!(text, "\n### {}\n", series.series.name);
@@ -40,6 +42,9 @@ pub fn markdown(report: &Report) -> String {
             }
             series.cross_check.iter().for_each(|line| {
                 let _ = writeln!(text, "- cross-check: {line}");
+            });
+            fit(of, series).into_iter().for_each(|line| {
+                let _ = writeln!(text, "- {line}");
             });
             let _ = writeln!(
                 text,
@@ -61,6 +66,9 @@ pub fn markdown(report: &Report) -> String {
                 );
             }
             text.push_str(&super::jobs::markdown(series));
+        }
+        for line in &plan.choices {
+            let _ = writeln!(text, "\n- {line}");
         }
         for one in &plan.planned.plan.reference {
             let value = one.value.map_or(String::new(), |value| format!("{}, ", short(value).trim_end()));

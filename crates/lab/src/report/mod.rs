@@ -3,6 +3,7 @@
 
 mod build;
 mod chart;
+mod choices;
 mod csv;
 mod fullstimer;
 mod heat;
@@ -10,6 +11,7 @@ mod html;
 mod jobs;
 mod markdown;
 mod numbers;
+mod sentence;
 mod table;
 mod words;
 
@@ -20,4 +22,5 @@ pub use html::{STYLE, html};
 pub use jobs::sentences;
 pub use markdown::markdown;
 pub use numbers::{show, unit};
+pub use sentence::sentence;
 pub use words::{date, escape};

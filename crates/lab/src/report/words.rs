@@ -1,6 +1,7 @@
 //! Words that several forms of the report share.
 
-use crate::verdict::Limit;
+use super::{build::SeriesReport, numbers::show};
+use crate::{plan::Step, verdict::Limit};
 
 /// Text in HTML.
 pub fn escape(text: &str) -> String {
@@ -11,6 +12,11 @@ pub fn escape(text: &str) -> String {
 pub fn date(ms: u64) -> String {
     let text = base::when::date_time(ms / 1000);
     format!("{} UTC", &text[..text.len() - ":00Z".len()])
+}
+
+/// What each more part of a load adds, as far as a straight line says it.
+pub fn fit(of: Step, series: &SeriesReport) -> Option<String> {
+    Some(series.analysis.fit?.words(of, series.series.figure, &show))
 }
 
 /// A limit in a word or two.
@@ -27,6 +33,7 @@ pub fn limit_name(limit: Limit) -> &'static str {
         Limit::HashPolicy => "hash policy",
         Limit::Queue => "queue",
         Limit::Memory => "memory",
+        Limit::Drift => "drift",
         Limit::NotKnown => "not known",
     }
 }

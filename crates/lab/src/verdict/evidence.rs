@@ -1,6 +1,6 @@
 //! What a verdict rests on, gathered from the records of a series.
 
-use super::FOREIGN;
+use super::{Drift, FOREIGN, drift};
 use crate::{
     calibrate::Machine,
     cell::Record,
@@ -77,6 +77,8 @@ pub struct Evidence {
     pub one_queue: Option<String>,
     /// The name and height of the lowest bound, by the measured value.
     pub bound: (String, f64),
+    /// How a steady load went on; for periods.
+    pub drift: Option<Drift>,
     /// Intervals in which was looked.
     pub intervals: u32,
 }
@@ -85,6 +87,15 @@ impl Evidence {
     /// From which part of its full height something counts as full.
     pub(super) fn full(&self) -> f64 {
         1.0 - (2.0 * self.noise).clamp(0.1, 0.3)
+    }
+    /// Part of the CPUs that other programs and the host took, and what the host took.
+    pub(super) fn others(&self) -> (f64, f64) {
+        let stolen = self.allowed().map(|cpu| cpu.steal).sum::<f64>();
+        ((self.foreign_cpus + stolen) / self.allowed().count().max(1) as f64, stolen)
+    }
+    /// Whether others took so much, or so little was seen, that no verdict is sure.
+    pub(super) fn doubtful(&self) -> bool {
+        self.others().0 > FOREIGN || self.intervals < 2
     }
     pub(super) fn allowed(&self) -> impl Iterator<Item = &CpuUse> {
         self.cpus.iter().filter(|cpu| cpu.allowed)
@@ -174,6 +185,7 @@ pub fn evidence(
         queue_disks: disks_asked,
         one_queue: record.figures.as_ref().and_then(|figures| figures.one_queue.clone()),
         bound: (point.expected.layer.clone(), point.expected.value / point.measured.max(f64::MIN_POSITIVE)),
+        drift: (of == Step::Periods).then(|| drift::drift(analysis, records)).flatten(),
         intervals: usage.intervals,
     })
 }

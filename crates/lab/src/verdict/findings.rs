@@ -1,6 +1,9 @@
 //! What each kind of limit looks like. Each function names its limit if the evidence shows it.
 
-use super::{Evidence, FOREIGN, Finding, Limit, PartEvidence, SLOW, SharedEvidence, describe, percent, rate};
+use super::{
+    Evidence, FOREIGN, Finding, Limit, PartEvidence, SLOW, SharedEvidence, describe, drift::PERIODS_MIN,
+    percent, rate,
+};
 use crate::{
     observe::{CpuUse, Who},
     plan::Step,
@@ -169,6 +172,27 @@ pub(super) fn shared(e: &Evidence, full: f64) -> Option<Finding> {
         rate(link.got)
     );
     Some((Limit::Link, vec![link.name], text))
+}
+
+/// A steady load: whether it stays as it was.
+pub(super) fn drifting(e: &Evidence) -> Finding {
+    let Some(drift) = &e.drift else {
+        let text = format!("not known: {} only; a drift shows from {PERIODS_MIN} on", describe(e));
+        return (Limit::NotKnown, Vec::new(), text);
+    };
+    let said = drift.said();
+    if drift.falls(e.noise) {
+        return (Limit::Drift, vec!["rate".into()], format!("drift: {said}; the load itself did not change"));
+    }
+    if !drift.grown.is_empty() {
+        let text = format!("drift: {} at the end of {} periods", drift.grown.join("; "), drift.periods);
+        return (Limit::Drift, drift.grown.clone(), text);
+    }
+    if drift.slower(e.noise) {
+        return (Limit::Drift, vec!["latency".into()], format!("drift: {said}"));
+    }
+    let text = format!("none: {said}, within the noise of {}, and no process grew", percent(e.noise));
+    (Limit::None, Vec::new(), text)
 }
 
 /// One client node that has nothing to be held against.

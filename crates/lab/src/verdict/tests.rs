@@ -37,6 +37,7 @@ fn idle(of: Step, efficiency: f64) -> Evidence {
         queue_disks: 0,
         one_queue: None,
         bound: (of.layer().into(), 1.0),
+        drift: None,
         intervals: 8,
     }
 }
@@ -173,4 +174,30 @@ fn one_disk_stays_on_one_queue() {
     assert_eq!(limit(&several), Limit::NotKnown);
     let verdict = judge(&Evidence { one_queue: Some("2 queues need more memory".into()), ..several });
     assert_eq!((verdict.limit, verdict.names), (Limit::Queue, vec!["registered memory".to_owned()]));
+}
+
+#[test]
+fn a_steady_load_drifts_or_does_not() {
+    let of = |rate, latency, grown: &[&str]| Drift {
+        periods: 8,
+        rate,
+        latency,
+        grown: grown.iter().map(|s| (*s).to_owned()).collect(),
+        held: Vec::new(),
+    };
+    let judged = |drift| judge(&Evidence { drift, ..idle(Step::Periods, 1.0) });
+    for (drift, wanted) in [
+        (of(-0.3, Some(0.1), &[]), Limit::Drift),
+        (of(-0.02, Some(0.5), &[]), Limit::Drift),
+        (of(0.0, None, &["ropewalk serve 7"]), Limit::Drift),
+        (of(-0.02, Some(0.1), &[]), Limit::None),
+        (of(0.3, Some(-0.3), &[]), Limit::None),
+    ] {
+        let verdict = judged(Some(drift.clone()));
+        assert_eq!(verdict.limit, wanted, "{drift:?}: {}", verdict.text);
+    }
+    assert_eq!(judged(None).limit, Limit::NotKnown);
+    // Beside others nothing is sure.
+    let e = Evidence { drift: Some(of(-0.3, None, &[])), foreign_cpus: 1.0, ..idle(Step::Periods, 1.0) };
+    assert_eq!(judge(&e).confidence, Confidence::Low);
 }

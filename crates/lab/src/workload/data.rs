@@ -14,6 +14,7 @@ use thiserror::Error;
 use wire::crc::crc32c;
 
 use super::catalogue::Input;
+use crate::draw::Draw;
 
 /// Version of the manifest, and of how the bytes come from the seed.
 const FORMAT: u32 = 1;
@@ -111,29 +112,12 @@ fn there(dir: &Path, inputs: &[&Input], seed: u64, scale: f64) -> Option<Manifes
     (same && inputs.iter().all(has)).then_some(found)
 }
 
-/// Steele, Lea and Flood's SplitMix64: equal everywhere, and any state begins a good sequence.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// From -1 to 1.
-    fn number(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-    }
-}
-
 /// Fills a file; `None` if the run was stopped.
 fn fill(path: &Path, input: &Input, bytes: u64, seed: u64, stop: &AtomicBool) -> io::Result<Option<u32>> {
     let mut file = File::create(path)?;
     let (row, rows) = (input.row(), bytes / input.row());
     let name = crc32c(input.name.as_bytes());
-    let mut draw = Draw(seed ^ (u64::from(name) << 32));
+    let mut draw = Draw::new(seed ^ (u64::from(name) << 32));
     let (mut piece, mut crcs) = (Vec::new(), Vec::new());
     let each = (PIECE / row).max(1);
     for first in (0..rows).step_by(each as usize) {

@@ -52,6 +52,7 @@ fn measure(dir: &Path, args: &PdiskBench) -> Result<(Vec<bench::Row>, Option<Str
     };
     options.io.num_io_queues = args.queues.unwrap_or(options.io.num_io_queues);
     options.io.io_dma_mib = args.io_dma_mib.unwrap_or(options.io.io_dma_mib);
+    (options.io.io_coalesce_count, options.io.io_coalesce_us) = (args.coalesce_count, args.coalesce_us);
     let mut bench = bench::Bench::start(options)?;
     let depth = args.depth;
     let loads = match args.load.as_deref() {

@@ -1,0 +1,64 @@
+//! A plan in one sentence: what the limit is, how far it is from the expected maximum, what to change.
+
+use super::{build::PlanReport, numbers::percent, words::limit_name};
+use crate::verdict::{Confidence, Limit};
+
+/// What to change where that is the limit.
+fn change(limit: Limit) -> &'static str {
+    match limit {
+        Limit::None => "nothing needs to be changed; more of them would show where it ends",
+        Limit::Cpu => "more or faster CPUs, or less work for each byte",
+        Limit::PinnedCpu => "let the load use the other CPUs as well (taskset, cpuset)",
+        Limit::LoadThread => "more threads or processes that make load",
+        Limit::Clients => "more clients, connections or writers",
+        Limit::SlowDevice => "look at the slow part, and replace it or leave it out",
+        Limit::Device => "spread the parts over more disks",
+        Limit::Link => "a faster link, or more of them",
+        Limit::HashPolicy => "a hash policy that looks at ports (layer3+4), or connections that are placed",
+        Limit::Queue => "more disks for the queues, or more registered memory where that is named",
+        Limit::Memory => "fewer copies of each byte, or memory with more channels",
+        Limit::Drift => "find what grows or slows down before it is trusted for longer",
+        Limit::NotKnown => "measure again on a quiet machine, with one thing changed (`lab compare`)",
+    }
+}
+
+/// The sentence. It speaks of what most of the series show, and of the surest of them.
+pub fn sentence(report: &PlanReport) -> String {
+    let mut limits: Vec<(Limit, Confidence, f64)> = Vec::new();
+    for series in &report.series {
+        let Some(verdict) = &series.verdict else { continue };
+        let judged = series.analysis.points.iter().find(|point| point.step == verdict.step);
+        let Some(point) = judged.or(series.analysis.points.last()) else { continue };
+        let part = point.measured / point.expected.value.max(f64::MIN_POSITIVE);
+        limits.push((verdict.limit, verdict.confidence, part));
+    }
+    let count = |limit: Limit| limits.iter().filter(|one| one.0 == limit).count();
+    let sure = |limit: Limit| limits.iter().filter(|one| one.0 == limit).map(|one| one.1).max();
+    let Some(&(limit, ..)) = limits.iter().max_by_key(|one| (count(one.0), sure(one.0))) else {
+        let why = report.missing.first().map_or("it has no series with a target", String::as_str);
+        return format!("nothing was measured: {why}");
+    };
+    let parts = || limits.iter().filter(|one| one.0 == limit).map(|one| one.2);
+    let (low, high) = (parts().fold(f64::MAX, f64::min), parts().fold(0.0, f64::max));
+    let reached = match percent(low) == percent(high) {
+        true => percent(low),
+        false => format!("{} to {}", percent(low), percent(high)),
+    };
+    let among = match limits.len() {
+        1 => String::new(),
+        all => format!(" in {} of {all} series", count(limit)),
+    };
+    let what = match limit {
+        Limit::None => "no limit was found".to_owned(),
+        Limit::NotKnown => "the limit is not known".to_owned(),
+        other => format!("the limit is: {}", limit_name(other)),
+    };
+    let doubt = match sure(limit) {
+        Some(Confidence::Low) if limit != Limit::NotKnown => ", with low confidence",
+        _ => "",
+    };
+    format!(
+        "{what}{among}{doubt}; it reaches {reached} of the expected maximum; to change: {}",
+        change(limit)
+    )
+}

@@ -1,0 +1,169 @@
+//! The bottlenecks that can be staged, and each plan without its bottleneck. Place and degree are drawn.
+
+use std::{fs, path::Path};
+
+use super::{
+    disks::Disks,
+    error::{SelfTestError, failed},
+};
+use crate::{draw::Draw, verdict::Limit};
+
+/// What is staged, ready to be run.
+#[derive(Default)]
+pub struct Staged {
+    /// Words before the program.
+    pub under: Vec<String>,
+    /// The plan.
+    pub plan: String,
+    /// Options of `lab run`.
+    pub options: Vec<String>,
+    /// What the verdict must name; empty where the limit has no place.
+    pub place: String,
+    /// Devices that it needs while it runs.
+    pub disks: Option<Disks>,
+}
+
+/// Something staged, or why it cannot be staged here.
+type Outcome = Result<Result<Staged, String>, SelfTestError>;
+
+/// One bottleneck.
+pub struct Staging {
+    /// Its name.
+    pub name: &'static str,
+    /// What the verdict must be with it.
+    pub limit: Limit,
+    /// What it must be without; where none is named, anything else.
+    pub without: Option<Limit>,
+    /// Makes it, with or without its bottleneck, in a directory of its own.
+    pub stage: fn(&mut Draw, bool, &Path) -> Outcome,
+}
+
+/// The names of all.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|one| one.name)
+}
+
+/// All.
+pub const ALL: &[Staging] = &[
+    Staging { name: "throttled link", limit: Limit::Link, without: None, stage: throttled_link },
+    Staging { name: "slow device", limit: Limit::SlowDevice, without: Some(Limit::None), stage: slow_device },
+    Staging { name: "pinned CPU", limit: Limit::PinnedCpu, without: None, stage: pinned_cpu },
+    Staging { name: "few clients", limit: Limit::Clients, without: None, stage: few_clients },
+    Staging {
+        name: "bad hash policy",
+        limit: Limit::HashPolicy,
+        without: Some(Limit::Link),
+        stage: hash_policy,
+    },
+    Staging { name: "small registered memory", limit: Limit::Queue, without: None, stage: small_memory },
+    Staging { name: "one busy disk on many queues", limit: Limit::Queue, without: None, stage: busy_disk },
+];
+
+fn head(step: &str, steps: &str) -> String {
+    format!("name = 'staged'\ntitle = 'staged'\nstep = '{step}'\nsteps = {steps}\nseconds = 1.5\n")
+}
+
+fn series(engine: &str, figure: &str, set: &str) -> String {
+    format!("[[series]]\nname = 's'\nengine = '{engine}'\nfigure = '{figure}'\nset = {{ {set} }}\n")
+}
+
+/// Random reads of one device to three.
+fn devices(set: &str) -> String {
+    head("devices", "[1, 2, 3]") + &series("fio", "operations", &format!("rw = 'randread', bs = '4k', {set}"))
+}
+
+fn throttled_link(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
+    // Faster than any CPU here where nothing throttles it.
+    let speed = if with { 60 + draw.below(200) } else { 100_000 };
+    let set = format!("links = 1, policy = 1, speed = {speed}");
+    let plan = head("connections", "[1, 2, 4]") + &series("iperf3", "bytes", &set);
+    Ok(Ok(Staged { plan, place: "l1".into(), ..Staged::default() }))
+}
+
+fn hash_policy(draw: &mut Draw, with: bool, _: &Path) -> Outcome {
+    let speed = 60 + draw.below(200);
+    // Sixteen connections over two links by ports: all on one in 1 of 32768 runs.
+    let (policy, steps) = if with { (0, "[1, 2, 4, 8]") } else { (1, "[1, 16]") };
+    let set = format!("links = 2, policy = {policy}, speed = {speed}");
+    let plan = head("connections", steps) + &series("iperf3", "bytes", &set);
+    Ok(Ok(Staged { plan, place: "/l".into(), ..Staged::default() }))
+}
+
+fn slow_device(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let rate = 400 + draw.below(500);
+    let (slow, times) = (draw.below(3) as usize, 3 + draw.below(3));
+    let mut rates = [rate; 3];
+    if with {
+        rates[slow] = rate / times;
+    }
+    Ok(Disks::new(dir, &rates)?.map(|disks| Staged {
+        under: disks.under(),
+        plan: devices("ioengine = 'libaio', iodepth = 8"),
+        options: disks.options(),
+        place: disks.devices[slow].clone(),
+        disks: Some(disks),
+    }))
+}
+
+fn pinned_cpu(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    if cpus < 2 {
+        return Ok(Err("there is one CPU only".into()));
+    }
+    let cpu = draw.below(cpus);
+    let mut options = Vec::new();
+    for n in 0..3 {
+        let file = dir.join(format!("file{n}"));
+        fs::write(&file, vec![7; 8 << 20]).map_err(failed(format!("write {}", file.display())))?;
+        options.extend(["--device".to_owned(), file.display().to_string()]);
+    }
+    let under = ["taskset", "-c", &cpu.to_string()].map(str::to_owned).to_vec();
+    Ok(Ok(Staged {
+        under: if with { under } else { Vec::new() },
+        plan: devices("ioengine = 'psync', direct = false"),
+        options,
+        place: format!("CPU {cpu}"),
+        disks: None,
+    }))
+}
+
+fn few_clients(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let rate = 100 + draw.below(200);
+    // Each client asks for so much; the device has room for fifty of them, or for one and a half.
+    let room = if with { rate * 50 } else { rate * 3 / 2 };
+    let set = format!("rw = 'randread', bs = '4k', ioengine = 'psync', rate_iops = {rate}");
+    Ok(Disks::new(dir, &[room])?.map(|disks| Staged {
+        under: disks.under(),
+        plan: head("nodes", "[1, 2, 4]") + &series("fio", "operations", &set),
+        options: disks.options(),
+        place: String::new(),
+        disks: Some(disks),
+    }))
+}
+
+/// Random reads through the strip store on the disk below the directory, which is throttled.
+fn queues(draw: &mut Draw, dir: &Path, set: &str, place: &str) -> Outcome {
+    let disks = match Disks::none()? {
+        Ok(disks) => disks,
+        Err(why) => return Ok(Err(why)),
+    };
+    disks.throttle_below(dir, 200 + draw.below(300))?;
+    let set = format!("load = 'random-read', size = '64m', depth = 16, {set}");
+    Ok(Ok(Staged {
+        under: disks.under(),
+        plan: head("queues", "[1, 2, 4]") + &series("pdisk", "operations", &set),
+        place: place.into(),
+        disks: Some(disks),
+        ..Staged::default()
+    }))
+}
+
+fn busy_disk(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let disks = if with { 1 } else { 4 };
+    queues(draw, dir, &format!("disks = {disks}, dma_mib = 256"), "the disk's queue")
+}
+
+fn small_memory(draw: &mut Draw, with: bool, dir: &Path) -> Outcome {
+    let mib = if with { 8 } else { 256 };
+    queues(draw, dir, &format!("disks = 4, dma_mib = {mib}"), "registered memory")
+}
