@@ -355,3 +355,68 @@ fn a_journal_of_somebody_else_is_an_error() {
     assert!(error.contains("another"), "{error}");
     drop(held);
 }
+
+/// The MTU of a fast port lasts by what manages the port: it is ours alone, and is gone after the revert.
+#[test]
+fn what_lasts_is_left_to_who_manages_the_interface() {
+    let networkd = "etc/systemd/network/10-e.network.d/90-ropewalk-advise.conf";
+    let dispatcher = "etc/NetworkManager/dispatcher.d/90-ropewalk-advise";
+    let udev = "etc/udev/rules.d/90-ropewalk-advise.rules";
+    for (state, text, ours, holds) in [
+        (
+            "run/systemd/netif/links/7",
+            "NETWORK_FILE=/etc/systemd/network/10-e.network\n",
+            networkd,
+            "[Link]\n# nic-mtu-small (was: 1500)\nMTUBytes=9000\n",
+        ),
+        (
+            "run/NetworkManager/devices/7",
+            "[device]\nconnection-uuid=1-2\n",
+            dispatcher,
+            "[ \"$2\" = up ] || exit 0\n# nic-mtu-small (was: 1500)\n[ \"$1\" = e ] && echo 9000 > /sys/class/net/e/mtu\n",
+        ),
+        ("run/nothing", "", udev, "KERNEL==\"e\", ATTR{mtu}=\"9000\"\n"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (path, content) in [
+            ("sys/class/net/e/ifindex", "7\n"),
+            ("sys/class/net/e/mtu", "1500\n"),
+            ("sys/class/net/e/operstate", "up\n"),
+            ("sys/class/net/e/speed", "100000\n"),
+            ("sys/class/net/e/device/numa_node", "-1\n"),
+            ("etc/systemd/network/10-e.network", "[Match]\nName=e\n"),
+            (state, text),
+        ] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let before = all_files(root);
+        let found = findings(host_facts(&Tree::below(root)));
+        let small: Vec<&Finding> = found.iter().filter(|f| f.rule == "nic-mtu-small").collect();
+        assert!(small[0].permanent.as_ref().unwrap().starts_with(&format!("/{ours}: ")), "{small:?}");
+        assert!(small[0].disruptive && apply::may_cut(&apply::plan(root, &small).unwrap()));
+        apply::apply(root, &small, None).unwrap();
+        assert_eq!(read(root, "sys/class/net/e/mtu"), "9000");
+        let text = fs::read_to_string(root.join(ours)).unwrap();
+        assert!(text.ends_with(holds), "{text}");
+        if ours == dispatcher {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(fs::metadata(root.join(ours)).unwrap().permissions().mode() & 0o777, 0o755);
+            assert!(text.starts_with("#!/bin/sh\n"));
+        }
+        // Who manages the interface may change; then our line moves with it.
+        fs::remove_file(root.join(state)).unwrap();
+        apply::revert(root, &["nothing".to_owned()]).unwrap();
+        assert!(root.join(udev).exists() && (ours == udev || !root.join(ours).exists()));
+        fs::write(root.join(state), text_of(state, &before)).unwrap();
+        assert_eq!(apply::revert(root, &[]).unwrap().len(), 1);
+        assert_eq!(all_files(root), before);
+        assert!(!root.join("etc/systemd/network/10-e.network.d").exists());
+    }
+}
+
+fn text_of(name: &str, files: &[(PathBuf, String)]) -> String {
+    files.iter().find(|(path, _)| path.ends_with(name)).unwrap().1.clone()
+}

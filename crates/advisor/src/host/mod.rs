@@ -6,6 +6,7 @@ mod commands;
 mod counters;
 mod cpu;
 mod log;
+mod manager;
 mod memory;
 mod net;
 pub(crate) mod pcie;
@@ -15,6 +16,7 @@ mod reader;
 mod system;
 mod tree;
 
+pub use manager::Manager;
 pub use probe::probe;
 pub use tree::{Entries, Entry, Tree};
 

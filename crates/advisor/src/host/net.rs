@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    manager::Manager,
     pcie,
     reader::{Reader, count, cpu_list, flag, word},
 };
@@ -86,6 +87,16 @@ fn interface(r: &mut Reader<'_>, name: &str, ports: &mut Vec<(String, String, u3
     }
     if let Some(master) = r.tree.link(&format!("{dir}/master")) {
         r.put(path.join("master"), master, &format!("{dir}/master"));
+    }
+    match Manager::of(r.tree, name) {
+        Manager::Nobody => {}
+        Manager::NetworkManager => {
+            r.put(path.join("managed_by"), "NetworkManager", "run/NetworkManager/devices")
+        }
+        Manager::Networkd(file) => {
+            r.put(path.join("managed_by"), "systemd-networkd", "run/systemd/netif/links");
+            r.put(path.join("network_file"), file, "run/systemd/netif/links");
+        }
     }
     queues(r, name);
     if !physical {
