@@ -139,6 +139,7 @@ fn finding(rule: &Rule, facts: &Facts, scope: Scope<'_>, device: Option<&Path>, 
         disruptive: rule.disruptive,
         source: rule.source.clone(),
         measure: rule.measure.clone(),
+        set_by: None,
         remarks: Vec::new(),
     }
 }

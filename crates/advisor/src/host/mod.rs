@@ -15,6 +15,7 @@ mod program;
 mod reader;
 mod system;
 mod tree;
+mod tuners;
 
 pub use manager::Manager;
 pub use probe::probe;
@@ -34,6 +35,7 @@ pub fn host_facts(tree: &Tree) -> Facts {
     net::read(&mut reader);
     counters::read(&mut reader);
     log::read(&mut reader);
+    tuners::read(&mut reader);
     commands::read(&mut reader);
     reader.facts
 }
