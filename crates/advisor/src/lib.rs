@@ -9,6 +9,7 @@ pub mod catalogue;
 pub mod code;
 pub mod compare;
 pub mod dumps;
+pub mod ends;
 pub mod expr;
 pub mod facts;
 pub mod finding;

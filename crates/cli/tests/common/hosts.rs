@@ -22,6 +22,8 @@ pub struct Machine<'a> {
     pub dir: PathBuf,
     /// The build that it runs takes itself for these versions (`ROPEWALK_TEST_VERSIONS`), where they are set.
     versions: Mutex<Option<&'static str>>,
+    /// Whether its /sys is its own: it shows the links of the host then, and mounts are not seen here.
+    own_sys: bool,
 }
 
 impl<'a> Machine<'a> {
@@ -30,7 +32,12 @@ impl<'a> Machine<'a> {
     }
 
     pub fn at(bed: &'a Bed, dir: PathBuf, host: usize) -> Machine<'a> {
-        Machine { bed, host, dir, versions: Mutex::default() }
+        Machine { bed, host, dir, versions: Mutex::default(), own_sys: false }
+    }
+
+    /// With a /sys of its own.
+    pub fn with_sys(self) -> Machine<'a> {
+        Machine { own_sys: true, ..self }
     }
 
     /// Another version of the program is installed: what begins from now on is of it.
@@ -44,7 +51,12 @@ impl<'a> Machine<'a> {
         let net = format!("--net=/run/netns/{}", self.bed.netns(self.host));
         let versions = self.versions.lock().unwrap().map(|versions| ("ROPEWALK_TEST_VERSIONS", versions));
         let mut command = Command::new("nsenter");
-        command.args([&net, ROPEWALK]).args(words).args(["--dir", dir]).envs(versions).output().unwrap()
+        command.arg(&net);
+        if self.own_sys {
+            let mounted = "mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"";
+            command.args(["unshare", "--mount", "sh", "-c", mounted]);
+        }
+        command.arg(ROPEWALK).args(words).args(["--dir", dir]).envs(versions).output().unwrap()
     }
 
     pub fn ok(&self, words: &[&str]) -> String {
